@@ -1,0 +1,45 @@
+# Two commands matter: `make demo` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check format bench prove soak docs clean
+
+$(STAMP): pyproject.toml uv.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
+	VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --frozen --inexact --all-extras
+	$(BIN)/python -m compileall -q src || true
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/milepost demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP)                     ## write the generated diagrams and reference pages
+	$(BIN)/python -m milepost.cli.reference
+
+prove: $(STAMP)                    ## the full-size proofs: a tenth of each runs in `make test`
+	MILEPOST_PROVE=1 $(BIN)/python -m pytest -n 0 --timeout 3600 -m prove
+
+bench: $(STAMP)                    ## ratios beside raw SQL on the same schema, interleaved
+	$(BIN)/python -m benchmarks.triggers
+
+soak: $(STAMP)                     ## long runs: steady state with autovacuum, and an old transaction held open
+	$(BIN)/python -m benchmarks.soak
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,68 @@
+"""Every error Milepost raises, in one tree.
+
+MilepostError
+├── Invalid            a declaration, a setting or an input is wrong
+├── NotFound           no such job, run, worker or queue
+├── Unavailable        the store cannot be reached or used now
+│   └── SchemaMismatch   its schema is older, newer or altered
+├── IllegalMove        the lifecycle does not allow this move
+├── LeaseLost          the job now belongs to another attempt
+├── JobFailed          the awaited job ended FAILED or CANCELLED
+├── NotFinished        the job has no result yet
+└── WaitTimeout        the awaited job or run did not end in time
+
+A message says what happened, to which id, and what to do. None repeats a payload or a password.
+"""
+
+__all__ = [
+    "IllegalMove",
+    "Invalid",
+    "JobFailed",
+    "LeaseLost",
+    "MilepostError",
+    "NotFinished",
+    "NotFound",
+    "SchemaMismatch",
+    "Unavailable",
+    "WaitTimeout",
+]
+
+
+class MilepostError(Exception):
+    """The root of every error that Milepost raises."""
+
+
+class Invalid(MilepostError):  # noqa: N818 - the public name says what the input is
+    """A declaration, a setting or an input is wrong."""
+
+
+class NotFound(MilepostError):  # noqa: N818 - public name
+    """No such job, run, worker or queue."""
+
+
+class Unavailable(MilepostError):  # noqa: N818 - public name
+    """The store cannot be reached or used now."""
+
+
+class SchemaMismatch(Unavailable):
+    """The store's schema is older, newer or altered."""
+
+
+class IllegalMove(MilepostError):  # noqa: N818 - public name
+    """The lifecycle does not allow this move."""
+
+
+class LeaseLost(MilepostError):  # noqa: N818 - public name
+    """The job now belongs to another attempt; nothing was written."""
+
+
+class JobFailed(MilepostError):  # noqa: N818 - public name
+    """The awaited job ended FAILED or CANCELLED."""
+
+
+class NotFinished(MilepostError):  # noqa: N818 - public name
+    """The job has no result yet."""
+
+
+class WaitTimeout(MilepostError):  # noqa: N818 - public name
+    """The awaited job or run did not end in time."""

@@ -1,0 +1,558 @@
+"""The four machines, declared, and the five specs' words for their states.
+
+Everything else about a machine is derived in `machine`. A spec's view is data too: from it come
+`job.as_spec("D")`, the SQL views in the specs' own names, and the tests that walk each diagram.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from milepost.machine import Machine, Move, among
+
+__all__ = [
+    "JOB",
+    "JOB_VIEWS",
+    "MACHINES",
+    "RUN",
+    "RUN_VIEWS",
+    "SLOT",
+    "VIEWS",
+    "WORKER",
+    "Cause",
+    "Facts",
+    "JobState",
+    "RunState",
+    "SlotState",
+    "View",
+    "WatermarkWord",
+    "Word",
+    "WorkerState",
+    "watermark_word",
+]
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    CREATED = "CREATED"  # exists, held, not submitted
+    GATED = "GATED"  # waits for the step before it
+    WAITING = "WAITING"  # sleeps until a time or a signal; nothing spent
+    READY = "READY"  # may run; not yet handed to a broker
+    QUEUED = "QUEUED"  # in its queue; any worker may claim it
+    RUNNING = "RUNNING"  # leased by exactly one worker
+    RETRYING = "RETRYING"  # failed or lost, will run again after a delay
+    SUCCEEDED = "SUCCEEDED"  # final
+    FAILED = "FAILED"  # final, with a cause
+    CANCELLED = "CANCELLED"  # final, with actor and reason
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    CREATED = "CREATED"  # being filled or planned
+    QUEUED = "QUEUED"  # nothing claimed yet
+    RUNNING = "RUNNING"  # jobs are under way
+    STOPPING = "STOPPING"  # failed or cancelled; running jobs end first
+    FINALIZING = "FINALIZING"  # the reducer or finaliser runs
+    SUCCEEDED = "SUCCEEDED"  # final
+    FAILED = "FAILED"  # final
+    CANCELLED = "CANCELLED"  # final
+
+
+class WorkerState(StrEnum):
+    """What a worker is doing (E, worker level)."""
+
+    STARTUP = "STARTUP"
+    CONNECTING = "CONNECTING"
+    RECOVERY = "RECOVERY"
+    POLLING = "POLLING"
+    BACKOFF = "BACKOFF"
+    IDLE = "IDLE"
+    ERROR_WAIT = "ERROR_WAIT"
+    DRAINING = "DRAINING"
+    STOPPED = "STOPPED"
+
+
+class SlotState(StrEnum):
+    """What one slot of a worker is doing (E, task level)."""
+
+    FREE = "FREE"
+    CLAIMING = "CLAIMING"
+    PROCESSING = "PROCESSING"
+    REPORTING_SUCCESS = "REPORTING_SUCCESS"
+    REPORTING_FAILURE = "REPORTING_FAILURE"
+
+
+class Cause(StrEnum):
+    """Why a job or a run is FAILED."""
+
+    ERROR = "error"
+    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    POISONED = "poisoned"
+    POLL_LIMIT = "poll_limit"
+    DEADLINE = "deadline"
+    REJECTED = "rejected"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    POLICY = "policy"  # from here on: runs only
+    PLAN = "plan"
+    FINALISER = "finaliser"
+    INCOMPLETE = "incomplete"
+    WATERMARK_CONFLICT = "watermark_conflict"
+
+
+J = JobState
+_JOB_OPEN = (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED, J.RUNNING, J.RETRYING)
+_JOB_FINAL = (J.SUCCEEDED, J.FAILED, J.CANCELLED)
+
+JOB = Machine(
+    name="job",
+    title="The job machine",
+    states=JobState,
+    # The hot moves stand first: the rendered SQL compares in this order.
+    moves=(
+        Move("claim", J.QUEUED, J.RUNNING, "worker: new fence, lease"),
+        Move("succeed", J.RUNNING, J.SUCCEEDED, "worker, fenced"),
+        Move(
+            "create",
+            None,
+            (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED),
+            "client; WAITING when due later",
+        ),
+        Move("submit", J.CREATED, (J.GATED, J.WAITING, J.READY, J.QUEUED), "client"),
+        Move(
+            "open",
+            J.GATED,
+            (J.WAITING, J.READY, J.QUEUED),
+            "the transaction that ends the last job of the step before",
+        ),
+        Move("wake", J.WAITING, (J.READY, J.QUEUED), "time or signal"),
+        Move("due", J.RETRYING, (J.READY, J.QUEUED), "time"),
+        Move("dispatch", J.READY, J.QUEUED, "maintenance, with the outbox row (broker queues)"),
+        Move(
+            "undispatch",
+            J.QUEUED,
+            J.READY,
+            "maintenance: handed to the broker, never claimed in time",
+        ),
+        Move(
+            "note",
+            J.RUNNING,
+            None,
+            "fenced; records a phase, or that cancel was asked",
+        ),
+        Move("fail", J.RUNNING, J.FAILED, "worker, fenced"),
+        Move("retry", J.RUNNING, J.RETRYING, "worker, fenced"),
+        Move("later", J.RUNNING, J.WAITING, "worker, fenced"),
+        Move(
+            "release",
+            J.RUNNING,
+            J.RETRYING,
+            "worker draining or in trouble, fenced: due now, nothing spent",
+        ),
+        Move(
+            "lose",
+            J.RUNNING,
+            (J.RETRYING, J.FAILED),
+            "maintenance: the lease is over, same fence; FAILED when poisoned, spent, "
+            "or the outcome is unknown by policy",
+        ),
+        Move(
+            "expire",
+            _JOB_OPEN,
+            J.FAILED,
+            "maintenance; a running job when its worker agreed or its lease is over",
+        ),
+        Move(
+            "reject",
+            (J.WAITING, J.READY, J.QUEUED, J.RETRYING),
+            J.FAILED,
+            "engine: budget already spent, no definition will ever run it",
+        ),
+        Move("erase", _JOB_FINAL, None, "operator: payload, result and error text set to NULL"),
+        Move(
+            "cancel",
+            _JOB_OPEN,
+            J.CANCELLED,
+            "client or engine; a running job when its worker agreed or its lease is over",
+        ),
+    ),
+)
+
+R = RunState
+_RUN_OPEN = (R.CREATED, R.QUEUED, R.RUNNING, R.STOPPING, R.FINALIZING)
+
+RUN = Machine(
+    name="run",
+    title="The run machine",
+    states=RunState,
+    moves=(
+        Move("create", None, (R.CREATED, R.QUEUED), "client"),
+        Move("seal", R.CREATED, R.QUEUED, "all its first jobs are stored"),
+        Move("begin", R.QUEUED, R.RUNNING, "first claim of one of its jobs"),
+        Move(
+            "advance",
+            R.RUNNING,
+            None,
+            "the step has no open job and no running producer, the policy holds, "
+            "a next step exists",
+        ),
+        Move(
+            "finalize",
+            (R.QUEUED, R.RUNNING),
+            R.FINALIZING,
+            "no open job, policy holds, a reducer or finaliser is declared",
+        ),
+        Move(
+            "finish",
+            (R.QUEUED, R.RUNNING, R.FINALIZING),
+            R.SUCCEEDED,
+            "no open job and no finaliser, or the finaliser succeeded",
+        ),
+        Move(
+            "stop",
+            (R.CREATED, R.QUEUED, R.RUNNING, R.FINALIZING),
+            R.STOPPING,
+            "failure, cancel or deadline while a job is open; `ending` is fixed",
+        ),
+        Move("fail", _RUN_OPEN, R.FAILED, "no open job"),
+        Move("cancel", _RUN_OPEN, R.CANCELLED, "no open job"),
+    ),
+)
+
+W = WorkerState
+_WORKER_LIVE = tuple(state for state in W if state is not W.STOPPED)
+_WORKER_TROUBLED = (W.ERROR_WAIT, W.DRAINING, W.STOPPED)
+
+WORKER = Machine(
+    name="worker",
+    title="The worker machine",
+    states=WorkerState,
+    moves=(
+        Move("boot", None, W.STARTUP, "logging, metrics, tracing"),
+        Move(
+            "connect",
+            (W.STARTUP, W.IDLE, W.ERROR_WAIT),
+            W.CONNECTING,
+            "entry; slept or woken; 5 s (jittered) over",
+        ),
+        Move(
+            "recover",
+            (W.CONNECTING, W.POLLING),
+            W.RECOVERY,
+            "connected; or its timer is due, idle or not (H-32)",
+        ),
+        Move("poll", W.RECOVERY, W.POLLING, "done, or not due"),
+        Move("back_off", W.POLLING, W.BACKOFF, "nothing found"),
+        Move("rest", W.BACKOFF, W.IDLE, "interval set"),
+        Move(
+            "error",
+            tuple(state for state in W if state not in _WORKER_TROUBLED),
+            W.ERROR_WAIT,
+            "unexpected error; claims released first where possible (H-37)",
+        ),
+        Move(
+            "drain",
+            tuple(state for state in W if state not in (W.DRAINING, W.STOPPED)),
+            W.DRAINING,
+            "SIGTERM",
+        ),
+        Move("stop", W.DRAINING, W.STOPPED, "slots free or grace over"),
+        Move("bury", _WORKER_LIVE, W.STOPPED, "maintenance: heartbeat dead"),
+    ),
+)
+
+S = SlotState
+_SLOT_BUSY = tuple(state for state in S if state is not S.FREE)
+
+SLOT = Machine(
+    name="slot",
+    title="The slot machine",
+    states=SlotState,
+    moves=(
+        Move("take", S.FREE, S.CLAIMING, "worker POLLING"),
+        Move("start", S.CLAIMING, S.PROCESSING, "a row"),
+        Move("miss", S.CLAIMING, S.FREE, "none"),
+        Move("success", S.PROCESSING, S.REPORTING_SUCCESS, "value or Later"),
+        Move("failure", S.PROCESSING, S.REPORTING_FAILURE, "exception or cancel"),
+        Move(
+            "reported",
+            (S.REPORTING_SUCCESS, S.REPORTING_FAILURE),
+            S.FREE,
+            "committed: state, usage, journal, outbox together",
+        ),
+        Move("drop", _SLOT_BUSY, S.FREE, "lease lost or released"),
+    ),
+)
+
+MACHINES = {machine.name: machine for machine in (JOB, RUN, WORKER, SLOT)}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a spec's word may depend on besides the state."""
+
+    state: str
+    fence: int = 0
+    phase: str | None = None
+    transport: str = "store"
+    retrying: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A fact in two spellings: one for Python, one for SQL over the machine's own table."""
+
+    holds: Callable[[Facts], bool]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A spec's name for some states, perhaps only under a condition."""
+
+    name: str
+    states: tuple[StrEnum, ...]
+    when: Condition | None = None
+
+    def fits(self, facts: Facts) -> bool:
+        """Tell whether this word describes those facts."""
+        return facts.state in self.states and (self.when is None or self.when.holds(facts))
+
+
+@dataclass(frozen=True)
+class View:
+    """One spec's vocabulary: a total, many-to-one function of the facts. The first word wins."""
+
+    spec: str
+    machine: Machine
+    words: tuple[Word, ...]
+
+    def word(self, facts: Facts) -> str:
+        """Say in the spec's own word where the row stands."""
+        return next(word.name for word in self.words if word.fits(facts))
+
+    def sql(self) -> str:
+        """Render the same function as a CASE over the columns of the machine's table."""
+        branches = "\n".join(f"    WHEN {_word_sql(word)} THEN '{word.name}'" for word in self.words)
+        return f"CASE\n{branches}\n  END"
+
+    def table(self) -> str:
+        """Write the vocabulary as a Markdown table."""
+        rows = [
+            f"| {word.name} | {', '.join(word.states)} | {f'`{word.when.sql}`' if word.when else ''} |"
+            for word in self.words
+        ]
+        return "\n".join(["| word | states | when |", "|---|---|---|", *rows])
+
+    def mermaid(self) -> str:
+        """Draw what the machine looks like to a reader of the spec."""
+        edges = {
+            (self.names(source) if source else ("[*]",), self.names(target)): name
+            for name, source, target in sorted(self.machine.triples)
+        }
+        drawn = {
+            f"  {before} --> {after}"
+            for sources, targets in edges
+            for before in sources
+            for after in targets
+            if before != after
+        }
+        return "\n".join(["stateDiagram-v2", *sorted(drawn)])
+
+    def names(self, state: str) -> tuple[str, ...]:
+        """Every word that this state may be called."""
+        names: list[str] = []
+        for word in self.words:
+            if state in word.states:
+                names.append(word.name)
+                if word.when is None:
+                    break
+        return tuple(dict.fromkeys(names))
+
+
+def _word_sql(word: Word) -> str:
+    states = f"state {among(state.value for state in word.states)}"
+    return f"{states} AND {word.when.sql}" if word.when else states
+
+
+def _in_phase(phase: str) -> Condition:
+    return Condition(lambda facts: facts.phase == phase, f"phase = '{phase}'")
+
+
+_STARTED = Condition(lambda facts: facts.fence > 0, "fence > 0")
+_PAGED = Condition(lambda facts: (facts.phase or "").startswith("page"), "phase LIKE 'page%'")
+_BROKERED = Condition(
+    lambda facts: facts.transport != "store",
+    "coalesce((SELECT transport FROM queue WHERE name = job.queue), 'store') <> 'store'",
+)
+_HAS_RETRIES = Condition(
+    lambda facts: facts.retrying,
+    "EXISTS (SELECT 1 FROM job WHERE run_id = run.id AND state = 'RETRYING')",
+)
+_ENDED_BADLY = (J.FAILED, J.CANCELLED)
+
+JOB_VIEWS = {
+    view.spec: view
+    for view in (
+        View(
+            "A",
+            JOB,
+            (
+                Word("GATE_WAITING", (J.GATED,)),
+                Word("POLL_WAITING", (J.WAITING,)),
+                Word("QUEUED", (J.QUEUED,), _BROKERED),
+                # Where the store is the queue there is no dispatch: ready is claimable (H-50).
+                Word("READY", (J.CREATED, J.READY, J.QUEUED)),
+                Word("IN_PROGRESS", (J.RUNNING,)),
+                Word("ERROR", (J.RETRYING,)),
+                Word("COMPLETED", (J.SUCCEEDED,)),
+                Word("FAILED", _ENDED_BADLY),
+            ),
+        ),
+        View(
+            "B",
+            JOB,
+            (
+                Word("PartitionFetchingPages", (J.RUNNING,), _PAGED),
+                Word("PartitionInProgress", (J.WAITING,), _STARTED),
+                Word("PartitionInProgress", (J.RUNNING, J.RETRYING)),
+                Word("PartitionPending", (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED)),
+                Word("PartitionCompleted", (J.SUCCEEDED,)),
+                Word("PartitionFailed", _ENDED_BADLY),
+            ),
+        ),
+        View(
+            "C",
+            JOB,
+            (
+                Word("REQUESTING", (J.RUNNING,), _in_phase("REQUESTING")),
+                Word("RESPONSE", (J.RUNNING,), _in_phase("RESPONSE")),
+                Word("REQUEST", (J.RUNNING,)),
+                Word("WAITING", (J.WAITING,), _STARTED),
+                Word("WAITING", (J.RETRYING,)),
+                Word("IDLE", (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED)),
+                Word("COMPLETE", (J.SUCCEEDED,)),
+                Word("FAIL", _ENDED_BADLY),
+            ),
+        ),
+        View(
+            "D",
+            JOB,
+            (
+                Word("RETRYING", (J.WAITING,), _STARTED),
+                Word("CREATED", (J.CREATED, J.GATED, J.WAITING)),
+                Word("QUEUED", (J.READY, J.QUEUED)),
+                Word("RUNNING", (J.RUNNING,)),
+                Word("RETRYING", (J.RETRYING,)),
+                Word("SUCCEEDED", (J.SUCCEEDED,)),
+                Word("FAILED", _ENDED_BADLY),
+            ),
+        ),
+        View(
+            "E",
+            JOB,
+            (
+                Word("running", (J.RUNNING,)),
+                Word(
+                    "pending",
+                    (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED, J.RETRYING),
+                ),
+                Word("done", (J.SUCCEEDED,)),
+                Word("error", _ENDED_BADLY),
+            ),
+        ),
+    )
+}
+
+RUN_VIEWS = {
+    view.spec: view
+    for view in (
+        View(
+            "A",
+            RUN,
+            (
+                Word("BUILDING", (R.CREATED,)),
+                Word("QUEUED", (R.QUEUED,)),
+                # Never stored: shown only while a job is in retry wait (H-2).
+                Word("ERRORED", (R.RUNNING,), _HAS_RETRIES),
+                Word("IN_PROGRESS", (R.RUNNING, R.STOPPING)),
+                Word("FINALIZE", (R.FINALIZING,)),
+                Word("COMPLETED", (R.SUCCEEDED,)),
+                Word("FAILED", (R.FAILED,)),
+                Word("CANCELLED", (R.CANCELLED,)),
+            ),
+        ),
+        View(
+            "B",
+            RUN,
+            (
+                Word("Created", (R.CREATED, R.QUEUED)),
+                Word("Consolidating", (R.RUNNING,), _in_phase("consolidate")),
+                Word("WorkersRunning", (R.RUNNING, R.STOPPING)),
+                Word("Consolidating", (R.FINALIZING,)),
+                Word("Completed", (R.SUCCEEDED,)),
+                # ConsolidationSkipped is passed within the failing transaction: cause incomplete.
+                Word("Failed", (R.FAILED, R.CANCELLED)),
+            ),
+        ),
+        View(
+            "C",
+            RUN,
+            (
+                Word("IDLE", (R.CREATED, R.QUEUED)),
+                Word("REQUEST", (R.RUNNING, R.STOPPING, R.FINALIZING)),
+                Word("COMPLETE", (R.SUCCEEDED,)),
+                Word("FAIL", (R.FAILED, R.CANCELLED)),
+            ),
+        ),
+    )
+}
+
+WORKER_VIEWS = {
+    "E": View(
+        "E",
+        WORKER,
+        tuple(Word(state.value.title().replace("_", ""), (state,)) for state in W),
+    )
+}
+SLOT_VIEWS = {
+    "E": View(
+        "E",
+        SLOT,
+        (
+            Word("Polling", (S.FREE,)),  # a free slot is the worker's own polling
+            *(Word(s.value.title().replace("_", ""), (s,)) for s in _SLOT_BUSY),
+        ),
+    )
+}
+
+VIEWS = {"job": JOB_VIEWS, "run": RUN_VIEWS, "worker": WORKER_VIEWS, "slot": SLOT_VIEWS}
+
+
+class WatermarkWord(StrEnum):
+    """B's words for a pipeline's watermark, derived from the watermark and its latest run."""
+
+    NO_WATERMARK = "NoWatermark"
+    READ = "WatermarkRead"
+    RUN_CREATED = "RunCreated"
+    PROCESSING = "Processing"
+    ADVANCED = "WatermarkAdvanced"
+    NOT_ADVANCED = "WatermarkNotAdvanced"
+
+
+def watermark_word(run_state: str | None, *, exists: bool) -> WatermarkWord:
+    """Say in B's word where a pipeline's watermark stands, given the run that uses it now.
+
+    No run means that the scheduler looks at it next. Before the first success there is none, and
+    a failed first run leaves it so.
+    """
+    if not exists:
+        return WatermarkWord.NO_WATERMARK
+    if run_state is None:
+        return WatermarkWord.READ
+    if run_state in (R.CREATED, R.QUEUED):
+        return WatermarkWord.RUN_CREATED
+    if run_state in (R.RUNNING, R.STOPPING, R.FINALIZING):
+        return WatermarkWord.PROCESSING
+    return WatermarkWord.ADVANCED if run_state == R.SUCCEEDED else WatermarkWord.NOT_ADVANCED

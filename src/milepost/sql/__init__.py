@@ -1,0 +1,1 @@
+"""The SQL files: named queries, one file each, and numbered migrations."""

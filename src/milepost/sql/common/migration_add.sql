@@ -1,0 +1,1 @@
+INSERT INTO migration (number, name, checksum) VALUES (:number, :name, :checksum)

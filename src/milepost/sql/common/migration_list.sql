@@ -1,0 +1,1 @@
+SELECT number, name, checksum FROM migration ORDER BY number

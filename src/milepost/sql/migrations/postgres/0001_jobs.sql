@@ -1,0 +1,449 @@
+-- Jobs, their journal and the clock.
+--
+-- Every UPDATE of `job` is a move: triggers rendered from the declared machine refuse what it does
+-- not declare and write the journal in the same statement. Nothing else writes the journal.
+
+CREATE TABLE clock (
+  id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+  offset_us bigint NOT NULL DEFAULT 0        -- moved by tests; zero in production
+);
+INSERT INTO clock DEFAULT VALUES;
+
+-- The one clock that decides: the database's own, plus the offset of the tests. The schema's name is
+-- written into the body, because a SET clause would cost every call a dozen microseconds.
+DO $do$ BEGIN
+  EXECUTE format($f$
+    CREATE FUNCTION milepost_now() RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+    BEGIN
+      RETURN clock_timestamp() + (SELECT offset_us FROM %I.clock) * interval '1 microsecond';
+    END $$ $f$, current_schema());
+END $do$;
+
+CREATE SEQUENCE queued_seq CACHE 32;
+
+CREATE TABLE job (
+  id uuid NOT NULL,
+  fence bigint NOT NULL DEFAULT 0,           -- grows by one with every claim
+  queued_seq bigint NOT NULL DEFAULT nextval('queued_seq'),
+  created_at timestamptz NOT NULL DEFAULT milepost_now(),
+  due_at timestamptz,                        -- WAITING and RETRYING: when it goes on
+  started_at timestamptz,                    -- its first claim
+  finished_at timestamptz,
+  deadline_at timestamptz,                   -- must be final by then
+  start_by timestamptz,                      -- must have started by then
+  timeout_us bigint,                         -- one attempt's time
+  version integer NOT NULL DEFAULT 1,        -- the seq of its last journal entry
+  kind_version integer NOT NULL DEFAULT 1,
+  errors integer NOT NULL DEFAULT 0,
+  losses integer NOT NULL DEFAULT 0,
+  polls integer NOT NULL DEFAULT 0,
+  releases integer NOT NULL DEFAULT 0,
+  retries integer NOT NULL DEFAULT 3 CHECK (retries >= 0),
+  poll_limit integer NOT NULL DEFAULT 1000,
+  poison_limit integer NOT NULL DEFAULT 3,
+  step integer,
+  ordinal bigint,
+  run_id uuid,
+  parent_id uuid,
+  rerun_of uuid,
+  priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  state text NOT NULL,
+  move text NOT NULL,
+  actor text,
+  detail text,
+  worker_id text,
+  tenant text NOT NULL DEFAULT '',
+  kind text NOT NULL,
+  queue text NOT NULL DEFAULT 'default',
+  phase text,
+  cause text,
+  cancel_reason text,                        -- set by a note: its worker was asked to stop
+  codec text NOT NULL DEFAULT 'json',
+  unique_key text,
+  limit_key text,
+  trace text,
+  channel text,
+  policy text,
+  error text,
+  tags jsonb,
+  payload bytea,
+  result bytea,
+  CONSTRAINT job_pkey PRIMARY KEY (id)
+);
+
+CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
+CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
+CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
+CREATE INDEX job_deadline ON job
+  (least(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)))
+  WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
+    AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+CREATE UNIQUE INDEX job_unique ON job (tenant, kind, unique_key)
+  WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+CREATE INDEX job_run ON job (run_id, step, state) WHERE run_id IS NOT NULL;
+CREATE INDEX job_rerun ON job (rerun_of) WHERE rerun_of IS NOT NULL;
+
+-- One entry per move of a job or a run. Retention drops whole ranges of (time-ordered) subjects.
+CREATE TABLE journal (
+  subject_id uuid NOT NULL,
+  at timestamptz NOT NULL,
+  fence bigint NOT NULL,
+  seq integer NOT NULL,
+  machine text NOT NULL,
+  move text NOT NULL,
+  from_state text,
+  to_state text NOT NULL,
+  actor text,
+  detail text,
+  PRIMARY KEY (subject_id, machine, seq)
+) PARTITION BY RANGE (subject_id);
+CREATE TABLE journal_default PARTITION OF journal DEFAULT;
+
+CREATE FUNCTION milepost_refuse_hand() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION USING ERRCODE = 'MP002',
+    MESSAGE = format('milepost: %s on %s is refused: the journal is written by moves alone and '
+                     'rows leave by retention', TG_OP, TG_TABLE_NAME);
+END $$;
+
+CREATE TRIGGER journal_refuse_insert BEFORE INSERT ON journal FOR EACH ROW
+  WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION milepost_refuse_hand();
+CREATE TRIGGER journal_refuse_change BEFORE UPDATE OR DELETE ON journal FOR EACH ROW
+  EXECUTE FUNCTION milepost_refuse_hand();
+CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_refuse_hand();
+CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal_default FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_refuse_hand();
+
+-- Both functions serve every journalled table; its name is the machine's. They run with the rights
+-- of the schema's owner, so a writer needs none on the journal, and refuse to serve a stranger's
+-- table of the same name.
+CREATE FUNCTION milepost_journal_birth() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path FROM CURRENT AS $$
+DECLARE
+  moment timestamptz := milepost_now();
+BEGIN
+  IF TG_RELID NOT IN (to_regclass('job'), to_regclass('run')) THEN
+    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
+  END IF;
+  INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+  SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state, moment, n.actor, n.fence, n.detail
+    FROM new_rows n;
+  RETURN NULL;
+END $$;
+
+-- A cached plan may have been made for one row and be run for a hundred thousand: only a hash join
+-- serves both.
+CREATE FUNCTION milepost_journal_move() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path FROM CURRENT
+  SET enable_hashjoin = on SET enable_nestloop = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+  moment timestamptz := milepost_now();
+BEGIN
+  IF TG_RELID NOT IN (to_regclass('job'), to_regclass('run')) THEN
+    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
+  END IF;
+  INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+  SELECT TG_TABLE_NAME, n.id, n.version, n.move, o.state, n.state, moment, n.actor, n.fence, n.detail
+    FROM new_rows n JOIN old_rows o ON o.id = n.id
+   WHERE n.version <> o.version;
+  RETURN NULL;
+END $$;
+
+REVOKE EXECUTE ON FUNCTION milepost_journal_birth(), milepost_journal_move() FROM PUBLIC;
+
+-- begin rendered: job
+-- Called for a bad row only: says which rule it broke.
+CREATE FUNCTION milepost_refuse_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path FROM CURRENT AS $$
+DECLARE
+  reason text;
+  subject uuid;
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    subject := NEW.id;
+    reason :=
+      CASE
+        WHEN NEW.version IS DISTINCT FROM 1
+          THEN 'a birth has version 1'
+        WHEN ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
+          THEN 'this is not a birth the lifecycle declares'
+        WHEN NEW.fence IS DISTINCT FROM 0
+          THEN 'a birth has fence 0'
+        WHEN NEW.worker_id IS NOT NULL
+          THEN 'a birth has no worker'
+        WHEN (NEW.errors IS DISTINCT FROM 0
+      OR NEW.losses IS DISTINCT FROM 0
+      OR NEW.polls IS DISTINCT FROM 0
+      OR NEW.releases IS DISTINCT FROM 0)
+          THEN 'a birth has counted nothing'
+      END;
+  ELSIF TG_OP = 'UPDATE' THEN
+    -- The one change that is not a move: a counter put right, to what the journal says.
+    IF (NEW.version = OLD.version AND (NEW.errors IS DISTINCT FROM OLD.errors
+      OR NEW.losses IS DISTINCT FROM OLD.losses
+      OR NEW.polls IS DISTINCT FROM OLD.polls
+      OR NEW.releases IS DISTINCT FROM OLD.releases)
+       AND to_jsonb(NEW) - '{errors,losses,polls,releases}'::text[] = to_jsonb(OLD) - '{errors,losses,polls,releases}'::text[]
+       AND NEW.errors = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move IN ('retry', 'fail')) + CASE WHEN NEW.move IN ('retry', 'fail') AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
+       AND NEW.losses = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'lose') + CASE WHEN NEW.move = 'lose' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
+       AND NEW.polls = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'later') + CASE WHEN NEW.move = 'later' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
+       AND NEW.releases = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'release') + CASE WHEN NEW.move = 'release' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END) THEN
+      RETURN NULL;
+    END IF;
+    subject := OLD.id;
+    reason :=
+      CASE
+        WHEN NEW.version IS DISTINCT FROM OLD.version + 1
+          THEN 'every change is a move: SET move = ..., version = version + 1'
+        WHEN (CASE NEW.move
+        WHEN 'claim' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
+        WHEN 'succeed' THEN OLD.state = 'RUNNING' AND NEW.state = 'SUCCEEDED'
+        WHEN 'submit' THEN OLD.state = 'CREATED' AND NEW.state IN ('GATED', 'WAITING', 'READY', 'QUEUED')
+        WHEN 'open' THEN OLD.state = 'GATED' AND NEW.state IN ('WAITING', 'READY', 'QUEUED')
+        WHEN 'wake' THEN OLD.state = 'WAITING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'due' THEN OLD.state = 'RETRYING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'dispatch' THEN OLD.state = 'READY' AND NEW.state = 'QUEUED'
+        WHEN 'undispatch' THEN OLD.state = 'QUEUED' AND NEW.state = 'READY'
+        WHEN 'note' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
+        WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
+        WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
+        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
+        WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
+        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
+        ELSE false END) IS NOT TRUE
+          THEN 'this move is not declared from this state to that one'
+        WHEN (NEW.id IS DISTINCT FROM OLD.id
+      OR NEW.tenant IS DISTINCT FROM OLD.tenant
+      OR NEW.kind IS DISTINCT FROM OLD.kind
+      OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.created_at IS DISTINCT FROM OLD.created_at
+      OR NEW.codec IS DISTINCT FROM OLD.codec
+      OR NEW.retries IS DISTINCT FROM OLD.retries
+      OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
+      OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
+      OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
+      OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
+      OR NEW.start_by IS DISTINCT FROM OLD.start_by
+      OR NEW.policy IS DISTINCT FROM OLD.policy
+      OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
+      OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.run_id IS DISTINCT FROM OLD.run_id
+      OR NEW.step IS DISTINCT FROM OLD.step
+      OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal'
+        WHEN (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
+          THEN 'the payload is fixed'
+        WHEN (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+          THEN 'RUNNING needs a worker_id and no other state may have one'
+        WHEN (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+          THEN 'a running job keeps its worker'
+        WHEN NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
+          THEN 'the fence grows by one with every claim and by nothing else'
+        WHEN (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS DISTINCT FROM OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS DISTINCT FROM OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+          THEN 'errors, losses, polls, releases are counted by the moves alone'
+        WHEN (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS DISTINCT FROM OLD.payload))
+      OR (NEW.result IS NOT NULL AND (NEW.result IS DISTINCT FROM OLD.result))
+      OR (NEW.error IS NOT NULL AND (NEW.error IS DISTINCT FROM OLD.error))) OR (NEW.id IS DISTINCT FROM OLD.id
+      OR NEW.tenant IS DISTINCT FROM OLD.tenant
+      OR NEW.kind IS DISTINCT FROM OLD.kind
+      OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.queue IS DISTINCT FROM OLD.queue
+      OR NEW.priority IS DISTINCT FROM OLD.priority
+      OR NEW.state IS DISTINCT FROM OLD.state
+      OR NEW.fence IS DISTINCT FROM OLD.fence
+      OR NEW.due_at IS DISTINCT FROM OLD.due_at
+      OR NEW.created_at IS DISTINCT FROM OLD.created_at
+      OR NEW.started_at IS DISTINCT FROM OLD.started_at
+      OR NEW.finished_at IS DISTINCT FROM OLD.finished_at
+      OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
+      OR NEW.phase IS DISTINCT FROM OLD.phase
+      OR NEW.cause IS DISTINCT FROM OLD.cause
+      OR NEW.policy IS DISTINCT FROM OLD.policy
+      OR NEW.codec IS DISTINCT FROM OLD.codec
+      OR NEW.tags IS DISTINCT FROM OLD.tags
+      OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.trace IS DISTINCT FROM OLD.trace
+      OR NEW.channel IS DISTINCT FROM OLD.channel
+      OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
+      OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.worker_id IS DISTINCT FROM OLD.worker_id
+      OR NEW.queued_seq IS DISTINCT FROM OLD.queued_seq
+      OR NEW.start_by IS DISTINCT FROM OLD.start_by
+      OR NEW.errors IS DISTINCT FROM OLD.errors
+      OR NEW.losses IS DISTINCT FROM OLD.losses
+      OR NEW.polls IS DISTINCT FROM OLD.polls
+      OR NEW.releases IS DISTINCT FROM OLD.releases
+      OR NEW.retries IS DISTINCT FROM OLD.retries
+      OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
+      OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
+      OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
+      OR NEW.cancel_reason IS DISTINCT FROM OLD.cancel_reason
+      OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
+      OR NEW.run_id IS DISTINCT FROM OLD.run_id
+      OR NEW.step IS DISTINCT FROM OLD.step
+      OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)))
+          THEN 'erase sets payload, result, error to NULL and touches nothing else'
+      END;
+    reason := format('%s (%s: %s -> %s)', reason, NEW.move, OLD.state, NEW.state);
+  ELSE
+    subject := OLD.id;
+    reason := 'only a final job may be deleted; this one is ' || OLD.state;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP001',
+    MESSAGE = format('milepost: job %s: %s', subject, reason),
+    HINT = 'milepost machine job shows every legal move';
+END $$;
+
+-- A row trigger's WHEN is evaluated in place: a lawful row costs no function call. AFTER, because
+-- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
+CREATE TRIGGER job_a_refuse_birth AFTER INSERT ON job FOR EACH ROW
+  WHEN ((NEW.version IS DISTINCT FROM 1
+      OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
+      OR NEW.fence IS DISTINCT FROM 0
+      OR NEW.worker_id IS NOT NULL
+      OR (NEW.errors IS DISTINCT FROM 0
+      OR NEW.losses IS DISTINCT FROM 0
+      OR NEW.polls IS DISTINCT FROM 0
+      OR NEW.releases IS DISTINCT FROM 0)))
+  EXECUTE FUNCTION milepost_refuse_job();
+
+CREATE TRIGGER job_a_refuse_change AFTER UPDATE ON job FOR EACH ROW
+  WHEN ((NEW.version IS DISTINCT FROM OLD.version + 1
+      OR (CASE NEW.move
+        WHEN 'claim' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
+        WHEN 'succeed' THEN OLD.state = 'RUNNING' AND NEW.state = 'SUCCEEDED'
+        WHEN 'submit' THEN OLD.state = 'CREATED' AND NEW.state IN ('GATED', 'WAITING', 'READY', 'QUEUED')
+        WHEN 'open' THEN OLD.state = 'GATED' AND NEW.state IN ('WAITING', 'READY', 'QUEUED')
+        WHEN 'wake' THEN OLD.state = 'WAITING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'due' THEN OLD.state = 'RETRYING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'dispatch' THEN OLD.state = 'READY' AND NEW.state = 'QUEUED'
+        WHEN 'undispatch' THEN OLD.state = 'QUEUED' AND NEW.state = 'READY'
+        WHEN 'note' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
+        WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
+        WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
+        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
+        WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
+        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
+        ELSE false END) IS NOT TRUE
+      OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+      OR (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+      OR NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
+      OR (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS DISTINCT FROM OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS DISTINCT FROM OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+      OR (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS DISTINCT FROM OLD.payload))
+      OR (NEW.result IS NOT NULL AND (NEW.result IS DISTINCT FROM OLD.result))
+      OR (NEW.error IS NOT NULL AND (NEW.error IS DISTINCT FROM OLD.error))) OR (NEW.id IS DISTINCT FROM OLD.id
+      OR NEW.tenant IS DISTINCT FROM OLD.tenant
+      OR NEW.kind IS DISTINCT FROM OLD.kind
+      OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.queue IS DISTINCT FROM OLD.queue
+      OR NEW.priority IS DISTINCT FROM OLD.priority
+      OR NEW.state IS DISTINCT FROM OLD.state
+      OR NEW.fence IS DISTINCT FROM OLD.fence
+      OR NEW.due_at IS DISTINCT FROM OLD.due_at
+      OR NEW.created_at IS DISTINCT FROM OLD.created_at
+      OR NEW.started_at IS DISTINCT FROM OLD.started_at
+      OR NEW.finished_at IS DISTINCT FROM OLD.finished_at
+      OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
+      OR NEW.phase IS DISTINCT FROM OLD.phase
+      OR NEW.cause IS DISTINCT FROM OLD.cause
+      OR NEW.policy IS DISTINCT FROM OLD.policy
+      OR NEW.codec IS DISTINCT FROM OLD.codec
+      OR NEW.tags IS DISTINCT FROM OLD.tags
+      OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.trace IS DISTINCT FROM OLD.trace
+      OR NEW.channel IS DISTINCT FROM OLD.channel
+      OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
+      OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.worker_id IS DISTINCT FROM OLD.worker_id
+      OR NEW.queued_seq IS DISTINCT FROM OLD.queued_seq
+      OR NEW.start_by IS DISTINCT FROM OLD.start_by
+      OR NEW.errors IS DISTINCT FROM OLD.errors
+      OR NEW.losses IS DISTINCT FROM OLD.losses
+      OR NEW.polls IS DISTINCT FROM OLD.polls
+      OR NEW.releases IS DISTINCT FROM OLD.releases
+      OR NEW.retries IS DISTINCT FROM OLD.retries
+      OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
+      OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
+      OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
+      OR NEW.cancel_reason IS DISTINCT FROM OLD.cancel_reason
+      OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
+      OR NEW.run_id IS DISTINCT FROM OLD.run_id
+      OR NEW.step IS DISTINCT FROM OLD.step
+      OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)))))
+  EXECUTE FUNCTION milepost_refuse_job();
+
+CREATE TRIGGER job_a_refuse_fixed
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal, payload ON job FOR EACH ROW
+  WHEN (((NEW.id IS DISTINCT FROM OLD.id
+      OR NEW.tenant IS DISTINCT FROM OLD.tenant
+      OR NEW.kind IS DISTINCT FROM OLD.kind
+      OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.created_at IS DISTINCT FROM OLD.created_at
+      OR NEW.codec IS DISTINCT FROM OLD.codec
+      OR NEW.retries IS DISTINCT FROM OLD.retries
+      OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
+      OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
+      OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
+      OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
+      OR NEW.start_by IS DISTINCT FROM OLD.start_by
+      OR NEW.policy IS DISTINCT FROM OLD.policy
+      OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
+      OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.run_id IS DISTINCT FROM OLD.run_id
+      OR NEW.step IS DISTINCT FROM OLD.step
+      OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
+      OR (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))))
+  EXECUTE FUNCTION milepost_refuse_job();
+
+CREATE TRIGGER job_a_refuse_delete AFTER DELETE ON job FOR EACH ROW
+  WHEN (NOT (OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')))
+  EXECUTE FUNCTION milepost_refuse_job();
+
+CREATE TRIGGER job_a_refuse_truncate BEFORE TRUNCATE ON job FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_refuse_hand();
+
+-- A move by hand that did not count itself is counted here.
+CREATE FUNCTION milepost_count_job() RETURNS trigger LANGUAGE plpgsql
+  SET search_path FROM CURRENT AS $$
+BEGIN
+  UPDATE job
+     SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
+         losses = OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END,
+         polls = OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END,
+         releases = OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END
+   WHERE id = NEW.id AND version = NEW.version;
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER job_b_count AFTER UPDATE ON job FOR EACH ROW
+  WHEN (NEW.version = OLD.version + 1 AND ((NEW.move IN ('retry', 'fail') AND NEW.errors = OLD.errors)
+      OR (NEW.move = 'lose' AND NEW.losses = OLD.losses)
+      OR (NEW.move = 'later' AND NEW.polls = OLD.polls)
+      OR (NEW.move = 'release' AND NEW.releases = OLD.releases)))
+  EXECUTE FUNCTION milepost_count_job();
+
+CREATE TRIGGER job_journal_birth AFTER INSERT ON job
+  REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_journal_birth();
+
+CREATE TRIGGER job_journal_move AFTER UPDATE ON job
+  REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_journal_move();
+-- end rendered: job

@@ -1,0 +1,227 @@
+-- Runs: containers of jobs, with steps, their counters, and outputs that wait to be published.
+
+CREATE TABLE run (
+  id uuid PRIMARY KEY,
+  fence bigint NOT NULL DEFAULT 0,           -- a container holds no lease (H-43): always zero
+  created_at timestamptz NOT NULL DEFAULT milepost_now(),
+  due_at timestamptz,
+  started_at timestamptz,
+  finished_at timestamptz,
+  deadline_at timestamptz,
+  watermark_before timestamptz,
+  watermark_after timestamptz,
+  version integer NOT NULL DEFAULT 1,
+  kind_version integer NOT NULL DEFAULT 1,
+  current_step integer NOT NULL DEFAULT 0,
+  parent_id uuid,
+  rerun_of uuid,
+  resumes uuid,
+  priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  state text NOT NULL,
+  move text NOT NULL,
+  actor text,
+  detail text,
+  tenant text NOT NULL DEFAULT '',
+  kind text NOT NULL,
+  queue text NOT NULL DEFAULT 'default',
+  phase text,
+  cause text,
+  ending text,                               -- STOPPING: how it will end
+  mode text,
+  codec text NOT NULL DEFAULT 'json',
+  unique_key text,
+  trace text,
+  channel text,
+  policy text,
+  error text,
+  tags jsonb,
+  payload bytea,
+  report bytea
+);
+CREATE UNIQUE INDEX run_unique ON run (tenant, kind, unique_key)
+  WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+CREATE INDEX run_live ON run (id) WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
+
+-- What fan-in needs to know of a step is pinned here, so that maintenance needs no user code.
+CREATE TABLE step (
+  run_id uuid NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+  number integer NOT NULL,
+  name text NOT NULL,
+  role text NOT NULL DEFAULT 'work',         -- work, partition, consolidate, reduce
+  kind text NOT NULL,
+  kind_version integer NOT NULL DEFAULT 1,
+  queue text NOT NULL DEFAULT 'default',
+  gated boolean NOT NULL DEFAULT false,
+  opened boolean NOT NULL DEFAULT true,      -- the gate: flipped once, never back
+  poll_us bigint,
+  policy text,
+  PRIMARY KEY (run_id, number)
+);
+
+-- Large steps spread over several slots so that settlers do not queue for one row.
+CREATE TABLE step_count (
+  run_id uuid NOT NULL,
+  step integer NOT NULL,
+  slot smallint NOT NULL DEFAULT 0,
+  open bigint NOT NULL DEFAULT 0,
+  succeeded bigint NOT NULL DEFAULT 0,
+  failed bigint NOT NULL DEFAULT 0,
+  cancelled bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (run_id, step, slot),
+  FOREIGN KEY (run_id, step) REFERENCES step (run_id, number) ON DELETE CASCADE
+) WITH (fillfactor = 50);
+
+-- Outputs of a running job: invisible until the transaction that ends it writes a publication.
+CREATE TABLE staged (
+  producer_id uuid NOT NULL,
+  fence bigint NOT NULL,
+  seq bigint NOT NULL,
+  step integer NOT NULL,
+  codec text NOT NULL DEFAULT 'json',
+  payload bytea,
+  PRIMARY KEY (producer_id, fence, seq)
+);
+
+CREATE TABLE publication (
+  producer_id uuid PRIMARY KEY,
+  fence bigint NOT NULL,
+  run_id uuid NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+  total bigint NOT NULL,
+  published bigint NOT NULL DEFAULT 0,       -- outputs below this seq are jobs by now
+  withdrawn boolean NOT NULL DEFAULT false
+);
+CREATE INDEX publication_open ON publication (run_id) WHERE published < total AND NOT withdrawn;
+
+-- What a running job says of itself. Not on `job`: any UPDATE there is a move.
+CREATE TABLE progress (
+  job_id uuid PRIMARY KEY,
+  fence bigint NOT NULL,
+  fraction double precision,
+  message text,
+  next_offset bigint NOT NULL DEFAULT 0,
+  records bigint NOT NULL DEFAULT 0,
+  position bytea,
+  created_at timestamptz NOT NULL DEFAULT milepost_now(),
+  updated_at timestamptz NOT NULL DEFAULT milepost_now()
+) WITH (fillfactor = 50);
+
+-- begin rendered: run
+-- Called for a bad row only: says which rule it broke.
+CREATE FUNCTION milepost_refuse_run() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path FROM CURRENT AS $$
+DECLARE
+  reason text;
+  subject uuid;
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    subject := NEW.id;
+    reason :=
+      CASE
+        WHEN NEW.version IS DISTINCT FROM 1
+          THEN 'a birth has version 1'
+        WHEN ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
+          THEN 'this is not a birth the lifecycle declares'
+        WHEN NEW.fence IS DISTINCT FROM 0
+          THEN 'a birth has fence 0'
+      END;
+  ELSIF TG_OP = 'UPDATE' THEN
+    subject := OLD.id;
+    reason :=
+      CASE
+        WHEN NEW.version IS DISTINCT FROM OLD.version + 1
+          THEN 'every change is a move: SET move = ..., version = version + 1'
+        WHEN (CASE NEW.move
+        WHEN 'seal' THEN OLD.state = 'CREATED' AND NEW.state = 'QUEUED'
+        WHEN 'begin' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
+        WHEN 'advance' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
+        WHEN 'finalize' THEN OLD.state IN ('QUEUED', 'RUNNING') AND NEW.state = 'FINALIZING'
+        WHEN 'finish' THEN OLD.state IN ('QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'SUCCEEDED'
+        WHEN 'stop' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'STOPPING'
+        WHEN 'fail' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'FAILED'
+        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'CANCELLED'
+        ELSE false END) IS NOT TRUE
+          THEN 'this move is not declared from this state to that one'
+        WHEN (NEW.id IS DISTINCT FROM OLD.id
+      OR NEW.tenant IS DISTINCT FROM OLD.tenant
+      OR NEW.kind IS DISTINCT FROM OLD.kind
+      OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.created_at IS DISTINCT FROM OLD.created_at
+      OR NEW.codec IS DISTINCT FROM OLD.codec
+      OR NEW.policy IS DISTINCT FROM OLD.policy
+      OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
+      OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
+      OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.resumes IS DISTINCT FROM OLD.resumes)
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, parent_id, rerun_of, resumes'
+        WHEN (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
+          THEN 'the payload is fixed'
+        WHEN NEW.fence IS DISTINCT FROM OLD.fence
+          THEN 'only jobs are leased'
+      END;
+    reason := format('%s (%s: %s -> %s)', reason, NEW.move, OLD.state, NEW.state);
+  ELSE
+    subject := OLD.id;
+    reason := 'only a final run may be deleted; this one is ' || OLD.state;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP001',
+    MESSAGE = format('milepost: run %s: %s', subject, reason),
+    HINT = 'milepost machine run shows every legal move';
+END $$;
+
+-- A row trigger's WHEN is evaluated in place: a lawful row costs no function call. AFTER, because
+-- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
+CREATE TRIGGER run_a_refuse_birth AFTER INSERT ON run FOR EACH ROW
+  WHEN ((NEW.version IS DISTINCT FROM 1
+      OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
+      OR NEW.fence IS DISTINCT FROM 0))
+  EXECUTE FUNCTION milepost_refuse_run();
+
+CREATE TRIGGER run_a_refuse_change AFTER UPDATE ON run FOR EACH ROW
+  WHEN ((NEW.version IS DISTINCT FROM OLD.version + 1
+      OR (CASE NEW.move
+        WHEN 'seal' THEN OLD.state = 'CREATED' AND NEW.state = 'QUEUED'
+        WHEN 'begin' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
+        WHEN 'advance' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
+        WHEN 'finalize' THEN OLD.state IN ('QUEUED', 'RUNNING') AND NEW.state = 'FINALIZING'
+        WHEN 'finish' THEN OLD.state IN ('QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'SUCCEEDED'
+        WHEN 'stop' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'STOPPING'
+        WHEN 'fail' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'FAILED'
+        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'CANCELLED'
+        ELSE false END) IS NOT TRUE
+      OR NEW.fence IS DISTINCT FROM OLD.fence))
+  EXECUTE FUNCTION milepost_refuse_run();
+
+CREATE TRIGGER run_a_refuse_fixed
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, parent_id, rerun_of, resumes, payload ON run FOR EACH ROW
+  WHEN (((NEW.id IS DISTINCT FROM OLD.id
+      OR NEW.tenant IS DISTINCT FROM OLD.tenant
+      OR NEW.kind IS DISTINCT FROM OLD.kind
+      OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.created_at IS DISTINCT FROM OLD.created_at
+      OR NEW.codec IS DISTINCT FROM OLD.codec
+      OR NEW.policy IS DISTINCT FROM OLD.policy
+      OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
+      OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
+      OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.resumes IS DISTINCT FROM OLD.resumes)
+      OR (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))))
+  EXECUTE FUNCTION milepost_refuse_run();
+
+CREATE TRIGGER run_a_refuse_delete AFTER DELETE ON run FOR EACH ROW
+  WHEN (NOT (OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')))
+  EXECUTE FUNCTION milepost_refuse_run();
+
+CREATE TRIGGER run_a_refuse_truncate BEFORE TRUNCATE ON run FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_refuse_hand();
+
+CREATE TRIGGER run_journal_birth AFTER INSERT ON run
+  REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_journal_birth();
+
+CREATE TRIGGER run_journal_move AFTER UPDATE ON run
+  REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_journal_move();
+-- end rendered: run

@@ -1,0 +1,446 @@
+-- Jobs, their journal and the clock.
+--
+-- Every UPDATE of `job` is a move: triggers rendered from the declared machine refuse what it does
+-- not declare and write the journal in the same statement. Nothing else writes the journal.
+-- Ids are lower-case UUID text, instants are microseconds since 1970 UTC, JSON is text.
+
+CREATE TABLE clock (
+  id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+  offset_us INTEGER NOT NULL DEFAULT 0       -- moved by tests; zero in production
+) STRICT;
+INSERT INTO clock DEFAULT VALUES;
+
+CREATE TABLE job (
+  id TEXT NOT NULL,
+  fence INTEGER NOT NULL DEFAULT 0,           -- grows by one with every claim
+  queued_seq INTEGER NOT NULL DEFAULT 0,
+  created_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000),
+  due_at INTEGER,                        -- WAITING and RETRYING: when it goes on
+  started_at INTEGER,                    -- its first claim
+  finished_at INTEGER,
+  deadline_at INTEGER,                   -- must be final by then
+  start_by INTEGER,                      -- must have started by then
+  timeout_us INTEGER,                         -- one attempt's time
+  version INTEGER NOT NULL DEFAULT 1,        -- the seq of its last journal entry
+  kind_version INTEGER NOT NULL DEFAULT 1,
+  errors INTEGER NOT NULL DEFAULT 0,
+  losses INTEGER NOT NULL DEFAULT 0,
+  polls INTEGER NOT NULL DEFAULT 0,
+  releases INTEGER NOT NULL DEFAULT 0,
+  retries INTEGER NOT NULL DEFAULT 3 CHECK (retries >= 0),
+  poll_limit INTEGER NOT NULL DEFAULT 1000,
+  poison_limit INTEGER NOT NULL DEFAULT 3,
+  step INTEGER,
+  ordinal INTEGER,
+  run_id TEXT,
+  parent_id TEXT,
+  rerun_of TEXT,
+  priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  state TEXT NOT NULL,
+  move TEXT NOT NULL,
+  actor TEXT,
+  detail TEXT,
+  worker_id TEXT,
+  tenant TEXT NOT NULL DEFAULT '',
+  kind TEXT NOT NULL,
+  queue TEXT NOT NULL DEFAULT 'default',
+  phase TEXT,
+  cause TEXT,
+  cancel_reason TEXT,                        -- set by a note: its worker was asked to stop
+  codec TEXT NOT NULL DEFAULT 'json',
+  unique_key TEXT,
+  limit_key TEXT,
+  trace TEXT,
+  channel TEXT,
+  policy TEXT,
+  error TEXT,
+  tags TEXT,
+  payload BLOB,
+  result BLOB,
+  CONSTRAINT job_pkey PRIMARY KEY (id)
+) STRICT;
+
+CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
+CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
+CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
+CREATE INDEX job_deadline ON job
+  (min(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)))
+  WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
+    AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+CREATE UNIQUE INDEX job_unique ON job (tenant, kind, unique_key)
+  WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+CREATE INDEX job_run ON job (run_id, step, state) WHERE run_id IS NOT NULL;
+CREATE INDEX job_rerun ON job (rerun_of) WHERE rerun_of IS NOT NULL;
+
+-- One entry per move of a job or a run.
+CREATE TABLE journal (
+  subject_id TEXT NOT NULL,
+  machine TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  fence INTEGER NOT NULL,
+  move TEXT NOT NULL,
+  from_state TEXT,
+  to_state TEXT NOT NULL,
+  actor TEXT,
+  detail TEXT,
+  PRIMARY KEY (subject_id, machine, seq)
+) STRICT, WITHOUT ROWID;
+
+-- Only an entry that mirrors the live row's version, and is not there yet, may come in: the one
+-- that the row's own trigger writes. `run` joins in the next migration.
+CREATE TRIGGER journal_refuse_insert BEFORE INSERT ON journal
+  WHEN EXISTS (SELECT 1 FROM journal
+                WHERE subject_id = NEW.subject_id AND machine = NEW.machine AND seq = NEW.seq)
+    OR NEW.machine IS NOT 'job'
+    OR NOT EXISTS (SELECT 1 FROM job
+                    WHERE id = NEW.subject_id AND version = NEW.seq
+                      AND state = NEW.to_state AND move = NEW.move)
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: journal: it is written by moves alone');
+END;
+CREATE TRIGGER journal_refuse_update BEFORE UPDATE ON journal
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: journal: its entries never change');
+END;
+CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: journal: its entries leave by retention alone');
+END;
+
+-- begin rendered: job
+-- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
+-- OR REPLACE a NULL becomes the column's default only after these triggers have looked.
+CREATE TRIGGER job_refuse_birth BEFORE INSERT ON job
+  WHEN ((NEW.id IS NULL OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
+      OR (EXISTS (SELECT 1 FROM job WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM job WHERE rowid = NEW.rowid))
+      OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
+      OR NEW.version IS NOT 1
+      OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
+      OR NEW.fence IS NOT 0
+      OR NEW.worker_id IS NOT NULL
+      OR (NEW.errors IS NOT 0
+      OR NEW.losses IS NOT 0
+      OR NEW.polls IS NOT 0
+      OR NEW.releases IS NOT 0))
+BEGIN
+  SELECT
+    CASE
+      WHEN (NEW.id IS NULL OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
+        THEN RAISE(ABORT, 'milepost: job: the id must be a UUID in lower case')
+      WHEN (EXISTS (SELECT 1 FROM job WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM job WHERE rowid = NEW.rowid))
+        THEN RAISE(ABORT, 'milepost: job: this id exists; look it up first, then move it')
+      WHEN NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
+        THEN RAISE(ABORT, 'milepost: job: a live one has this unique key; look it up first')
+      WHEN NEW.version IS NOT 1
+        THEN RAISE(ABORT, 'milepost: job: a birth has version 1')
+      WHEN ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
+        THEN RAISE(ABORT, 'milepost: job: this is not a birth the lifecycle declares')
+      WHEN NEW.fence IS NOT 0
+        THEN RAISE(ABORT, 'milepost: job: a birth has fence 0')
+      WHEN NEW.worker_id IS NOT NULL
+        THEN RAISE(ABORT, 'milepost: job: a birth has no worker')
+      WHEN (NEW.errors IS NOT 0
+      OR NEW.losses IS NOT 0
+      OR NEW.polls IS NOT 0
+      OR NEW.releases IS NOT 0)
+        THEN RAISE(ABORT, 'milepost: job: a birth has counted nothing')
+    END;
+END;
+
+-- A negative rowid would hide in the guard above, where an absent one reads as -1.
+CREATE TRIGGER job_refuse_rowid AFTER INSERT ON job WHEN NEW.rowid < 1
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: job: rowids are positive');
+END;
+
+CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
+  WHEN (NEW.rowid IS NOT OLD.rowid
+      OR NEW.version IS NOT OLD.version + 1
+      OR (CASE NEW.move
+        WHEN 'claim' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
+        WHEN 'succeed' THEN OLD.state = 'RUNNING' AND NEW.state = 'SUCCEEDED'
+        WHEN 'submit' THEN OLD.state = 'CREATED' AND NEW.state IN ('GATED', 'WAITING', 'READY', 'QUEUED')
+        WHEN 'open' THEN OLD.state = 'GATED' AND NEW.state IN ('WAITING', 'READY', 'QUEUED')
+        WHEN 'wake' THEN OLD.state = 'WAITING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'due' THEN OLD.state = 'RETRYING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'dispatch' THEN OLD.state = 'READY' AND NEW.state = 'QUEUED'
+        WHEN 'undispatch' THEN OLD.state = 'QUEUED' AND NEW.state = 'READY'
+        WHEN 'note' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
+        WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
+        WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
+        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
+        WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
+        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
+        ELSE false END) IS NOT TRUE
+      OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+      OR (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+      OR NEW.fence IS NOT OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
+      OR (((NEW.errors IS NOT OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+      OR (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS NOT OLD.payload))
+      OR (NEW.result IS NOT NULL AND (NEW.result IS NOT OLD.result))
+      OR (NEW.error IS NOT NULL AND (NEW.error IS NOT OLD.error))) OR (NEW.id IS NOT OLD.id
+      OR NEW.tenant IS NOT OLD.tenant
+      OR NEW.kind IS NOT OLD.kind
+      OR NEW.kind_version IS NOT OLD.kind_version
+      OR NEW.queue IS NOT OLD.queue
+      OR NEW.priority IS NOT OLD.priority
+      OR NEW.state IS NOT OLD.state
+      OR NEW.fence IS NOT OLD.fence
+      OR NEW.due_at IS NOT OLD.due_at
+      OR NEW.created_at IS NOT OLD.created_at
+      OR NEW.started_at IS NOT OLD.started_at
+      OR NEW.finished_at IS NOT OLD.finished_at
+      OR NEW.deadline_at IS NOT OLD.deadline_at
+      OR NEW.phase IS NOT OLD.phase
+      OR NEW.cause IS NOT OLD.cause
+      OR NEW.policy IS NOT OLD.policy
+      OR NEW.codec IS NOT OLD.codec
+      OR NEW.tags IS NOT OLD.tags
+      OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.trace IS NOT OLD.trace
+      OR NEW.channel IS NOT OLD.channel
+      OR NEW.parent_id IS NOT OLD.parent_id
+      OR NEW.rerun_of IS NOT OLD.rerun_of
+      OR NEW.worker_id IS NOT OLD.worker_id
+      OR NEW.queued_seq IS NOT OLD.queued_seq
+      OR NEW.start_by IS NOT OLD.start_by
+      OR NEW.errors IS NOT OLD.errors
+      OR NEW.losses IS NOT OLD.losses
+      OR NEW.polls IS NOT OLD.polls
+      OR NEW.releases IS NOT OLD.releases
+      OR NEW.retries IS NOT OLD.retries
+      OR NEW.poll_limit IS NOT OLD.poll_limit
+      OR NEW.poison_limit IS NOT OLD.poison_limit
+      OR NEW.timeout_us IS NOT OLD.timeout_us
+      OR NEW.cancel_reason IS NOT OLD.cancel_reason
+      OR NEW.limit_key IS NOT OLD.limit_key
+      OR NEW.run_id IS NOT OLD.run_id
+      OR NEW.step IS NOT OLD.step
+      OR NEW.ordinal IS NOT OLD.ordinal))))
+BEGIN
+  SELECT
+    CASE
+      WHEN NEW.rowid IS NOT OLD.rowid
+        THEN RAISE(ABORT, 'milepost: job: the rowid is fixed')
+      WHEN NEW.version IS NOT OLD.version + 1
+        THEN RAISE(ABORT, 'milepost: job: every change is a move: SET move = ..., version = version + 1')
+      WHEN (CASE NEW.move
+        WHEN 'claim' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
+        WHEN 'succeed' THEN OLD.state = 'RUNNING' AND NEW.state = 'SUCCEEDED'
+        WHEN 'submit' THEN OLD.state = 'CREATED' AND NEW.state IN ('GATED', 'WAITING', 'READY', 'QUEUED')
+        WHEN 'open' THEN OLD.state = 'GATED' AND NEW.state IN ('WAITING', 'READY', 'QUEUED')
+        WHEN 'wake' THEN OLD.state = 'WAITING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'due' THEN OLD.state = 'RETRYING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'dispatch' THEN OLD.state = 'READY' AND NEW.state = 'QUEUED'
+        WHEN 'undispatch' THEN OLD.state = 'QUEUED' AND NEW.state = 'READY'
+        WHEN 'note' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
+        WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
+        WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
+        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
+        WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
+        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
+        ELSE false END) IS NOT TRUE
+        THEN RAISE(ABORT, 'milepost: job: this move is not declared from this state to that one')
+      WHEN (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+        THEN RAISE(ABORT, 'milepost: job: RUNNING needs a worker_id and no other state may have one')
+      WHEN (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+        THEN RAISE(ABORT, 'milepost: job: a running job keeps its worker')
+      WHEN NEW.fence IS NOT OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
+        THEN RAISE(ABORT, 'milepost: job: the fence grows by one with every claim and by nothing else')
+      WHEN (((NEW.errors IS NOT OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+        THEN RAISE(ABORT, 'milepost: job: errors, losses, polls, releases are counted by the moves alone')
+      WHEN (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS NOT OLD.payload))
+      OR (NEW.result IS NOT NULL AND (NEW.result IS NOT OLD.result))
+      OR (NEW.error IS NOT NULL AND (NEW.error IS NOT OLD.error))) OR (NEW.id IS NOT OLD.id
+      OR NEW.tenant IS NOT OLD.tenant
+      OR NEW.kind IS NOT OLD.kind
+      OR NEW.kind_version IS NOT OLD.kind_version
+      OR NEW.queue IS NOT OLD.queue
+      OR NEW.priority IS NOT OLD.priority
+      OR NEW.state IS NOT OLD.state
+      OR NEW.fence IS NOT OLD.fence
+      OR NEW.due_at IS NOT OLD.due_at
+      OR NEW.created_at IS NOT OLD.created_at
+      OR NEW.started_at IS NOT OLD.started_at
+      OR NEW.finished_at IS NOT OLD.finished_at
+      OR NEW.deadline_at IS NOT OLD.deadline_at
+      OR NEW.phase IS NOT OLD.phase
+      OR NEW.cause IS NOT OLD.cause
+      OR NEW.policy IS NOT OLD.policy
+      OR NEW.codec IS NOT OLD.codec
+      OR NEW.tags IS NOT OLD.tags
+      OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.trace IS NOT OLD.trace
+      OR NEW.channel IS NOT OLD.channel
+      OR NEW.parent_id IS NOT OLD.parent_id
+      OR NEW.rerun_of IS NOT OLD.rerun_of
+      OR NEW.worker_id IS NOT OLD.worker_id
+      OR NEW.queued_seq IS NOT OLD.queued_seq
+      OR NEW.start_by IS NOT OLD.start_by
+      OR NEW.errors IS NOT OLD.errors
+      OR NEW.losses IS NOT OLD.losses
+      OR NEW.polls IS NOT OLD.polls
+      OR NEW.releases IS NOT OLD.releases
+      OR NEW.retries IS NOT OLD.retries
+      OR NEW.poll_limit IS NOT OLD.poll_limit
+      OR NEW.poison_limit IS NOT OLD.poison_limit
+      OR NEW.timeout_us IS NOT OLD.timeout_us
+      OR NEW.cancel_reason IS NOT OLD.cancel_reason
+      OR NEW.limit_key IS NOT OLD.limit_key
+      OR NEW.run_id IS NOT OLD.run_id
+      OR NEW.step IS NOT OLD.step
+      OR NEW.ordinal IS NOT OLD.ordinal)))
+        THEN RAISE(ABORT, 'milepost: job: erase sets payload, result, error to NULL and touches nothing else')
+    END
+  WHERE NOT (NOT (NEW.id IS NOT OLD.id
+      OR NEW.tenant IS NOT OLD.tenant
+      OR NEW.kind IS NOT OLD.kind
+      OR NEW.kind_version IS NOT OLD.kind_version
+      OR NEW.queue IS NOT OLD.queue
+      OR NEW.priority IS NOT OLD.priority
+      OR NEW.state IS NOT OLD.state
+      OR NEW.version IS NOT OLD.version
+      OR NEW.move IS NOT OLD.move
+      OR NEW.actor IS NOT OLD.actor
+      OR NEW.detail IS NOT OLD.detail
+      OR NEW.fence IS NOT OLD.fence
+      OR NEW.due_at IS NOT OLD.due_at
+      OR NEW.created_at IS NOT OLD.created_at
+      OR NEW.started_at IS NOT OLD.started_at
+      OR NEW.finished_at IS NOT OLD.finished_at
+      OR NEW.deadline_at IS NOT OLD.deadline_at
+      OR NEW.phase IS NOT OLD.phase
+      OR NEW.cause IS NOT OLD.cause
+      OR NEW.policy IS NOT OLD.policy
+      OR NEW.codec IS NOT OLD.codec
+      OR NEW.payload IS NOT OLD.payload
+      OR NEW.error IS NOT OLD.error
+      OR NEW.tags IS NOT OLD.tags
+      OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.trace IS NOT OLD.trace
+      OR NEW.channel IS NOT OLD.channel
+      OR NEW.parent_id IS NOT OLD.parent_id
+      OR NEW.rerun_of IS NOT OLD.rerun_of
+      OR NEW.worker_id IS NOT OLD.worker_id
+      OR NEW.queued_seq IS NOT OLD.queued_seq
+      OR NEW.start_by IS NOT OLD.start_by
+      OR NEW.retries IS NOT OLD.retries
+      OR NEW.poll_limit IS NOT OLD.poll_limit
+      OR NEW.poison_limit IS NOT OLD.poison_limit
+      OR NEW.timeout_us IS NOT OLD.timeout_us
+      OR NEW.cancel_reason IS NOT OLD.cancel_reason
+      OR NEW.result IS NOT OLD.result
+      OR NEW.limit_key IS NOT OLD.limit_key
+      OR NEW.run_id IS NOT OLD.run_id
+      OR NEW.step IS NOT OLD.step
+      OR NEW.ordinal IS NOT OLD.ordinal
+      OR NEW.rowid IS NOT OLD.rowid)
+     AND (NEW.errors IS NOT OLD.errors
+      OR NEW.losses IS NOT OLD.losses
+      OR NEW.polls IS NOT OLD.polls
+      OR NEW.releases IS NOT OLD.releases)
+     AND NEW.errors = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move IN ('retry', 'fail'))
+     AND NEW.losses = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'lose')
+     AND NEW.polls = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'later')
+     AND NEW.releases = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'release'));
+END;
+
+CREATE TRIGGER job_refuse_fixed
+  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal, payload ON job
+  WHEN (NEW.rowid IS NOT OLD.rowid
+      OR (NEW.id IS NOT OLD.id
+      OR NEW.tenant IS NOT OLD.tenant
+      OR NEW.kind IS NOT OLD.kind
+      OR NEW.kind_version IS NOT OLD.kind_version
+      OR NEW.created_at IS NOT OLD.created_at
+      OR NEW.codec IS NOT OLD.codec
+      OR NEW.retries IS NOT OLD.retries
+      OR NEW.poll_limit IS NOT OLD.poll_limit
+      OR NEW.poison_limit IS NOT OLD.poison_limit
+      OR NEW.timeout_us IS NOT OLD.timeout_us
+      OR NEW.deadline_at IS NOT OLD.deadline_at
+      OR NEW.start_by IS NOT OLD.start_by
+      OR NEW.policy IS NOT OLD.policy
+      OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.parent_id IS NOT OLD.parent_id
+      OR NEW.rerun_of IS NOT OLD.rerun_of
+      OR NEW.run_id IS NOT OLD.run_id
+      OR NEW.step IS NOT OLD.step
+      OR NEW.ordinal IS NOT OLD.ordinal)
+      OR (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload)))
+BEGIN
+  SELECT
+    CASE
+      WHEN NEW.rowid IS NOT OLD.rowid
+        THEN RAISE(ABORT, 'milepost: job: the rowid is fixed')
+      WHEN (NEW.id IS NOT OLD.id
+      OR NEW.tenant IS NOT OLD.tenant
+      OR NEW.kind IS NOT OLD.kind
+      OR NEW.kind_version IS NOT OLD.kind_version
+      OR NEW.created_at IS NOT OLD.created_at
+      OR NEW.codec IS NOT OLD.codec
+      OR NEW.retries IS NOT OLD.retries
+      OR NEW.poll_limit IS NOT OLD.poll_limit
+      OR NEW.poison_limit IS NOT OLD.poison_limit
+      OR NEW.timeout_us IS NOT OLD.timeout_us
+      OR NEW.deadline_at IS NOT OLD.deadline_at
+      OR NEW.start_by IS NOT OLD.start_by
+      OR NEW.policy IS NOT OLD.policy
+      OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.parent_id IS NOT OLD.parent_id
+      OR NEW.rerun_of IS NOT OLD.rerun_of
+      OR NEW.run_id IS NOT OLD.run_id
+      OR NEW.step IS NOT OLD.step
+      OR NEW.ordinal IS NOT OLD.ordinal)
+        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal')
+      WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
+        THEN RAISE(ABORT, 'milepost: job: the payload is fixed')
+    END;
+END;
+
+CREATE TRIGGER job_refuse_delete BEFORE DELETE ON job
+  WHEN NOT (OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: job: only a final job may be deleted');
+END;
+
+CREATE TRIGGER job_journal_birth AFTER INSERT ON job
+BEGIN
+  INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+  VALUES ('job', NEW.id, NEW.version, NEW.move, NULL, NEW.state,
+          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + (SELECT offset_us FROM clock), NEW.actor, NEW.fence, NEW.detail);
+END;
+
+CREATE TRIGGER job_journal_move AFTER UPDATE ON job WHEN NEW.version <> OLD.version
+BEGIN
+  INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+  VALUES ('job', NEW.id, NEW.version, NEW.move, OLD.state, NEW.state,
+          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + (SELECT offset_us FROM clock), NEW.actor, NEW.fence, NEW.detail);
+  -- A move by hand that did not count itself is counted here.
+  UPDATE job
+     SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
+         losses = OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END,
+         polls = OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END,
+         releases = OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END
+   WHERE id = NEW.id
+     AND ((NEW.move IN ('retry', 'fail') AND NEW.errors = OLD.errors)
+      OR (NEW.move = 'lose' AND NEW.losses = OLD.losses)
+      OR (NEW.move = 'later' AND NEW.polls = OLD.polls)
+      OR (NEW.move = 'release' AND NEW.releases = OLD.releases));
+END;
+-- end rendered: job

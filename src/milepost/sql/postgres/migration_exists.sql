@@ -1,0 +1,1 @@
+SELECT 1 WHERE to_regclass('migration') IS NOT NULL

@@ -1,0 +1,6 @@
+CREATE TABLE IF NOT EXISTS migration (
+  number integer PRIMARY KEY,
+  name text NOT NULL,
+  checksum text NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)

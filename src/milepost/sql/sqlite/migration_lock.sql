@@ -1,0 +1,2 @@
+-- The runner's own BEGIN IMMEDIATE is the lock.
+SELECT 1

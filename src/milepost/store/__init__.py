@@ -1,0 +1,1 @@
+"""The store: operations over named queries, on two databases, in two colours."""

@@ -1,0 +1,75 @@
+"""Named queries: one file each, looked up by dialect first and then in common.
+
+Files say `:name`. SQLite understands that; for the other drivers it is rewritten once, here.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from milepost.errors import Invalid
+
+__all__ = ["DIALECTS", "Query", "names", "query"]
+
+DIALECTS = ("postgres", "sqlite")
+
+# Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
+_TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One named statement in each driver's spelling."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    format: str
+    numbered: str
+
+
+def _root() -> Traversable:
+    return files("milepost.sql")
+
+
+def _source(name: str, dialect: str) -> str:
+    for folder in (dialect, "common"):
+        path = _root() / folder / f"{name}.sql"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise Invalid(f"no query named {name!r} for {dialect}")
+
+
+def _rewrite(text: str, spell: Callable[[str], str]) -> str:
+    def spelled(match: re.Match[str]) -> str:
+        return spell(match.group(1)) if match.group(1) else match.group(0)
+
+    return _TOKEN.sub(spelled, text)
+
+
+@cache
+def query(name: str, dialect: str) -> Query:
+    """Return the statement of that name, ready for every driver of the dialect."""
+    text = _source(name, dialect).strip()
+    parameters = tuple(dict.fromkeys(m.group(1) for m in _TOKEN.finditer(text) if m.group(1)))
+    return Query(
+        name=name,
+        text=text,
+        parameters=parameters,
+        format=_rewrite(text.replace("%", "%%"), lambda word: f"%({word})s"),
+        numbered=_rewrite(text, lambda word: f"${parameters.index(word) + 1}"),
+    )
+
+
+def names(dialect: str) -> set[str]:
+    """Return the name of every query that the dialect resolves."""
+    return {
+        path.name.removesuffix(".sql")
+        for folder in (dialect, "common")
+        if (_root() / folder).is_dir()
+        for path in (_root() / folder).iterdir()
+        if path.name.endswith(".sql")
+    }
