@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 
 from milepost.errors import Invalid
 
-__all__ = ["DIALECTS", "Query", "names", "query"]
+__all__ = ["DIALECTS", "Query", "names", "query", "spelled"]
 
 DIALECTS = ("postgres", "sqlite")
 
@@ -53,7 +53,11 @@ def _rewrite(text: str, spell: Callable[[str], str]) -> str:
 @cache
 def query(name: str, dialect: str) -> Query:
     """Return the statement of that name, ready for every driver of the dialect."""
-    text = _source(name, dialect).strip()
+    return spelled(_source(name, dialect).strip(), name)
+
+
+def spelled(text: str, name: str = "") -> Query:
+    """Spell a statement with `:name` parameters for every driver."""
     parameters = tuple(dict.fromkeys(m.group(1) for m in _TOKEN.finditer(text) if m.group(1)))
     return Query(
         name=name,

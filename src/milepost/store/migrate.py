@@ -9,7 +9,7 @@ from importlib.resources import files
 from milepost.errors import SchemaMismatch
 from milepost.store.driver import Call, Driver, Steps
 
-__all__ = ["Migration", "check", "migrate", "migrations"]
+__all__ = ["Migration", "check", "migrate", "migrations", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,14 @@ class Migration:
     def checksum(self) -> str:
         """Identify the text, so that an altered file is noticed."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def script(self) -> str:
+        """Return what to run by hand: the migration and the row that records it."""
+        return (
+            f"-- migration {self.name}\n{self.text}\nINSERT INTO migration (number, name, checksum)"
+            f" VALUES ({self.number}, '{self.name}', '{self.checksum}');\n"
+        )
 
 
 @cache
@@ -84,9 +92,14 @@ def _missing(
     return [m for m in by_number.values() if upto is None or m.number <= upto]
 
 
+def pending(driver: Driver) -> list[Migration]:
+    """Return what `migrate` would apply."""
+    return driver.run(_look(driver.dialect))
+
+
 def check(driver: Driver) -> None:
     """Raise `SchemaMismatch` unless the store is exactly at this program's version."""
-    missing = driver.run(_look(driver.dialect))
+    missing = pending(driver)
     if missing:
         raise SchemaMismatch(
             f"the store's schema is older than this program ({len(missing)} migrations are "

@@ -1,0 +1,43 @@
+"""`milepost migrate`: bring a store's schema to this version, or print what that would run."""
+
+import click
+
+from milepost.cli.options import store_option
+from milepost.config import StoreUrl
+from milepost.store.connect import open_driver
+from milepost.store.migrate import migrate as apply
+from milepost.store.migrate import migrations, pending
+
+__all__ = ["migrate"]
+
+
+@click.command()
+@store_option
+@click.option("--sql", is_flag=True, help="Print the SQL that is missing, and change nothing.")
+@click.option(
+    "--dialect",
+    type=click.Choice(["postgres", "sqlite"]),
+    help="With --sql: print every migration of this database, without connecting.",
+)
+def migrate(store: StoreUrl, *, sql: bool, dialect: str | None) -> None:
+    """Bring a store's schema to this version.
+
+    Numbered migrations are applied in order, all in one transaction; two runners wait for each
+    other, and running it again changes nothing.
+    """
+    if dialect and not sql:
+        raise click.UsageError("--dialect goes with --sql")
+    if dialect:
+        click.echo("\n".join(migration.script for migration in migrations(dialect)))
+        return
+    driver = open_driver(store)
+    try:
+        if sql:
+            click.echo("\n".join(migration.script for migration in pending(driver)), nl=False)
+            return
+        applied = apply(driver)
+    finally:
+        driver.close()
+    for migration in applied:
+        click.echo(f"applied {migration.name}", err=True)
+    click.echo(f"{store} is up to date" if not applied else f"{store}: {len(applied)} applied")

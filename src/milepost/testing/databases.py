@@ -1,0 +1,165 @@
+"""Fresh stores for tests, on every database at hand, and raw connections to cheat with."""
+
+import os
+import shutil
+import sqlite3
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from milepost.config import StoreUrl
+from milepost.store.catalog import spelled
+from milepost.store.connect import open_driver
+from milepost.store.driver import Driver
+from milepost.store.migrate import migrate
+from milepost.testing.servers import PostgresServer, binaries, running
+
+__all__ = ["Backends", "Database", "Raw", "backend_names"]
+
+TEMPLATE = "milepost_template"
+
+
+def backend_names() -> list[str]:
+    """Name every database that tests can run on here."""
+    named = ["sqlite", *(f"postgres{version}" for version in sorted(binaries(), reverse=True))]
+    if "MILEPOST_TEST_POSTGRES_URL" in os.environ:
+        named.append("postgres-url")
+    return named
+
+
+class Raw:
+    """A connection with no engine around it: what a person at a SQL prompt has."""
+
+    def __init__(self, dialect: str, connection: Any) -> None:
+        self.dialect = dialect
+        self.connection = connection
+
+    def execute(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
+        """Run one statement, `:name` for parameters, and return its rows."""
+        if self.dialect == "sqlite":
+            cursor = self.connection.execute(statement, parameters or {})
+            return cast("list[Any]", cursor.fetchall())
+        text = spelled(statement).format if parameters else statement
+        cursor = self.connection.execute(text, parameters or None)
+        return cast("list[Any]", cursor.fetchall()) if cursor.description else []
+
+    def value(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Run a query and return the first column of its first row."""
+        return self.execute(statement, parameters)[0][0]
+
+    @property
+    def now(self) -> str:
+        """Render the store's clock in this dialect."""
+        if self.dialect == "postgres":
+            return "milepost_now()"
+        return (
+            "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
+            " + (SELECT offset_us FROM clock))"
+        )
+
+    def close(self) -> None:
+        """Hang up."""
+        self.connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """One fresh store."""
+
+    backend: str
+    url: str
+    server: PostgresServer | None = None
+
+    @property
+    def dialect(self) -> str:
+        """Say which SQL it speaks."""
+        return StoreUrl.parse(self.url).dialect
+
+    @contextmanager
+    def raw(self) -> Iterator[Raw]:
+        """Open a raw connection in autocommit."""
+        raw = Raw(self.dialect, _raw_connection(self.url))
+        try:
+            yield raw
+        finally:
+            raw.close()
+
+    @contextmanager
+    def driver(self) -> Iterator[Driver]:
+        """Open the engine's own synchronous connection."""
+        driver = open_driver(StoreUrl.parse(self.url))
+        try:
+            yield driver
+        finally:
+            driver.close()
+
+
+def _raw_connection(url: str) -> Any:
+    parsed = StoreUrl.parse(url)
+    if parsed.dialect == "sqlite":
+        return sqlite3.connect(parsed.target, isolation_level=None, timeout=30)
+    import psycopg  # noqa: PLC0415 - an extra: SQLite users need not have it
+
+    return psycopg.connect(url, autocommit=True)
+
+
+class Backends:
+    """Hands out fresh stores; starts each server once, migrates once, then copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._servers: dict[str, PostgresServer] = {}
+
+    def fresh(self, backend: str, *, empty: bool = False) -> Database:
+        """Make a store that nobody used: migrated, or empty."""
+        if backend == "sqlite":
+            return Database(backend, f"sqlite:///{self._fresh_file(empty=empty)}")
+        if backend == "postgres-url":
+            return Database(backend, _fresh_database(os.environ["MILEPOST_TEST_POSTGRES_URL"], None))
+        server = self._server(backend)
+        name = _fresh_database(server.url(), None if empty else TEMPLATE)
+        return Database(backend, server.url(name), server)
+
+    def close(self) -> None:
+        """Stop every server."""
+        self._stack.close()
+
+    def _fresh_file(self, *, empty: bool) -> Path:
+        path = self._folder / f"{uuid.uuid4().hex}.db"
+        if empty:
+            return path
+        template = self._folder / f"{TEMPLATE}.db"
+        if not template.exists():
+            _migrate(f"sqlite:///{template}")
+        return Path(shutil.copy(template, path))
+
+    def _server(self, backend: str) -> PostgresServer:
+        if backend not in self._servers:
+            server = self._stack.enter_context(running(backend.removeprefix("postgres")))
+            _create_database(server.url(), TEMPLATE, None)
+            _migrate(server.url(TEMPLATE))
+            self._servers[backend] = server
+        return self._servers[backend]
+
+
+def _migrate(url: str) -> None:
+    driver = open_driver(StoreUrl.parse(url))
+    migrate(driver)
+    driver.close()
+
+
+def _fresh_database(url: str, template: str | None) -> str:
+    name = f"t{uuid.uuid4().hex}"
+    _create_database(url, name, template)
+    return name
+
+
+def _create_database(url: str, name: str, template: str | None) -> None:
+    connection = _raw_connection(url)
+    copied = f' TEMPLATE "{template}"' if template else ""
+    connection.execute(f'CREATE DATABASE "{name}"{copied}')
+    connection.close()

@@ -1,0 +1,28 @@
+"""Fixtures: a fresh store on every database at hand."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from milepost.testing.databases import Backends, Database, Raw, backend_names
+
+
+@pytest.fixture(scope="session")
+def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
+    """Every database at hand; servers start when first asked for."""
+    made = Backends(tmp_path_factory.mktemp("stores"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=backend_names())
+def database(request: pytest.FixtureRequest, backends: Backends) -> Database:
+    """A fresh, migrated store, on each database in turn."""
+    return backends.fresh(request.param)
+
+
+@pytest.fixture
+def raw(database: Database) -> Iterator[Raw]:
+    """A raw connection to that store: what a person at a SQL prompt has."""
+    with database.raw() as connection:
+        yield connection
