@@ -334,14 +334,17 @@ class View:
 
     def sql(self) -> str:
         """Render the same function as a CASE over the columns of the machine's table."""
-        branches = "\n".join(f"    WHEN {_word_sql(word)} THEN '{word.name}'" for word in self.words)
+        branches = "\n".join(
+            f"    WHEN {_word_sql(word)} THEN '{word.name}'" for word in self.words
+        )
         return f"CASE\n{branches}\n  END"
 
     def table(self) -> str:
         """Write the vocabulary as a Markdown table."""
+        conditions = [f"`{word.when.sql}`" if word.when else "" for word in self.words]
         rows = [
-            f"| {word.name} | {', '.join(word.states)} | {f'`{word.when.sql}`' if word.when else ''} |"
-            for word in self.words
+            f"| {word.name} | {', '.join(word.states)} | {condition} |"
+            for word, condition in zip(self.words, conditions, strict=True)
         ]
         return "\n".join(["| word | states | when |", "|---|---|---|", *rows])
 

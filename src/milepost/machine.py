@@ -45,9 +45,7 @@ class Move:
         """Declare a move; no sources means a birth, no targets means it stays where it is."""
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "sources", (BIRTH,) if sources is None else _states(sources))
-        object.__setattr__(
-            self, "targets", self.sources if targets is None else _states(targets)
-        )
+        object.__setattr__(self, "targets", self.sources if targets is None else _states(targets))
         object.__setattr__(self, "when", when)
         object.__setattr__(self, "stays", targets is None)
 
@@ -120,7 +118,7 @@ class Machine:
         )
 
     def moves_from(self, source: str | None) -> tuple[str, ...]:
-        """The names of the moves that are legal from `source`."""
+        """Name the moves that are legal from `source`."""
         return tuple(name for name in self.move_names if self.targets(name, source))
 
     def _explain(self, move: str, source: str, target: str) -> str:
@@ -178,7 +176,7 @@ class Machine:
         return "\n".join(head + [self._table_row(move) for move in self.moves])
 
     def _table_row(self, move: Move) -> str:
-        source = ", ".join(s or "–" for s in move.sources)
+        source = ", ".join(s or "none" for s in move.sources)
         target = "the same" if move.stays else ", ".join(move.targets)
         return f"| `{move.name}` | {source} | {target} | {move.when} |"
 

@@ -6,7 +6,7 @@ from milepost.cli.options import store_option
 from milepost.config import StoreUrl
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate as apply
-from milepost.store.migrate import migrations, pending
+from milepost.store.migrate import migrations, pending, script
 
 __all__ = ["migrate"]
 
@@ -28,12 +28,12 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None) -> None:
     if dialect and not sql:
         raise click.UsageError("--dialect goes with --sql")
     if dialect:
-        click.echo("\n".join(migration.script for migration in migrations(dialect)))
+        click.echo(script(dialect, list(migrations(dialect))), nl=False)
         return
     driver = open_driver(store)
     try:
         if sql:
-            click.echo("\n".join(migration.script for migration in pending(driver)), nl=False)
+            click.echo(script(driver.dialect, pending(driver)), nl=False)
             return
         applied = apply(driver)
     finally:

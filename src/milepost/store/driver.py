@@ -5,10 +5,11 @@ neither the driver nor its colour; a driver runs it inside one transaction.
 """
 
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Call", "Driver", "Rows", "Steps"]
+__all__ = ["Call", "Driver", "Reader", "Rows", "Steps"]
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -26,6 +27,18 @@ Steps = Generator[Call, Rows, T]
 """An operation: yields calls, is sent rows, returns its result."""
 
 
+class Reader(Protocol):
+    """Reads of one snapshot."""
+
+    def rows(self, call: Call) -> Rows:
+        """Read a small answer whole."""
+        ...
+
+    def stream(self, call: Call, *, size: int) -> Iterator[tuple[Any, ...]]:
+        """Read a large answer row by row, fetched `size` at a time."""
+        ...
+
+
 class Driver(Protocol):
     """A synchronous connection to one database."""
 
@@ -35,8 +48,8 @@ class Driver(Protocol):
         """Run an operation in one transaction."""
         ...
 
-    def stream(self, call: Call, *, size: int) -> Iterator[Rows]:
-        """Read a large answer in batches of at most `size` rows, from one snapshot."""
+    def snapshot(self) -> AbstractContextManager[Reader]:
+        """Read several answers that belong together."""
         ...
 
     def script(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Triggers from the machines: what makes both databases refuse an illegal move and journal a legal one.
+"""Triggers from the machines: both databases refuse an illegal move and journal a legal one.
 
 The rules are written once, as SQL conditions over OLD and NEW with a sentence for the person who
 broke one, and rendered for each dialect. The rendered text stands in the numbered migrations
@@ -104,8 +104,8 @@ class Guard:
                 "RUNNING needs a worker_id and no other state may have one",
             ),
             (
-                "(OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL"
-                " AND NEW.worker_id <> OLD.worker_id)",
+                ("(OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL"
+                " AND NEW.worker_id <> OLD.worker_id)"),
                 "a running job keeps its worker",
             ),
             (
@@ -359,8 +359,8 @@ def _sqlite_identity(guard: Guard) -> list[Rule]:
     return [
         (f"(NEW.id IS NULL OR NEW.id NOT GLOB '{hexes}')", "the id must be a UUID in lower case"),
         (
-            f"(EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)"
-            f" OR EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid))",
+            (f"(EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)"
+            f" OR EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid))"),
             "this id exists; look it up first, then move it",
         ),
         *guard.unique,
@@ -490,20 +490,16 @@ BEGIN
 END;"""
 
 
-_COMMON = (
-    "id tenant kind kind_version queue priority state version move actor detail fence due_at"
-    " created_at started_at finished_at deadline_at phase cause policy codec payload error tags"
-    " unique_key trace channel parent_id rerun_of"
-).split()
+_COMMON = ["id", "tenant", "kind", "kind_version", "queue", "priority", "state", "version", "move", "actor", "detail", "fence", "due_at", "created_at", "started_at", "finished_at", "deadline_at", "phase", "cause", "policy", "codec", "payload", "error", "tags", "unique_key", "trace", "channel", "parent_id", "rerun_of"]
 _LIVE_JOB = "state " + among(state.value for state in JOB.states if state.value in JOB.live)
 _LIVE_RUN = "state " + among(state.value for state in RUN.states if state.value in RUN.live)
 
 
 def _taken(table: str, live: str) -> Rule:
     return (
-        f"NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM {table}"
+        (f"NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM {table}"
         f" WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key"
-        f" AND {live})",
+        f" AND {live})"),
         "a live one has this unique key; look it up first",
     )
 
@@ -513,16 +509,10 @@ GUARDS = {
         machine=JOB,
         columns=(
             *_COMMON,
-            *"worker_id queued_seq start_by errors losses polls releases retries poll_limit".split(),
-            *"poison_limit timeout_us cancel_reason result limit_key run_id step ordinal".split(),
+            *["worker_id", "queued_seq", "start_by", "errors", "losses", "polls", "releases", "retries", "poll_limit"],
+            *["poison_limit", "timeout_us", "cancel_reason", "result", "limit_key", "run_id", "step", "ordinal"],
         ),
-        immutable=tuple(
-            (
-                "id tenant kind kind_version created_at codec retries poll_limit poison_limit"
-                " timeout_us deadline_at start_by policy unique_key parent_id rerun_of run_id step"
-                " ordinal"
-            ).split()
-        ),
+        immutable=("id", "tenant", "kind", "kind_version", "created_at", "codec", "retries", "poll_limit", "poison_limit", "timeout_us", "deadline_at", "start_by", "policy", "unique_key", "parent_id", "rerun_of", "run_id", "step", "ordinal"),
         erasable=("payload", "result", "error"),
         counters={
             "errors": ("retry", "fail"),
@@ -537,14 +527,9 @@ GUARDS = {
         machine=RUN,
         columns=(
             *_COMMON,
-            *"current_step ending report mode watermark_before watermark_after resumes".split(),
+            *["current_step", "ending", "report", "mode", "watermark_before", "watermark_after", "resumes"],
         ),
-        immutable=tuple(
-            (
-                "id tenant kind kind_version created_at codec policy deadline_at unique_key"
-                " parent_id rerun_of resumes"
-            ).split()
-        ),
+        immutable=("id", "tenant", "kind", "kind_version", "created_at", "codec", "policy", "deadline_at", "unique_key", "parent_id", "rerun_of", "resumes"),
         unique=(_taken("run", _LIVE_RUN),),
     ),
 }

@@ -7,9 +7,10 @@ from functools import cache
 from importlib.resources import files
 
 from milepost.errors import SchemaMismatch
+from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps
 
-__all__ = ["Migration", "check", "migrate", "migrations", "pending"]
+__all__ = ["Migration", "check", "migrate", "migrations", "pending", "script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Migration:
 def migrations(dialect: str) -> tuple[Migration, ...]:
     """Return every migration of the dialect, in order."""
     folder = files("milepost.sql") / "migrations" / dialect
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(".sql"))
+    found = [path for path in folder.iterdir() if path.name.endswith(".sql")]
     return tuple(
         Migration(
             int(path.name.split("_")[0]),
@@ -90,6 +91,14 @@ def _missing(
                 "was altered by hand; restore the original or move to a fresh store"
             )
     return [m for m in by_number.values() if upto is None or m.number <= upto]
+
+
+def script(dialect: str, wanted: list[Migration]) -> str:
+    """Return what a person can run instead of `migrate`; nothing when nothing is wanted."""
+    if not wanted:
+        return ""
+    table = query("migration_table", dialect).text
+    return "\n".join([f"BEGIN;\n{table};\n", *(m.script for m in wanted), "COMMIT;\n"])
 
 
 def pending(driver: Driver) -> list[Migration]:

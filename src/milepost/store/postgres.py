@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, LiteralString, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from milepost.config import StoreUrl
 from milepost.errors import IllegalMove, Unavailable
@@ -33,39 +33,42 @@ class PsycopgDriver:
             try:
                 call = next(steps)
                 while True:
-                    call = steps.send(self._rows(call))
+                    call = steps.send(self.rows(call))
             except StopIteration as end:
                 result: T = end.value
                 return result
 
-    def stream(self, call: Call, *, size: int) -> Iterator[Rows]:
-        """Read a large answer in batches of at most `size` rows, from one snapshot."""
-        with (
-            _translated(),
-            self._connection.transaction(),
-            self._connection.cursor(name="milepost_stream") as cursor,
-        ):
+    @contextmanager
+    def snapshot(self) -> Iterator["PsycopgDriver"]:
+        """Read several answers that belong together."""
+        with _translated(), self._connection.transaction():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield self
+
+    def stream(self, call: Call, *, size: int) -> Iterator[tuple[Any, ...]]:
+        """Read a large answer row by row, fetched `size` at a time."""
+        with self._connection.cursor(name=call.name) as cursor:
             cursor.itersize = size
             cursor.execute(_text(call), call.parameters)
-            while rows := cursor.fetchmany(size):
-                yield rows
+            yield from cursor
 
     def script(self, text: str) -> None:
         """Run many statements as they stand, inside the caller's transaction."""
         with _translated():
-            self._connection.execute(cast("LiteralString", text))
+            self._connection.execute(text.encode())
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _rows(self, call: Call) -> Rows:
+    def rows(self, call: Call) -> Rows:
+        """Run one named query."""
         cursor = self._connection.execute(_text(call), call.parameters)
         return cursor.fetchall() if cursor.description else []
 
 
-def _text(call: Call) -> LiteralString:
-    return cast("LiteralString", query(call.name, "postgres").format)
+def _text(call: Call) -> bytes:
+    return query(call.name, "postgres").format.encode()
 
 
 def _connect(url: StoreUrl) -> "psycopg.Connection[tuple[Any, ...]]":

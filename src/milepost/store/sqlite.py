@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from milepost.errors import IllegalMove, MilepostError, Unavailable
 from milepost.store.catalog import query
@@ -35,16 +35,22 @@ class SqliteDriver:
             try:
                 call = next(steps)
                 while True:
-                    call = steps.send(self._rows(call))
+                    call = steps.send(self.rows(call))
             except StopIteration as end:
                 result: T = end.value
                 return result
 
-    def stream(self, call: Call, *, size: int) -> Iterator[Rows]:
-        """Read a large answer in batches of at most `size` rows, from one snapshot."""
+    @contextmanager
+    def snapshot(self) -> Iterator["SqliteDriver"]:
+        """Read several answers that belong together."""
+        with self._transaction("DEFERRED"):
+            yield self
+
+    def stream(self, call: Call, *, size: int) -> Iterator[tuple[Any, ...]]:
+        """Read a large answer row by row, fetched `size` at a time."""
         cursor = self._connection.execute(query(call.name, self.dialect).text, call.parameters)
-        while rows := cursor.fetchmany(size):
-            yield rows
+        cursor.arraysize = size
+        yield from cursor
 
     def script(self, text: str) -> None:
         """Run many statements as they stand, inside the caller's transaction."""
@@ -56,7 +62,8 @@ class SqliteDriver:
         """Close the file."""
         self._connection.close()
 
-    def _rows(self, call: Call) -> Rows:
+    def rows(self, call: Call) -> Rows:
+        """Run one named query."""
         statement = query(call.name, self.dialect)
         return self._connection.execute(statement.text, call.parameters).fetchall()
 
@@ -114,4 +121,6 @@ def _translated() -> Iterator[None]:
 
 def _meaning(error: sqlite3.IntegrityError) -> MilepostError:
     text = str(error)
-    return IllegalMove(text.removeprefix("milepost: ")) if "milepost:" in text else Unavailable(text)
+    return (
+        IllegalMove(text.removeprefix("milepost: ")) if "milepost:" in text else Unavailable(text)
+    )

@@ -1,0 +1,1 @@
+"""What tests need: fresh stores, real servers, raw connections."""

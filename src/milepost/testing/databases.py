@@ -119,7 +119,9 @@ class Backends:
         if backend == "sqlite":
             return Database(backend, f"sqlite:///{self._fresh_file(empty=empty)}")
         if backend == "postgres-url":
-            return Database(backend, _fresh_database(os.environ["MILEPOST_TEST_POSTGRES_URL"], None))
+            return Database(
+                backend, _fresh_database(os.environ["MILEPOST_TEST_POSTGRES_URL"], None)
+            )
         server = self._server(backend)
         name = _fresh_database(server.url(), None if empty else TEMPLATE)
         return Database(backend, server.url(name), server)

@@ -102,9 +102,7 @@ def _reachable(binaries: Path, folder: Path) -> Path:
 
 
 @contextmanager
-def running(
-    version: str, settings: Mapping[str, str] | None = None
-) -> Iterator[PostgresServer]:
+def running(version: str, settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
     """Run a fresh server of that version for a while. Unsafe settings unless others are given."""
     folder = Path(tempfile.mkdtemp(prefix="milepost-pg-"))
     server = PostgresServer(folder, binaries()[version], _FAST if settings is None else settings)

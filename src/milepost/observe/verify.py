@@ -1,0 +1,149 @@
+"""Folds the journal from empty and compares it with the live rows.
+
+Both are read once, in the order of their ids, from one snapshot and side by side, so memory does
+not grow with the store. The fold knows nothing of the triggers: it is the second opinion.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from milepost.errors import IllegalMove
+from milepost.lifecycle import JOB, RUN
+from milepost.machine import Machine
+from milepost.records import SNAPSHOT, Entry, Standing
+from milepost.store.driver import Call, Driver, Reader
+
+__all__ = ["Problem", "Verdict", "verify"]
+
+BATCH = 5_000
+PROBLEMS_KEPT = 1_000
+
+Row = tuple[Any, ...]
+COMPARED = ("version", "state", "move", "fence", "errors", "losses", "polls", "releases")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that should be impossible."""
+
+    machine: str
+    subject_id: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.machine} {self.subject_id}: {self.text}"
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was looked at and what was found."""
+
+    entries: int = 0
+    rows: int = 0
+    pruned: int = 0
+    found: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Tell whether the journal and the rows agree."""
+        return self.found == 0
+
+    def add(self, machine: Machine, subject_id: str, text: str) -> None:
+        """Count a problem, and keep it while there are not too many."""
+        self.found += 1
+        if len(self.problems) < PROBLEMS_KEPT:
+            self.problems.append(Problem(machine.name, subject_id, text))
+
+
+def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
+    """Compare the whole journal with the live rows; `progress` hears (entries done, of all)."""
+    verdict = Verdict()
+    with driver.snapshot() as reader:
+        [(total,)] = reader.rows(Call("journal_count"))
+        for machine in (JOB, RUN):
+            for subject_id, told, row in _side_by_side(reader, machine):
+                _compare(verdict, machine, subject_id, told, row)
+                if progress is not None:
+                    progress(verdict.entries, total)
+    return verdict
+
+
+@dataclass(slots=True)
+class Told:
+    """What one subject's journal says, folded entry by entry."""
+
+    entries: int = 0
+    standing: Standing = field(default_factory=Standing)
+    snapshot: bool = False
+    last: Row = ()
+    broken: str | None = None
+
+    def take(self, machine: Machine, row: Row) -> None:
+        """Fold one more entry; after the first that cannot follow, only count."""
+        self.entries += 1
+        self.last = row
+        if self.broken is not None:
+            return
+        try:
+            self.standing = self.standing.after(Entry(*row[1:6]), machine)
+        except IllegalMove as error:
+            self.broken = str(error)
+        self.snapshot |= row[2] == SNAPSHOT
+
+
+def _side_by_side(reader: Reader, machine: Machine) -> Iterator[tuple[str, Told, Row | None]]:
+    """Pair what each subject's journal says with its row; either may be missing."""
+    entries = reader.stream(Call("verify_entries", {"machine": machine.name}), size=BATCH)
+    rows = reader.stream(Call(f"verify_{machine.name}_rows"), size=BATCH)
+    row = next(rows, None)
+    for subject_id, group in groupby(entries, key=itemgetter(0)):
+        while row is not None and row[0] < subject_id:
+            yield row[0], Told(), row
+            row = next(rows, None)
+        told = Told()
+        for entry in group:
+            told.take(machine, entry)
+        if row is not None and row[0] == subject_id:
+            yield subject_id, told, row
+            row = next(rows, None)
+        else:
+            yield subject_id, told, None
+    while row is not None:
+        yield row[0], Told(), row
+        row = next(rows, None)
+
+
+def _compare(
+    verdict: Verdict, machine: Machine, subject_id: str, told: Told, row: Row | None
+) -> None:
+    verdict.entries += told.entries
+    verdict.rows += row is not None
+    if told.entries == 0:
+        verdict.add(machine, subject_id, "it has a row but no journal")
+    elif told.broken is not None:
+        verdict.add(machine, subject_id, f"its journal is broken: {told.broken}")
+    elif row is not None:
+        for text in _differences(told, row):
+            verdict.add(machine, subject_id, text)
+    elif told.standing.state in machine.terminal:
+        verdict.pruned += 1
+    else:
+        ended = told.standing.state
+        verdict.add(machine, subject_id, f"its journal ends in {ended} but it has no row")
+
+
+def _differences(told: Told, row: Row) -> Iterator[str]:
+    *compared, actor, detail = row[1:]
+    for name, value in zip(COMPARED, compared, strict=False):
+        # A snapshot keeps what ended up true, not how often what came before happened.
+        if told.snapshot and name in ("move", "errors", "losses", "polls", "releases"):
+            continue
+        due = getattr(told.standing, name)
+        if value != due:
+            yield f"its row says {name} {value}, its journal {due}"
+    if (actor, detail) != tuple(told.last[6:8]) and not told.snapshot:
+        yield "its row's actor or detail is not that of its last entry"

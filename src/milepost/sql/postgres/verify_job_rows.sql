@@ -1,0 +1,3 @@
+SELECT id::text, version, state, move, fence, errors, losses, polls, releases, actor, detail
+  FROM job
+ ORDER BY job.id

@@ -1,0 +1,3 @@
+SELECT id, version, state, move, fence, actor, detail
+  FROM run
+ ORDER BY run.id
