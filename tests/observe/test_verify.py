@@ -1,0 +1,155 @@
+"""verify is the second opinion: whatever should be impossible, it names."""
+
+import json
+import tracemalloc
+
+import pytest
+
+from milepost.cli import main
+from milepost.observe.verify import verify
+from milepost.testing.databases import Database, Raw
+
+JOB = "018f0000-0000-7000-8000-{:012d}"
+
+
+def disarm(raw: Raw) -> None:
+    """Take every trigger away, as only the tables' owner can."""
+    if raw.dialect == "postgres":
+        for table in ("job", "run", "journal", "journal_default"):
+            raw.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        return
+    for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+        raw.execute(f"DROP TRIGGER {name}")
+
+
+def add_jobs(raw: Raw, count: int = 3) -> None:
+    for number in range(count):
+        raw.execute(
+            "INSERT INTO job (id, kind, state, move, actor) "
+            f"VALUES ('{JOB.format(number)}', 'k', 'QUEUED', 'create', 'me')"
+        )
+    raw.execute(
+        "UPDATE job SET state = 'RUNNING', move = 'claim', fence = fence + 1, worker_id = 'w',"
+        " version = version + 1"
+    )
+    raw.execute(
+        "UPDATE job SET state = 'RETRYING', move = 'retry', worker_id = NULL, version = version + 1"
+    )
+
+
+def problems(database: Database) -> list[str]:
+    with database.driver() as driver:
+        return [problem.text for problem in verify(driver).problems]
+
+
+def test_an_untouched_store_is_clean(database, raw):
+    add_jobs(raw)
+    raw.execute(
+        "INSERT INTO run (id, kind, state, move) "
+        f"VALUES ('{JOB.format(9)}', 'k', 'CREATED', 'create')"
+    )
+    with database.driver() as driver:
+        verdict = verify(driver)
+    assert verdict.clean
+    assert (verdict.entries, verdict.rows, verdict.pruned) == (10, 4, 0)
+
+
+TAMPERED = {
+    "state": (
+        "UPDATE job SET state = 'SUCCEEDED'",
+        "row says state SUCCEEDED, its journal RETRYING",
+    ),
+    "version": ("UPDATE job SET version = 9", "row says version 9, its journal 3"),
+    "fence": ("UPDATE job SET fence = 7", "row says fence 7, its journal 1"),
+    "errors": ("UPDATE job SET errors = 0", "row says errors 0, its journal 1"),
+    "losses": ("UPDATE job SET losses = 2", "row says losses 2, its journal 0"),
+    "move": ("UPDATE job SET move = 'lose'", "row says move lose, its journal retry"),
+    "actor": ("UPDATE job SET actor = 'you'", "actor or detail"),
+    "row gone": ("DELETE FROM job", "ends in RETRYING but it has no row"),
+    "journal gone": ("DELETE FROM journal", "a row but no journal"),
+    "entry gone": ("DELETE FROM journal WHERE seq = 2", "entry 3 follows entry 1"),
+    "birth gone": ("DELETE FROM journal WHERE seq = 1", "entry 2 follows entry 0"),
+    "entry forged": (
+        "UPDATE journal SET to_state = 'QUEUED' WHERE seq = 2",
+        "its journal is broken",
+    ),
+    "move forged": ("UPDATE journal SET move = 'wake' WHERE seq = 2", "cannot 'wake' from QUEUED"),
+    "fence forged": ("UPDATE journal SET fence = 5 WHERE seq = 3", "has fence 5; 1 was due"),
+    "actor forged": ("UPDATE journal SET actor = 'you' WHERE seq = 3", "actor or detail"),
+}
+
+
+@pytest.mark.parametrize("change", TAMPERED)
+def test_each_tampering_is_found_in_every_row_it_touched(database, raw, change):
+    add_jobs(raw)
+    disarm(raw)
+    statement, told = TAMPERED[change]
+    raw.execute(statement)
+    found = problems(database)
+    assert len(found) == 3
+    assert all(told in text for text in found), found
+
+
+def test_an_entry_after_a_final_one_is_found(database, raw):
+    add_jobs(raw, 1)
+    raw.execute("UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1")
+    disarm(raw)
+    raw.execute("UPDATE journal SET from_state = 'CANCELLED' WHERE seq = 4")
+    assert "leaves CANCELLED" in problems(database)[0]
+
+
+def test_a_final_job_without_a_row_was_pruned_and_is_no_problem(database, raw):
+    add_jobs(raw)
+    raw.execute("UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1")
+    raw.execute("DELETE FROM job")
+    with database.driver() as driver:
+        verdict = verify(driver)
+    assert verdict.clean
+    assert (verdict.rows, verdict.pruned) == (0, 3)
+
+
+def test_a_snapshot_entry_stands_for_a_dropped_past(database, raw):
+    add_jobs(raw, 1)
+    disarm(raw)
+    raw.execute("DELETE FROM journal WHERE seq < 3")
+    raw.execute("UPDATE journal SET move = 'snapshot', from_state = NULL")
+    with database.driver() as driver:
+        assert verify(driver).clean
+
+
+def test_the_command_answers_by_exit_code_and_as_json(database, raw, capsys):
+    add_jobs(raw)
+    with pytest.raises(SystemExit) as clean:
+        main(["verify", "--store", database.url])
+    assert clean.value.code == 0
+    assert capsys.readouterr().out.startswith("clean: 9 entries")
+    disarm(raw)
+    raw.execute("UPDATE job SET fence = 7")
+    with pytest.raises(SystemExit) as dirty:
+        main(["verify", "--store", database.url, "--json"])
+    assert dirty.value.code == 1
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["clean"], verdict["found"]) == (False, 3)
+    assert verdict["problems"][0]["id"] == JOB.format(0)
+
+
+def test_memory_does_not_grow_with_the_store(backends):
+    peaks = []
+    for jobs in (2_000, 20_000):
+        database = backends.fresh("sqlite")
+        with database.raw() as raw:
+            raw.execute("BEGIN")
+            raw.execute(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :jobs) "
+                "INSERT INTO job (id, kind, state, move) SELECT "
+                "'018f0000-0000-7000-8000-' || substr('000000000000' || i, -12), "
+                "'k', 'QUEUED', 'create' FROM n",
+                {"jobs": jobs},
+            )
+            raw.execute("COMMIT")
+        with database.driver() as driver:
+            tracemalloc.start()
+            assert verify(driver).rows == jobs
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0] + 100_000

@@ -1,0 +1,63 @@
+"""Where the store is: arguments win over the environment, and no password is ever printed."""
+
+import pytest
+
+from milepost.config import StoreUrl, store_url
+from milepost.errors import Invalid, Unavailable
+from milepost.store.connect import open_driver
+
+
+def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_here():
+    environment = {"MILEPOST_DATABASE_URL": "sqlite:///ours.db", "DATABASE_URL": "sqlite:///any.db"}
+    assert store_url("sqlite:///given.db", environment).target == "given.db"
+    assert store_url(None, environment).target == "ours.db"
+    assert store_url(None, {"DATABASE_URL": "sqlite:///any.db"}).target == "any.db"
+    assert store_url(None, {}).target == "milepost.db"
+
+
+def test_absolute_sqlite_paths_take_four_slashes():
+    assert StoreUrl.parse("sqlite:////var/lib/jobs.db").target == "/var/lib/jobs.db"
+    assert StoreUrl.parse("sqlite:///data/a%20b.db").target == "data/a b.db"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "jobs.db", "mysql://host/db", "sqlite://jobs.db", "sqlite:///", "sqlite:///a?mode=ro"],
+)
+def test_a_wrong_address_says_what_a_right_one_looks_like(url):
+    with pytest.raises(Invalid, match=r"sqlite:///|no options"):
+        StoreUrl.parse(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:hunter2@host:5433/db",
+        "postgresql://host/db?password=hunter2&user=u",
+        "postgres://:hunter2@/db?host=/tmp",
+    ],
+)
+def test_printing_an_address_never_shows_its_password(url):
+    address = StoreUrl.parse(url)
+    assert "hunter2" not in f"{address} {address!r}"
+    assert address.target == url
+
+
+def test_an_unreachable_server_is_named_without_its_password():
+    url = StoreUrl.parse("postgresql://user:hunter2@127.0.0.1:9/db")
+    with pytest.raises(Unavailable) as caught:
+        open_driver(url)
+    assert "user@127.0.0.1:9/db" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_folder_and_a_file_that_is_no_store_are_told_apart(tmp_path):
+    with pytest.raises(Unavailable, match="does not exist"):
+        open_driver(StoreUrl.parse(f"sqlite:///{tmp_path}/no/such.db"))
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to be looked at as one\n" * 20)
+    with pytest.raises(Unavailable, match="not a usable SQLite store"):
+        open_driver(StoreUrl.parse(f"sqlite:///{text}"))
+    with pytest.raises(Unavailable, match="no such file"):
+        open_driver(StoreUrl.parse(f"sqlite:///{tmp_path}/typo.db"), create=False)
+    assert not (tmp_path / "typo.db").exists()

@@ -1,0 +1,72 @@
+"""What holds of the project as a whole."""
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import milepost
+from milepost.store import catalog
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_lock_names_one_index_the_public_default():
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    indexes = {
+        package["source"]["registry"]
+        for package in lock["package"]
+        if "registry" in package["source"]
+    }
+    assert indexes == {"https://pypi.org/simple"}
+
+
+def test_public_names_are_sorted_complete_and_few():
+    assert list(milepost.__all__) == sorted(milepost.__all__)
+    assert len(milepost.__all__) <= 60
+    assert all(hasattr(milepost, name) for name in milepost.__all__)
+
+
+def test_both_dialects_resolve_the_same_queries_with_the_same_parameters():
+    assert catalog.names("postgres") == catalog.names("sqlite")
+    for name in sorted(catalog.names("sqlite")):
+        spellings = [set(catalog.query(name, dialect).parameters) for dialect in catalog.DIALECTS]
+        assert spellings[0] == spellings[1], name
+
+
+def test_parameters_are_rewritten_and_nothing_else_is():
+    query = catalog.spelled("SELECT ':a', \"b:c\", :one::text, 5 % :two -- :no\n, :one")
+    assert query.parameters == ("one", "two")
+    assert query.numbered == "SELECT ':a', \"b:c\", $1::text, 5 % $2 -- :no\n, $1"
+    assert query.format == "SELECT ':a', \"b:c\", %(one)s::text, 5 %% %(two)s -- :no\n, %(one)s"
+
+
+def test_importing_milepost_loads_no_driver_and_no_terminal_library():
+    heavy = "{'psycopg', 'asyncpg', 'rich', 'click', 'structlog', 'sqlite3'}"
+    code = f"import milepost, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_readme_opens_with_the_two_commands():
+    head = (ROOT / "README.md").read_text().split("## ")[0]
+    assert "make demo" in head
+    assert "make test" in head
+
+
+def test_no_committed_text_names_a_path_of_some_machine():
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".sql", ".sh"} and path.exists():
+            assert not re.search(r"(?<![\w.])/(work|root)/", path.read_text()), name
+
+
+def test_every_module_imports():
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        importlib.import_module(name.removesuffix(".__init__"))
