@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from milepost.lifecycle import JOB, RUN, WORKER
-from milepost.machine import Machine, among
+from milepost.machine import BIRTH, Machine, among
 
 __all__ = ["GUARDS", "Guard", "fresh"]
 
@@ -66,9 +66,29 @@ class Guard:
             ),
             (f"({legal}) IS NOT TRUE", "this move is not declared from this state to that one"),
             *self._lease_rules(dialect),
-            *self._counter_rules(dialect),
+            *self.counter_rules(dialect),
             *self._erase_rules(dialect),
         ]
+
+    def quick_rules(self) -> list[Rule]:
+        """List, for PostgreSQL, the fewest words that are true for every changed row that is bad.
+
+        A WHEN is read anew by every statement: its length is a toll on a move of one row. So the
+        declared changes stand in one array, counters have a trigger of their own, and an erasure
+        is always looked at by the function.
+        """
+        declared = ", ".join(
+            f"{move.name} {source} {target}"
+            for move in self.machine.moves
+            for source, target in move.pairs
+            if source != BIRTH
+        )
+        words = "NEW.move || ' ' || OLD.state || ' ' || NEW.state"
+        undeclared = f"({words} = ANY ('{{{declared}}}'::text[])) IS NOT TRUE"
+        version, _, *rest = self.change_rules("postgres")
+        apart = (*self.counter_rules("postgres"), *self._erase_rules("postgres"))
+        erased = [("NEW.move = 'erase'", "")] if self.erasable else []
+        return [version, (undeclared, ""), *(rule for rule in rest if rule not in apart), *erased]
 
     def fixed_rules(self, dialect: str) -> list[Rule]:
         """List what must not change; looked at only when a statement names one of the columns.
@@ -104,8 +124,10 @@ class Guard:
                 "RUNNING needs a worker_id and no other state may have one",
             ),
             (
-                ("(OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL"
-                " AND NEW.worker_id <> OLD.worker_id)"),
+                (
+                    "(OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL"
+                    " AND NEW.worker_id <> OLD.worker_id)"
+                ),
                 "a running job keeps its worker",
             ),
             (
@@ -114,11 +136,13 @@ class Guard:
             ),
         ]
 
-    def _counter_rules(self, dialect: str) -> list[Rule]:
+    def counter_rules(self, dialect: str) -> list[Rule]:
+        """List how a counter must not change: only by one, and only with its own moves."""
         if not self.counters:
             return []
         wrong = any_of(
-            f"({changed(dialect, [name])} AND NEW.{name} <> {self.counted(name)})"
+            f"({changed(dialect, [name])}"
+            f" AND {differs(dialect, f'NEW.{name}', self.counted(name))})"
             for name in self.counters
         )
         return [(wrong, f"{', '.join(self.counters)} are counted by the moves alone")]
@@ -126,6 +150,11 @@ class Guard:
     def counted(self, name: str) -> str:
         """Render what a counter must be after the move."""
         return f"OLD.{name} + CASE WHEN NEW.move {among(self.counters[name])} THEN 1 ELSE 0 END"
+
+    @property
+    def miscounted(self) -> str:
+        """Render the condition under which a counter is not what the move makes it."""
+        return any_of(f"NEW.{name} <> {self.counted(name)}" for name in self.counters)
 
     @property
     def left_behind(self) -> str:
@@ -191,8 +220,7 @@ def _postgres_refusal(guard: Guard) -> str:
     rules = [*change[:2], *guard.fixed_rules("postgres"), *change[2:]]
     return f"""\
 -- Called for a bad row only: says which rule it broke.
-CREATE FUNCTION milepost_refuse_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-  SET search_path FROM CURRENT AS $$
+CREATE FUNCTION milepost_refuse_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   reason text;
   subject uuid;
@@ -205,6 +233,7 @@ BEGIN
 {_postgres_correction(guard)}    subject := OLD.id;
     reason :=
 {_reason(rules, "'{}'", indent="      ")};
+{_postgres_erasure(guard)}\
     reason := format('%s (%s: %s -> %s)', reason, NEW.move, OLD.state, NEW.state);
   ELSE
     subject := OLD.id;
@@ -213,7 +242,27 @@ BEGIN
   RAISE EXCEPTION USING ERRCODE = 'MP001',
     MESSAGE = format('milepost: {table} %s: %s', subject, reason),
     HINT = 'milepost machine {table} shows every legal move';
-END $$;"""
+END $$;
+
+{_postgres_pinned(f"milepost_refuse_{table}")}"""
+
+
+def _postgres_pinned(function: str) -> str:
+    return f"""\
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION {function}() SET search_path = %I, pg_temp', current_schema());
+END $do$;"""
+
+
+def _postgres_erasure(guard: Guard) -> str:
+    if not guard.erasable:
+        return ""
+    return """\
+    IF reason IS NULL AND NEW.move = 'erase' THEN
+      RETURN NULL;
+    END IF;
+"""
 
 
 def _postgres_correction(guard: Guard) -> str:
@@ -247,7 +296,7 @@ CREATE TRIGGER {table}_a_refuse_birth AFTER INSERT ON {table} FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_{table}();
 
 CREATE TRIGGER {table}_a_refuse_change AFTER UPDATE ON {table} FOR EACH ROW
-  WHEN ({_bad(guard.change_rules("postgres"))})
+  WHEN ({_bad(guard.quick_rules())})
   EXECUTE FUNCTION milepost_refuse_{table}();
 
 CREATE TRIGGER {table}_a_refuse_fixed
@@ -266,19 +315,25 @@ CREATE TRIGGER {table}_a_refuse_truncate BEFORE TRUNCATE ON {table} FOR EACH STA
 def _postgres_counting(guard: Guard) -> str:
     table = guard.table
     counts = ",\n         ".join(f"{name} = {guard.counted(name)}" for name in guard.counters)
+    [(wrong, text)] = guard.counter_rules("postgres")
     return f"""\
--- A move by hand that did not count itself is counted here.
-CREATE FUNCTION milepost_count_{table}() RETURNS trigger LANGUAGE plpgsql
-  SET search_path FROM CURRENT AS $$
+-- A move by hand that did not count itself is counted here; one that miscounted is refused.
+CREATE FUNCTION milepost_count_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  IF {wrong} THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP001',
+      MESSAGE = format('milepost: {table} %s: {text}', OLD.id);
+  END IF;
   UPDATE {table}
      SET {counts}
    WHERE id = NEW.id AND version = NEW.version;
   RETURN NULL;
 END $$;
 
+{_postgres_pinned(f"milepost_count_{table}")}
+
 CREATE TRIGGER {table}_b_count AFTER UPDATE ON {table} FOR EACH ROW
-  WHEN (NEW.version = OLD.version + 1 AND {guard.left_behind})
+  WHEN (NEW.version = OLD.version + 1 AND {guard.miscounted})
   EXECUTE FUNCTION milepost_count_{table}();"""
 
 
@@ -298,8 +353,11 @@ CREATE TRIGGER {table}_journal_move AFTER UPDATE ON {table}
 
 _SQLITE_NOW = (
     "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
-    " + (SELECT offset_us FROM clock)"
+    " + coalesce((SELECT offset_us FROM clock), 0)"
 )
+"""Never NULL: OR IGNORE would step over an entry without a time, and the move would stay."""
+
+_FIXED_ROWID: Rule = ("NEW.rowid IS NOT OLD.rowid", "the rowid is fixed")
 
 
 def _sqlite(guard: Guard) -> str:
@@ -310,8 +368,7 @@ def _sqlite_refusals(guard: Guard) -> str:
     table = guard.table
     birth = [*_sqlite_identity(guard), *guard.birth_rules("sqlite")]
     change = guard.change_rules("sqlite")
-    moved = ("NEW.rowid IS NOT OLD.rowid", "the rowid is fixed")
-    fixed = [moved, *guard.fixed_rules("sqlite")]
+    fixed = [_FIXED_ROWID, *guard.fixed_rules("sqlite")]
     say = f"RAISE(ABORT, 'milepost: {table}: {{}}')"
     return f"""\
 -- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
@@ -323,17 +380,13 @@ BEGIN
 {_reason(birth, say, indent="    ")};
 END;
 
--- A negative rowid would hide in the guard above, where an absent one reads as -1.
-CREATE TRIGGER {table}_refuse_rowid AFTER INSERT ON {table} WHEN NEW.rowid < 1
-BEGIN
-  SELECT RAISE(ABORT, 'milepost: {table}: rowids are positive');
-END;
+{_sqlite_rowid(table)}
 
 CREATE TRIGGER {table}_refuse_change BEFORE UPDATE ON {table}
-  WHEN {_bad([moved, *change])}
+  WHEN {_bad([_FIXED_ROWID, *change])}
 BEGIN
   SELECT
-{_reason([moved, *change], say, indent="    ")}{_sqlite_correction(guard)};
+{_reason([_FIXED_ROWID, *change], say, indent="    ")}{_sqlite_correction(guard)};
 END;
 
 CREATE TRIGGER {table}_refuse_fixed
@@ -351,16 +404,31 @@ BEGIN
 END;"""
 
 
+def _sqlite_rowid(table: str) -> str:
+    return f"""\
+-- A negative rowid would hide in the guard above, where an absent one reads as -1.
+CREATE TRIGGER {table}_refuse_rowid AFTER INSERT ON {table} WHEN NEW.rowid < 1
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: {table}: rowids are positive');
+END;"""
+
+
 def _sqlite_identity(guard: Guard) -> list[Rule]:
     # OR REPLACE deletes the row in its way without firing a delete trigger, so whatever a UNIQUE
     # index would find must be found here first.
     table = guard.table
     hexes = "-".join("[0-9a-f]" * length for length in (8, 4, 4, 4, 12))
     return [
-        (f"(NEW.id IS NULL OR NEW.id NOT GLOB '{hexes}')", "the id must be a UUID in lower case"),
+        # GLOB stops at a NUL character; the length in bytes does not.
         (
-            (f"(EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)"
-            f" OR EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid))"),
+            f"(NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '{hexes}')",
+            "the id must be a UUID in lower case",
+        ),
+        (
+            (
+                f"(EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)"
+                f" OR EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid))"
+            ),
             "this id exists; look it up first, then move it",
         ),
         *guard.unique,
@@ -372,7 +440,7 @@ def _sqlite_correction(guard: Guard) -> str:
     if not guard.counters:
         return ""
     kept = [name for name in guard.columns if name not in guard.counters]
-    right = "\n     AND ".join(f"NEW.{name} = {guard.recount(name)}" for name in guard.counters)
+    right = "\n     AND ".join(f"NEW.{name} IS {guard.recount(name)}" for name in guard.counters)
     return f"""
   WHERE NOT (NOT {changed("sqlite", [*kept, "rowid"])}
      AND {changed("sqlite", guard.counters)}
@@ -383,6 +451,8 @@ def _sqlite_journal(guard: Guard) -> str:
     table = guard.table
     entry = "machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail"
     return f"""\
+{_sqlite_journalled(table)}
+
 CREATE TRIGGER {table}_journal_birth AFTER INSERT ON {table}
 BEGIN
   INSERT INTO journal ({entry})
@@ -395,6 +465,34 @@ BEGIN
   INSERT INTO journal ({entry})
   VALUES ('{table}', NEW.id, NEW.version, NEW.move, OLD.state, NEW.state,
           {_SQLITE_NOW}, NEW.actor, NEW.fence, NEW.detail);{_sqlite_counting(guard)}
+END;"""
+
+
+def _sqlite_journalled(table: str) -> str:
+    """Render the last look: a move without its entry is taken back.
+
+    Without recursive_triggers SQLite does not run a trigger inside itself, so a move made by
+    somebody's trigger on the journal would go unrecorded; and a trigger that says RAISE(IGNORE)
+    would drop the entry alone. These run after the entry was written, because SQLite runs
+    the youngest trigger first; in any other order they would refuse every move.
+    """
+    missing = (
+        "NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id"
+        f" AND machine = '{table}' AND seq = NEW.version)"
+    )
+    say = (
+        f"milepost: {table}: this move has no journal entry; one made by a trigger on the journal"
+        " needs PRAGMA recursive_triggers = ON"
+    )
+    return f"""\
+CREATE TRIGGER {table}_refuse_unrecorded_birth AFTER INSERT ON {table} WHEN {missing}
+BEGIN
+  SELECT RAISE(ABORT, '{say}');
+END;
+
+CREATE TRIGGER {table}_refuse_unrecorded_move AFTER UPDATE OF version ON {table} WHEN {missing}
+BEGIN
+  SELECT RAISE(ABORT, '{say}');
 END;"""
 
 
@@ -466,8 +564,12 @@ CREATE TRIGGER worker_a_refuse_truncate BEFORE TRUNCATE ON worker FOR EACH STATE
 
 def _worker_sqlite() -> str:
     birth, change = _worker_rules("sqlite")
-    exists = ("EXISTS (SELECT 1 FROM worker WHERE id = NEW.id)", "this id exists")
-    birth = [exists, *birth]
+    taken = (
+        "(EXISTS (SELECT 1 FROM worker WHERE id = NEW.id)"
+        " OR EXISTS (SELECT 1 FROM worker WHERE rowid = NEW.rowid))"
+    )
+    exists: Rule = (taken, "this id exists")
+    birth, change = [exists, *birth], [_FIXED_ROWID, *change]
     return f"""\
 CREATE TRIGGER worker_refuse_birth BEFORE INSERT ON worker
   WHEN {_bad(birth)}
@@ -475,6 +577,8 @@ BEGIN
   SELECT
 {_reason(birth, "RAISE(ABORT, 'milepost: worker: {}')", indent="    ")};
 END;
+
+{_sqlite_rowid("worker")}
 
 CREATE TRIGGER worker_refuse_change BEFORE UPDATE ON worker
   WHEN {_bad(change)}
@@ -490,16 +594,49 @@ BEGIN
 END;"""
 
 
-_COMMON = ["id", "tenant", "kind", "kind_version", "queue", "priority", "state", "version", "move", "actor", "detail", "fence", "due_at", "created_at", "started_at", "finished_at", "deadline_at", "phase", "cause", "policy", "codec", "payload", "error", "tags", "unique_key", "trace", "channel", "parent_id", "rerun_of"]
+_COMMON = [
+    "id",
+    "tenant",
+    "kind",
+    "kind_version",
+    "queue",
+    "priority",
+    "state",
+    "version",
+    "move",
+    "actor",
+    "detail",
+    "fence",
+    "due_at",
+    "created_at",
+    "started_at",
+    "finished_at",
+    "deadline_at",
+    "phase",
+    "cause",
+    "policy",
+    "codec",
+    "payload",
+    "error",
+    "tags",
+    "unique_key",
+    "trace",
+    "channel",
+    "parent_id",
+    "rerun_of",
+]
 _LIVE_JOB = "state " + among(state.value for state in JOB.states if state.value in JOB.live)
 _LIVE_RUN = "state " + among(state.value for state in RUN.states if state.value in RUN.live)
 
 
 def _taken(table: str, live: str) -> Rule:
+    # Under OR REPLACE a tenant of NULL becomes the default, and then finds its double.
     return (
-        (f"NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM {table}"
-        f" WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key"
-        f" AND {live})"),
+        (
+            f"NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM {table}"
+            f" WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind"
+            f" AND unique_key = NEW.unique_key AND {live})"
+        ),
         "a live one has this unique key; look it up first",
     )
 
@@ -509,10 +646,49 @@ GUARDS = {
         machine=JOB,
         columns=(
             *_COMMON,
-            *["worker_id", "queued_seq", "start_by", "errors", "losses", "polls", "releases", "retries", "poll_limit"],
-            *["poison_limit", "timeout_us", "cancel_reason", "result", "limit_key", "run_id", "step", "ordinal"],
+            *[
+                "worker_id",
+                "queued_seq",
+                "start_by",
+                "errors",
+                "losses",
+                "polls",
+                "releases",
+                "retries",
+                "poll_limit",
+            ],
+            *[
+                "poison_limit",
+                "timeout_us",
+                "cancel_reason",
+                "result",
+                "limit_key",
+                "run_id",
+                "step",
+                "ordinal",
+            ],
         ),
-        immutable=("id", "tenant", "kind", "kind_version", "created_at", "codec", "retries", "poll_limit", "poison_limit", "timeout_us", "deadline_at", "start_by", "policy", "unique_key", "parent_id", "rerun_of", "run_id", "step", "ordinal"),
+        immutable=(
+            "id",
+            "tenant",
+            "kind",
+            "kind_version",
+            "created_at",
+            "codec",
+            "retries",
+            "poll_limit",
+            "poison_limit",
+            "timeout_us",
+            "deadline_at",
+            "start_by",
+            "policy",
+            "unique_key",
+            "parent_id",
+            "rerun_of",
+            "run_id",
+            "step",
+            "ordinal",
+        ),
         erasable=("payload", "result", "error"),
         counters={
             "errors": ("retry", "fail"),
@@ -527,9 +703,30 @@ GUARDS = {
         machine=RUN,
         columns=(
             *_COMMON,
-            *["current_step", "ending", "report", "mode", "watermark_before", "watermark_after", "resumes"],
+            *[
+                "current_step",
+                "ending",
+                "report",
+                "mode",
+                "watermark_before",
+                "watermark_after",
+                "resumes",
+            ],
         ),
-        immutable=("id", "tenant", "kind", "kind_version", "created_at", "codec", "policy", "deadline_at", "unique_key", "parent_id", "rerun_of", "resumes"),
+        immutable=(
+            "id",
+            "tenant",
+            "kind",
+            "kind_version",
+            "created_at",
+            "codec",
+            "policy",
+            "deadline_at",
+            "unique_key",
+            "parent_id",
+            "rerun_of",
+            "resumes",
+        ),
         unique=(_taken("run", _LIVE_RUN),),
     ),
 }

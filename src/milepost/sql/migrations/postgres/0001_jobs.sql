@@ -19,7 +19,7 @@ DO $do$ BEGIN
     END $$ $f$, current_schema());
 END $do$;
 
-CREATE SEQUENCE queued_seq CACHE 32;
+CREATE SEQUENCE queued_seq;
 
 CREATE TABLE job (
   id uuid NOT NULL,
@@ -106,8 +106,11 @@ BEGIN
                      'rows leave by retention', TG_OP, TG_TABLE_NAME);
 END $$;
 
+-- Depth alone would let in whatever a stranger's trigger writes.
 CREATE TRIGGER journal_refuse_insert BEFORE INSERT ON journal FOR EACH ROW
-  WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION milepost_refuse_hand();
+  WHEN (pg_trigger_depth() = 0
+        OR current_setting('milepost.journalling', true) IS DISTINCT FROM 'on')
+  EXECUTE FUNCTION milepost_refuse_hand();
 CREATE TRIGGER journal_refuse_change BEFORE UPDATE OR DELETE ON journal FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_hand();
 CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal FOR EACH STATEMENT
@@ -118,44 +121,55 @@ CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal_default FOR EA
 -- Both functions serve every journalled table; its name is the machine's. They run with the rights
 -- of the schema's owner, so a writer needs none on the journal, and refuse to serve a stranger's
 -- table of the same name.
-CREATE FUNCTION milepost_journal_birth() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-  SET search_path FROM CURRENT AS $$
+CREATE FUNCTION milepost_journal_birth() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   moment timestamptz := milepost_now();
+  before text := current_setting('milepost.journalling', true);
 BEGIN
-  IF TG_RELID NOT IN (to_regclass('job'), to_regclass('run')) THEN
+  IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
+  PERFORM set_config('milepost.journalling', 'on', true);
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state, moment, n.actor, n.fence, n.detail
     FROM new_rows n;
+  PERFORM set_config('milepost.journalling', coalesce(before, ''), true);
   RETURN NULL;
 END $$;
 
 -- A cached plan may have been made for one row and be run for a hundred thousand: only a hash join
 -- serves both.
 CREATE FUNCTION milepost_journal_move() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-  SET search_path FROM CURRENT
   SET enable_hashjoin = on SET enable_nestloop = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
   moment timestamptz := milepost_now();
+  before text := current_setting('milepost.journalling', true);
 BEGIN
-  IF TG_RELID NOT IN (to_regclass('job'), to_regclass('run')) THEN
+  IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
+  PERFORM set_config('milepost.journalling', 'on', true);
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   SELECT TG_TABLE_NAME, n.id, n.version, n.move, o.state, n.state, moment, n.actor, n.fence, n.detail
     FROM new_rows n JOIN old_rows o ON o.id = n.id
    WHERE n.version <> o.version;
+  PERFORM set_config('milepost.journalling', coalesce(before, ''), true);
   RETURN NULL;
 END $$;
+
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION milepost_journal_birth() SET search_path = %I, pg_temp',
+                 current_schema());
+  EXECUTE format('ALTER FUNCTION milepost_journal_move() SET search_path = %I, pg_temp',
+                 current_schema());
+END $do$;
 
 REVOKE EXECUTE ON FUNCTION milepost_journal_birth(), milepost_journal_move() FROM PUBLIC;
 
 -- begin rendered: job
 -- Called for a bad row only: says which rule it broke.
-CREATE FUNCTION milepost_refuse_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-  SET search_path FROM CURRENT AS $$
+CREATE FUNCTION milepost_refuse_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   reason text;
   subject uuid;
@@ -245,10 +259,10 @@ BEGIN
           THEN 'a running job keeps its worker'
         WHEN NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
           THEN 'the fence grows by one with every claim and by nothing else'
-        WHEN (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
-      OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
-      OR ((NEW.polls IS DISTINCT FROM OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
-      OR ((NEW.releases IS DISTINCT FROM OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+        WHEN (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors IS DISTINCT FROM OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses IS DISTINCT FROM OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS DISTINCT FROM OLD.polls) AND NEW.polls IS DISTINCT FROM OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS DISTINCT FROM OLD.releases) AND NEW.releases IS DISTINCT FROM OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
           THEN 'errors, losses, polls, releases are counted by the moves alone'
         WHEN (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS DISTINCT FROM OLD.payload))
       OR (NEW.result IS NOT NULL AND (NEW.result IS DISTINCT FROM OLD.result))
@@ -293,6 +307,9 @@ BEGIN
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)))
           THEN 'erase sets payload, result, error to NULL and touches nothing else'
       END;
+    IF reason IS NULL AND NEW.move = 'erase' THEN
+      RETURN NULL;
+    END IF;
     reason := format('%s (%s: %s -> %s)', reason, NEW.move, OLD.state, NEW.state);
   ELSE
     subject := OLD.id;
@@ -302,6 +319,11 @@ BEGIN
     MESSAGE = format('milepost: job %s: %s', subject, reason),
     HINT = 'milepost machine job shows every legal move';
 END $$;
+
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION milepost_refuse_job() SET search_path = %I, pg_temp', current_schema());
+END $do$;
 
 -- A row trigger's WHEN is evaluated in place: a lawful row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
@@ -318,74 +340,11 @@ CREATE TRIGGER job_a_refuse_birth AFTER INSERT ON job FOR EACH ROW
 
 CREATE TRIGGER job_a_refuse_change AFTER UPDATE ON job FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM OLD.version + 1
-      OR (CASE NEW.move
-        WHEN 'claim' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
-        WHEN 'succeed' THEN OLD.state = 'RUNNING' AND NEW.state = 'SUCCEEDED'
-        WHEN 'submit' THEN OLD.state = 'CREATED' AND NEW.state IN ('GATED', 'WAITING', 'READY', 'QUEUED')
-        WHEN 'open' THEN OLD.state = 'GATED' AND NEW.state IN ('WAITING', 'READY', 'QUEUED')
-        WHEN 'wake' THEN OLD.state = 'WAITING' AND NEW.state IN ('READY', 'QUEUED')
-        WHEN 'due' THEN OLD.state = 'RETRYING' AND NEW.state IN ('READY', 'QUEUED')
-        WHEN 'dispatch' THEN OLD.state = 'READY' AND NEW.state = 'QUEUED'
-        WHEN 'undispatch' THEN OLD.state = 'QUEUED' AND NEW.state = 'READY'
-        WHEN 'note' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
-        WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
-        WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
-        WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
-        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
-        WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
-        WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
-        WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
-        WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
-        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
-        ELSE false END) IS NOT TRUE
+      OR (NEW.move || ' ' || OLD.state || ' ' || NEW.state = ANY ('{claim QUEUED RUNNING, succeed RUNNING SUCCEEDED, submit CREATED GATED, submit CREATED WAITING, submit CREATED READY, submit CREATED QUEUED, open GATED WAITING, open GATED READY, open GATED QUEUED, wake WAITING READY, wake WAITING QUEUED, due RETRYING READY, due RETRYING QUEUED, dispatch READY QUEUED, undispatch QUEUED READY, note RUNNING RUNNING, fail RUNNING FAILED, retry RUNNING RETRYING, later RUNNING WAITING, release RUNNING RETRYING, lose RUNNING RETRYING, lose RUNNING FAILED, expire CREATED FAILED, expire GATED FAILED, expire WAITING FAILED, expire READY FAILED, expire QUEUED FAILED, expire RUNNING FAILED, expire RETRYING FAILED, reject WAITING FAILED, reject READY FAILED, reject QUEUED FAILED, reject RETRYING FAILED, erase SUCCEEDED SUCCEEDED, erase FAILED FAILED, erase CANCELLED CANCELLED, cancel CREATED CANCELLED, cancel GATED CANCELLED, cancel WAITING CANCELLED, cancel READY CANCELLED, cancel QUEUED CANCELLED, cancel RUNNING CANCELLED, cancel RETRYING CANCELLED}'::text[])) IS NOT TRUE
       OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
       OR (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
       OR NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
-      OR (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
-      OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
-      OR ((NEW.polls IS DISTINCT FROM OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
-      OR ((NEW.releases IS DISTINCT FROM OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
-      OR (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS DISTINCT FROM OLD.payload))
-      OR (NEW.result IS NOT NULL AND (NEW.result IS DISTINCT FROM OLD.result))
-      OR (NEW.error IS NOT NULL AND (NEW.error IS DISTINCT FROM OLD.error))) OR (NEW.id IS DISTINCT FROM OLD.id
-      OR NEW.tenant IS DISTINCT FROM OLD.tenant
-      OR NEW.kind IS DISTINCT FROM OLD.kind
-      OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
-      OR NEW.queue IS DISTINCT FROM OLD.queue
-      OR NEW.priority IS DISTINCT FROM OLD.priority
-      OR NEW.state IS DISTINCT FROM OLD.state
-      OR NEW.fence IS DISTINCT FROM OLD.fence
-      OR NEW.due_at IS DISTINCT FROM OLD.due_at
-      OR NEW.created_at IS DISTINCT FROM OLD.created_at
-      OR NEW.started_at IS DISTINCT FROM OLD.started_at
-      OR NEW.finished_at IS DISTINCT FROM OLD.finished_at
-      OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
-      OR NEW.phase IS DISTINCT FROM OLD.phase
-      OR NEW.cause IS DISTINCT FROM OLD.cause
-      OR NEW.policy IS DISTINCT FROM OLD.policy
-      OR NEW.codec IS DISTINCT FROM OLD.codec
-      OR NEW.tags IS DISTINCT FROM OLD.tags
-      OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
-      OR NEW.trace IS DISTINCT FROM OLD.trace
-      OR NEW.channel IS DISTINCT FROM OLD.channel
-      OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
-      OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
-      OR NEW.worker_id IS DISTINCT FROM OLD.worker_id
-      OR NEW.queued_seq IS DISTINCT FROM OLD.queued_seq
-      OR NEW.start_by IS DISTINCT FROM OLD.start_by
-      OR NEW.errors IS DISTINCT FROM OLD.errors
-      OR NEW.losses IS DISTINCT FROM OLD.losses
-      OR NEW.polls IS DISTINCT FROM OLD.polls
-      OR NEW.releases IS DISTINCT FROM OLD.releases
-      OR NEW.retries IS DISTINCT FROM OLD.retries
-      OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
-      OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
-      OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
-      OR NEW.cancel_reason IS DISTINCT FROM OLD.cancel_reason
-      OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
-      OR NEW.run_id IS DISTINCT FROM OLD.run_id
-      OR NEW.step IS DISTINCT FROM OLD.step
-      OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)))))
+      OR NEW.move = 'erase'))
   EXECUTE FUNCTION milepost_refuse_job();
 
 CREATE TRIGGER job_a_refuse_fixed
@@ -419,10 +378,16 @@ CREATE TRIGGER job_a_refuse_delete AFTER DELETE ON job FOR EACH ROW
 CREATE TRIGGER job_a_refuse_truncate BEFORE TRUNCATE ON job FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_refuse_hand();
 
--- A move by hand that did not count itself is counted here.
-CREATE FUNCTION milepost_count_job() RETURNS trigger LANGUAGE plpgsql
-  SET search_path FROM CURRENT AS $$
+-- A move by hand that did not count itself is counted here; one that miscounted is refused.
+CREATE FUNCTION milepost_count_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  IF (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors IS DISTINCT FROM OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses IS DISTINCT FROM OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS DISTINCT FROM OLD.polls) AND NEW.polls IS DISTINCT FROM OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS DISTINCT FROM OLD.releases) AND NEW.releases IS DISTINCT FROM OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END)) THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP001',
+      MESSAGE = format('milepost: job %s: errors, losses, polls, releases are counted by the moves alone', OLD.id);
+  END IF;
   UPDATE job
      SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
          losses = OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END,
@@ -432,11 +397,16 @@ BEGIN
   RETURN NULL;
 END $$;
 
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION milepost_count_job() SET search_path = %I, pg_temp', current_schema());
+END $do$;
+
 CREATE TRIGGER job_b_count AFTER UPDATE ON job FOR EACH ROW
-  WHEN (NEW.version = OLD.version + 1 AND ((NEW.move IN ('retry', 'fail') AND NEW.errors = OLD.errors)
-      OR (NEW.move = 'lose' AND NEW.losses = OLD.losses)
-      OR (NEW.move = 'later' AND NEW.polls = OLD.polls)
-      OR (NEW.move = 'release' AND NEW.releases = OLD.releases)))
+  WHEN (NEW.version = OLD.version + 1 AND (NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END
+      OR NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END
+      OR NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END
+      OR NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
   EXECUTE FUNCTION milepost_count_job();
 
 CREATE TRIGGER job_journal_birth AFTER INSERT ON job

@@ -112,9 +112,9 @@ END;
 -- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
 -- OR REPLACE a NULL becomes the column's default only after these triggers have looked.
 CREATE TRIGGER job_refuse_birth BEFORE INSERT ON job
-  WHEN ((NEW.id IS NULL OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
+  WHEN ((NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
       OR (EXISTS (SELECT 1 FROM job WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM job WHERE rowid = NEW.rowid))
-      OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
+      OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
       OR NEW.version IS NOT 1
       OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS NOT 0
@@ -126,11 +126,11 @@ CREATE TRIGGER job_refuse_birth BEFORE INSERT ON job
 BEGIN
   SELECT
     CASE
-      WHEN (NEW.id IS NULL OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
+      WHEN (NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
         THEN RAISE(ABORT, 'milepost: job: the id must be a UUID in lower case')
       WHEN (EXISTS (SELECT 1 FROM job WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM job WHERE rowid = NEW.rowid))
         THEN RAISE(ABORT, 'milepost: job: this id exists; look it up first, then move it')
-      WHEN NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
+      WHEN NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
         THEN RAISE(ABORT, 'milepost: job: a live one has this unique key; look it up first')
       WHEN NEW.version IS NOT 1
         THEN RAISE(ABORT, 'milepost: job: a birth has version 1')
@@ -180,10 +180,10 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
       OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
       OR (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
       OR NEW.fence IS NOT OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
-      OR (((NEW.errors IS NOT OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
-      OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
-      OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
-      OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+      OR (((NEW.errors IS NOT OLD.errors) AND NEW.errors IS NOT OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses IS NOT OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls IS NOT OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases IS NOT OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
       OR (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS NOT OLD.payload))
       OR (NEW.result IS NOT NULL AND (NEW.result IS NOT OLD.result))
       OR (NEW.error IS NOT NULL AND (NEW.error IS NOT OLD.error))) OR (NEW.id IS NOT OLD.id
@@ -259,10 +259,10 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: job: a running job keeps its worker')
       WHEN NEW.fence IS NOT OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
         THEN RAISE(ABORT, 'milepost: job: the fence grows by one with every claim and by nothing else')
-      WHEN (((NEW.errors IS NOT OLD.errors) AND NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
-      OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
-      OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
-      OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+      WHEN (((NEW.errors IS NOT OLD.errors) AND NEW.errors IS NOT OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
+      OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses IS NOT OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
+      OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls IS NOT OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
+      OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases IS NOT OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
         THEN RAISE(ABORT, 'milepost: job: errors, losses, polls, releases are counted by the moves alone')
       WHEN (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS NOT OLD.payload))
       OR (NEW.result IS NOT NULL AND (NEW.result IS NOT OLD.result))
@@ -354,10 +354,10 @@ BEGIN
       OR NEW.losses IS NOT OLD.losses
       OR NEW.polls IS NOT OLD.polls
       OR NEW.releases IS NOT OLD.releases)
-     AND NEW.errors = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move IN ('retry', 'fail'))
-     AND NEW.losses = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'lose')
-     AND NEW.polls = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'later')
-     AND NEW.releases = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'release'));
+     AND NEW.errors IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move IN ('retry', 'fail'))
+     AND NEW.losses IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'lose')
+     AND NEW.polls IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'later')
+     AND NEW.releases IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'release'));
 END;
 
 CREATE TRIGGER job_refuse_fixed
@@ -419,18 +419,28 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: job: only a final job may be deleted');
 END;
 
+CREATE TRIGGER job_refuse_unrecorded_birth AFTER INSERT ON job WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'job' AND seq = NEW.version)
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: job: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
+END;
+
+CREATE TRIGGER job_refuse_unrecorded_move AFTER UPDATE OF version ON job WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'job' AND seq = NEW.version)
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: job: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
+END;
+
 CREATE TRIGGER job_journal_birth AFTER INSERT ON job
 BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('job', NEW.id, NEW.version, NEW.move, NULL, NEW.state,
-          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + (SELECT offset_us FROM clock), NEW.actor, NEW.fence, NEW.detail);
+          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
 END;
 
 CREATE TRIGGER job_journal_move AFTER UPDATE ON job WHEN NEW.version <> OLD.version
 BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('job', NEW.id, NEW.version, NEW.move, OLD.state, NEW.state,
-          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + (SELECT offset_us FROM clock), NEW.actor, NEW.fence, NEW.detail);
+          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
   -- A move by hand that did not count itself is counted here.
   UPDATE job
      SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,

@@ -126,20 +126,20 @@ END;
 -- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
 -- OR REPLACE a NULL becomes the column's default only after these triggers have looked.
 CREATE TRIGGER run_refuse_birth BEFORE INSERT ON run
-  WHEN ((NEW.id IS NULL OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
+  WHEN ((NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
       OR (EXISTS (SELECT 1 FROM run WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM run WHERE rowid = NEW.rowid))
-      OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
+      OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
       OR NEW.version IS NOT 1
       OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS NOT 0)
 BEGIN
   SELECT
     CASE
-      WHEN (NEW.id IS NULL OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
+      WHEN (NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
         THEN RAISE(ABORT, 'milepost: run: the id must be a UUID in lower case')
       WHEN (EXISTS (SELECT 1 FROM run WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM run WHERE rowid = NEW.rowid))
         THEN RAISE(ABORT, 'milepost: run: this id exists; look it up first, then move it')
-      WHEN NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = NEW.tenant AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
+      WHEN NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
         THEN RAISE(ABORT, 'milepost: run: a live one has this unique key; look it up first')
       WHEN NEW.version IS NOT 1
         THEN RAISE(ABORT, 'milepost: run: a birth has version 1')
@@ -238,17 +238,27 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: run: only a final run may be deleted');
 END;
 
+CREATE TRIGGER run_refuse_unrecorded_birth AFTER INSERT ON run WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'run' AND seq = NEW.version)
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: run: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
+END;
+
+CREATE TRIGGER run_refuse_unrecorded_move AFTER UPDATE OF version ON run WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'run' AND seq = NEW.version)
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: run: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
+END;
+
 CREATE TRIGGER run_journal_birth AFTER INSERT ON run
 BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('run', NEW.id, NEW.version, NEW.move, NULL, NEW.state,
-          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + (SELECT offset_us FROM clock), NEW.actor, NEW.fence, NEW.detail);
+          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
 END;
 
 CREATE TRIGGER run_journal_move AFTER UPDATE ON run WHEN NEW.version <> OLD.version
 BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('run', NEW.id, NEW.version, NEW.move, OLD.state, NEW.state,
-          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + (SELECT offset_us FROM clock), NEW.actor, NEW.fence, NEW.detail);
+          CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
 END;
 -- end rendered: run

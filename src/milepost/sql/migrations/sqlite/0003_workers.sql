@@ -52,20 +52,27 @@ CREATE TABLE election (
 
 -- begin rendered: worker
 CREATE TRIGGER worker_refuse_birth BEFORE INSERT ON worker
-  WHEN (EXISTS (SELECT 1 FROM worker WHERE id = NEW.id)
+  WHEN ((EXISTS (SELECT 1 FROM worker WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM worker WHERE rowid = NEW.rowid))
       OR ((NEW.move = 'boot' AND NEW.state = 'STARTUP')) IS NOT TRUE)
 BEGIN
   SELECT
     CASE
-      WHEN EXISTS (SELECT 1 FROM worker WHERE id = NEW.id)
+      WHEN (EXISTS (SELECT 1 FROM worker WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM worker WHERE rowid = NEW.rowid))
         THEN RAISE(ABORT, 'milepost: worker: this id exists')
       WHEN ((NEW.move = 'boot' AND NEW.state = 'STARTUP')) IS NOT TRUE
         THEN RAISE(ABORT, 'milepost: worker: a worker is born by boot, in STARTUP')
     END;
 END;
 
+-- A negative rowid would hide in the guard above, where an absent one reads as -1.
+CREATE TRIGGER worker_refuse_rowid AFTER INSERT ON worker WHEN NEW.rowid < 1
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: worker: rowids are positive');
+END;
+
 CREATE TRIGGER worker_refuse_change BEFORE UPDATE ON worker
-  WHEN (NEW.id IS NOT OLD.id
+  WHEN (NEW.rowid IS NOT OLD.rowid
+      OR NEW.id IS NOT OLD.id
       OR ((NEW.state IS NOT OLD.state
       OR NEW.move IS NOT OLD.move) AND (CASE NEW.move
         WHEN 'connect' THEN OLD.state IN ('STARTUP', 'IDLE', 'ERROR_WAIT') AND NEW.state = 'CONNECTING'
@@ -82,6 +89,8 @@ CREATE TRIGGER worker_refuse_change BEFORE UPDATE ON worker
 BEGIN
   SELECT
     CASE
+      WHEN NEW.rowid IS NOT OLD.rowid
+        THEN RAISE(ABORT, 'milepost: worker: the rowid is fixed')
       WHEN NEW.id IS NOT OLD.id
         THEN RAISE(ABORT, 'milepost: worker: these never change: id')
       WHEN ((NEW.state IS NOT OLD.state
