@@ -4,11 +4,12 @@ Everything else about a machine is derived in `machine`. A spec's view is data t
 `job.as_spec("D")`, the SQL views in the specs' own names, and the tests that walk each diagram.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 
-from milepost.machine import Machine, Move, among
+from milepost.machine import BIRTH, Machine, Move, among
 
 __all__ = [
     "JOB",
@@ -320,6 +321,13 @@ class Word:
         return facts.state in self.states and (self.when is None or self.when.holds(facts))
 
 
+Step = tuple[str, Facts | None, Facts]
+"""(move, what was, what is); nothing was before a birth."""
+
+ITS_JOBS = "its jobs"
+"""No move: a run's word changed because one of its jobs began or ended a retry wait."""
+
+
 @dataclass(frozen=True)
 class View:
     """One spec's vocabulary: a total, many-to-one function of the facts. The first word wins."""
@@ -327,6 +335,7 @@ class View:
     spec: str
     machine: Machine
     words: tuple[Word, ...]
+    phases: tuple[str, ...] = ()  # in the order in which an attempt, or a run, passes them
 
     def word(self, facts: Facts) -> str:
         """Say in the spec's own word where the row stands."""
@@ -341,27 +350,70 @@ class View:
 
     def table(self) -> str:
         """Write the vocabulary as a Markdown table."""
-        conditions = [f"`{word.when.sql}`" if word.when else "" for word in self.words]
-        rows = [
-            f"| {word.name} | {', '.join(word.states)} | {condition} |"
-            for word, condition in zip(self.words, conditions, strict=True)
-        ]
-        return "\n".join(["| word | states | when |", "|---|---|---|", *rows])
+        head = ["| word | states | when |", "|---|---|---|"]
+        return "\n".join(head + [_table_row(word) for word in self.words])
 
     def mermaid(self) -> str:
         """Draw what the machine looks like to a reader of the spec."""
-        edges = {
-            (self.names(source) if source else ("[*]",), self.names(target)): name
-            for name, source, target in sorted(self.machine.triples)
-        }
-        drawn = {
-            f"  {before} --> {after}"
-            for sources, targets in edges
-            for before in sources
-            for after in targets
+        drawn = [
+            f"  {before or '[*]'} --> {after} : {', '.join(moves)}"
+            for (before, after), moves in sorted(self.edges.items())
             if before != after
-        }
-        return "\n".join(["stateDiagram-v2", *sorted(drawn)])
+        ]
+        ends = sorted({name for state in self.machine.terminal for name in self.names(state)})
+        return "\n".join(["stateDiagram-v2", *drawn, *(f"  {name} --> [*]" for name in ends)])
+
+    @cached_property
+    def edges(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """Every (word, word) that a reader can see change, or stay, and the moves that do it."""
+        seen: dict[tuple[str, str], set[str]] = {}
+        for move, before, after in self.steps:
+            edge = (self.word(before) if before else BIRTH, self.word(after))
+            seen.setdefault(edge, set()).add(move)
+        return {edge: tuple(sorted(moves)) for edge, moves in seen.items()}
+
+    @cached_property
+    def steps(self) -> frozenset[Step]:
+        """Every step that the engine can make, from birth on.
+
+        States alone would also draw what cannot be: a job that went back to WAITING has run, so
+        a reader of D never sees RUNNING become CREATED.
+        """
+        found: set[Step] = set()
+        known: set[Facts] = set()
+        ahead: set[Facts | None] = {None if self.machine.births else self._first}
+        while ahead:
+            fresh = {(move, at, after) for at in ahead for move, after in self._next(at)}
+            ahead = {after for _, _, after in fresh if after not in known}
+            known |= {after for _, _, after in fresh}
+            found |= fresh
+        return frozenset(found)
+
+    @property
+    def _first(self) -> Facts:
+        return Facts(next(iter(self.machine.states)).value)
+
+    def _next(self, before: Facts | None) -> Iterator[tuple[str, Facts]]:
+        state = before.state if before else BIRTH
+        for move, source, target in self.machine.triples:
+            if source == state:
+                yield from ((move, after) for after in self._after(before, move, target))
+        if before and self.machine is RUN and state == R.RUNNING:
+            yield from ((ITS_JOBS, replace(before, retrying=wait)) for wait in (False, True))
+
+    def _after(self, before: Facts | None, move: str, target: str) -> Iterator[Facts]:
+        fence = 1 if move == "claim" else before.fence if before else 0
+        for transport in (before.transport,) if before else ("store", "broker"):
+            if self.machine is not JOB or _routed(transport, move, target):
+                for phase in self._phases(before, target):
+                    yield Facts(target, fence, phase, transport)
+
+    def _phases(self, before: Facts | None, target: str) -> tuple[str | None, ...]:
+        # A phase belongs to one attempt, or to a run under way: it begins unset and goes forward.
+        if not before or not before.state == target == J.RUNNING:
+            return (None,)
+        passed = self.phases.index(before.phase) + 1 if before.phase else 0
+        return (before.phase, *self.phases[passed : passed + 1])
 
     def names(self, state: str) -> tuple[str, ...]:
         """Every word that this state may be called."""
@@ -372,6 +424,18 @@ class View:
                 if word.when is None:
                     break
         return tuple(dict.fromkeys(names))
+
+
+def _routed(transport: str, move: str, target: str) -> bool:
+    # Only a broker's queue has READY, and there only `dispatch`, with its outbox row, makes QUEUED.
+    if transport == "store":
+        return target != J.READY
+    return target != J.QUEUED or move == "dispatch"
+
+
+def _table_row(word: Word) -> str:
+    when = f"`{word.when.sql}`" if word.when else ""
+    return f"| {word.name} | {', '.join(word.states)} | {when} |"
 
 
 def _word_sql(word: Word) -> str:
@@ -424,6 +488,7 @@ JOB_VIEWS = {
                 Word("PartitionCompleted", (J.SUCCEEDED,)),
                 Word("PartitionFailed", _ENDED_BADLY),
             ),
+            phases=("page",),
         ),
         View(
             "C",
@@ -438,6 +503,7 @@ JOB_VIEWS = {
                 Word("COMPLETE", (J.SUCCEEDED,)),
                 Word("FAIL", _ENDED_BADLY),
             ),
+            phases=("REQUESTING", "RESPONSE"),
         ),
         View(
             "D",
@@ -498,6 +564,7 @@ RUN_VIEWS = {
                 # ConsolidationSkipped is passed within the failing transaction: cause incomplete.
                 Word("Failed", (R.FAILED, R.CANCELLED)),
             ),
+            phases=("consolidate",),
         ),
         View(
             "C",
