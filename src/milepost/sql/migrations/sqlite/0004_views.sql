@@ -1,0 +1,332 @@
+-- The specs' own tables as views, and `jobs` and `runs` for people at a prompt. All are read-only.
+-- Instants are microseconds since 1970 UTC, but `jobs` and `runs` show ISO 8601 text.
+
+-- begin rendered: views
+-- E: one row for every move of a task, written by the move itself (H-54).
+CREATE VIEW audit_logs AS
+SELECT
+  journal.subject_id || ':' || journal.seq AS id,
+  journal.subject_id AS task_id,
+  journal.move AS event,
+  CASE
+    WHEN journal.from_state = 'RUNNING' THEN 'running'
+    WHEN journal.from_state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING') THEN 'pending'
+    WHEN journal.from_state = 'SUCCEEDED' THEN 'done'
+    WHEN journal.from_state IN ('FAILED', 'CANCELLED') THEN 'error'
+  END AS from_status,
+  CASE
+    WHEN journal.to_state = 'RUNNING' THEN 'running'
+    WHEN journal.to_state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING') THEN 'pending'
+    WHEN journal.to_state = 'SUCCEEDED' THEN 'done'
+    WHEN journal.to_state IN ('FAILED', 'CANCELLED') THEN 'error'
+  END AS to_status,
+  journal.from_state AS from_state,
+  journal.to_state AS to_state,
+  journal.actor AS worker_id,
+  journal.fence AS fence,
+  journal.at AS created_at,
+  journal.detail AS detail
+  FROM journal
+ WHERE journal.machine = 'job';
+
+-- E: the lease belongs to the worker and shows here.
+CREATE VIEW tasks AS
+SELECT
+  job.id AS id,
+  CASE
+    WHEN job.state = 'RUNNING' THEN 'running'
+    WHEN job.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING') THEN 'pending'
+    WHEN job.state = 'SUCCEEDED' THEN 'done'
+    WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'error'
+  END AS status,
+  job.errors + job.losses + CASE WHEN job.state IN ('RUNNING', 'SUCCEEDED') THEN 1 ELSE 0 END AS try_count,
+  job.retries + 1 AS max_tries,
+  (SELECT lease_until FROM worker WHERE worker.id = job.worker_id) AS lease_timeout,
+  job.worker_id AS worker_id,
+  job.kind AS kind,
+  job.queue AS queue,
+  job.created_at AS created_at,
+  (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job' AND seq = job.version) AS updated_at,
+  job.error AS error
+  FROM job;
+
+-- D: null on success as it asks; what went wrong before stays in `jobs` (H-25).
+CREATE VIEW job_lifecycle AS
+SELECT
+  job.id AS "jobId",
+  CASE
+    WHEN state = 'WAITING' AND fence > 0 THEN 'RETRYING'
+    WHEN state IN ('CREATED', 'GATED', 'WAITING') THEN 'CREATED'
+    WHEN state IN ('READY', 'QUEUED') THEN 'QUEUED'
+    WHEN state = 'RUNNING' THEN 'RUNNING'
+    WHEN state = 'RETRYING' THEN 'RETRYING'
+    WHEN state = 'SUCCEEDED' THEN 'SUCCEEDED'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'FAILED'
+  END AS "state",
+  job.created_at AS "createdAt",
+  coalesce(job.started_at, (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state = 'RUNNING' ORDER BY seq LIMIT 1)) AS "startedAt",
+  CASE WHEN job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+    THEN coalesce(job.finished_at, (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1)) END AS "completedAt",
+  job.errors + job.losses
+    - CASE WHEN job.state = 'FAILED' AND CASE WHEN job.move = 'erase'
+    THEN (SELECT move FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1) ELSE job.move END IN ('fail', 'lose') THEN 1 ELSE 0 END AS "retryCount",
+  job.retries AS "maxRetries",
+  CASE WHEN job.state <> 'SUCCEEDED' THEN coalesce(CASE WHEN json_valid(job.error) THEN CAST(json_extract(job.error, '$.message') AS TEXT) END, job.error) END AS "lastError",
+  CASE
+    WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'TERMINAL'
+    WHEN job.state <> 'SUCCEEDED' AND job.errors + job.losses > 0 THEN 'RETRYABLE'
+  END AS "errorType"
+  FROM job;
+
+-- B: completed_at is NULL for a failed run, as B has it; `runs` knows every end (H-14).
+CREATE VIEW run_metadata AS
+SELECT
+  run.id AS run_id,
+  coalesce(run.mode, CASE WHEN run.watermark_before IS NULL THEN 'full' ELSE 'incremental' END) AS run_type,
+  (SELECT CAST(coalesce(sum(open + succeeded + failed + cancelled), 0) AS bigint) FROM step JOIN step_count
+      ON step_count.run_id = step.run_id AND step_count.step = step.number
+      WHERE step.run_id = run.id AND step.role = 'partition') AS expected_workers,
+  (SELECT CAST(coalesce(sum(succeeded), 0) AS bigint) FROM step JOIN step_count
+      ON step_count.run_id = step.run_id AND step_count.step = step.number
+      WHERE step.run_id = run.id AND step.role = 'partition') AS completed_workers,
+  (SELECT CAST(coalesce(sum(failed + cancelled), 0) AS bigint) FROM step JOIN step_count
+      ON step_count.run_id = step.run_id AND step_count.step = step.number
+      WHERE step.run_id = run.id AND step.role = 'partition') AS failed_workers,
+  run.watermark_before AS watermark_before,
+  CASE WHEN run.state = 'SUCCEEDED' THEN run.watermark_after END AS watermark_after,
+  coalesce(run.started_at, (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+      AND to_state IN ('RUNNING', 'FINALIZING') ORDER BY seq LIMIT 1), run.created_at) AS started_at,
+  CASE WHEN run.state = 'SUCCEEDED'
+    THEN coalesce(run.finished_at, (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1)) END AS completed_at
+  FROM run
+ WHERE EXISTS (SELECT 1 FROM step WHERE step.run_id = run.id AND step.role = 'partition');
+
+-- B: partitions that a worker has claimed; the last one's name outlives its lease (H-42).
+CREATE VIEW worker_runs AS
+SELECT
+  job.id AS id,
+  job.run_id AS run_id,
+  'partition-' || job.ordinal AS partition_id,
+  coalesce(job.worker_id, (SELECT actor FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND move = 'claim' ORDER BY seq DESC LIMIT 1), '') AS worker_id,
+  CASE
+    WHEN job.state = 'SUCCEEDED' THEN 'completed'
+    WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'failed'
+    WHEN job.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') THEN 'running'
+  END AS status,
+  coalesce(progress.records, 0) AS records_processed,
+  coalesce(CASE WHEN json_valid(job.error) THEN CAST(json_extract(job.error, '$.message') AS TEXT) END, job.error) AS error_message,
+  CASE WHEN job.codec = 'json' AND json_valid(CAST(job.payload AS TEXT)) THEN CAST(job.payload AS TEXT) END AS work_item_payload,
+  coalesce(job.started_at, (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state = 'RUNNING' ORDER BY seq LIMIT 1)) AS started_at,
+  CASE WHEN job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+    THEN coalesce(job.finished_at, (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1)) END AS completed_at
+  FROM job
+  JOIN step ON step.run_id = job.run_id AND step.number = job.step
+  LEFT JOIN progress ON progress.job_id = job.id
+ WHERE step.role = 'partition' AND job.fence > 0;
+
+-- B: every partition, those that nobody has claimed yet included.
+CREATE VIEW partition_progress AS
+SELECT
+  job.run_id AS run_id,
+  'partition-' || job.ordinal AS partition_id,
+  coalesce(progress.next_offset, 0) AS next_offset,
+  job.state = 'SUCCEEDED' AS completed,
+  coalesce(progress.created_at, job.created_at) AS created_at,
+  max(coalesce((SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job' AND seq = job.version), job.created_at),
+    coalesce(progress.updated_at, job.created_at)) AS updated_at
+  FROM job
+  JOIN step ON step.run_id = job.run_id AND step.number = job.step
+  LEFT JOIN progress ON progress.job_id = job.id
+ WHERE step.role = 'partition';
+
+-- For people at a prompt: what there is to know of a job.
+CREATE VIEW jobs AS
+SELECT
+  job.id AS id,
+  job.tenant AS tenant,
+  job.kind AS kind,
+  job.kind_version AS kind_version,
+  job.queue AS queue,
+  job.priority AS priority,
+  job.state AS state,
+  job.phase AS phase,
+  job.version AS version,
+  job.move AS move,
+  job.actor AS actor,
+  job.detail AS detail,
+  job.fence AS fence,
+  job.worker_id AS worker_id,
+  job.errors AS errors,
+  job.losses AS losses,
+  job.polls AS polls,
+  job.releases AS releases,
+  job.retries AS retries,
+  job.poll_limit AS poll_limit,
+  job.poison_limit AS poison_limit,
+  job.timeout_us AS timeout_us,
+  job.cancel_reason AS cancel_reason,
+  job.error AS error,
+  job.tags AS tags,
+  job.unique_key AS unique_key,
+  job.limit_key AS limit_key,
+  job.run_id AS run_id,
+  job.step AS step,
+  job.ordinal AS ordinal,
+  job.parent_id AS parent_id,
+  job.rerun_of AS rerun_of,
+  job.trace AS trace,
+  job.channel AS channel,
+  job.policy AS policy,
+  job.codec AS codec,
+  job.errors + job.losses + CASE WHEN job.state IN ('RUNNING', 'SUCCEEDED') THEN 1 ELSE 0 END AS attempt,
+  coalesce(job.cause, CASE WHEN job.state = 'FAILED' THEN CASE CASE WHEN job.move = 'erase'
+    THEN (SELECT move FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1) ELSE job.move END
+    WHEN 'fail' THEN 'error' WHEN 'expire' THEN 'deadline' WHEN 'reject' THEN 'rejected' WHEN 'lose' THEN 'attempts_exhausted' END END) AS cause,
+  CASE WHEN job.codec = 'json' AND json_valid(CAST(job.payload AS TEXT)) THEN CAST(job.payload AS TEXT) END AS payload,
+  CASE WHEN job.codec = 'json' AND json_valid(CAST(job.result AS TEXT)) THEN CAST(job.result AS TEXT) END AS result,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT job.created_at AS us)) AS created_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT job.due_at AS us)) AS due_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT job.deadline_at AS us)) AS deadline_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT job.start_by AS us)) AS start_by,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT coalesce(job.started_at, (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state = 'RUNNING' ORDER BY seq LIMIT 1)) AS us)) AS started_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT CASE WHEN job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+    THEN coalesce(job.finished_at, (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1)) END AS us)) AS finished_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job' AND seq = job.version) AS us)) AS updated_at,
+  CASE
+    WHEN state = 'GATED' THEN 'GATE_WAITING'
+    WHEN state = 'WAITING' THEN 'POLL_WAITING'
+    WHEN state = 'QUEUED' AND coalesce((SELECT transport FROM queue WHERE name = job.queue), 'store') <> 'store' THEN 'QUEUED'
+    WHEN state IN ('CREATED', 'READY', 'QUEUED') THEN 'READY'
+    WHEN state = 'RUNNING' THEN 'IN_PROGRESS'
+    WHEN state = 'RETRYING' THEN 'ERROR'
+    WHEN state = 'SUCCEEDED' THEN 'COMPLETED'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'FAILED'
+  END AS spec_a,
+  CASE
+    WHEN state = 'RUNNING' AND phase LIKE 'page%' THEN 'PartitionFetchingPages'
+    WHEN state = 'WAITING' AND fence > 0 THEN 'PartitionInProgress'
+    WHEN state IN ('RUNNING', 'RETRYING') THEN 'PartitionInProgress'
+    WHEN state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED') THEN 'PartitionPending'
+    WHEN state = 'SUCCEEDED' THEN 'PartitionCompleted'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'PartitionFailed'
+  END AS spec_b,
+  CASE
+    WHEN state = 'RUNNING' AND phase = 'REQUESTING' THEN 'REQUESTING'
+    WHEN state = 'RUNNING' AND phase = 'RESPONSE' THEN 'RESPONSE'
+    WHEN state = 'RUNNING' THEN 'REQUEST'
+    WHEN state = 'WAITING' AND fence > 0 THEN 'WAITING'
+    WHEN state = 'RETRYING' THEN 'WAITING'
+    WHEN state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED') THEN 'IDLE'
+    WHEN state = 'SUCCEEDED' THEN 'COMPLETE'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'FAIL'
+  END AS spec_c,
+  CASE
+    WHEN state = 'WAITING' AND fence > 0 THEN 'RETRYING'
+    WHEN state IN ('CREATED', 'GATED', 'WAITING') THEN 'CREATED'
+    WHEN state IN ('READY', 'QUEUED') THEN 'QUEUED'
+    WHEN state = 'RUNNING' THEN 'RUNNING'
+    WHEN state = 'RETRYING' THEN 'RETRYING'
+    WHEN state = 'SUCCEEDED' THEN 'SUCCEEDED'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'FAILED'
+  END AS spec_d,
+  CASE
+    WHEN state = 'RUNNING' THEN 'running'
+    WHEN state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING') THEN 'pending'
+    WHEN state = 'SUCCEEDED' THEN 'done'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'error'
+  END AS spec_e
+  FROM job;
+
+-- For people at a prompt: what there is to know of a run.
+CREATE VIEW runs AS
+SELECT
+  run.id AS id,
+  run.tenant AS tenant,
+  run.kind AS kind,
+  run.kind_version AS kind_version,
+  run.queue AS queue,
+  run.priority AS priority,
+  run.state AS state,
+  run.phase AS phase,
+  run.version AS version,
+  run.move AS move,
+  run.actor AS actor,
+  run.detail AS detail,
+  run.cause AS cause,
+  run.current_step AS current_step,
+  run.ending AS ending,
+  run.mode AS mode,
+  run.error AS error,
+  run.tags AS tags,
+  run.unique_key AS unique_key,
+  run.parent_id AS parent_id,
+  run.rerun_of AS rerun_of,
+  run.resumes AS resumes,
+  run.trace AS trace,
+  run.channel AS channel,
+  run.policy AS policy,
+  run.codec AS codec,
+  CASE WHEN run.codec = 'json' AND json_valid(CAST(run.payload AS TEXT)) THEN CAST(run.payload AS TEXT) END AS payload,
+  CASE WHEN run.codec = 'json' AND json_valid(CAST(run.report AS TEXT)) THEN CAST(run.report AS TEXT) END AS report,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT run.created_at AS us)) AS created_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT run.due_at AS us)) AS due_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT run.deadline_at AS us)) AS deadline_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT run.watermark_before AS us)) AS watermark_before,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT run.watermark_after AS us)) AS watermark_after,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT coalesce(run.started_at, (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+      AND to_state IN ('RUNNING', 'FINALIZING') ORDER BY seq LIMIT 1)) AS us)) AS started_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT CASE WHEN run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+    THEN coalesce(run.finished_at, (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1)) END AS us)) AS finished_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%S', (us - (us % 1000000 + 1000000) % 1000000) / 1000000, 'unixepoch')
+      || printf('.%06dZ', (us % 1000000 + 1000000) % 1000000) FROM (SELECT (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run' AND seq = run.version) AS us)) AS updated_at,
+  CASE
+    WHEN state = 'CREATED' THEN 'BUILDING'
+    WHEN state = 'QUEUED' THEN 'QUEUED'
+    WHEN state = 'RUNNING' AND EXISTS (SELECT 1 FROM job WHERE run_id = run.id AND state = 'RETRYING') THEN 'ERRORED'
+    WHEN state IN ('RUNNING', 'STOPPING') THEN 'IN_PROGRESS'
+    WHEN state = 'FINALIZING' THEN 'FINALIZE'
+    WHEN state = 'SUCCEEDED' THEN 'COMPLETED'
+    WHEN state = 'FAILED' THEN 'FAILED'
+    WHEN state = 'CANCELLED' THEN 'CANCELLED'
+  END AS spec_a,
+  CASE
+    WHEN state IN ('CREATED', 'QUEUED') THEN 'Created'
+    WHEN state = 'RUNNING' AND phase = 'consolidate' THEN 'Consolidating'
+    WHEN state IN ('RUNNING', 'STOPPING') THEN 'WorkersRunning'
+    WHEN state = 'FINALIZING' THEN 'Consolidating'
+    WHEN state = 'SUCCEEDED' THEN 'Completed'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'Failed'
+  END AS spec_b,
+  CASE
+    WHEN state IN ('CREATED', 'QUEUED') THEN 'IDLE'
+    WHEN state IN ('RUNNING', 'STOPPING', 'FINALIZING') THEN 'REQUEST'
+    WHEN state = 'SUCCEEDED' THEN 'COMPLETE'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'FAIL'
+  END AS spec_c
+  FROM run;
+-- end rendered: views
