@@ -448,7 +448,9 @@ def _in_phase(phase: str) -> Condition:
 
 
 _STARTED = Condition(lambda facts: facts.fence > 0, "fence > 0")
-_PAGED = Condition(lambda facts: (facts.phase or "").startswith("page"), "phase LIKE 'page%'")
+_PAGED = Condition(
+    lambda facts: (facts.phase or "").startswith("page"), "substr(phase, 1, 4) = 'page'"
+)
 _BROKERED = Condition(
     lambda facts: facts.transport != "store",
     "coalesce((SELECT transport FROM queue WHERE name = job.queue), 'store') <> 'store'",

@@ -4,11 +4,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from milepost.errors import IllegalMove
-from milepost.lifecycle import JOB, JobState
-from milepost.machine import Machine
+import msgspec
 
-__all__ = ["SNAPSHOT", "Entry", "Standing"]
+from milepost.errors import IllegalMove
+from milepost.lifecycle import JOB, JobState, RunState
+from milepost.machine import Machine
+from milepost.outcome import Outcome
+
+__all__ = [
+    "SNAPSHOT",
+    "Claim",
+    "Entry",
+    "Job",
+    "NewJob",
+    "NewRun",
+    "NewStep",
+    "Run",
+    "Settlement",
+    "Standing",
+    "StepCount",
+    "Template",
+    "Worker",
+]
 
 SNAPSHOT: Final = "snapshot"
 """The entry that retention leaves in place of a dropped past; its seq is the row's version."""
@@ -35,6 +52,10 @@ class Entry:
     actor: str | None = None
     detail: str | None = None
     attempt: int = 0
+
+    def with_attempt(self, attempt: int) -> "Entry":
+        """Say which attempt it belongs to."""
+        return replace(self, attempt=attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +85,15 @@ class Standing:
         fence = self.fence + (entry.move == "claim")
         if entry.fence != fence:
             raise IllegalMove(f"entry {entry.seq} has fence {entry.fence}; {fence} was due")
-        return self._moved(entry, machine)
+        moved = self.taking(entry)
+        return moved if machine is JOB else replace(moved, errors=0, losses=0)
 
-    def _moved(self, entry: Entry, machine: Machine) -> "Standing":
+    def taking(self, entry: Entry) -> "Standing":
+        """Take one more entry as it comes: the database has checked it."""
         moved = replace(
             self, version=entry.seq, state=entry.to_state, move=entry.move, fence=entry.fence
         )
-        counter = _COUNTED.get(entry.move) if machine is JOB else None
+        counter = _COUNTED.get(entry.move)
         return replace(moved, **{counter: getattr(self, counter) + 1}) if counter else moved
 
     def _restored(self, entry: Entry) -> "Standing":
@@ -83,3 +106,261 @@ class Standing:
         """Which attempt this is: 0 before the first claim (H-18, H-19)."""
         under_way = self.state in (JobState.RUNNING, JobState.SUCCEEDED)
         return self.errors + self.losses + under_way
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """What jobs created together have in common."""
+
+    kind: str
+    kind_version: int = 1
+    queue: str = "default"
+    priority: int = 0
+    state: str = JobState.QUEUED
+    actor: str | None = None
+    due_at: datetime | None = None
+    delay_us: int | None = None
+    deadline_us: int | None = None
+    start_within_us: int | None = None
+    timeout_us: int | None = None
+    retries: int = 3
+    poll_limit: int = 1000
+    poison_limit: int = 3
+    policy: str | None = None
+    codec: str = "json"
+    tags: str | None = None
+    tenant: str = ""
+    limit_key: str | None = None
+    trace: str | None = None
+    channel: str | None = None
+    parent_id: str | None = None
+    rerun_of: str | None = None
+    run_id: str | None = None
+    step: int | None = None
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job about to be created."""
+
+    id: str
+    payload: bytes | None
+    template: Template
+    ordinal: int | None = None
+    unique_key: str | None = None
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A job that a worker holds: what it needs to run it, and the fence it must show."""
+
+    id: str
+    kind: str
+    kind_version: int
+    fence: int
+    payload: bytes | None
+    codec: str
+    errors: int
+    losses: int
+    polls: int
+    releases: int
+    retries: int
+    poll_limit: int
+    poison_limit: int
+    timeout_us: int | None
+    policy: str | None
+    run_id: str | None
+    step: int | None
+    ordinal: int | None
+    trace: str | None
+    queue: str
+    priority: int
+    queued_seq: int
+    tenant: str
+    channel: str | None
+    remaining_us: int | None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, counted from 1 (H-18)."""
+        return self.errors + self.losses + 1
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """An outcome for a claim."""
+
+    claim: Claim
+    outcome: Outcome
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job as it stood when it was read."""
+
+    id: str
+    kind: str
+    kind_version: int
+    queue: str
+    priority: int
+    state: JobState
+    version: int
+    fence: int
+    worker_id: str | None
+    phase: str | None
+    cause: str | None
+    errors: int
+    losses: int
+    polls: int
+    releases: int
+    retries: int
+    poll_limit: int
+    codec: str
+    payload: bytes | None
+    result: bytes | None
+    error: str | None
+    tags: str | None
+    tenant: str
+    unique_key: str | None
+    channel: str | None
+    trace: str | None
+    run_id: str | None
+    step: int | None
+    ordinal: int | None
+    parent_id: str | None
+    rerun_of: str | None
+    cancel_reason: str | None
+    move: str
+    due_at: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is: 0 before the first claim (H-18, H-19)."""
+        under_way = self.state in (JobState.RUNNING, JobState.SUCCEEDED)
+        return self.errors + self.losses + under_way
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run about to be created."""
+
+    id: str
+    kind: str
+    kind_version: int = 1
+    payload: bytes | None = None
+    codec: str = "json"
+    actor: str | None = None
+    policy: str | None = None
+    queue: str = "default"
+    priority: int = 0
+    tenant: str = ""
+    unique_key: str | None = None
+    tags: str | None = None
+    trace: str | None = None
+    channel: str | None = None
+    mode: str | None = None
+    parent_id: str | None = None
+    rerun_of: str | None = None
+    resumes: str | None = None
+    watermark_before: datetime | None = None
+    deadline_us: int | None = None
+    hold_us: int | None = None
+
+
+class NewStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step about to be created: everything that fan-in and publishing need to know of it."""
+
+    number: int
+    name: str
+    kind: str
+    role: str = "work"
+    kind_version: int = 1
+    queue: str = "default"
+    gated: bool = False
+    poll_us: int | None = None
+    policy: str | None = None
+    slots: int = 1
+    priority: int = 0
+    retries: int = 3
+    poll_limit: int = 1000
+    poison_limit: int = 3
+    timeout_us: int | None = None
+    tolerance: float = 0.0
+    fail_fast: bool = True
+
+
+class StepCount(msgspec.Struct, frozen=True):
+    """How a step stands."""
+
+    number: int
+    name: str
+    role: str
+    gated: bool
+    opened: bool
+    fail_fast: bool
+    tolerance: float
+    open: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+    @property
+    def lost(self) -> int:
+        """How many of its jobs ended without success."""
+        return self.failed + self.cancelled
+
+    @property
+    def bearable(self) -> bool:
+        """Whether its policy holds, given what has ended so far."""
+        ended = self.succeeded + self.lost
+        return self.lost <= self.tolerance * ended
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A run as it stood when it was read."""
+
+    id: str
+    kind: str
+    kind_version: int
+    queue: str
+    priority: int
+    state: RunState
+    version: int
+    current_step: int
+    ending: str | None
+    phase: str | None
+    cause: str | None
+    mode: str | None
+    codec: str
+    payload: bytes | None
+    report: bytes | None
+    error: str | None
+    tags: str | None
+    tenant: str
+    unique_key: str | None
+    channel: str | None
+    trace: str | None
+    parent_id: str | None
+    rerun_of: str | None
+    resumes: str | None
+    move: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A worker as its row shows it."""
+
+    id: str
+    state: str
+    move: str
+    host: str | None
+    pid: int | None
+    program: str | None
+    queues: str | None
+    kinds: str | None
+    slots: str | None
+    started_at: datetime
+    heartbeat_at: datetime
+    lease_until: datetime
+    lease_seconds: float

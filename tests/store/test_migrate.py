@@ -100,7 +100,9 @@ def test_two_runners_at_once_apply_each_migration_once(empty):
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(empty, monkeypatch):
-    broken = Migration(NEWEST + 1, "9999_broken", "CREATE TABLE half (id integer);\nSELECT nonsense;")
+    broken = Migration(
+        NEWEST + 1, "9999_broken", "CREATE TABLE half (id integer);\nSELECT nonsense;"
+    )
     whole = (*migrations(empty.dialect), broken)
     monkeypatch.setattr(module, "migrations", lambda _dialect: whole)
     with empty.driver() as driver:

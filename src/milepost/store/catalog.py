@@ -1,11 +1,14 @@
 """Named queries: one file each, looked up by dialect first and then in common.
 
-Files say `:name`. SQLite understands that; for the other drivers it is rewritten once, here.
+Files say `:name` for a parameter; SQLite understands that, and for the other drivers it is
+rewritten once, here. `{now}`, `{micros}` and `{text:column}` stand for what the dialects spell
+differently in otherwise equal statements. A file that opens with `-- each` is run once per row of
+its list parameters; with `-- each until` only until `:most` rows have come back.
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -17,6 +20,11 @@ __all__ = ["DIALECTS", "Query", "names", "query", "spelled"]
 DIALECTS = ("postgres", "sqlite")
 
 # Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
+_MACRO = re.compile(r"\{(now|micros|text:[\w.]+)\}")
+SQLITE_NOW = (
+    "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
+    " + (SELECT offset_us FROM clock))"
+)
 _TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
 
 
@@ -29,6 +37,9 @@ class Query:
     parameters: tuple[str, ...]
     format: str
     numbered: str
+    each: bool = False
+    until: bool = False
+    answers: bool = True
 
 
 def _root() -> Traversable:
@@ -53,7 +64,28 @@ def _rewrite(text: str, spell: Callable[[str], str]) -> str:
 @cache
 def query(name: str, dialect: str) -> Query:
     """Return the statement of that name, ready for every driver of the dialect."""
-    return spelled(_source(name, dialect).strip(), name)
+    source = _source(name, dialect).strip()
+    text = _MACRO.sub(lambda match: _expanded(match.group(1), dialect), source)
+    return replace(
+        spelled(text, name),
+        each=source.startswith("-- each"),
+        until=source.startswith("-- each until"),
+        answers=bool(re.search(r"^(SELECT|RETURNING)\b", _bare(text), re.MULTILINE))
+        and not (_bare(text).startswith("INSERT") and "RETURNING" not in text),
+    )
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"^--[^\n]*\n", "", text, flags=re.MULTILINE).strip()
+
+
+def _expanded(macro: str, dialect: str) -> str:
+    if macro.startswith("text:"):
+        column = macro.removeprefix("text:")
+        return f"{column}::text" if dialect == "postgres" else column
+    if macro == "now":
+        return "milepost_now()" if dialect == "postgres" else SQLITE_NOW
+    return " * interval '1 microsecond'" if dialect == "postgres" else ""
 
 
 def spelled(text: str, name: str = "") -> Query:

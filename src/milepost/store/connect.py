@@ -4,9 +4,9 @@ from pathlib import Path
 
 from milepost.config import StoreUrl
 from milepost.errors import Unavailable
-from milepost.store.driver import Driver
+from milepost.store.driver import AsyncDriver, Driver
 
-__all__ = ["open_driver"]
+__all__ = ["open_async_driver", "open_driver"]
 
 
 def open_driver(url: StoreUrl, *, create: bool = True) -> Driver:
@@ -20,3 +20,14 @@ def open_driver(url: StoreUrl, *, create: bool = True) -> Driver:
     from milepost.store.postgres import PsycopgDriver  # noqa: PLC0415 - loaded when used
 
     return PsycopgDriver(url)
+
+
+def open_async_driver(url: StoreUrl) -> AsyncDriver:
+    """Connect for the running event loop."""
+    if url.dialect == "sqlite":
+        from milepost.store.sqlite import AsyncSqliteDriver  # noqa: PLC0415 - loaded when used
+
+        return AsyncSqliteDriver(url.target)
+    from milepost.store.postgres import AsyncpgDriver  # noqa: PLC0415 - loaded when used
+
+    return AsyncpgDriver(url)

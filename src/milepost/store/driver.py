@@ -1,30 +1,67 @@
 """The seam between operations and databases. Internal: it may change with any release.
 
 An operation is a generator that yields calls of named queries and is sent back the rows. It knows
-neither the driver nor its colour; a driver runs it inside one transaction.
+neither the driver nor its colour; a driver runs it inside one transaction. A call that is `alone`
+may commit by itself when nothing came before it, which saves two round trips.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-__all__ = ["Call", "Driver", "Reader", "Rows", "Steps"]
+import msgspec
+
+from milepost.store import failpoint
+
+__all__ = ["AsyncDriver", "Call", "Driver", "Reader", "Rows", "Steps", "drive", "drive_async"]
 
 T = TypeVar("T")
-Rows = list[tuple[Any, ...]]
+P = ParamSpec("P")
+Rows = list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """Run the named query with these parameters."""
 
     name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = {}
+    alone: bool = False
 
 
 Steps = Generator[Call, Rows, T]
 """An operation: yields calls, is sent rows, returns its result."""
+
+
+def drive(steps: Steps[T], execute: Callable[[Call], Rows]) -> T:
+    """Run an operation over something that executes its calls."""
+    try:
+        call = next(steps)
+        while True:
+            if failpoint.active:
+                failpoint.reach(f"before:{call.name}")
+            rows = execute(call)
+            if failpoint.active:
+                failpoint.reach(f"after:{call.name}")
+            call = steps.send(rows)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def drive_async(steps: Steps[T], execute: Callable[[Call], Awaitable[Rows]]) -> T:
+    """Run an operation over something that executes its calls, without blocking."""
+    try:
+        call = next(steps)
+        while True:
+            if failpoint.active:
+                failpoint.reach(f"before:{call.name}")
+            rows = await execute(call)
+            if failpoint.active:
+                failpoint.reach(f"after:{call.name}")
+            call = steps.send(rows)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 class Reader(Protocol):
@@ -34,18 +71,18 @@ class Reader(Protocol):
         """Read a small answer whole."""
         ...
 
-    def stream(self, call: Call, *, size: int) -> Iterator[tuple[Any, ...]]:
+    def stream(self, call: Call, *, size: int) -> Iterator[Any]:
         """Read a large answer row by row, fetched `size` at a time."""
         ...
 
 
 class Driver(Protocol):
-    """A synchronous connection to one database."""
+    """A synchronous way to one database; any thread may use it."""
 
     dialect: str
 
-    def run(self, steps: Steps[T]) -> T:
-        """Run an operation in one transaction."""
+    def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
         ...
 
     def snapshot(self) -> AbstractContextManager[Reader]:
@@ -53,9 +90,23 @@ class Driver(Protocol):
         ...
 
     def script(self, text: str) -> None:
-        """Run many statements as they stand, inside the caller's transaction."""
+        """Run many statements as they stand, in a transaction of their own or the caller's."""
         ...
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Give everything back."""
+        ...
+
+
+class AsyncDriver(Protocol):
+    """The asynchronous way to one database."""
+
+    dialect: str
+
+    async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything back."""
         ...

@@ -52,7 +52,7 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
 
 def migrate(driver: Driver, *, upto: int | None = None) -> list[Migration]:
     """Apply what is missing, all in one transaction, and return what was applied."""
-    return driver.run(_apply(driver, upto))
+    return driver.run(_apply, driver, upto)
 
 
 def _apply(driver: Driver, upto: int | None) -> Steps[list[Migration]]:
@@ -103,7 +103,7 @@ def script(dialect: str, wanted: list[Migration]) -> str:
 
 def pending(driver: Driver) -> list[Migration]:
     """Return what `migrate` would apply."""
-    return driver.run(_look(driver.dialect))
+    return driver.run(_look, driver.dialect)
 
 
 def check(driver: Driver) -> None:

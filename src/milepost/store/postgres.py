@@ -1,97 +1,275 @@
-"""PostgreSQL by psycopg: the synchronous colour."""
+"""PostgreSQL in both colours: psycopg for synchronous callers, asyncpg for the worker."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from milepost.config import StoreUrl
 from milepost.errors import IllegalMove, Unavailable
+from milepost.store import failpoint
 from milepost.store.catalog import query
-from milepost.store.driver import Call, Rows, Steps
+from milepost.store.driver import Call, Rows, Steps, drive, drive_async
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg_pool import ConnectionPool
 
-__all__ = ["PsycopgDriver"]
+__all__ = ["AsyncpgDriver", "PsycopgDriver"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 REFUSED = ("MP001", "MP002")
+COLLIDED = ("40P01", "40001")
+TRIES = 8
 CONNECT_SECONDS = 10
+CONNECTIONS = 16
+MISSING = "PostgreSQL needs an extra: pip install 'milepost[postgres]'"
+
+
+def _pause(attempt: int) -> float:
+    """Wait a little longer after each collision, each time a little different."""
+    return random.uniform(0, 0.01 * 2**attempt)  # noqa: S311 - jitter, not a secret
 
 
 class PsycopgDriver:
-    """A connection to a PostgreSQL database."""
+    """A pool of connections to a PostgreSQL database."""
 
     dialect = "postgres"
 
     def __init__(self, url: StoreUrl) -> None:
-        self._connection = _connect(url)
+        self._url = url
+        self._pool = _open_pool(url)
+        self._script: psycopg.Connection[Any] | None = None
 
-    def run(self, steps: Steps[T]) -> T:
-        """Run an operation in one transaction."""
-        with _translated(), self._connection.transaction():
+    def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
+        for attempt in range(TRIES):
             try:
-                call = next(steps)
-                while True:
-                    call = steps.send(self.rows(call))
-            except StopIteration as end:
-                result: T = end.value
-                return result
+                with self._connection() as connection:
+                    return self._run_on(connection, operation(*args, **kwargs))
+            except _Collision as collision:
+                if attempt == TRIES - 1:
+                    raise Unavailable(f"gave way too often: {collision}") from collision
+                time.sleep(_pause(attempt))
+        raise AssertionError
+
+    def _run_on(self, connection: "psycopg.Connection[Any]", steps: Steps[T]) -> T:
+        begun = False
+
+        def execute(call: Call) -> Rows:
+            nonlocal begun
+            if not begun and not call.alone:
+                connection.execute("BEGIN")
+                begun = True
+            cursor = connection.execute(
+                query(call.name, "postgres").format.encode(), call.parameters, prepare=True
+            )
+            return cursor.fetchall() if cursor.description else []
+
+        self._script = connection
+        with _translated(connection):
+            result = drive(steps, execute)
+            failpoint.reach("before:commit")
+            if begun:
+                connection.execute("COMMIT")
+        failpoint.reach("after:commit")
+        return result
 
     @contextmanager
-    def snapshot(self) -> Iterator["PsycopgDriver"]:
+    def snapshot(self) -> Iterator["PsycopgReader"]:
         """Read several answers that belong together."""
-        with _translated(), self._connection.transaction():
-            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            yield self
+        with self._connection() as connection, _translated(connection), connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield PsycopgReader(connection)
 
-    def stream(self, call: Call, *, size: int) -> Iterator[tuple[Any, ...]]:
+    def script(self, text: str) -> None:
+        """Run many statements as they stand, inside the transaction of the running operation."""
+        if self._script is None:
+            raise Unavailable("a script runs inside an operation")
+        self._script.execute(text.encode())
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    @contextmanager
+    def _connection(self) -> Iterator["psycopg.Connection[Any]"]:
+        from psycopg_pool import PoolTimeout  # noqa: PLC0415 - an extra
+
+        try:
+            with self._pool.connection() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
+
+
+class PsycopgReader:
+    """Reads of one snapshot."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        self._connection = connection
+
+    def rows(self, call: Call) -> Rows:
+        """Read a small answer whole."""
+        text = query(call.name, "postgres").format.encode()
+        return self._connection.execute(text, call.parameters).fetchall()
+
+    def stream(self, call: Call, *, size: int) -> Iterator[Any]:
         """Read a large answer row by row, fetched `size` at a time."""
         with self._connection.cursor(name=call.name) as cursor:
             cursor.itersize = size
-            cursor.execute(_text(call), call.parameters)
+            cursor.execute(query(call.name, "postgres").format.encode(), call.parameters)
             yield from cursor
 
-    def script(self, text: str) -> None:
-        """Run many statements as they stand, inside the caller's transaction."""
-        with _translated():
-            self._connection.execute(text.encode())
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def rows(self, call: Call) -> Rows:
-        """Run one named query."""
-        cursor = self._connection.execute(_text(call), call.parameters)
-        return cursor.fetchall() if cursor.description else []
-
-
-def _text(call: Call) -> bytes:
-    return query(call.name, "postgres").format.encode()
-
-
-def _connect(url: StoreUrl) -> "psycopg.Connection[tuple[Any, ...]]":
+def _open_pool(url: StoreUrl) -> "ConnectionPool[Any]":
     try:
         import psycopg  # noqa: PLC0415 - an extra: SQLite users need not have it
+        from psycopg_pool import ConnectionPool  # noqa: PLC0415 - likewise
     except ImportError as error:
-        raise Unavailable("PostgreSQL needs an extra: pip install 'milepost[postgres]'") from error
+        raise Unavailable(MISSING) from error
     try:
-        return psycopg.connect(url.target, autocommit=True, connect_timeout=CONNECT_SECONDS)
+        # One connection first: a pool would only say that it timed out.
+        psycopg.connect(url.target, connect_timeout=CONNECT_SECONDS).close()
     except psycopg.Error as error:
         # libpq's own text may repeat the connection string, password included.
         raise Unavailable(f"{url} cannot be reached; is the server running?") from error
+    return ConnectionPool(
+        url.target,
+        min_size=1,
+        max_size=CONNECTIONS,
+        timeout=CONNECT_SECONDS,
+        kwargs={"autocommit": True},
+        open=True,
+    )
+
+
+class _Collision(Exception):  # noqa: N818 - never leaves this module
+    """A deadlock or a serialisation failure: the operation may simply be run again."""
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(connection: "psycopg.Connection[Any]") -> Iterator[None]:
     import psycopg  # noqa: PLC0415 - an extra: SQLite users need not have it
 
     try:
         yield
-    except psycopg.Error as error:
-        if error.sqlstate in REFUSED:
-            raise IllegalMove(str(error.diag.message_primary).removeprefix("milepost: ")) from error
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            raise Unavailable(f"PostgreSQL cannot be used: {error}") from error
+    except BaseException as error:
+        if not connection.closed and connection.info.transaction_status:
+            _roll_back(connection)
+        if isinstance(error, psycopg.Error):
+            raise _meaning(error.sqlstate, error) from error
         raise
+
+
+def _roll_back(connection: "psycopg.Connection[Any]") -> None:
+    import psycopg  # noqa: PLC0415 - an extra
+
+    try:
+        connection.execute("ROLLBACK")
+    except psycopg.Error:
+        connection.close()
+
+
+def _meaning(sqlstate: str | None, error: Exception) -> Exception:
+    """Translate a database's error; what is a mistake of ours stays as it is."""
+    if sqlstate in REFUSED:
+        return IllegalMove(str(error).split("\n", maxsplit=1)[0].removeprefix("milepost: "))
+    if sqlstate in COLLIDED:
+        return _Collision(str(error))
+    # Connection, resource, operator intervention, system and read-only errors pass by themselves.
+    if sqlstate is None or sqlstate[:2] in ("08", "53", "57", "58", "25"):
+        return Unavailable(f"PostgreSQL cannot be used now: {error}")
+    return error
+
+
+class AsyncpgDriver:
+    """A pool of connections to a PostgreSQL database, for the event loop that opened it."""
+
+    dialect = "postgres"
+
+    def __init__(self, url: StoreUrl, *, connections: int = CONNECTIONS) -> None:
+        self._url = url
+        self._connections = connections
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+
+    async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
+        for attempt in range(TRIES):
+            try:
+                async with self._connection() as connection:
+                    return await self._run_on(connection, operation(*args, **kwargs))
+            except _Collision as collision:
+                if attempt == TRIES - 1:
+                    raise Unavailable(f"gave way too often: {collision}") from collision
+                await asyncio.sleep(_pause(attempt))
+        raise AssertionError
+
+    async def _run_on(self, connection: Any, steps: Steps[T]) -> T:
+        transaction = None
+
+        async def execute(call: Call) -> Rows:
+            nonlocal transaction
+            if transaction is None and not call.alone:
+                transaction = connection.transaction()
+                await transaction.start()
+            statement = query(call.name, "postgres")
+            values = [call.parameters[name] for name in statement.parameters]
+            rows: Rows = await connection.fetch(statement.numbered, *values)
+            return rows
+
+        try:
+            result = await drive_async(steps, execute)
+            failpoint.reach("before:commit")
+            if transaction is not None:
+                await transaction.commit()
+        except BaseException:
+            if transaction is not None and not connection.is_closed():
+                await self._roll_back(transaction)
+            raise
+        failpoint.reach("after:commit")
+        return result
+
+    async def _roll_back(self, transaction: Any) -> None:
+        import asyncpg  # noqa: PLC0415 - an extra
+
+        # If the connection is gone, so is the transaction.
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await transaction.rollback()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._pool is not None:
+            await self._pool.close()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        import asyncpg  # noqa: PLC0415 - an extra
+
+        try:
+            pool = self._pool or await self._open()
+            async with pool.acquire() as connection:
+                yield connection
+        except asyncpg.PostgresError as error:
+            raise _meaning(error.sqlstate, error) from error
+        except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
+
+    async def _open(self) -> Any:
+        try:
+            import asyncpg  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise Unavailable(MISSING) from error
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._url.target,
+                    min_size=1,
+                    max_size=self._connections,
+                    timeout=CONNECT_SECONDS,
+                )
+        return self._pool

@@ -1,20 +1,37 @@
-"""SQLite: one file, one writer at a time, every commit on disk before it is answered."""
+"""SQLite: one file, one writer at a time, every commit on disk before it is answered.
 
+Threads that write at the same time share a commit: whoever gets the connection runs everything that
+waits, each operation in a savepoint of its own, and commits once.
+"""
+
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
 
 from milepost.errors import IllegalMove, MilepostError, Unavailable
-from milepost.store.catalog import query
-from milepost.store.driver import Call, Rows, Steps
+from milepost.store import failpoint
+from milepost.store.catalog import Query, query
+from milepost.store.driver import Call, Rows, Steps, drive
 
-__all__ = ["SqliteDriver", "statements"]
+__all__ = ["AsyncSqliteDriver", "SqliteDriver", "execute", "statements"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 BUSY_SECONDS = 30
 MINIMUM = (3, 37, 0)
+THREADS = 16
+GROUP = 256
+
+Pending = tuple[Callable[[], Steps[Any]], "Future[Any]"]
 
 
 class SqliteDriver:
@@ -27,30 +44,66 @@ class SqliteDriver:
             raise Unavailable(
                 f"SQLite {sqlite3.sqlite_version} is too old: Milepost needs 3.37 or newer"
             )
+        self._path = path
         self._connection = _connect(path)
+        self._lock = Lock()
+        self._pending: deque[Pending] = deque()
 
-    def run(self, steps: Steps[T]) -> T:
-        """Run an operation in one transaction that takes the write lock at once."""
-        with self._transaction("IMMEDIATE"), _translated():
-            try:
-                call = next(steps)
-                while True:
-                    call = steps.send(self.rows(call))
-            except StopIteration as end:
-                result: T = end.value
-                return result
+    def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in one transaction, perhaps sharing its commit with others."""
+        answer: Future[T] = Future()
+        self._pending.append((partial(operation, *args, **kwargs), answer))
+        # The lock is taken even if somebody else answered meanwhile: that is cheap and rare.
+        with self._lock:
+            while self._pending and not answer.done():
+                self._commit_group([self._pending.popleft() for _ in range(self._group_size())])
+        return answer.result()
+
+    def _group_size(self) -> int:
+        return min(len(self._pending), GROUP)
+
+    def _commit_group(self, group: list[Pending]) -> None:
+        done: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            with self._transaction("IMMEDIATE"):
+                for start, answer in group:
+                    done.append((answer, *self._attempt(start, alone=len(group) == 1)))
+        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+            done = [(answer, None, error) for _, answer in group]
+        for answer, result, problem in done:
+            if problem is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(problem)
+
+    def _attempt(
+        self, start: Callable[[], Steps[Any]], *, alone: bool
+    ) -> tuple[Any, BaseException | None]:
+        """Run one operation of a group; its failure is its own."""
+        if alone:
+            return drive(start(), self.rows), None
+        self._connection.execute("SAVEPOINT operation")
+        try:
+            result = drive(start(), self.rows)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asked
+            if not self._connection.in_transaction:
+                raise
+            self._connection.execute("ROLLBACK TO operation")
+            self._connection.execute("RELEASE operation")
+            return None, error
+        self._connection.execute("RELEASE operation")
+        return result, None
 
     @contextmanager
-    def snapshot(self) -> Iterator["SqliteDriver"]:
-        """Read several answers that belong together."""
-        with self._transaction("DEFERRED"):
-            yield self
-
-    def stream(self, call: Call, *, size: int) -> Iterator[tuple[Any, ...]]:
-        """Read a large answer row by row, fetched `size` at a time."""
-        cursor = self._connection.execute(query(call.name, self.dialect).text, call.parameters)
-        cursor.arraysize = size
-        yield from cursor
+    def snapshot(self) -> Iterator["SqliteReader"]:
+        """Read several answers that belong together, beside the writer."""
+        reader = SqliteReader(_connect(self._path))
+        try:
+            with _translated():
+                reader.connection.execute("BEGIN")
+                yield reader
+        finally:
+            reader.connection.close()
 
     def script(self, text: str) -> None:
         """Run many statements as they stand, inside the caller's transaction."""
@@ -60,12 +113,13 @@ class SqliteDriver:
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        with self._lock:
+            self._connection.close()
 
     def rows(self, call: Call) -> Rows:
         """Run one named query."""
-        statement = query(call.name, self.dialect)
-        return self._connection.execute(statement.text, call.parameters).fetchall()
+        with _translated():
+            return execute(self._connection, call)
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[None]:
@@ -73,13 +127,88 @@ class SqliteDriver:
             self._connection.execute(f"BEGIN {kind}")
         try:
             yield
+            failpoint.reach("before:commit")
+            with _translated():
+                self._connection.execute("COMMIT")
         except BaseException:
             # RAISE(ROLLBACK) and a full disk end the transaction by themselves.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-        with _translated():
-            self._connection.execute("COMMIT")
+        failpoint.reach("after:commit")
+
+
+class SqliteReader:
+    """Reads of one snapshot."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def rows(self, call: Call) -> Rows:
+        """Read a small answer whole."""
+        return execute(self.connection, call)
+
+    def stream(self, call: Call, *, size: int) -> Iterator[Any]:
+        """Read a large answer row by row; SQLite needs no batches."""
+        del size
+        yield from self.connection.execute(query(call.name, "sqlite").text, call.parameters)
+
+
+class AsyncSqliteDriver:
+    """The same connection for asynchronous callers: its work is done in threads."""
+
+    dialect = "sqlite"
+
+    def __init__(self, path: str) -> None:
+        self._driver = SqliteDriver(path)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="milepost-sqlite")
+
+    async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in one transaction, perhaps sharing its commit with others."""
+        call = partial(self._driver.run, operation, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def close(self) -> None:
+        """Close the file."""
+        self._threads.shutdown()
+        self._driver.close()
+
+
+def execute(connection: sqlite3.Connection, call: Call) -> Rows:
+    """Run one named query on a connection; lists become rows, or JSON where the query reads it."""
+    statement = query(call.name, "sqlite")
+    if statement.each:
+        return _execute_each(connection, statement, call)
+    return connection.execute(statement.text, _bound(call)).fetchall()
+
+
+def _bound(call: Call) -> dict[str, Any]:
+    return {
+        name: msgspec.json.encode(value).decode() if isinstance(value, list) else value
+        for name, value in call.parameters.items()
+    }
+
+
+def _execute_each(connection: sqlite3.Connection, statement: Query, call: Call) -> Rows:
+    used = {name: call.parameters[name] for name in statement.parameters}
+    most = used.get("most") if statement.until else None
+    lists = {name: v for name, v in used.items() if isinstance(v, list) and name != "kinds"}
+    shared = _bound(Call(call.name, {n: v for n, v in used.items() if n not in lists}))
+    rows = (
+        {**shared, **dict(zip(lists, row, strict=True))}
+        for row in zip(*lists.values(), strict=True)
+    )
+    if not statement.answers:
+        connection.executemany(statement.text, rows)
+        return []
+    found: Rows = []
+    for row in rows:
+        if most is not None:
+            row["most"] = most - len(found)
+            if row["most"] <= 0:
+                break
+        found += connection.execute(statement.text, row).fetchall()
+    return found
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -121,6 +250,6 @@ def _translated() -> Iterator[None]:
 
 def _meaning(error: sqlite3.IntegrityError) -> MilepostError:
     text = str(error)
-    return (
-        IllegalMove(text.removeprefix("milepost: ")) if "milepost:" in text else Unavailable(text)
-    )
+    if "milepost:" in text:
+        return IllegalMove(text.removeprefix("milepost: "))
+    return Unavailable(f"the SQLite store refused it: {text}")

@@ -109,7 +109,9 @@ def running(version: str, settings: Mapping[str, str] | None = None) -> Iterator
     try:
         server.initialise()
         server.start()
-        yield server
-        server.stop("immediate")
+        try:
+            yield server
+        finally:
+            server.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

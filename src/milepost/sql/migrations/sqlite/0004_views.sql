@@ -220,7 +220,7 @@ SELECT
     WHEN state IN ('FAILED', 'CANCELLED') THEN 'FAILED'
   END AS spec_a,
   CASE
-    WHEN state = 'RUNNING' AND phase LIKE 'page%' THEN 'PartitionFetchingPages'
+    WHEN state = 'RUNNING' AND substr(phase, 1, 4) = 'page' THEN 'PartitionFetchingPages'
     WHEN state = 'WAITING' AND fence > 0 THEN 'PartitionInProgress'
     WHEN state IN ('RUNNING', 'RETRYING') THEN 'PartitionInProgress'
     WHEN state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED') THEN 'PartitionPending'

@@ -1,0 +1,114 @@
+"""What an attempt can come to, as a value. A worker returns one; the store alone writes it."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from milepost.lifecycle import Cause, JobState
+
+__all__ = [
+    "Outcome",
+    "Problem",
+    "cancelled",
+    "expired",
+    "failed",
+    "later",
+    "released",
+    "retry",
+    "succeeded",
+]
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One error, recorded alike everywhere (H-115)."""
+
+    type: str
+    message: str
+    kind: str = "retryable"  # retryable, permanent, throttled, cancelled, lost
+    code: str | None = None
+    traceback: str | None = None
+    attempt: int = 0
+    retry_after: float | None = None
+
+    def text(self) -> str:
+        """Render it as it is stored."""
+        return msgspec.json.encode(self).decode()
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A move that a worker asks for, with everything that goes into the same transaction.
+
+    Made by the functions below, one per move, so that no wrong combination can be spelled.
+    """
+
+    move: str
+    state: JobState
+    delay_us: int | None = None
+    result: bytes | None = None
+    problem: Problem | None = None
+    cause: Cause | None = None
+    detail: str | None = None
+    usage: Mapping[str, float] | None = None
+    staged: int | None = None
+
+
+def succeeded(
+    result: bytes | None = None,
+    *,
+    usage: Mapping[str, float] | None = None,
+    staged: int | None = None,
+) -> Outcome:
+    """Say that it returned a value; `staged` outputs of it become visible."""
+    return Outcome(
+        move="succeed", state=JobState.SUCCEEDED, result=result, usage=usage, staged=staged
+    )
+
+
+def failed(problem: Problem, *, cause: Cause = Cause.ERROR) -> Outcome:
+    """Say that the job ends here: no retry would help, or none is left."""
+    return Outcome(
+        move="fail", state=JobState.FAILED, problem=problem, cause=cause, detail=problem.type
+    )
+
+
+def retry(problem: Problem, *, after: float) -> Outcome:
+    """Say that it failed, and that another attempt follows after so many seconds."""
+    return Outcome(
+        move="retry",
+        state=JobState.RETRYING,
+        delay_us=micros(after),
+        problem=problem,
+        detail=problem.type,
+    )
+
+
+def later(after: float | None, *, detail: str | None = None) -> Outcome:
+    """Say that nothing failed: go on after so many seconds, or at a signal alone."""
+    delay = None if after is None else micros(after)
+    return Outcome(move="later", state=JobState.WAITING, delay_us=delay, detail=detail)
+
+
+def released(detail: str | None = None) -> Outcome:
+    """Give the job back: due now, nothing spent."""
+    return Outcome(move="release", state=JobState.RETRYING, delay_us=0, detail=detail)
+
+
+def cancelled(reason: str | None = None) -> Outcome:
+    """Agree to stop."""
+    return Outcome(move="cancel", state=JobState.CANCELLED, detail=reason)
+
+
+def expired(problem: Problem) -> Outcome:
+    """Say that the job's deadline passed while it ran."""
+    return Outcome(
+        move="expire",
+        state=JobState.FAILED,
+        problem=problem,
+        cause=Cause.DEADLINE,
+        detail="deadline",
+    )
+
+
+def micros(seconds: float) -> int:
+    """Convert to the store's unit."""
+    return round(seconds * 1_000_000)

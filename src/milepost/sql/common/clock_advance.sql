@@ -1,0 +1,1 @@
+UPDATE clock SET offset_us = offset_us + :by_us

@@ -1,0 +1,1 @@
+DELETE FROM failure WHERE job_id = :id

@@ -1,0 +1,1 @@
+SELECT fence, at, error FROM failure WHERE job_id = :id ORDER BY fence

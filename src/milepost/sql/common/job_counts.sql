@@ -1,0 +1,1 @@
+SELECT queue, state, count(*) FROM job GROUP BY queue, state ORDER BY queue, state

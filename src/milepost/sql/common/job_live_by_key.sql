@@ -1,0 +1,3 @@
+SELECT {text:id} FROM job
+ WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
+   AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')

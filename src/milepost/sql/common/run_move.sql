@@ -1,0 +1,8 @@
+UPDATE run
+   SET state = :state, move = :move, version = version + 1, actor = :actor, detail = :detail,
+       cause = coalesce(:cause, cause), ending = coalesce(:ending, ending),
+       current_step = coalesce(:current_step, current_step), phase = :phase,
+       started_at = coalesce(started_at, CASE WHEN :move = 'begin' THEN {now} END),
+       finished_at = CASE WHEN :state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN {now} END
+ WHERE id = :id AND version = :version
+RETURNING version

@@ -1,0 +1,1 @@
+INSERT INTO signal (id, job_id, at, data) VALUES (:id, :job_id, {now}, :data)

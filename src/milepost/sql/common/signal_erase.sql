@@ -1,0 +1,1 @@
+DELETE FROM signal WHERE job_id = :id

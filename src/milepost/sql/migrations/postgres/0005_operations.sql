@@ -1,0 +1,112 @@
+-- What the store's operations keep beside jobs and runs: pinned steps, fan-in, failures, usage,
+-- signals.
+
+-- What a published output becomes is pinned on its step, so publishing needs no user code.
+ALTER TABLE step
+  ADD COLUMN slots smallint NOT NULL DEFAULT 1 CHECK (slots BETWEEN 1 AND 16),
+  ADD COLUMN priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  ADD COLUMN retries integer NOT NULL DEFAULT 3,
+  ADD COLUMN poll_limit integer NOT NULL DEFAULT 1000,
+  ADD COLUMN poison_limit integer NOT NULL DEFAULT 3,
+  ADD COLUMN timeout_us bigint,
+  ADD COLUMN tolerance double precision NOT NULL DEFAULT 0,  -- the share of failures a step bears
+  ADD COLUMN fail_fast boolean NOT NULL DEFAULT true;
+
+ALTER TABLE publication ADD COLUMN first_step integer;
+
+-- The id that the output will have as a job: publishing twice cannot make two of it.
+ALTER TABLE staged ADD COLUMN job_id uuid NOT NULL;
+
+-- The evidence of every failed attempt. Not in the journal, which is for ever: erase empties this.
+CREATE TABLE failure (
+  job_id uuid NOT NULL,
+  fence bigint NOT NULL,
+  at timestamptz NOT NULL DEFAULT milepost_now(),
+  error text NOT NULL,
+  PRIMARY KEY (job_id, fence)
+);
+
+CREATE TABLE usage (
+  job_id uuid NOT NULL,
+  fence bigint NOT NULL,
+  name text NOT NULL,
+  amount double precision NOT NULL,
+  PRIMARY KEY (job_id, fence, name)
+);
+
+-- A signal that comes before the wait is remembered (H-93).
+CREATE TABLE signal (
+  id uuid PRIMARY KEY,
+  job_id uuid NOT NULL,
+  at timestamptz NOT NULL DEFAULT milepost_now(),
+  data bytea,
+  taken_by bigint                            -- the fence of the attempt that read it
+);
+CREATE INDEX signal_open ON signal (job_id) WHERE taken_by IS NULL;
+
+CREATE INDEX job_spent ON job (id)
+  WHERE errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
+CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
+
+-- Counters are kept by the statement that moves the jobs, whoever makes it. They are locked in the
+-- order of their key: settlers that took them as they came deadlocked.
+CREATE FUNCTION milepost_count_births() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path FROM CURRENT AS $$
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM new_rows WHERE run_id IS NOT NULL) THEN
+    RETURN NULL;
+  END IF;
+  PERFORM 1
+     FROM step_count c
+    WHERE (c.run_id, c.step) IN (SELECT n.run_id, n.step FROM new_rows n WHERE n.run_id IS NOT NULL)
+    ORDER BY c.run_id, c.step, c.slot
+      FOR UPDATE;
+  UPDATE step_count c
+     SET open = c.open + d.born
+    FROM (SELECT n.run_id, n.step, coalesce(n.ordinal, 0) % s.slots AS slot, count(*) AS born
+            FROM new_rows n JOIN step s ON s.run_id = n.run_id AND s.number = n.step
+           GROUP BY 1, 2, 3) d
+   WHERE c.run_id = d.run_id AND c.step = d.step AND c.slot = d.slot;
+  RETURN NULL;
+END $$;
+
+CREATE FUNCTION milepost_count_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path FROM CURRENT AS $$
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM new_rows
+                  WHERE run_id IS NOT NULL AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+                    AND move <> 'erase') THEN
+    RETURN NULL;
+  END IF;
+  PERFORM 1
+     FROM step_count c
+    WHERE (c.run_id, c.step, c.slot) IN (
+            SELECT n.run_id, n.step, coalesce(n.ordinal, 0) % s.slots
+              FROM new_rows n JOIN step s ON s.run_id = n.run_id AND s.number = n.step
+             WHERE n.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND n.move <> 'erase')
+    ORDER BY c.run_id, c.step, c.slot
+      FOR UPDATE;
+  UPDATE step_count c
+     SET open = c.open - d.ended,
+         succeeded = c.succeeded + d.succeeded,
+         failed = c.failed + d.failed,
+         cancelled = c.cancelled + d.cancelled
+    FROM (SELECT n.run_id, n.step, coalesce(n.ordinal, 0) % s.slots AS slot, count(*) AS ended,
+                 count(*) FILTER (WHERE n.state = 'SUCCEEDED') AS succeeded,
+                 count(*) FILTER (WHERE n.state = 'FAILED') AS failed,
+                 count(*) FILTER (WHERE n.state = 'CANCELLED') AS cancelled
+            FROM new_rows n JOIN step s ON s.run_id = n.run_id AND s.number = n.step
+           WHERE n.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND n.move <> 'erase'
+           GROUP BY 1, 2, 3) d
+   WHERE c.run_id = d.run_id AND c.step = d.step AND c.slot = d.slot;
+  RETURN NULL;
+END $$;
+
+REVOKE EXECUTE ON FUNCTION milepost_count_births(), milepost_count_ends() FROM PUBLIC;
+
+CREATE TRIGGER job_steps_birth AFTER INSERT ON job
+  REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_count_births();
+CREATE TRIGGER job_steps_end AFTER UPDATE ON job
+  REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_count_ends();

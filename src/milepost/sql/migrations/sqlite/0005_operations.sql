@@ -1,0 +1,71 @@
+-- What the store's operations keep beside jobs and runs: pinned steps, fan-in, failures, usage,
+-- signals.
+
+-- What a published output becomes is pinned on its step, so publishing needs no user code.
+ALTER TABLE step ADD COLUMN slots INTEGER NOT NULL DEFAULT 1 CHECK (slots BETWEEN 1 AND 16);
+ALTER TABLE step ADD COLUMN priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9);
+ALTER TABLE step ADD COLUMN retries INTEGER NOT NULL DEFAULT 3;
+ALTER TABLE step ADD COLUMN poll_limit INTEGER NOT NULL DEFAULT 1000;
+ALTER TABLE step ADD COLUMN poison_limit INTEGER NOT NULL DEFAULT 3;
+ALTER TABLE step ADD COLUMN timeout_us INTEGER;
+-- tolerance: the share of failures that the step bears
+ALTER TABLE step ADD COLUMN tolerance REAL NOT NULL DEFAULT 0;
+ALTER TABLE step ADD COLUMN fail_fast INTEGER NOT NULL DEFAULT 1;
+
+ALTER TABLE publication ADD COLUMN first_step INTEGER;
+
+-- The id that the output will have as a job: publishing twice cannot make two of it.
+ALTER TABLE staged ADD COLUMN job_id TEXT NOT NULL DEFAULT '';
+
+-- The evidence of every failed attempt. Not in the journal, which is for ever: erase empties this.
+CREATE TABLE failure (
+  job_id TEXT NOT NULL,
+  fence INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  error TEXT NOT NULL,
+  PRIMARY KEY (job_id, fence)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE usage (
+  job_id TEXT NOT NULL,
+  fence INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  amount REAL NOT NULL,
+  PRIMARY KEY (job_id, fence, name)
+) STRICT, WITHOUT ROWID;
+
+-- A signal that comes before the wait is remembered (H-93).
+CREATE TABLE signal (
+  id TEXT PRIMARY KEY NOT NULL,
+  job_id TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  data BLOB,
+  taken_by INTEGER                           -- the fence of the attempt that read it
+) STRICT;
+CREATE INDEX signal_open ON signal (job_id) WHERE taken_by IS NULL;
+
+CREATE INDEX job_spent ON job (id)
+  WHERE errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
+CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
+
+-- Counters are kept by the statement that moves the jobs, whoever makes it.
+CREATE TRIGGER job_steps_birth AFTER INSERT ON job WHEN NEW.run_id IS NOT NULL
+BEGIN
+  UPDATE step_count SET open = open + 1
+   WHERE run_id = NEW.run_id AND step = NEW.step
+     AND slot = coalesce(NEW.ordinal, 0) % (SELECT slots FROM step
+                                             WHERE run_id = NEW.run_id AND number = NEW.step);
+END;
+CREATE TRIGGER job_steps_end AFTER UPDATE ON job
+  WHEN NEW.run_id IS NOT NULL AND NEW.version <> OLD.version
+   AND NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.move <> 'erase'
+BEGIN
+  UPDATE step_count
+     SET open = open - 1,
+         succeeded = succeeded + (NEW.state = 'SUCCEEDED'),
+         failed = failed + (NEW.state = 'FAILED'),
+         cancelled = cancelled + (NEW.state = 'CANCELLED')
+   WHERE run_id = NEW.run_id AND step = NEW.step
+     AND slot = coalesce(NEW.ordinal, 0) % (SELECT slots FROM step
+                                             WHERE run_id = NEW.run_id AND number = NEW.step);
+END;

@@ -1,0 +1,15 @@
+-- Cancels what has not begun in a run that is stopping, a batch at a time.
+WITH open AS MATERIALIZED (
+  SELECT id FROM job
+   WHERE run_id = :run_id
+     AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING')
+   ORDER BY id
+   LIMIT :most
+     FOR UPDATE SKIP LOCKED
+)
+UPDATE job
+   SET state = 'CANCELLED', move = 'cancel', version = version + 1, actor = :actor,
+       detail = 'the run is stopping', finished_at = {now}
+  FROM open
+ WHERE job.id = open.id
+RETURNING job.id::text, job.run_id::text, job.step

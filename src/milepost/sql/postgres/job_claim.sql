@@ -1,0 +1,48 @@
+-- Takes the first jobs of each (queue, priority), from a floor: below it the index may hold only
+-- dead entries that an old snapshot keeps alive. The worker's row is held so that it cannot be
+-- buried meanwhile; a dead worker gets nothing. A run whose first job this is begins.
+WITH me AS MATERIALIZED (
+  SELECT id FROM worker
+   WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
+     FOR KEY SHARE
+), line AS MATERIALIZED (
+  SELECT l.queue, l.priority, l.floor
+    FROM unnest(:queue::text[], :priority::smallint[], :floor::bigint[])
+         WITH ORDINALITY AS l (queue, priority, floor, place), me
+   WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = l.queue AND queue.paused)
+   ORDER BY l.place
+), picked AS MATERIALIZED (
+  SELECT found.id
+    FROM line CROSS JOIN LATERAL (
+         SELECT id FROM job
+          WHERE job.queue = line.queue AND job.priority = line.priority
+            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
+            AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
+            AND errors + losses <= retries
+            AND (run_id IS NULL
+                 OR EXISTS (SELECT 1 FROM run
+                             WHERE run.id = job.run_id
+                               AND run.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING')))
+          ORDER BY queued_seq
+          LIMIT :most
+            FOR UPDATE OF job SKIP LOCKED) found
+   LIMIT :most
+), taken AS (
+UPDATE job
+   SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,
+       worker_id = :worker_id, actor = :worker_id, detail = NULL, phase = NULL,
+       started_at = coalesce(started_at, {now})
+  FROM picked
+ WHERE job.id = picked.id
+RETURNING job.*
+), begun AS (
+UPDATE run
+   SET state = 'RUNNING', move = 'begin', version = version + 1, actor = :worker_id, detail = NULL,
+       started_at = coalesce(started_at, {now})
+ WHERE id IN (SELECT run_id FROM taken) AND state = 'QUEUED'
+)
+SELECT id::text, kind, kind_version, fence, payload, codec, errors, losses,
+       polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id::text, step,
+       ordinal, trace, queue, priority, queued_seq, tenant, channel,
+       (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint
+  FROM taken

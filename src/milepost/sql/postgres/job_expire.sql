@@ -1,0 +1,18 @@
+-- Ends what missed its deadline, or missed its start, and is not running.
+WITH late AS MATERIALIZED (
+  SELECT id FROM job
+   WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
+     AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+     AND least(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)) <= {now}
+     AND state <> 'RUNNING'
+     AND (deadline_at <= {now} OR (start_by <= {now} AND fence = 0))
+   LIMIT :most
+     FOR UPDATE SKIP LOCKED
+)
+UPDATE job
+   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       detail = CASE WHEN deadline_at <= {now} THEN 'deadline' ELSE 'start_within' END,
+       finished_at = {now}
+  FROM late
+ WHERE job.id = late.id
+RETURNING job.id::text, job.run_id::text, job.step

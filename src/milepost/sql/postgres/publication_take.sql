@@ -1,0 +1,5 @@
+SELECT producer_id::text, fence, run_id::text, total, published FROM publication
+ WHERE published < total AND NOT withdrawn AND (:run_id::uuid IS NULL OR run_id = :run_id::uuid)
+ ORDER BY run_id, producer_id
+ LIMIT :most
+   FOR UPDATE SKIP LOCKED

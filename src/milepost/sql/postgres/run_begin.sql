@@ -1,0 +1,2 @@
+-- Nothing to do: the claiming statement itself begins the run, so that both commit together.
+SELECT :id::uuid[], :actor::text WHERE false

@@ -1,0 +1,1 @@
+SELECT state, version, current_step, ending, cause FROM run WHERE id = :id FOR UPDATE

@@ -1,0 +1,11 @@
+-- Newest first; the cursor is the last id seen.
+SELECT id, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, codec, payload, result, error, tags, tenant, unique_key, channel, trace, run_id, step, ordinal, parent_id, rerun_of, cancel_reason, move, due_at, created_at, started_at, finished_at, deadline_at
+  FROM job
+ WHERE (:state IS NULL OR state = :state)
+   AND (:kind IS NULL OR kind = :kind)
+   AND (:queue IS NULL OR queue = :queue)
+   AND (:tenant IS NULL OR tenant = :tenant)
+   AND (:run_id IS NULL OR run_id = :run_id)
+   AND (:before IS NULL OR job.id < :before)
+ ORDER BY job.id DESC
+ LIMIT :most

@@ -1,0 +1,6 @@
+UPDATE job
+   SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = 'wake', version = version + 1, actor = :actor, detail = 'signal', queued_seq = {now}
+ WHERE id = :id AND state = 'WAITING'
+RETURNING version

@@ -1,0 +1,2 @@
+-- each
+UPDATE publication SET published = :high WHERE producer_id = :producer_id

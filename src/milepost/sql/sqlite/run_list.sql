@@ -1,0 +1,9 @@
+-- Newest first; the cursor is the last id seen.
+SELECT id, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags, tenant, unique_key, channel, trace, parent_id, rerun_of, resumes, move, created_at, started_at, finished_at, deadline_at
+  FROM run
+ WHERE (:state IS NULL OR state = :state)
+   AND (:kind IS NULL OR kind = :kind)
+   AND (:tenant IS NULL OR tenant = :tenant)
+   AND (:before IS NULL OR run.id < :before)
+ ORDER BY run.id DESC
+ LIMIT :most

@@ -1,0 +1,2 @@
+-- each
+DELETE FROM staged WHERE producer_id = :producer_id AND fence = :fence AND seq < :high

@@ -1,0 +1,62 @@
+"""How jobs come into being: one, many, held, or one per unique key."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import msgspec
+
+from milepost.errors import LeaseLost
+from milepost.records import NewJob
+from milepost.store.driver import Call, Steps
+
+__all__ = ["create", "submit"]
+
+UNIQUE_TRIES = 5
+
+
+def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
+    """Store jobs; answer with their ids, or for a taken unique key with its live job's id."""
+    ids: dict[str, str] = {}
+    plain = [job for job in jobs if job.unique_key is None]
+    for template, group in groupby(plain, key=lambda job: job.template):
+        rows = list(group)
+        yield Call(
+            "job_create",
+            {
+                **msgspec.structs.asdict(template),
+                "id": [job.id for job in rows],
+                "payload": [job.payload for job in rows],
+                "ordinal": [job.ordinal for job in rows],
+            },
+        )
+    # In the order of their keys, so that two bulk submits cannot wait for each other.
+    for job in sorted((job for job in jobs if job.unique_key is not None), key=_key):
+        ids[job.id] = yield from _create_unique(job)
+    return [ids.get(job.id, job.id) for job in jobs]
+
+
+def _key(job: NewJob) -> tuple[str, str, str]:
+    return (job.template.tenant, job.template.kind, job.unique_key or "")
+
+
+def _create_unique(job: NewJob) -> Steps[str]:
+    parameters = {
+        **msgspec.structs.asdict(job.template),
+        "id": job.id,
+        "payload": job.payload,
+        "ordinal": job.ordinal,
+        "unique_key": job.unique_key,
+    }
+    for _ in range(UNIQUE_TRIES):
+        if (yield Call("job_create_unique", parameters)):
+            return job.id
+        # A new statement sees what the rival committed; it may have ended since.
+        if rival := (yield Call("job_live_by_key", parameters)):
+            return str(rival[0][0])
+    raise LeaseLost(f"unique key {job.unique_key!r} changed hands too often; submit again")
+
+
+def submit(ids: Sequence[str], *, actor: str | None) -> Steps[set[str]]:
+    """Release held jobs; answer with those that were held."""
+    rows = yield Call("job_submit", {"id": list(ids), "actor": actor})
+    return {row[0] for row in rows}

@@ -1,0 +1,396 @@
+"""Operations on jobs. Each is a generator over named queries, run in one transaction by a driver.
+
+Lock order, here and everywhere: jobs by id, then step counters in the order of their key, then
+steps, then runs; after that only inserts, or SKIP LOCKED.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from milepost.errors import LeaseLost, NotFound
+from milepost.lifecycle import JOB, JobState
+from milepost.records import Claim, Entry, Job, Settlement, Standing
+from milepost.store import runs
+from milepost.store.driver import Call, Rows, Steps
+from milepost.store.instants import instant
+
+__all__ = [
+    "Line",
+    "ask_to_stop",
+    "cancel",
+    "claim",
+    "counts",
+    "erase",
+    "expire",
+    "failures",
+    "find",
+    "get",
+    "history",
+    "listing",
+    "lose",
+    "next_due",
+    "note",
+    "reconcile",
+    "reject",
+    "reject_spent",
+    "settle",
+    "signal",
+    "signals",
+    "standing_at",
+    "wake",
+]
+
+SOFT_MOVES = ("retry", "later", "release")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Where a claimer looks: one priority of one queue, from a floor."""
+
+    queue: str
+    priority: int = 0
+    floor: int = 0
+
+
+def lines(queues: Iterable[str]) -> list[Line]:
+    """Look everywhere in these queues: high priorities first, from the bottom."""
+    return [Line(queue, priority) for queue in queues for priority in range(9, -1, -1)]
+
+
+# Claiming and settling
+
+
+def claim(
+    *, worker_id: str, line: Sequence[Line], most: int, kinds: Sequence[str] | None = None
+) -> Steps[list[Claim]]:
+    """Take up to `most` jobs, first come first served within a priority.
+
+    `kinds` are "name version" words; None takes any. A run whose first job this is begins.
+    """
+    rows = yield Call(
+        "job_claim",
+        {
+            "worker_id": worker_id,
+            "queue": [place.queue for place in line],
+            "priority": [place.priority for place in line],
+            "floor": [place.floor for place in line],
+            "most": most,
+            "kinds": None if kinds is None else list(kinds),
+        },
+        alone=True,
+    )
+    claims = [Claim(*row) for row in rows]
+    claims.sort(key=lambda c: (-c.priority, c.queued_seq, c.id))
+    if run_ids := sorted({c.run_id for c in claims if c.run_id is not None}):
+        yield Call("run_begin", {"id": run_ids, "actor": worker_id}, alone=True)
+    return claims
+
+
+def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
+    """Move leased jobs to their outcomes, with every effect; answer with the ids that were held.
+
+    Whatever is missing from the answer had lost its lease: nothing of it was written. A job that
+    was asked to stop and whose outcome is not an end is cancelled instead.
+    """
+    ordered = sorted(settlements, key=lambda s: s.claim.id)
+    plain = all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
+    rows: Rows = yield Call("job_settle", {"actor": actor, **_columns(ordered)}, alone=plain)
+    settled = {row[0] for row in rows}
+    if halted := [s for s in ordered if s.claim.id not in settled and _soft(s)]:
+        stopped = yield Call("job_settle_stopped", {"actor": actor, **_halted_columns(halted)})
+        rows = [*rows, *stopped]
+        settled |= {row[0] for row in stopped}
+    yield from _effects([s for s in ordered if s.claim.id in settled])
+    yield from runs.after_ends(_touched(rows), actor=actor)
+    return settled
+
+
+def _has_effects(settlement: Settlement) -> bool:
+    outcome = settlement.outcome
+    return bool(outcome.problem or outcome.usage or outcome.staged)
+
+
+def _soft(settlement: Settlement) -> bool:
+    return settlement.outcome.move in SOFT_MOVES
+
+
+def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
+    claims = [s.claim for s in settlements]
+    outcomes = [s.outcome for s in settlements]
+    return {
+        "id": [claim.id for claim in claims],
+        "fence": [claim.fence for claim in claims],
+        "move": [outcome.move for outcome in outcomes],
+        "state": [outcome.state.value for outcome in outcomes],
+        "delay_us": [outcome.delay_us for outcome in outcomes],
+        "result": [outcome.result for outcome in outcomes],
+        "error": [o.problem.text() if o.problem else None for o in outcomes],
+        "cause": [o.cause.value if o.cause else None for o in outcomes],
+        "detail": [outcome.detail for outcome in outcomes],
+    }
+
+
+def _halted_columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
+    columns = _columns(settlements)
+    return {name: columns[name] for name in ("id", "fence", "error")}
+
+
+def _effects(settled: Sequence[Settlement]) -> Steps[None]:
+    failed = [s for s in settled if s.outcome.problem is not None]
+    if failed:
+        yield Call("failure_add", _halted_columns(failed))
+    if used := [s for s in settled if s.outcome.usage]:
+        amounts = [(s.claim, name, value) for s in used for name, value in _usage(s)]
+        yield Call(
+            "usage_add",
+            {
+                "id": [claim.id for claim, _, _ in amounts],
+                "fence": [claim.fence for claim, _, _ in amounts],
+                "name": [name for _, name, _ in amounts],
+                "amount": [float(value) for _, _, value in amounts],
+            },
+        )
+    if published := [s for s in settled if s.outcome.staged]:
+        yield from runs.publish_outputs(published)
+
+
+def _usage(settlement: Settlement) -> Iterable[tuple[str, float]]:
+    usage: Mapping[str, float] = settlement.outcome.usage or {}
+    return usage.items()
+
+
+def _touched(rows: Rows) -> list[tuple[str, int]]:
+    return sorted({(row[1], row[2]) for row in rows if row[1] is not None})
+
+
+def note(
+    claim: Claim, *, phase: str | None, detail: str | None = None, actor: str | None = None
+) -> Steps[int]:
+    """Record a phase of a running attempt, or raise `LeaseLost`."""
+    rows = yield Call(
+        "job_note",
+        {
+            "id": claim.id,
+            "fence": claim.fence,
+            "phase": phase,
+            "detail": detail,
+            "actor": actor,
+        },
+    )
+    if not rows:
+        raise LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}")
+    return int(rows[0][0])
+
+
+def reconcile(*, worker_id: str, known: Mapping[str, int]) -> Steps[list[str]]:
+    """Release what the store says this worker holds and it does not remember (a lost reply)."""
+    held = yield Call("job_held", {"worker_id": worker_id})
+    unknown = [(job_id, fence) for job_id, fence in held if known.get(job_id) != fence]
+    if not unknown:
+        return []
+    count = len(unknown)
+    rows = yield Call(
+        "job_settle",
+        {
+            "actor": worker_id,
+            "id": [job_id for job_id, _ in unknown],
+            "fence": [fence for _, fence in unknown],
+            "move": ["release"] * count,
+            "state": [JobState.RETRYING.value] * count,
+            "delay_us": [0] * count,
+            "detail": ["the claim's reply was lost"] * count,
+            **{name: [None] * count for name in ("result", "error", "cause")},
+        },
+    )
+    return [row[0] for row in rows]
+
+
+def ask_to_stop(*, worker_id: str) -> Steps[list[tuple[str, int, str]]]:
+    """List what this worker holds and was asked to stop: id, fence, reason."""
+    rows = yield Call("job_asked_to_stop", {"worker_id": worker_id})
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+# What time does to jobs
+
+
+def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
+    """Take running jobs from workers that are dead or unknown; answer with (id, state)."""
+    rows = yield Call("job_lose", {"actor": actor, "most": most})
+    yield from runs.after_ends(_touched(rows), actor=actor)
+    return [(row[0], row[3]) for row in rows]
+
+
+def wake(*, actor: str, most: int) -> Steps[int]:
+    """Send on what sleeps and whose time has come; answer with how many."""
+    return len((yield Call("job_wake", {"actor": actor, "most": most})))
+
+
+def next_due() -> Steps[float | None]:
+    """Tell in how many seconds something sleeping is due; None when nothing sleeps."""
+    [(micros,)] = yield Call("job_next_due")
+    return None if micros is None else micros / 1_000_000
+
+
+def expire(*, actor: str, most: int) -> Steps[int]:
+    """End what missed its deadline or its start and is not running; answer with how many."""
+    rows = yield Call("job_expire", {"actor": actor, "most": most})
+    yield from runs.after_ends(_touched(rows), actor=actor)
+    return len(rows)
+
+
+def reject_spent(*, actor: str, most: int) -> Steps[int]:
+    """End what could never be claimed again because its budget is spent (H-21)."""
+    rows = yield Call("job_reject_spent", {"actor": actor, "most": most})
+    yield from runs.after_ends(_touched(rows), actor=actor)
+    return len(rows)
+
+
+def reject(job_id: str, *, reason: str, actor: str) -> Steps[bool]:
+    """End a waiting job that no definition will ever run; False when it was not waiting."""
+    rows = yield Call("job_reject", {"id": job_id, "reason": reason, "actor": actor})
+    yield from runs.after_ends(_touched(rows), actor=actor)
+    return bool(rows)
+
+
+# What people do to jobs
+
+
+def cancel(job_id: str, *, reason: str, actor: str | None) -> Steps[tuple[JobState, bool]]:
+    """Cancel, or ask the worker that runs it; answer with (state now, whether it was asked)."""
+    found = yield Call("job_lock", {"id": job_id})
+    if not found:
+        raise NotFound(f"there is no job {job_id}")
+    state = JobState(found[0][0])
+    parameters = {"id": job_id, "reason": reason, "actor": actor}
+    if state == JobState.RUNNING:
+        yield Call("job_ask_to_stop", parameters)
+        return state, True
+    if state in JOB.terminal:
+        return state, False
+    rows = yield Call("job_cancel", parameters)
+    yield from runs.after_ends(_touched(rows), actor=actor)
+    return JobState.CANCELLED, False
+
+
+def erase(job_id: str, *, actor: str | None) -> Steps[bool]:
+    """Empty a finished job's payload, result and error texts; False when it is not finished."""
+    rows = yield Call("job_erase", {"id": job_id, "actor": actor})
+    if rows:
+        yield Call("failure_erase", {"id": job_id})
+        yield Call("signal_erase", {"id": job_id})
+    return bool(rows)
+
+
+def signal(job_id: str, *, signal_id: str, data: bytes | None, actor: str | None) -> Steps[bool]:
+    """Remember a signal and wake the job if it waits; False when it is final."""
+    found = yield Call("job_lock", {"id": job_id})
+    if not found:
+        raise NotFound(f"there is no job {job_id}")
+    if found[0][0] in JOB.terminal:
+        return False
+    yield Call("signal_add", {"id": signal_id, "job_id": job_id, "data": data})
+    yield Call("job_signal", {"id": job_id, "actor": actor})
+    return True
+
+
+def signals(claim: Claim) -> Steps[list[bytes | None]]:
+    """Take the signals that came since the last attempt took some."""
+    rows = yield Call("signal_take", {"id": claim.id, "fence": claim.fence})
+    return [row[1] for row in sorted(rows)]
+
+
+# Reading
+
+
+def get(job_id: str) -> Steps[Job]:
+    """Read one job, or raise `NotFound`."""
+    rows = yield Call("job_get", {"id": job_id})
+    if not rows:
+        raise NotFound(f"there is no job {job_id}")
+    return _job(rows[0])
+
+
+def find(job_ids: Sequence[str]) -> Steps[dict[str, Job]]:
+    """Read those of the jobs that are there."""
+    rows = yield Call("job_get_many", {"id": list(job_ids)})
+    return {row[0]: _job(row) for row in rows}
+
+
+def listing(
+    *,
+    state: str | None = None,
+    kind: str | None = None,
+    queue: str | None = None,
+    tenant: str | None = None,
+    run_id: str | None = None,
+    before: str | None = None,
+    most: int = 100,
+) -> Steps[list[Job]]:
+    """Read a page, newest first; the next page is what stands `before` its last id."""
+    rows = yield Call(
+        "job_list",
+        {
+            "state": state,
+            "kind": kind,
+            "queue": queue,
+            "tenant": tenant,
+            "run_id": run_id,
+            "before": before,
+            "most": most,
+        },
+    )
+    return [_job(row) for row in rows]
+
+
+def counts() -> Steps[dict[str, dict[str, int]]]:
+    """Count jobs by queue and state."""
+    rows = yield Call("job_counts")
+    return {
+        queue: {state: count for _, state, count in group}
+        for queue, group in groupby(rows, key=lambda row: row[0])
+    }
+
+
+def failures(job_id: str) -> Steps[list[tuple[int, datetime, str]]]:
+    """Read the evidence of every failed attempt: fence, when, the error."""
+    rows = yield Call("failure_list", {"id": job_id})
+    return [(fence, instant(at), error) for fence, at, error in rows]
+
+
+def history(subject_id: str, *, machine: str = "job") -> Steps[list[Entry]]:
+    """Read every move, in order."""
+    rows = yield Call("journal_entries", {"id": subject_id, "machine": machine})
+    entries: list[Entry] = []
+    standing = Standing()
+    for seq, move, source, target, fence, at, actor, detail in rows:
+        entry = Entry(seq, move, source, target, fence, instant(at), actor, detail)
+        standing = standing.taking(entry)
+        entries.append(entry.with_attempt(standing.attempt))
+    return entries
+
+
+def standing_at(subject_id: str, moment: datetime, *, machine: str = "job") -> Steps[Standing]:
+    """Tell how a job or run stood at that time, or raise `NotFound` if it was not born."""
+    entries = yield from history(subject_id, machine=machine)
+    standing = Standing()
+    for entry in entries:
+        if entry.at is not None and entry.at <= moment:
+            standing = standing.taking(entry)
+    if standing.state is None:
+        raise NotFound(f"there was no {machine} {subject_id} at {moment.isoformat()}")
+    return standing
+
+
+_STATE = Job.__struct_fields__.index("state")
+_TIMES = Job.__struct_fields__.index("due_at")
+
+
+def _job(row: Sequence[Any]) -> Job:
+    columns = list(row)
+    columns[_STATE] = JobState(columns[_STATE])
+    columns[_TIMES:] = [None if at is None else instant(at) for at in columns[_TIMES:]]
+    return Job(*columns)

@@ -1,0 +1,120 @@
+"""Operations on workers, their leases, elections, queues and the store's clock."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.errors import LeaseLost
+from milepost.lifecycle import WORKER, WorkerState
+from milepost.outcome import micros
+from milepost.records import Worker
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+__all__ = [
+    "NewWorker",
+    "advance_clock",
+    "bury",
+    "hold_election",
+    "listing",
+    "move",
+    "now",
+    "pause",
+    "prune",
+    "queues",
+    "register",
+    "renew",
+]
+
+
+class NewWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker about to be registered."""
+
+    id: str
+    lease_us: int
+    host: str | None = None
+    pid: int | None = None
+    program: str | None = None
+    queues: str | None = None
+    kinds: str | None = None
+    slots: str | None = None
+
+
+def register(worker: NewWorker) -> Steps[None]:
+    """Enter a worker, in STARTUP, with a lease."""
+    yield Call("worker_register", msgspec.structs.asdict(worker))
+
+
+def move(
+    worker_id: str, name: str, *, source: WorkerState, slots: str | None = None
+) -> Steps[WorkerState]:
+    """Show a move on the worker's row, or raise `LeaseLost` when it was buried."""
+    [target] = WORKER.targets(name, source)
+    parameters = {"id": worker_id, "move": name, "state": target, "slots": slots}
+    rows = yield Call("worker_move", parameters)
+    if not rows:
+        raise LeaseLost(f"worker {worker_id} was buried: its jobs belong to others now")
+    return WorkerState(target)
+
+
+def renew(worker_id: str, *, lease_seconds: float, slots: str | None = None) -> Steps[None]:
+    """Renew the lease on everything the worker holds, or raise `LeaseLost`."""
+    parameters = {"id": worker_id, "lease_us": micros(lease_seconds), "slots": slots}
+    rows = yield Call("worker_renew", parameters)
+    if not rows:
+        raise LeaseLost(f"worker {worker_id} was buried: its jobs belong to others now")
+
+
+def bury(*, most: int) -> Steps[list[str]]:
+    """Mark workers whose lease is over as dead; answer with their ids."""
+    rows = yield Call("worker_bury", {"most": most})
+    return [row[0] for row in rows]
+
+
+def prune(*, keep_seconds: float) -> Steps[None]:
+    """Forget workers that stopped long ago."""
+    yield Call("worker_prune", {"keep_us": micros(keep_seconds)})
+
+
+def listing(*, most: int = 1_000) -> Steps[list[Worker]]:
+    """Read the workers, newest first."""
+    rows = yield Call("worker_list", {"most": most})
+    return [_worker(list(row)) for row in rows]
+
+
+def _worker(columns: list[Any]) -> Worker:
+    *described, started_at, heartbeat_at, lease_until, seconds = columns
+    times = [instant(at) for at in (started_at, heartbeat_at, lease_until)]
+    return Worker(*described, *times, float(seconds))
+
+
+def hold_election(name: str, *, holder: str, lease_seconds: float) -> Steps[bool]:
+    """Take or keep a chore that one worker should do at a time; for economy, not for safety."""
+    rows = yield Call(
+        "election_hold", {"name": name, "holder": holder, "lease_us": micros(lease_seconds)}
+    )
+    return bool(rows)
+
+
+def pause(queue: str, *, paused: bool, actor: str | None) -> Steps[None]:
+    """Stop claims from a queue, or let them go on."""
+    yield Call("queue_pause", {"name": queue, "paused": paused, "actor": actor})
+
+
+def queues() -> Steps[Mapping[str, bool]]:
+    """Tell which known queues are paused."""
+    rows = yield Call("queue_list")
+    return {row[0]: bool(row[2]) for row in rows}
+
+
+def now() -> Steps[datetime]:
+    """Read the clock that decides."""
+    [(value,)] = yield Call("clock_now")
+    return instant(value)
+
+
+def advance_clock(seconds: float) -> Steps[None]:
+    """Move the store's clock; for tests."""
+    yield Call("clock_advance", {"by_us": micros(seconds)})
