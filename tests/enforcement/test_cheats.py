@@ -1,0 +1,186 @@
+"""No hand gets past the triggers, whatever it writes: each cheat is refused and leaves no trace."""
+
+from collections.abc import Iterator
+
+import pytest
+from cheats import (
+    BIRTH_WRITINGS,
+    BIRTHS,
+    CHANGE_WRITINGS,
+    PRUNED,
+    STATE_IDS,
+    TWIN,
+    changes,
+    deletions,
+    tampering,
+)
+from hands import everything, moved, put, refusal, walks
+
+from milepost.lifecycle import JOB, RUN, WORKER
+from milepost.testing.databases import Backends, Raw, backend_names
+
+OWN_TABLE = {
+    "postgres": [
+        "CREATE TABLE mine (statement text)",
+        (
+            "CREATE FUNCTION mine_acts() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN EXECUTE NEW.statement; RETURN NULL; END $$"
+        ),
+        "CREATE TRIGGER mine_acts AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION mine_acts()",
+        "CREATE VIEW job_seen AS SELECT * FROM job",
+        "CREATE VIEW run_seen AS SELECT * FROM run",
+    ],
+    "sqlite": ["CREATE TABLE mine (statement text)"],
+}
+
+
+@pytest.fixture(scope="module", params=backend_names())
+def stage(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Raw]:
+    """A store with a row in every state. Cheats share it: none of them may leave a trace."""
+    with backends.fresh(request.param).raw() as raw:
+        for machine in (JOB, RUN, WORKER):
+            for state, walk in walks(machine).items():
+                put(raw, machine, [STATE_IDS[machine.name][state]], walk)
+        raw.execute(
+            "INSERT INTO job (id, kind, state, move, unique_key)"
+            f" VALUES ('{TWIN}', 'k', 'QUEUED', 'create', 'u')"
+        )
+        put(raw, JOB, [PRUNED], (("create", "QUEUED"), ("cancel", "CANCELLED")))
+        raw.execute(f"DELETE FROM job WHERE id = '{PRUNED}'")
+        for statement in OWN_TABLE[raw.dialect]:
+            raw.execute(statement)
+        yield raw
+
+
+OURS = ("milepost:",)
+# PostgreSQL's own constraints may speak before our triggers do.
+ANYBODYS = (*OURS, "null value", "duplicate key", "invalid input syntax for type uuid")
+
+
+def verdict(
+    raw: Raw, statement: str, *, said: tuple[str, ...] = OURS, may_pass: bool = False
+) -> str | None:
+    """Try a cheat; return what went wrong, or nothing when it was refused without a trace."""
+    before = everything(raw)
+    words = refusal(raw, statement)
+    if everything(raw) != before:
+        return "it changed something"
+    if words is None:
+        return None if may_pass else "it was not refused"
+    return None if any(word in words for word in said) else f"it was refused with {words!r}"
+
+
+def writings(table: dict[str, dict[str, object]]) -> list[object]:
+    return [
+        pytest.param(dialect, name, id=f"{dialect}-{name.replace(' ', '_')}")
+        for dialect, ways in table.items()
+        for name in ways
+    ]
+
+
+@pytest.mark.parametrize(("dialect", "writing"), writings(CHANGE_WRITINGS))
+def test_no_illegal_change_gets_through_written_as(stage: Raw, dialect: str, writing: str):
+    if stage.dialect != dialect:
+        pytest.skip("another dialect's way of writing")
+    got_through = {}
+    for change in changes(dialect):
+        script = CHANGE_WRITINGS[dialect][writing](change)
+        for statement in script.before:
+            stage.execute(statement)
+        said = ANYBODYS if change.null and dialect == "postgres" else OURS
+        wrong = verdict(stage, script.attempt, said=said)
+        for statement in script.after:
+            stage.execute(statement)
+        if wrong:
+            got_through[f"{change.table}: {change.rule}"] = (wrong, script.attempt)
+    assert got_through == {}
+
+
+@pytest.mark.parametrize(("dialect", "writing"), writings(BIRTH_WRITINGS))
+def test_no_illegal_birth_gets_through_written_as(stage: Raw, dialect: str, writing: str):
+    if stage.dialect != dialect:
+        pytest.skip("another dialect's way of writing")
+    got_through = {}
+    for birth in BIRTHS:
+        if dialect not in birth.dialects:
+            continue
+        attempt = BIRTH_WRITINGS[dialect][writing](birth)
+        own_words = dialect == "postgres" and (birth.null or birth.collides)
+        # PostgreSQL does nothing where it was asked to do nothing.
+        may_pass = dialect == "postgres" and birth.collides and writing == "do nothing"
+        wrong = verdict(stage, attempt, said=ANYBODYS if own_words else OURS, may_pass=may_pass)
+        if wrong:
+            got_through[birth.rule] = (wrong, attempt)
+    assert got_through == {}
+
+
+@pytest.mark.parametrize("machine", [JOB, RUN, WORKER], ids=lambda machine: machine.name)
+def test_no_live_row_can_be_deleted(stage: Raw, machine):
+    wrong = {text: verdict(stage, text) for text in deletions(stage.dialect, machine)}
+    assert {text: why for text, why in wrong.items() if why} == {}
+
+
+def test_no_hand_but_the_triggers_touches_the_journal(stage: Raw):
+    wrong = {text: verdict(stage, text) for text in tampering(stage.dialect)}
+    assert {text: why for text, why in wrong.items() if why} == {}
+
+
+def test_one_illegal_row_in_the_middle_refuses_the_whole_statement(stage: Raw):
+    # Every job is cancelled, the final ones among them too: those may not.
+    words = ["UPDATE"]
+    if stage.dialect == "sqlite":
+        words += [
+            f"UPDATE OR {word}" for word in ("FAIL", "IGNORE", "REPLACE", "ROLLBACK", "ABORT")
+        ]
+    for word in words:
+        statement = (
+            f"{word} job SET state = 'CANCELLED', move = 'cancel', version = version + 1,"
+            " worker_id = NULL"
+        )
+        assert verdict(stage, statement) is None
+
+
+def test_a_refused_statement_leaves_the_rest_of_its_transaction_whole(stage: Raw):
+    queued = STATE_IDS["job"]["QUEUED"]
+    before = everything(stage)
+    stage.execute("BEGIN")
+    stage.execute(moved(JOB, [queued], "undispatch", "READY"))
+    halfway = everything(stage)
+    stage.execute("SAVEPOINT tried")
+    assert "milepost:" in (refusal(stage, moved(JOB, [queued], "succeed", "SUCCEEDED")) or "")
+    stage.execute("ROLLBACK TO SAVEPOINT tried")
+    assert everything(stage) == halfway
+    stage.execute("ROLLBACK")
+    assert everything(stage) == before
+
+
+def test_a_worker_row_cannot_be_bent(stage: Raw):
+    idle, stopped = STATE_IDS["worker"]["IDLE"], STATE_IDS["worker"]["STOPPED"]
+    cheats = [
+        f"UPDATE worker SET state = 'POLLING' WHERE id = '{idle}'",
+        f"UPDATE worker SET move = 'poll' WHERE id = '{idle}'",
+        f"UPDATE worker SET state = 'POLLING', move = 'poll' WHERE id = '{idle}'",
+        f"UPDATE worker SET id = 'other' WHERE id = '{idle}'",
+        f"UPDATE worker SET state = 'STARTUP', move = 'boot' WHERE id = '{stopped}'",
+        f"UPDATE worker SET lease_until = {stage.now} WHERE id = '{stopped}'",
+        "INSERT INTO worker (id, state, move) VALUES ('new', 'POLLING', 'poll')",
+        "INSERT INTO worker (id, state, move) VALUES ('new', 'STARTUP', 'connect')",
+    ]
+    if stage.dialect == "sqlite":
+        born = f"INTO worker (id, state, move) VALUES ('{idle}', 'STARTUP', 'boot')"
+        rowid = f"(SELECT rowid FROM worker WHERE id = '{idle}')"
+        cheats += [
+            c.replace("UPDATE", f"UPDATE OR {w}", 1)
+            for c in cheats[:6]
+            for w in ("REPLACE", "IGNORE")
+        ]
+        cheats += [
+            *(f"{word} {born}" for word in ("INSERT", "INSERT OR REPLACE", "INSERT OR IGNORE")),
+            f"REPLACE {born}",
+            f"REPLACE INTO worker (rowid, id, state, move) SELECT {rowid}, 'n', 'STARTUP', 'boot'",
+            f"UPDATE OR REPLACE worker SET rowid = {rowid} WHERE id = '{stopped}'",
+            "INSERT INTO worker (rowid, id, state, move) VALUES (-1, 'n', 'STARTUP', 'boot')",
+            f"UPDATE OR REPLACE worker SET state = NULL WHERE id = '{idle}'",
+        ]
+    wrong = {text: verdict(stage, text) for text in cheats}
+    assert {text: why for text, why in wrong.items() if why} == {}
