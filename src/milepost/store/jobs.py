@@ -6,7 +6,7 @@ steps, then runs; after that only inserts, or SKIP LOCKED.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any
 
 import msgspec
@@ -97,20 +97,42 @@ def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
     """
     ordered = sorted(settlements, key=lambda s: s.claim.id)
     plain = all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
-    rows: Rows = yield Call("job_settle", {"actor": actor, **_columns(ordered)}, alone=plain)
+    columns = {"actor": actor, **_columns(ordered)}
+    rows = yield from _settle_rows(columns, [s.claim.id for s in ordered if _soft(s)], alone=plain)
     settled = {row[0] for row in rows}
-    if halted := [s for s in ordered if s.claim.id not in settled and _soft(s)]:
-        stopped = yield Call("job_settle_stopped", {"actor": actor, **_halted_columns(halted)})
-        rows = [*rows, *stopped]
-        settled |= {row[0] for row in stopped}
     yield from _effects([s for s in ordered if s.claim.id in settled])
+    yield from _wake_signalled([s for s in ordered if s.claim.id in settled], actor=actor)
     yield from runs.after_ends(_touched(rows), actor=actor)
     return settled
 
 
+def _settle_rows(
+    columns: dict[str, Any], soft: Iterable[str], *, alone: bool = False
+) -> Steps[Rows]:
+    """Move what is held; of the `soft` ones, those that were asked to stop are cancelled."""
+    rows: Rows = yield Call("job_settle", columns, alone=alone)
+    missing = set(soft) - {row[0] for row in rows}
+    if missing:
+        halted = [job_id in missing for job_id in columns["id"]]
+        chosen = {name: list(compress(columns[name], halted)) for name in ("id", "fence", "error")}
+        stopped = yield Call("job_settle_stopped", {"actor": columns["actor"], **chosen})
+        rows = [*rows, *stopped]
+    return rows
+
+
+def _wake_signalled(settled: Sequence[Settlement], *, actor: str) -> Steps[None]:
+    """Wake what went to sleep although a signal had come; what the attempt took is used up."""
+    asleep = [s.claim for s in settled if s.outcome.move == "later"]
+    if asleep:
+        ids = [claim.id for claim in asleep]
+        yield Call("signal_use", {"id": ids, "fence": [claim.fence for claim in asleep]})
+        yield Call("job_settle_signalled", {"id": ids, "actor": actor})
+
+
 def _has_effects(settlement: Settlement) -> bool:
+    # What may take more than one statement must not be committed by its first.
     outcome = settlement.outcome
-    return bool(outcome.problem or outcome.usage or outcome.staged)
+    return bool(outcome.problem or outcome.usage or outcome.staged) or _soft(settlement)
 
 
 def _soft(settlement: Settlement) -> bool:
@@ -133,7 +155,7 @@ def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
     }
 
 
-def _halted_columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
+def _failure_columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
     columns = _columns(settlements)
     return {name: columns[name] for name in ("id", "fence", "error")}
 
@@ -141,7 +163,7 @@ def _halted_columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
 def _effects(settled: Sequence[Settlement]) -> Steps[None]:
     failed = [s for s in settled if s.outcome.problem is not None]
     if failed:
-        yield Call("failure_add", _halted_columns(failed))
+        yield Call("failure_add", _failure_columns(failed))
     if used := [s for s in settled if s.outcome.usage]:
         amounts = [(s.claim, name, value) for s in used for name, value in _usage(s)]
         yield Call(
@@ -192,11 +214,11 @@ def reconcile(*, worker_id: str, known: Mapping[str, int]) -> Steps[list[str]]:
     if not unknown:
         return []
     count = len(unknown)
-    rows = yield Call(
-        "job_settle",
+    ids = [job_id for job_id, _ in unknown]
+    rows = yield from _settle_rows(
         {
             "actor": worker_id,
-            "id": [job_id for job_id, _ in unknown],
+            "id": ids,
             "fence": [fence for _, fence in unknown],
             "move": ["release"] * count,
             "state": [JobState.RETRYING.value] * count,
@@ -204,7 +226,9 @@ def reconcile(*, worker_id: str, known: Mapping[str, int]) -> Steps[list[str]]:
             "detail": ["the claim's reply was lost"] * count,
             **{name: [None] * count for name in ("result", "error", "cause")},
         },
+        ids,
     )
+    yield from runs.after_ends(_touched(rows), actor=worker_id)
     return [row[0] for row in rows]
 
 
@@ -298,7 +322,7 @@ def signal(job_id: str, *, signal_id: str, data: bytes | None, actor: str | None
 
 
 def signals(claim: Claim) -> Steps[list[bytes | None]]:
-    """Take the signals that came since the last attempt took some."""
+    """Take the signals that no attempt has used: one that sleeps or ends uses what it took."""
     rows = yield Call("signal_take", {"id": claim.id, "fence": claim.fence})
     return [row[1] for row in sorted(rows)]
 

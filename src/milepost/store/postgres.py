@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from milepost.config import StoreUrl
-from milepost.errors import IllegalMove, Unavailable
+from milepost.errors import IllegalMove, Invalid, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
@@ -23,7 +23,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 REFUSED = ("MP001", "MP002")
 COLLIDED = ("40P01", "40001")
+EXISTS = "23505"
 TRIES = 8
+# Fan-in counts in a new statement what others have committed, whatever the server's default is.
+BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 CONNECT_SECONDS = 10
 CONNECTIONS = 16
 MISSING = "PostgreSQL needs an extra: pip install 'milepost[postgres]'"
@@ -62,7 +65,7 @@ class PsycopgDriver:
         def execute(call: Call) -> Rows:
             nonlocal begun
             if not begun and not call.alone:
-                connection.execute("BEGIN")
+                connection.execute(BEGIN)
                 begun = True
             cursor = connection.execute(
                 query(call.name, "postgres").format.encode(), call.parameters, prepare=True
@@ -160,6 +163,8 @@ def _translated(connection: "psycopg.Connection[Any]") -> Iterator[None]:
     except BaseException as error:
         if not connection.closed and connection.info.transaction_status:
             _roll_back(connection)
+        if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+            raise Invalid(f"PostgreSQL cannot store it: {error}") from error
         if isinstance(error, psycopg.Error):
             raise _meaning(error.sqlstate, error) from error
         raise
@@ -180,6 +185,10 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:
         return IllegalMove(str(error).split("\n", maxsplit=1)[0].removeprefix("milepost: "))
     if sqlstate in COLLIDED:
         return _Collision(str(error))
+    if sqlstate == EXISTS:
+        return IllegalMove(f"it exists: {error}")
+    if sqlstate is not None and sqlstate[:2] in ("22", "23"):
+        return Invalid(f"PostgreSQL cannot store it: {error}")
     # Connection, resource, operator intervention, system and read-only errors pass by themselves.
     if sqlstate is None or sqlstate[:2] in ("08", "53", "57", "58", "25"):
         return Unavailable(f"PostgreSQL cannot be used now: {error}")
@@ -215,7 +224,7 @@ class AsyncpgDriver:
         async def execute(call: Call) -> Rows:
             nonlocal transaction
             if transaction is None and not call.alone:
-                transaction = connection.transaction()
+                transaction = connection.transaction(isolation="read_committed")
                 await transaction.start()
             statement = query(call.name, "postgres")
             values = [call.parameters[name] for name in statement.parameters]

@@ -7,7 +7,9 @@ only what is pinned on the steps' rows, so it needs no user code.
 A transaction passes over the step counters at most once, in the order of their key, because the
 trigger that keeps them locks them: settling only ends jobs, publishing only creates them, and what
 a decision sets in motion (opening a gate, cancelling the rest) follows in transactions of its own
-or touches no counter.
+or touches no counter. (Only a batch with soft outcomes of a stopping run passes twice; the driver
+repeats it if that collides.) Nobody waits for a publication's row: publishers skip what others
+hold, look at the run once they hold it too, and withdraw instead when it is not live any more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,6 +42,7 @@ __all__ = [
     "cancel_rest",
     "create",
     "decide",
+    "expire",
     "forgotten",
     "get",
     "listing",
@@ -80,17 +83,14 @@ def create(
 
     A taken unique key answers with the live run's id, and stores nothing.
     """
-    if run.unique_key is not None:
-        rival = yield Call("run_live_by_key", msgspec.structs.asdict(run))
-        if rival:
-            return str(rival[0][0])
-    state = RunState.CREATED if hold else RunState.QUEUED
-    yield Call("run_create", {**msgspec.structs.asdict(run), "state": state.value})
+    if (rival := (yield from _create_run(run, hold=hold))) is not None:
+        return rival
+    first = min((step.number for step in plan), default=0)
     for step in plan:
         row = {
             **msgspec.structs.asdict(step),
             "run_id": run.id,
-            "opened": not step.gated,
+            "opened": not step.gated or step.number == first,
         }
         yield Call("step_create", row)
         yield Call("step_count_create", row)
@@ -100,12 +100,26 @@ def create(
     return run.id
 
 
+def _create_run(run: NewRun, *, hold: bool) -> Steps[str | None]:
+    """Store the run's row; answer with the live run that has its unique key instead, if any."""
+    state = RunState.CREATED if hold else RunState.QUEUED
+    row = {**msgspec.structs.asdict(run), "state": state.value}
+    for _ in range(births.UNIQUE_TRIES):
+        rival = (yield Call("run_live_by_key", row)) if run.unique_key is not None else []
+        if rival:
+            return str(rival[0][0])
+        if (yield Call("run_create", row)):
+            return None
+    raise LeaseLost(f"unique key {run.unique_key!r} changed hands too often; submit again")
+
+
 def add(run_id: str, jobs: Sequence[NewJob]) -> Steps[None]:
-    """Put more jobs into a run that is still being filled."""
+    """Put more jobs into a run that is still being filled, or raise and put none."""
+    # Counters before the run, as everywhere; what a sealed run refuses is rolled back.
+    yield from births.create(jobs)
     state, *_ = yield from _locked(run_id)
     if state != RunState.CREATED:
         raise Invalid(f"run {run_id} is {state}; jobs are added before it is submitted")
-    yield from births.create(jobs)
 
 
 def seal(run_id: str, *, actor: str | None) -> Steps[bool]:
@@ -209,17 +223,14 @@ def _onward(
     state: RunState, current: int, counted: Sequence[StepCount], coming_to: int | None
 ) -> Decision | None:
     work = [step for step in counted if step.role != "reduce"]
-    here = next((step for step in work if step.number == current), None)
-    if coming_to is not None and coming_to <= current:
+    reached = [step for step in work if step.number <= current]
+    if (coming_to is not None and coming_to <= current) or any(step.open for step in reached):
         return None
-    if here is not None and here.open:
-        return None
-    if here is not None and not here.bearable:
+    if not all(step.bearable for step in reached):
         return _failing(Cause.POLICY, busy=any(step.open for step in counted))
     later = [step for step in work if step.number > current]
-    if later and (coming_to is not None or any(step.open for step in later)):
-        return _advanced(state, later[0])
-    if later and state == RunState.RUNNING:
+    expected = coming_to is not None or any(step.open for step in later)
+    if later and (expected or state == RunState.RUNNING):
         return _advanced(state, later[0])
     if any(step.role == "reduce" for step in counted):
         return Decision("finalize", RunState.FINALIZING)
@@ -242,7 +253,7 @@ def _follow(
     elif decision.move == "finalize":
         [reducer] = [step for step in counted if step.role == "reduce"]
         yield from _create_reducer(run_id, reducer.number, actor=actor)
-    elif decision.move == "stop":
+    elif decision.move in ("stop", "fail", "cancel"):
         yield Call("publication_withdraw", {"run_id": run_id})
 
 
@@ -324,7 +335,8 @@ def publish_outputs(settled: Sequence[Settlement]) -> Steps[None]:
 def publish(*, actor: str, most: int, run_id: str | None = None) -> Steps[int]:
     """Turn up to `most` published outputs into jobs; answer with how many."""
     taken = yield Call("publication_take", {"run_id": run_id, "most": most})
-    slices = list(_slices(taken, most))
+    wanted = yield from _still_wanted(taken)
+    slices = list(_slices([row for row in taken if row[2] in wanted], most))
     if not slices:
         return 0
     columns = {
@@ -339,9 +351,27 @@ def publish(*, actor: str, most: int, run_id: str | None = None) -> Steps[int]:
     return sum(high - low for *_, low, high in slices)
 
 
+def _still_wanted(taken: Rows) -> Steps[set[str]]:
+    """Lock the runs of these publications; withdraw for those that take no more jobs."""
+    first: dict[str, int] = {}
+    for row in taken:
+        first[row[2]] = min(row[5] or 0, first.get(row[2], row[5] or 0))
+    run_ids = sorted(first)
+    steps_from = [first[run_id] for run_id in run_ids]
+    yield Call("step_count_lock", {"run_id": run_ids, "step": steps_from})
+    wanted: set[str] = set()
+    for run_id in run_ids:
+        state, *_ = yield from _locked(run_id)
+        if state in RUN.terminal or state == RunState.STOPPING:
+            yield Call("publication_withdraw", {"run_id": run_id})
+        else:
+            wanted.add(run_id)
+    return wanted
+
+
 def _slices(taken: Rows, most: int) -> Iterator[tuple[str, int, str, int, int]]:
     left = most
-    for producer_id, fence, run_id, total, published in taken:
+    for producer_id, fence, run_id, total, published, _ in taken:
         if left == 0:
             return
         high = min(total, published + left)
@@ -359,18 +389,29 @@ def sweep_staged(*, most: int) -> Steps[None]:
 
 def cancel(run_id: str, *, reason: str, actor: str | None) -> Steps[RunState]:
     """Cancel: at once when nothing is open, else stop first; answer with the state now."""
+    ended = Decision("cancel", RunState.CANCELLED)
+    return (yield from _halt(run_id, ended, reason=reason, actor=actor))
+
+
+def expire(*, actor: str, most: int) -> Steps[int]:
+    """Fail runs that missed their deadline, as `cancel` cancels; answer with how many."""
+    late = yield Call("run_late", {"most": most})
+    ended = Decision("fail", RunState.FAILED, cause=Cause.DEADLINE)
+    for run_id in sorted(row[0] for row in late):
+        yield from _halt(run_id, ended, reason="deadline", actor=actor)
+    return len(late)
+
+
+def _halt(run_id: str, ended: Decision, *, reason: str, actor: str | None) -> Steps[RunState]:
     state, version, *_ = yield from _locked(run_id)
     if state in RUN.terminal or state == RunState.STOPPING:
         return state
     counted = yield from steps(run_id)
     if any(step.open for step in counted):
-        stop = Decision("stop", RunState.STOPPING, ending=RunState.CANCELLED)
-        yield from _move(run_id, version, stop, actor=actor, detail=reason)
-        yield Call("publication_withdraw", {"run_id": run_id})
-        return RunState.STOPPING
-    ended = Decision("cancel", RunState.CANCELLED)
+        ended = Decision("stop", RunState.STOPPING, cause=ended.cause, ending=ended.state)
     yield from _move(run_id, version, ended, actor=actor, detail=reason)
-    return RunState.CANCELLED
+    yield Call("publication_withdraw", {"run_id": run_id})
+    return ended.state
 
 
 def cancel_rest(run_id: str, *, actor: str, most: int) -> Steps[int]:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -17,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from milepost.errors import IllegalMove, MilepostError, Unavailable
+from milepost.errors import IllegalMove, Invalid, MilepostError, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import Query, query
 from milepost.store.driver import Call, Rows, Steps, drive
@@ -26,6 +27,7 @@ __all__ = ["AsyncSqliteDriver", "SqliteDriver", "execute", "statements"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BUSY_SECONDS = 30
 MINIMUM = (3, 37, 0)
 THREADS = 16
@@ -85,7 +87,7 @@ class SqliteDriver:
         self._connection.execute("SAVEPOINT operation")
         try:
             result = drive(start(), self.rows)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asked
+        except BaseException as error:
             if not self._connection.in_transaction:
                 raise
             self._connection.execute("ROLLBACK TO operation")
@@ -183,10 +185,15 @@ def execute(connection: sqlite3.Connection, call: Call) -> Rows:
 
 
 def _bound(call: Call) -> dict[str, Any]:
-    return {
-        name: msgspec.json.encode(value).decode() if isinstance(value, list) else value
-        for name, value in call.parameters.items()
-    }
+    return {name: _spelled(value) for name, value in call.parameters.items()}
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, list):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, datetime):
+        return (value - EPOCH) // timedelta(microseconds=1)
+    return value
 
 
 def _execute_each(connection: sqlite3.Connection, statement: Query, call: Call) -> Rows:
@@ -252,4 +259,4 @@ def _meaning(error: sqlite3.IntegrityError) -> MilepostError:
     text = str(error)
     if "milepost:" in text:
         return IllegalMove(text.removeprefix("milepost: "))
-    return Unavailable(f"the SQLite store refused it: {text}")
+    return Invalid(f"SQLite cannot store it: {text}")

@@ -44,14 +44,17 @@ class NewWorker(msgspec.Struct, frozen=True, kw_only=True):
 
 def register(worker: NewWorker) -> Steps[None]:
     """Enter a worker, in STARTUP, with a lease."""
-    yield Call("worker_register", msgspec.structs.asdict(worker))
+    if not (yield Call("worker_register", msgspec.structs.asdict(worker))):
+        # It was entered before, and the reply was lost.
+        yield from renew(worker.id, lease_seconds=worker.lease_us / 1_000_000)
 
 
 def move(
     worker_id: str, name: str, *, source: WorkerState, slots: str | None = None
 ) -> Steps[WorkerState]:
     """Show a move on the worker's row, or raise `LeaseLost` when it was buried."""
-    [target] = WORKER.targets(name, source)
+    target = next(iter(WORKER.targets(name, source)), source)
+    WORKER.check(name, source, target)
     parameters = {"id": worker_id, "move": name, "state": target, "slots": slots}
     rows = yield Call("worker_move", parameters)
     if not rows:
@@ -85,9 +88,9 @@ def listing(*, most: int = 1_000) -> Steps[list[Worker]]:
 
 
 def _worker(columns: list[Any]) -> Worker:
-    *described, started_at, heartbeat_at, lease_until, seconds = columns
-    times = [instant(at) for at in (started_at, heartbeat_at, lease_until)]
-    return Worker(*described, *times, float(seconds))
+    columns[9:12] = [instant(at) for at in columns[9:12]]
+    columns[12] = float(columns[12])
+    return Worker(*columns)
 
 
 def hold_election(name: str, *, holder: str, lease_seconds: float) -> Steps[bool]:

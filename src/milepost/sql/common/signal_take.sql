@@ -1,5 +1,6 @@
--- The attempt that holds the lease takes what came since the last one did.
+-- The attempt that holds the lease takes what has come, and what an attempt that failed or was lost
+-- had taken before it.
 UPDATE signal SET taken_by = :fence
- WHERE job_id = :id AND taken_by IS NULL
+ WHERE job_id = :id AND (taken_by IS NULL OR taken_by <> :fence)
    AND EXISTS (SELECT 1 FROM job WHERE id = :id AND fence = :fence AND state = 'RUNNING')
 RETURNING {text:id}, data

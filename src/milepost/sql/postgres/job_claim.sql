@@ -35,11 +35,17 @@ UPDATE job
   FROM picked
  WHERE job.id = picked.id
 RETURNING job.*
+), new AS MATERIALIZED (
+  SELECT id FROM run
+   WHERE id IN (SELECT run_id FROM taken) AND state = 'QUEUED'
+   ORDER BY id
+     FOR NO KEY UPDATE
 ), begun AS (
 UPDATE run
    SET state = 'RUNNING', move = 'begin', version = version + 1, actor = :worker_id, detail = NULL,
        started_at = coalesce(started_at, {now})
- WHERE id IN (SELECT run_id FROM taken) AND state = 'QUEUED'
+  FROM new
+ WHERE run.id = new.id
 )
 SELECT id::text, kind, kind_version, fence, payload, codec, errors, losses,
        polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id::text, step,

@@ -3,11 +3,7 @@
 UPDATE job
    SET state = :state, move = :move, version = version + 1, worker_id = NULL, actor = :actor,
        detail = :detail,
-       due_at = CASE WHEN :delay_us IS NULL THEN NULL
-                     WHEN :move = 'later' AND EXISTS (SELECT 1 FROM signal
-                                                       WHERE job_id = job.id AND taken_by IS NULL)
-                     THEN {now}
-                     ELSE {now} + :delay_us END,
+       due_at = {now} + :delay_us,
        result = :result, error = coalesce(:error, error), cause = :cause,
        finished_at = CASE WHEN :delay_us IS NULL AND :state <> 'WAITING' THEN {now} END,
        errors = errors + (:move IN ('retry', 'fail')),

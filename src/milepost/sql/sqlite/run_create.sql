@@ -5,3 +5,4 @@ VALUES (:id, :kind, :kind_version, :state, 'create', :actor, :payload, :codec, :
         :priority, :tenant, :unique_key, :tags, :trace, :channel, :mode, :parent_id,
         :rerun_of, :resumes, :watermark_before,
         {now} + :deadline_us{micros}, {now} + :hold_us{micros}, {now})
+RETURNING id

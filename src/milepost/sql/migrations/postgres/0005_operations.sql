@@ -42,7 +42,7 @@ CREATE TABLE signal (
   data bytea,
   taken_by bigint                            -- the fence of the attempt that read it
 );
-CREATE INDEX signal_open ON signal (job_id) WHERE taken_by IS NULL;
+CREATE INDEX signal_job ON signal (job_id);
 
 CREATE INDEX job_spent ON job (id)
   WHERE errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
@@ -50,8 +50,7 @@ CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it. They are locked in the
 -- order of their key: settlers that took them as they came deadlocked.
-CREATE FUNCTION milepost_count_births() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-  SET search_path FROM CURRENT AS $$
+CREATE FUNCTION milepost_count_births() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM new_rows WHERE run_id IS NOT NULL) THEN
     RETURN NULL;
@@ -70,8 +69,9 @@ BEGIN
   RETURN NULL;
 END $$;
 
-CREATE FUNCTION milepost_count_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-  SET search_path FROM CURRENT AS $$
+-- What ended is what is final now less what was final before: a counter put right on a final row,
+-- which is no move, ends nothing.
+CREATE FUNCTION milepost_count_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM new_rows
                   WHERE run_id IS NOT NULL AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
@@ -91,16 +91,27 @@ BEGIN
          succeeded = c.succeeded + d.succeeded,
          failed = c.failed + d.failed,
          cancelled = c.cancelled + d.cancelled
-    FROM (SELECT n.run_id, n.step, coalesce(n.ordinal, 0) % s.slots AS slot, count(*) AS ended,
-                 count(*) FILTER (WHERE n.state = 'SUCCEEDED') AS succeeded,
-                 count(*) FILTER (WHERE n.state = 'FAILED') AS failed,
-                 count(*) FILTER (WHERE n.state = 'CANCELLED') AS cancelled
-            FROM new_rows n JOIN step s ON s.run_id = n.run_id AND s.number = n.step
-           WHERE n.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND n.move <> 'erase'
+    FROM (SELECT e.run_id, e.step, coalesce(e.ordinal, 0) % s.slots AS slot, sum(e.one) AS ended,
+                 coalesce(sum(e.one) FILTER (WHERE e.state = 'SUCCEEDED'), 0) AS succeeded,
+                 coalesce(sum(e.one) FILTER (WHERE e.state = 'FAILED'), 0) AS failed,
+                 coalesce(sum(e.one) FILTER (WHERE e.state = 'CANCELLED'), 0) AS cancelled
+            FROM (SELECT run_id, step, ordinal, state, 1 AS one FROM new_rows
+                   UNION ALL
+                  SELECT run_id, step, ordinal, state, -1 FROM old_rows) e
+            JOIN step s ON s.run_id = e.run_id AND s.number = e.step
+           WHERE e.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
            GROUP BY 1, 2, 3) d
-   WHERE c.run_id = d.run_id AND c.step = d.step AND c.slot = d.slot;
+   WHERE c.run_id = d.run_id AND c.step = d.step AND c.slot = d.slot AND d.ended <> 0;
   RETURN NULL;
 END $$;
+
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION milepost_count_births() SET search_path = %I, pg_temp',
+                 current_schema());
+  EXECUTE format('ALTER FUNCTION milepost_count_ends() SET search_path = %I, pg_temp',
+                 current_schema());
+END $do$;
 
 REVOKE EXECUTE ON FUNCTION milepost_count_births(), milepost_count_ends() FROM PUBLIC;
 
@@ -108,5 +119,5 @@ CREATE TRIGGER job_steps_birth AFTER INSERT ON job
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_count_births();
 CREATE TRIGGER job_steps_end AFTER UPDATE ON job
-  REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
+  REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_count_ends();

@@ -42,7 +42,7 @@ CREATE TABLE signal (
   data BLOB,
   taken_by INTEGER                           -- the fence of the attempt that read it
 ) STRICT;
-CREATE INDEX signal_open ON signal (job_id) WHERE taken_by IS NULL;
+CREATE INDEX signal_job ON signal (job_id);
 
 CREATE INDEX job_spent ON job (id)
   WHERE errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');

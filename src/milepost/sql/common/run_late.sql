@@ -1,0 +1,4 @@
+-- Runs that missed their deadline and are not stopping yet.
+SELECT {text:id} FROM run
+ WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at <= {now}
+ LIMIT :most

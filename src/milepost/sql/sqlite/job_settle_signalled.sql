@@ -1,0 +1,8 @@
+-- A signal that the attempt did not take wakes the job that it puts to sleep.
+UPDATE job
+   SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = 'wake', version = version + 1, actor = :actor, detail = 'signal', queued_seq = {now}
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state = 'WAITING'
+   AND EXISTS (SELECT 1 FROM signal WHERE signal.job_id = job.id)
+RETURNING id
