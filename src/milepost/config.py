@@ -1,13 +1,16 @@
-"""Where the store is, read once from arguments and the environment, then only passed."""
+"""Where the store is and how it is used: read once, then only passed."""
 
+import re
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from milepost.errors import Invalid
 
-__all__ = ["DEFAULT_URL", "StoreUrl", "store_url"]
+__all__ = ["DEFAULT_URL", "Settings", "StoreUrl", "store_url"]
 
 DEFAULT_URL = "sqlite:///milepost.db"
 _POSTGRES = ("postgresql", "postgres")
@@ -51,6 +54,95 @@ def _sqlite_path(url: str, parts: SplitResult) -> str:
 
 
 def store_url(url: str | None, environment: Mapping[str, str]) -> StoreUrl:
-    """Choose the store: the argument, MILEPOST_DATABASE_URL, DATABASE_URL, then ./milepost.db."""
+    """Choose the store.
+
+    The argument wins, then MILEPOST_DATABASE_URL, DATABASE_URL, milepost.toml, ./milepost.db.
+    """
     named = url or environment.get("MILEPOST_DATABASE_URL") or environment.get("DATABASE_URL")
-    return StoreUrl.parse(named or DEFAULT_URL)
+    filed = _from_file(Path("milepost.toml")).get("database_url")
+    return StoreUrl.parse(named or str(filed or DEFAULT_URL))
+
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "": 1}
+_SIZES = {"": 1, "b": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3, "kb": 1000, "mb": 1000**2}
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+
+
+def _measured(text: str, units: Mapping[str, float], what: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    if match is None or match.group(2).lower() not in units:
+        known = ", ".join(filter(None, units))
+        raise Invalid(f"{what}: {text!r} is not a number with one of the units {known}")
+    return float(match.group(1)) * units[match.group(2).lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set; each by MILEPOST_NAME, then milepost.toml. Durations are seconds."""
+
+    lease: float = 30.0
+    heartbeat: float = 10.0
+    sweep: float = 1.0
+    poll_min: float = 0.02
+    poll_max: float = 2.0
+    error_wait: float = 5.0
+    recovery: float = 5.0
+    grace: float = 30.0
+    concurrency: int = 100
+    threads: int = 16
+    keep_succeeded: float = 7 * 86_400.0
+    keep_failed: float = 30 * 86_400.0
+    max_payload: int = 1024**2
+
+    @classmethod
+    def load(
+        cls, environment: Mapping[str, str], file: Path | None = None, **given: object
+    ) -> "Settings":
+        """Read each setting: what was given, the environment, the file, the default."""
+        filed = _from_file(file if file is not None else Path("milepost.toml"))
+        chosen: dict[str, Any] = {}
+        for field in fields(cls):
+            variable = f"MILEPOST_{field.name.upper()}"
+            value = given.get(field.name)
+            if value is None:
+                value = environment.get(variable, filed.get(field.name))
+            if value is not None:
+                chosen[field.name] = _converted(field.name, field.type, value)
+        loaded = cls(**chosen)
+        loaded.check()
+        return loaded
+
+    def check(self) -> None:
+        """Refuse settings that would lose leases or never do anything."""
+        if self.heartbeat * 2 > self.lease:
+            raise Invalid(
+                f"heartbeat={self.heartbeat:g} s must be at most half of lease={self.lease:g} s, "
+                "or one late heartbeat loses every job"
+            )
+        for name in ("lease", "heartbeat", "sweep", "poll_min", "concurrency", "threads"):
+            if getattr(self, name) <= 0:
+                raise Invalid(f"{name} must be more than zero")
+
+
+def _converted(name: str, type_: object, value: object) -> float | int:
+    if name == "max_payload":
+        return int(_measured(str(value), _SIZES, name))
+    if type_ in (int, "int"):
+        try:
+            return int(str(value))
+        except ValueError as error:
+            raise Invalid(f"{name}: {value!r} is not a whole number") from error
+    return _measured(str(value), _UNITS, name)
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    if not path.is_file():
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path}: {error}") from error
+    known = {field.name for field in fields(Settings)} | {"database_url"}
+    if unknown := sorted(set(table) - known):
+        raise Invalid(f"{path}: no such setting: {', '.join(unknown)}")
+    return table

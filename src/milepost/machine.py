@@ -121,6 +121,19 @@ class Machine:
         """Name the moves that are legal from `source`."""
         return tuple(name for name in self.move_names if self.targets(name, source))
 
+    def path(self, source: str | None, target: str | None) -> list[tuple[str, str]]:
+        """Find the fewest moves from one state to another, as (move, from)s."""
+        trails: dict[str | None, list[tuple[str, str]]] = {source: []}
+        queue = [source]
+        while target not in trails and queue:
+            here = queue.pop(0)
+            for name in self.moves_from(here):
+                for there in self.targets(name, here):
+                    if there not in trails:
+                        trails[there] = [*trails[here], (name, here or BIRTH)]
+                        queue.append(there)
+        return trails.get(target, [])
+
     def _explain(self, move: str, source: str, target: str) -> str:
         if move not in self.move_names:
             return f"{self.name} has no move {move!r}; it has {', '.join(self.move_names)}"

@@ -18,16 +18,17 @@ def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
     """Store jobs; answer with their ids, or for a taken unique key with its live job's id."""
     ids: dict[str, str] = {}
     plain = [job for job in jobs if job.unique_key is None]
-    for template, group in groupby(plain, key=lambda job: job.template):
-        rows = list(group)
+    groups = [list(group) for _, group in groupby(plain, key=lambda job: job.template)]
+    for rows in groups:
         yield Call(
             "job_create",
             {
-                **msgspec.structs.asdict(template),
+                **msgspec.structs.asdict(rows[0].template),
                 "id": [job.id for job in rows],
                 "payload": [job.payload for job in rows],
                 "ordinal": [job.ordinal for job in rows],
             },
+            alone=len(groups) == 1 and len(plain) == len(jobs),
         )
     # In the order of their keys, so that two bulk submits cannot wait for each other.
     for job in sorted((job for job in jobs if job.unique_key is not None), key=_key):

@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests: the one in the development wheel, and any that is installed."""
+"""Real PostgreSQL servers for tests: the one in the development wheel, and any installed."""
 
 import os
 import shutil

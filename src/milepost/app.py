@@ -1,0 +1,515 @@
+"""App: what users hold. It wires the layers and knows nothing else."""
+
+import asyncio
+import inspect
+import os
+import signal
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+
+import msgspec
+
+from milepost.client import ACTOR, Client, JobHandle, Jobs, new_id, refuse_in_loop
+from milepost.codec import Codec, JsonCodec, limited
+from milepost.config import Settings, store_url
+from milepost.context import Context
+from milepost.declare import PRIORITIES, Arguments, Definition, Registry
+from milepost.errors import Invalid
+from milepost.lifecycle import JobState
+from milepost.maintain.chores import maintain
+from milepost.maintain.loop import Maintainer
+from milepost.outcome import micros
+from milepost.policy import Policy, RetryPolicy
+from milepost.records import NewJob, Template
+from milepost.records import Worker as WorkerRecord
+from milepost.store import births, jobs, workers
+from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
+from milepost.worker.loop import Worker
+
+__all__ = ["App", "Job"]
+
+P = ParamSpec("P")
+C = ParamSpec("C")
+R = TypeVar("R")
+V = TypeVar("V")
+
+Borrowed = BorrowedConnection | BorrowedAsyncConnection
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What one submission asks for beyond its declaration."""
+
+    queue: str | None = None
+    priority: int | None = None
+    start_in: float | None = None
+    start_at: datetime | None = None
+    deadline: float | None = None
+    start_within: float | None = None
+    unique: str | None = None
+    tags: Mapping[str, str] | None = None
+    hold: bool = False
+    channel: str | None = None
+    retries: int | None = None
+    timeout: float | None = None
+    poll_limit: int | None = None
+    poison_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.priority is not None and self.priority not in PRIORITIES:
+            raise Invalid(f"priority={self.priority} is not between 0 and 9")
+        if self.start_in is not None and self.start_at is not None:
+            raise Invalid("start_in and start_at exclude each other")
+        if self.start_at is not None and self.start_at.tzinfo is None:
+            raise Invalid("start_at needs a time zone: datetime(..., tzinfo=UTC)")
+        for name in ("start_in", "deadline", "start_within", "timeout", "retries"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise Invalid(f"{name}={value} cannot be negative")
+        if self.unique == "":
+            raise Invalid("unique='' is no key; leave it out instead")
+
+
+class Job(Generic[C, P, R]):
+    """A declared job: callable as the function it is, and submittable."""
+
+    def __init__(
+        self,
+        app: "App",
+        definition: Definition,
+        options: Options | None = None,
+        borrowed: Borrowed | None = None,
+    ) -> None:
+        self._app = app
+        self._options = options or Options()
+        self._borrowed = borrowed
+        self.definition = definition
+        self.__doc__ = definition.function.__doc__
+        self.__name__ = definition.name
+
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> Any:
+        """Call the function itself, here and now."""
+        return self.definition.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job kind {self.definition.name} version {self.definition.version}>"
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
+        _warn_if_in_loop(self.definition.name)
+        new = self._new([(args, kwargs)])
+        return self._handles(self._stored(new))[0]
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
+        new = self._new([(args, kwargs)])
+        return self._handles(await self._stored_async(new))[0]
+
+    def submit_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+        """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
+        new = self._new([_arguments(call) for call in calls])
+        return self._handles(self._stored(new))
+
+    async def submit_many_async(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+        """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
+        new = self._new([_arguments(call) for call in calls])
+        return self._handles(await self._stored_async(new))
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        start_in: float | None = None,
+        start_at: datetime | None = None,
+        deadline: float | None = None,
+        start_within: float | None = None,
+        unique: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        hold: bool | None = None,
+        channel: str | None = None,
+        retries: int | None = None,
+        timeout: float | None = None,
+        poll_limit: int | None = None,
+        poison_limit: int | None = None,
+    ) -> "Job[C, P, R]":
+        """Return a copy that submits with these options; what is left out stays as it was."""
+        given = {
+            "queue": queue,
+            "priority": priority,
+            "start_in": start_in,
+            "start_at": start_at,
+            "deadline": deadline,
+            "start_within": start_within,
+            "unique": unique,
+            "tags": tags,
+            "hold": hold,
+            "channel": channel,
+            "retries": retries,
+            "timeout": timeout,
+            "poll_limit": poll_limit,
+            "poison_limit": poison_limit,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        options = msgspec.structs.replace(self._options, **chosen)
+        return Job(self._app, self.definition, options, self._borrowed)
+
+    def within(self, connection: Any) -> "Job[C, P, R]":
+        """Return a copy that submits inside the caller's own transaction."""
+        return Job(self._app, self.definition, self._options, borrow(connection))
+
+    # How a submission is stored
+
+    def _stored(self, new: list[NewJob]) -> list[str]:
+        if not new:
+            return []
+        if self._borrowed is None:
+            return self._app.client.create(new)
+        if isinstance(self._borrowed, BorrowedAsyncConnection):
+            raise Invalid("this connection is asynchronous: await submit_async() instead")
+        self._same_database(self._borrowed)
+        return self._borrowed.run(births.create, new)
+
+    async def _stored_async(self, new: list[NewJob]) -> list[str]:
+        if not new:
+            return []
+        if self._borrowed is None:
+            return await self._app.client.create_async(new)
+        if isinstance(self._borrowed, BorrowedConnection):
+            raise Invalid("this connection is synchronous: call submit() instead")
+        self._same_database(self._borrowed)
+        return await self._borrowed.run(births.create, new)
+
+    def _same_database(self, borrowed: Borrowed) -> None:
+        if borrowed.dialect != self._app.client.url.dialect:
+            raise Invalid(
+                f"this connection speaks {borrowed.dialect} and the app's store is "
+                f"{self._app.client.url}: they must be the same database"
+            )
+
+    def _handles(self, ids: list[str]) -> list[JobHandle[R]]:
+        type_ = self.definition.arguments.result_type
+        return [JobHandle(self._app.client, job_id, type_=type_) for job_id in ids]
+
+    def _new(self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[NewJob]:
+        template = self._template()
+        return [
+            NewJob(new_id(), self._payload(*call), template, unique_key=self._options.unique)
+            for call in calls
+        ]
+
+    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        arguments = self.definition.arguments
+        data = self._app.client.codec.encode(arguments.bind(args, kwargs))
+        arguments.check(data)
+        most = self._app.settings.max_payload
+        return limited(data, most=most, what=f"the arguments of {self.definition.name}")
+
+    def _template(self) -> Template:
+        definition, options = self.definition, self._options
+        delay = None if options.start_in is None else micros(options.start_in)
+        later = bool(delay) or (
+            options.start_at is not None and options.start_at > datetime.now(UTC)
+        )
+        state = JobState.WAITING if later else JobState.QUEUED
+        return Template(
+            kind=definition.name,
+            kind_version=definition.version,
+            queue=options.queue or definition.queue,
+            priority=_chosen(options.priority, definition.priority),
+            state=JobState.CREATED.value if options.hold else state.value,
+            actor=ACTOR,
+            due_at=options.start_at,
+            delay_us=delay or None,
+            deadline_us=_micros(_chosen(options.deadline, definition.deadline)),
+            start_within_us=_micros(_chosen(options.start_within, definition.start_within)),
+            timeout_us=_micros(_chosen(options.timeout, definition.timeout)),
+            retries=_chosen(options.retries, definition.retries),
+            poll_limit=_chosen(options.poll_limit, definition.poll_limit),
+            poison_limit=_chosen(options.poison_limit, definition.poison_limit),
+            codec=self._app.client.codec.name,
+            tags=_tags(options.tags),
+            channel=options.channel,
+        )
+
+
+def _chosen(option: V | None, declared: V) -> V:
+    return declared if option is None else option
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else micros(seconds)
+
+
+def _tags(tags: Mapping[str, str] | None) -> str | None:
+    if tags is None:
+        return None
+    if not all(
+        isinstance(text, str) and "\0" not in text for pair in tags.items() for text in pair
+    ):
+        raise Invalid("tags are texts, and hold no NUL character")
+    return msgspec.json.encode(dict(tags)).decode()
+
+
+def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(call, Mapping):
+        return (), call
+    if isinstance(call, tuple | list):
+        return tuple(call), {}
+    raise Invalid(f"submit_many takes a tuple or a dict for each job, not {type(call).__name__}")
+
+
+_warned_in_loop: set[str] = set()
+
+
+def _warn_if_in_loop(name: str) -> None:
+    """Warn once that a synchronous submit blocks the event loop."""
+    if name in _warned_in_loop:
+        return
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        _warned_in_loop.add(name)
+        warnings.warn(
+            f"{name}.submit() blocks the running event loop; await {name}.submit_async() instead",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+class Workers:
+    """Looks workers up."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def list(self, *, limit: int = 100) -> Sequence[WorkerRecord]:
+        """Return the workers, newest first."""
+        return self._client.run(workers.listing, most=limit)
+
+    async def list_async(self, *, limit: int = 100) -> Sequence[WorkerRecord]:
+        """Return the workers, newest first."""
+        return await self._client.run_async(workers.listing, most=limit)
+
+
+class App:
+    """Declares jobs, submits them, runs them."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        retry_on: tuple[type[BaseException], ...] = (Exception,),
+        fail_on: tuple[type[BaseException], ...] = (),
+        codec: Codec | None = None,
+        migrate: bool = False,
+        **settings: Any,
+    ) -> None:
+        """Take a store's address (or find it in the environment) and settings by name."""
+        self.settings = Settings.load(os.environ, **settings)
+        self.client = Client(
+            store_url(url, os.environ),
+            codec=codec or JsonCodec(),
+            settings=self.settings,
+            migrate_older=migrate,
+        )
+        self.registry = Registry()
+        self.jobs = Jobs(self.client, self._result_type)
+        self.workers = Workers(self.client)
+        self._retry_on = retry_on
+        self._fail_on = fail_on
+
+    def _result_type(self, name: str, version: int) -> Any:
+        definition = self.registry.find(name, version)
+        return Any if definition is None else definition.arguments.result_type
+
+    # Declaring
+
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> Job[Concatenate[Context, P], P, R]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> Job[Concatenate[Context, P], P, R]: ...
+    @overload
+    def job(self, function: Callable[P, Awaitable[R]], /) -> Job[P, P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Job[P, P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        retries: int = 3,
+        retry_delay: float = 1.0,
+        backoff: str = "fixed",
+        max_delay: float = 3600,
+        jitter: bool = False,
+        retry_on: tuple[type[BaseException], ...] | None = None,
+        fail_on: tuple[type[BaseException], ...] = (),
+        timeout: float | None = 3600,
+        deadline: float | None = None,
+        start_within: float | None = None,
+        poll_limit: int = 1000,
+        poison_limit: int = 3,
+        version: int = 1,
+    ) -> "Declare": ...
+    def job(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
+        """Declare a job: `@app.job` or `@app.job(retries=5, …)`."""
+        declare = Declare(self, **declared)
+        return declare if function is None else declare(function)
+
+    # Running
+
+    def drain(self, timeout: float = 0) -> int:
+        """Run what is due, here, with the real worker; return how many jobs were run.
+
+        With `timeout` it goes on for up to that many seconds with retries, wake-ups and gates that
+        come due meanwhile; it returns when nothing is open or the time is over.
+        """
+        refuse_in_loop("drain")
+        return asyncio.run(self._drain_and_close(timeout))
+
+    async def _drain_and_close(self, timeout: float) -> int:  # noqa: ASYNC109 - the caller's limit
+        try:
+            return await self.drain_async(timeout)
+        finally:
+            await self.client.close_async()
+
+    async def drain_async(self, timeout: float = 0) -> int:  # noqa: ASYNC109 - the caller's limit
+        """Run what is due, here, with the real worker; return how many jobs were run."""
+        worker = await self._worker(None, None)
+        return await worker.run_until_idle(timeout)
+
+    def run_worker(
+        self, queues: Sequence[str] | None = None, concurrency: int | None = None
+    ) -> None:
+        """Be a worker until SIGTERM or SIGINT; a second one gives back what runs at once."""
+        refuse_in_loop("run_worker")
+        runner = asyncio.Runner(loop_factory=_loop_factory())
+        with runner:
+            runner.run(self._run_and_close(queues, concurrency))
+
+    async def _run_and_close(self, queues: Sequence[str] | None, concurrency: int | None) -> None:
+        try:
+            await self.run_worker_async(queues, concurrency)
+        finally:
+            await self.client.close_async()
+
+    async def run_worker_async(
+        self, queues: Sequence[str] | None = None, concurrency: int | None = None
+    ) -> None:
+        """Be a worker until SIGTERM or SIGINT, or until the task is cancelled."""
+        worker = await self._worker(queues, concurrency)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, worker.drain)
+        await worker.run()
+
+    async def _worker(self, queues: Sequence[str] | None, concurrency: int | None) -> Worker:
+        driver = await self.client.async_driver()
+        settings = self.settings
+        if concurrency is not None:
+            settings = Settings.load({}, **{**_as_dict(settings), "concurrency": concurrency})
+        return Worker(
+            self.client.url,
+            driver,
+            self.registry,
+            self.client.codec,
+            settings,
+            maintain=Maintainer(driver, sweep=settings.sweep),
+            queues=queues,
+        )
+
+    def maintain_once(self) -> int:
+        """Do one pass of maintenance; return how much there was to do."""
+        refuse_in_loop("maintain_once")
+        return asyncio.run(self._maintain_and_close())
+
+    async def _maintain_and_close(self) -> int:
+        try:
+            return await self.maintain_once_async()
+        finally:
+            await self.client.close_async()
+
+    async def maintain_once_async(self) -> int:
+        """Do one pass of maintenance; return how much there was to do."""
+        return (await maintain(await self.client.async_driver())).total
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Count jobs by queue and state."""
+        return self.client.run(jobs.counts)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self.client.close()
+
+
+class Declare:
+    """Turns functions into jobs of an app."""
+
+    def __init__(self, app: App, **declared: Any) -> None:
+        self._app = app
+        self._declared = declared
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> Job[Concatenate[Context, P], P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> Job[Concatenate[Context, P], P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Job[P, P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Job[P, P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Declare the function."""
+        definition = _definition(self._app, function, dict(self._declared))
+        self._app.registry.add(definition)
+        return Job(self._app, definition)
+
+
+def _definition(app: App, function: Callable[..., Any], declared: dict[str, Any]) -> Definition:
+    if isinstance(function, Job):
+        raise Invalid(f"{function!r} is a job already")
+    name = declared.pop("name", None) or function.__name__
+    retry = RetryPolicy(
+        delay=declared.pop("retry_delay", 1.0),
+        backoff=declared.pop("backoff", "fixed"),
+        max_delay=declared.pop("max_delay", 3600.0),
+        jitter=declared.pop("jitter", False),
+    )
+    policy = Policy(
+        retry=retry,
+        retry_on=declared.pop("retry_on", None) or app._retry_on,  # noqa: SLF001 - same module
+        fail_on=(*app._fail_on, *declared.pop("fail_on", ())),  # noqa: SLF001 - same module
+    )
+    return Definition(
+        name=name,
+        function=function,
+        arguments=Arguments(function, name),
+        is_async=inspect.iscoroutinefunction(function),
+        policy=policy,
+        **declared,
+    )
+
+
+def _as_dict(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__slots__}
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return cast("Callable[[], asyncio.AbstractEventLoop]", uvloop.new_event_loop)

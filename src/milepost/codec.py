@@ -1,0 +1,102 @@
+"""How values become bytes. The store keeps the bytes and the codec's name, and looks no further."""
+
+import math
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Protocol
+
+import msgspec
+
+from milepost.errors import Invalid
+
+__all__ = ["Codec", "JsonCodec", "limited"]
+
+
+class Codec(Protocol):
+    """Turns values into bytes and back; an encrypting one makes the engine blind to content."""
+
+    name: str
+
+    def encode(self, value: Any) -> bytes:
+        """Encode, or raise `Invalid` saying what cannot be stored."""
+        ...
+
+    def decode(self, data: bytes, type_: Any = Any) -> Any:
+        """Decode as the type that an annotation asks for, or raise `Invalid`."""
+        ...
+
+
+class JsonCodec:
+    """JSON by msgspec: what comes back is what went in, or it is refused at the door."""
+
+    name = "json"
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
+
+    def encode(self, value: Any) -> bytes:
+        """Encode, or raise `Invalid` saying what cannot be stored."""
+        try:
+            data = self._encoder.encode(value)
+        except RecursionError as error:
+            raise Invalid("the value is nested too deeply, or contains itself") from error
+        except UnicodeEncodeError as error:
+            raise Invalid("a text holds a lone surrogate, which no database stores") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise Invalid(f"the value cannot be stored: {error}") from error
+        # JSON has no NaN; msgspec writes null for it, and null alone does not say what it was.
+        if b"null" in data:
+            _refuse_nan(value)
+        return data
+
+    def decode(self, data: bytes, type_: Any = Any) -> Any:
+        """Decode as the type that an annotation asks for, or raise `Invalid`."""
+        try:
+            return msgspec.json.decode(data, type=type_, dec_hook=from_builtin)
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            raise Invalid(f"the stored value does not fit: {error}") from error
+
+
+def limited(data: bytes, *, most: int, what: str) -> bytes:
+    """Refuse what is too large for a job to carry."""
+    if len(data) > most:
+        raise Invalid(
+            f"{what} is {len(data):,} bytes and the limit is {most:,}: put it into a file or a "
+            "bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD"
+        )
+    return data
+
+
+def _to_builtin(value: Any) -> Any:
+    if isinstance(value, PurePath):
+        return str(value)
+    dump = getattr(value, "model_dump", None)  # pydantic, which is not a dependency
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not a type that JSON can carry")
+
+
+def from_builtin(type_: Any, value: Any) -> Any:
+    """Build what msgspec does not know itself: paths and pydantic models."""
+    if isinstance(type_, type) and issubclass(type_, PurePath):
+        return type_(value)
+    validate = getattr(type_, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    raise TypeError(f"{type_} cannot be built from JSON")
+
+
+def _refuse_nan(value: Any) -> None:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise Invalid(f"{item} has no place in JSON; pass None or a text instead")
+        elif isinstance(item, Mapping):
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple | set | frozenset):
+            stack.extend(item)
+        elif hasattr(item, "__struct_fields__") or hasattr(item, "__dataclass_fields__"):
+            names = getattr(item, "__struct_fields__", None) or item.__dataclass_fields__
+            stack.extend(getattr(item, name) for name in names)

@@ -1,0 +1,205 @@
+"""What a team declares: kinds of jobs, their arguments and their policies."""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from milepost.codec import from_builtin
+from milepost.context import Context
+from milepost.errors import Invalid
+from milepost.policy import Policy
+
+__all__ = ["Arguments", "Definition", "Registry"]
+
+PRIORITIES = range(10)
+
+
+class Arguments:
+    """A handler's parameters as a type: checked when a job is submitted, decoded when it runs."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._name = name
+        self._signature, self.wants_context = _own_parameters(function)
+        hints = _hints(function)
+        self.result_type = hints.get("return", Any)
+        self._struct = _struct_of(self._signature, hints, name)
+        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=from_builtin)
+        self._starred = _names_of(self._signature, inspect.Parameter.VAR_POSITIONAL)
+        self._keywords = _names_of(self._signature, inspect.Parameter.VAR_KEYWORD)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Name every argument, or raise `Invalid` as Python itself would complain."""
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise Invalid(f"{self._name}{self._signature}: {error}") from error
+
+    def check(self, payload: bytes) -> None:
+        """Raise `Invalid` unless the encoded arguments fit the annotations."""
+        try:
+            self._decoder.decode(payload)
+        except (msgspec.ValidationError, ValueError, TypeError) as error:
+            raise Invalid(f"{self._name}{self._signature}: {error}") from error
+
+    def call(self, function: Callable[..., Any], payload: bytes | None, *head: Any) -> Any:
+        """Call the handler with the arguments that were stored."""
+        try:
+            given = self._decoder.decode(payload or b"{}")
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            raise Invalid(f"the stored arguments do not fit {self._name}: {error}") from error
+        positional, named = self._spread(given)
+        return function(*head, *positional, **named)
+
+    def _spread(self, given: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for parameter in self._signature.parameters.values():
+            value = getattr(given, parameter.name)
+            if value is msgspec.UNSET:
+                continue
+            if parameter.name in self._starred:
+                positional.extend(value)
+            elif parameter.name in self._keywords:
+                named.update(value)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                named[parameter.name] = value
+            else:
+                positional.append(value)
+        return positional, named
+
+
+def _own_parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    hints = _hints(function)
+    wants = bool(parameters) and _is_context(parameters[0], hints)
+    return signature.replace(parameters=parameters[1:] if wants else parameters), wants
+
+
+def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
+    hint = hints.get(parameter.name)
+    return hint is Context or (hint is None and parameter.name == "ctx")
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError):
+        return {}  # a name that exists for type checkers only: nothing can be checked then
+
+
+def _names_of(signature: inspect.Signature, kind: object) -> set[str]:
+    return {name for name, parameter in signature.parameters.items() if parameter.kind is kind}
+
+
+def _struct_of(
+    signature: inspect.Signature, hints: Mapping[str, Any], name: str
+) -> type[msgspec.Struct]:
+    fields = [_field(parameter, hints) for parameter in signature.parameters.values()]
+    try:
+        return msgspec.defstruct(
+            f"{name.replace('-', '_').replace('.', '_')}_arguments",
+            fields,
+            kw_only=True,
+            forbid_unknown_fields=True,
+        )
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"job {name!r}: its annotations cannot be checked: {error}") from error
+
+
+def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    hint = hints.get(parameter.name, Any)
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return (parameter.name, tuple.__class_getitem__((hint, ...)), ())
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        keyed = dict.__class_getitem__((str, hint))
+        return (parameter.name, keyed, msgspec.field(default_factory=dict))
+    if parameter.default is not inspect.Parameter.empty:
+        # Left out: the handler's own default applies when it runs.
+        return (parameter.name, hint | msgspec.UnsetType if _unites(hint) else Any, msgspec.UNSET)
+    return (parameter.name, hint)
+
+
+def _unites(hint: Any) -> bool:
+    try:
+        _ = hint | msgspec.UnsetType
+    except TypeError:
+        return False
+    return hint is not Any
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of one kind of job."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: Arguments
+    is_async: bool
+    version: int = 1
+    queue: str = "default"
+    priority: int = 0
+    retries: int = 3
+    timeout: float | None = 3600.0
+    deadline: float | None = None
+    start_within: float | None = None
+    poll_limit: int = 1000
+    poison_limit: int = 3
+    policy: Policy = Policy()
+
+    def __post_init__(self) -> None:
+        """Refuse a declaration that cannot be meant, when it is declared."""
+        if self.priority not in PRIORITIES:
+            raise Invalid(f"job {self.name!r}: priority={self.priority} is not between 0 and 9")
+        if self.retries < 0 or self.poll_limit < 0 or self.poison_limit < 1 or self.version < 1:
+            raise Invalid(f"job {self.name!r}: limits cannot be negative")
+        for name in ("timeout", "deadline", "start_within"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise Invalid(f"job {self.name!r}: {name}={value} must be more than zero")
+
+    @property
+    def word(self) -> str:
+        """Name the kind and its version, as a worker tells the store what it knows."""
+        return f"{self.name} {self.version}"
+
+
+class Registry:
+    """Every definition that this program has."""
+
+    def __init__(self) -> None:
+        self._by_word: dict[str, Definition] = {}
+        self._newest: dict[str, Definition] = {}
+
+    def add(self, definition: Definition) -> None:
+        """Enter a definition; versions may stand side by side, names and versions not."""
+        if definition.word in self._by_word:
+            raise Invalid(
+                f"job {definition.name!r} version {definition.version} is declared twice; "
+                "give one of them a name= or a version= of its own"
+            )
+        self._by_word[definition.word] = definition
+        newest = self._newest.get(definition.name)
+        if newest is None or definition.version > newest.version:
+            self._newest[definition.name] = definition
+
+    def find(self, name: str, version: int) -> Definition | None:
+        """Return that version of that kind, if it is declared here."""
+        return self._by_word.get(f"{name} {version}")
+
+    def newest(self, name: str) -> Definition:
+        """Return the highest version of a kind, or raise `Invalid` naming what there is."""
+        if name not in self._newest:
+            known = ", ".join(sorted(self._newest)) or "none"
+            raise Invalid(f"no job is called {name!r}; declared here: {known}")
+        return self._newest[name]
+
+    @property
+    def words(self) -> list[str]:
+        """Name everything declared, for the store."""
+        return sorted(self._by_word)
+
+    def __iter__(self) -> Iterator[Definition]:
+        return iter(self._by_word.values())

@@ -1,0 +1,1 @@
+"""Maintenance: the clock's only voice. Every chore is compare-and-set, bounded, and repeatable."""

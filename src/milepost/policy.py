@@ -1,0 +1,157 @@
+"""What an error means for a job: pure decisions over data."""
+
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from milepost import outcome
+from milepost.errors import Invalid
+from milepost.lifecycle import Cause
+from milepost.outcome import Outcome, Problem
+from milepost.records import Claim
+
+__all__ = [
+    "Cancelled",
+    "Fail",
+    "Later",
+    "Policy",
+    "RetryPolicy",
+    "after_error",
+    "after_later",
+    "problem_of",
+]
+
+MESSAGE_LIMIT = 4_000
+BACKOFFS = ("fixed", "exponential")
+
+
+class Fail(Exception):  # noqa: N818 - a handler says it in one word
+    """Raised by a handler: FAILED at once, no retry."""
+
+    def __init__(self, message: str = "", *, code: str = "invalid_input") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Later(BaseException):
+    """Raised or returned by a handler: WAITING, nothing spent.
+
+    A BaseException, so that a handler's own `except Exception` does not swallow it.
+    """
+
+    def __init__(self, seconds: float | None = 60, *, detail: str | None = None) -> None:
+        if seconds is not None and seconds < 0:
+            raise Invalid(f"Later({seconds}): the delay cannot be negative")
+        super().__init__(seconds)
+        self.seconds = seconds
+        self.detail = detail
+
+
+class Cancelled(BaseException):
+    """Raised where a handler notices that it was asked to stop."""
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """When an attempt that failed is followed by another (H-24)."""
+
+    delay: float = 1.0
+    backoff: str = "fixed"
+    max_delay: float = 3600.0
+    jitter: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.backoff not in BACKOFFS:
+            raise Invalid(f"backoff={self.backoff!r}: expected one of {', '.join(BACKOFFS)}")
+        if self.delay < 0 or self.max_delay < 0:
+            raise Invalid("retry delays cannot be negative")
+
+    def delay_after(
+        self,
+        attempt: int,
+        *,
+        floor: float | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> float:
+        """Return the seconds to wait after the attempt of that number failed."""
+        grown = self.delay if self.backoff == "fixed" else self._doubled(attempt)
+        bounded = min(grown, self.max_delay)
+        spread = bounded * chance() if self.jitter else bounded
+        return max(spread, floor or 0.0)
+
+    def _doubled(self, attempt: int) -> float:
+        # Past the cap the power would only grow into an overflow.
+        return self.delay * 2.0 ** min(attempt - 1, 64)
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Everything that decides what becomes of an attempt."""
+
+    retry: RetryPolicy = RetryPolicy()
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    fail_on: tuple[type[BaseException], ...] = ()
+
+
+# D's named causes, by the exceptions that Python and its libraries raise for them.
+_CODES: tuple[tuple[type[BaseException], str], ...] = (
+    (TimeoutError, "timeout"),
+    (ConnectionError, "dependency_unavailable"),
+    (InterruptedError, "transient"),
+    (BlockingIOError, "overload"),
+    (MemoryError, "limits"),
+    (msgspec.ValidationError, "validation"),
+    (Invalid, "validation"),
+    (ImportError, "configuration"),
+    (NotImplementedError, "configuration"),
+    (OSError, "transient"),
+)
+
+
+def problem_of(error: BaseException, policy: Policy, *, attempt: int) -> Problem:
+    """Record an error: its class, its code, what it says (H-105, H-115)."""
+    retry_after = getattr(error, "retry_after", None)
+    floor = float(retry_after) if isinstance(retry_after, int | float) else None
+    text = str(error)
+    return Problem(
+        type=type(error).__qualname__,
+        message=text if len(text) <= MESSAGE_LIMIT else text[:MESSAGE_LIMIT] + "…",
+        kind=_kind(error, policy, throttled=floor is not None),
+        code=_code(error),
+        attempt=attempt,
+        retry_after=floor,
+    )
+
+
+def _kind(error: BaseException, policy: Policy, *, throttled: bool) -> str:
+    if isinstance(error, (Fail, *policy.fail_on)):
+        return "permanent"
+    if not isinstance(error, policy.retry_on):
+        return "permanent"
+    return "throttled" if throttled else "retryable"
+
+
+def _code(error: BaseException) -> str:
+    named = getattr(error, "code", None)
+    if isinstance(named, str):
+        return named
+    return next((code for kind, code in _CODES if isinstance(error, kind)), "error")
+
+
+def after_error(claim: Claim, problem: Problem, policy: RetryPolicy) -> Outcome:
+    """Decide what a failed attempt comes to: another one, or the end."""
+    if problem.kind == "permanent":
+        return outcome.failed(problem)
+    if claim.errors + claim.losses + 1 > claim.retries:
+        return outcome.failed(problem, cause=Cause.ATTEMPTS_EXHAUSTED)
+    delay = policy.delay_after(claim.attempt, floor=problem.retry_after)
+    return outcome.retry(problem, after=delay)
+
+
+def after_later(claim: Claim, wish: Later) -> Outcome:
+    """Let a job sleep, within its limit (H-23)."""
+    if claim.polls + 1 > claim.poll_limit:
+        message = f"it asked to be run later {claim.poll_limit} times, which is its poll limit"
+        problem = Problem(type="PollLimit", message=message, kind="permanent", code="poll_limit")
+        return outcome.failed(problem, cause=Cause.POLL_LIMIT)
+    return outcome.later(wish.seconds, detail=wish.detail)

@@ -1,0 +1,95 @@
+"""Runs one claim and says what came of it. Knows nothing of the store."""
+
+import asyncio
+import traceback
+from typing import Any
+
+import msgspec
+
+from milepost import outcome, policy
+from milepost.codec import Codec, limited
+from milepost.context import Context, running
+from milepost.declare import Definition
+from milepost.errors import Invalid
+from milepost.outcome import Outcome, Problem
+from milepost.policy import Cancelled, Later
+from milepost.records import Claim
+
+__all__ = ["Executor", "TimedOut"]
+
+TRACEBACK_LIMIT = 8_000
+
+HANDLED = (Exception, Later, Cancelled, SystemExit)
+"""What a handler may raise. A handler that calls sys.exit() fails its job, not its worker."""
+
+
+class TimedOut(TimeoutError):  # noqa: N818 - what the history shows
+    """An attempt ran longer than its timeout."""
+
+
+class Executor:
+    """Turns a claim into an outcome by calling its handler."""
+
+    def __init__(self, codec: Codec, *, max_result: int) -> None:
+        self._codec = codec
+        self._max_result = max_result
+
+    def run(self, definition: Definition, context: Context) -> Outcome:
+        """Call a plain handler."""
+        token = running.set(context)
+        try:
+            return self._succeeded(context, self._called(definition, context))
+        except HANDLED as error:
+            return self.judged(definition, context, error)
+        finally:
+            running.reset(token)
+
+    async def run_async(self, definition: Definition, context: Context) -> Outcome:
+        """Await an asynchronous handler."""
+        token = running.set(context)
+        try:
+            return self._succeeded(context, await self._called(definition, context))
+        except HANDLED as error:
+            return self.judged(definition, context, error)
+        finally:
+            running.reset(token)
+
+    def _called(self, definition: Definition, context: Context) -> Any:
+        head = (context,) if definition.arguments.wants_context else ()
+        return definition.arguments.call(definition.function, context.claim.payload, *head)
+
+    def _succeeded(self, context: Context, value: Any) -> Outcome:
+        if isinstance(value, Later):
+            return policy.after_later(context.claim, value)
+        data = None if value is None else self._codec.encode(value)
+        if data is not None:
+            limited(data, most=self._max_result, what=f"the result of job {context.id}")
+        return outcome.succeeded(data, usage=context.usage or None)
+
+    def judged(self, definition: Definition, context: Context, error: BaseException) -> Outcome:
+        """Decide what an error comes to."""
+        claim = context.claim
+        if isinstance(error, Later):
+            return policy.after_later(claim, error)
+        if isinstance(error, Cancelled | asyncio.CancelledError):
+            return outcome.cancelled(context.reason)
+        problem = policy.problem_of(error, definition.policy, attempt=claim.attempt)
+        problem = _with_traceback(problem, error)
+        if isinstance(error, Invalid):  # arguments or a result that no attempt will change
+            return outcome.failed(_permanent(problem))
+        return policy.after_error(claim, problem, definition.policy.retry)
+
+
+def _with_traceback(problem: Problem, error: BaseException) -> Problem:
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    text = "".join(lines)
+    return msgspec.structs.replace(problem, traceback=text[-TRACEBACK_LIMIT:])
+
+
+def _permanent(problem: Problem) -> Problem:
+    return msgspec.structs.replace(problem, kind="permanent")
+
+
+def unknown_kind(claim: Claim) -> Outcome:
+    """Give back a job whose definition vanished between the claim and now."""
+    return outcome.released(f"no definition of {claim.kind} version {claim.kind_version} here")

@@ -1,0 +1,65 @@
+"""Where a claimer looks: the queues, and for each priority a floor below which nothing was left.
+
+Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked again.
+The bottom is looked at once a second, and when a look from the floor finds nothing, as long as that
+takes no more than a twentieth of the time.
+"""
+
+from collections.abc import Iterable
+
+from milepost.records import Claim
+from milepost.store.jobs import Line, lines
+
+__all__ = ["Floors"]
+
+RESCAN_SECONDS = 1.0
+BUDGET = 0.05
+
+
+class Floors:
+    """Remembers, for one claimer, where each (queue, priority) begins."""
+
+    def __init__(self) -> None:
+        self._queues: list[str] = []
+        self._floors: dict[tuple[str, int], int] = {}
+        self._due = 0.0
+        self._allowed = 0.0
+        self.whole = False
+
+    def know(self, queues: Iterable[str]) -> None:
+        """Learn which queues there are; the one served first moves on, so that none starves."""
+        known = list(queues)
+        if known:
+            known = [*known[1:], known[0]]
+        self._queues = known
+
+    def due(self, now: float) -> bool:
+        """Tell whether it is time to look at the bottom."""
+        return now >= self._due or not self._floors
+
+    def rescan(self, now: float) -> bool:
+        """Ask for a look at the bottom; False while that would take too much time."""
+        if now < self._allowed:
+            return False
+        self._due = now
+        return True
+
+    def line(self, now: float) -> list[Line]:
+        """Say where to look now."""
+        self.whole = self.due(now)
+        if self.whole:
+            self._due = now + RESCAN_SECONDS
+            return lines(self._queues)
+        ordered = sorted(self._floors.items(), key=lambda item: -item[0][1])
+        return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
+
+    def saw(self, claims: list[Claim], *, began: float, ended: float) -> None:
+        """Learn from what a look found, and from how long it took."""
+        if self.whole:
+            self._floors.clear()
+            self._allowed = ended + min(RESCAN_SECONDS, (ended - began) / BUDGET)
+        lowest: dict[tuple[str, int], int] = {}
+        for claim in claims:
+            place = (claim.queue, claim.priority)
+            lowest[place] = min(lowest.get(place, claim.queued_seq), claim.queued_seq)
+        self._floors.update(lowest)

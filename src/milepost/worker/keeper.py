@@ -1,0 +1,81 @@
+"""Keeps the worker's lease, from a thread and a connection of its own.
+
+A handler that blocks the event loop keeps its jobs while the process lives. C code that holds the
+interpreter's lock for longer than the lease can still starve this thread.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from milepost.errors import LeaseLost, MilepostError
+from milepost.store import workers
+from milepost.store.driver import Driver
+
+__all__ = ["Keeper"]
+
+MARGIN = 0.2
+"""The share of the lease before whose end the worker starts nothing more."""
+
+
+class Keeper:
+    """Renews one worker's lease until it is stopped or the lease is lost."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        worker_id: str,
+        *,
+        lease: float,
+        heartbeat: float,
+        slots: Callable[[], str | None],
+        lost: Callable[[], object],
+    ) -> None:
+        self._driver = driver
+        self._worker_id = worker_id
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._slots = slots
+        self._on_lost = lost
+        self._stop = threading.Event()
+        self._until = time.monotonic() + lease
+        self.lost = False
+        self._thread = threading.Thread(
+            target=self._keep, name=f"milepost-keeper-{worker_id[-6:]}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End, and wait for the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._driver.close()
+
+    @property
+    def may_start(self) -> bool:
+        """Whether an effect may begin: by this process's own view of the lease (F4)."""
+        return not self.lost and time.monotonic() < self._until - self._lease * MARGIN
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._heartbeat):
+            self._renew()
+            if self.lost:
+                self._on_lost()
+                return
+
+    def _renew(self) -> None:
+        asked = time.monotonic()
+        try:
+            self._driver.run(
+                workers.renew, self._worker_id, lease_seconds=self._lease, slots=self._slots()
+            )
+        except LeaseLost:
+            self.lost = True
+        except MilepostError:
+            return  # the store is away: the lease runs on, and is tried again
+        else:
+            self._until = asked + self._lease

@@ -1,0 +1,399 @@
+"""The worker: claims what fits, starts it, settles what came of it, keeps its lease (spec E)."""
+
+import asyncio
+import os
+import platform
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import msgspec
+import structlog
+
+from milepost.clock import Clock, SystemClock
+from milepost.codec import Codec
+from milepost.config import Settings, StoreUrl
+from milepost.context import Context
+from milepost.declare import Registry
+from milepost.errors import LeaseLost, MilepostError
+from milepost.lifecycle import WORKER, WorkerState
+from milepost.outcome import Outcome, micros
+from milepost.records import Claim, Settlement
+from milepost.store import jobs, workers
+from milepost.store.connect import open_driver
+from milepost.store.driver import AsyncDriver, Call, Steps
+from milepost.worker.execute import Executor, unknown_kind
+from milepost.worker.floors import Floors
+from milepost.worker.keeper import Keeper
+from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
+from milepost.worker.settler import Settler
+from milepost.worker.slots import Slots
+from milepost.worker.watch import Watch, open_watch
+
+__all__ = ["Worker"]
+
+log = structlog.get_logger("milepost.worker")
+
+TICK_SECONDS = 1.0
+GOOD = ("succeed", "later")
+
+
+class Worker:
+    """One worker, on one event loop."""
+
+    def __init__(
+        self,
+        url: StoreUrl,
+        driver: AsyncDriver,
+        registry: Registry,
+        codec: Codec,
+        settings: Settings,
+        *,
+        maintain: Callable[[str], Awaitable[float]],
+        queues: Sequence[str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Make a worker; `maintain(holder)` does chores and says when it wants to be called."""
+        self.id = _name()
+        self.ran = 0
+        self.state: WorkerState | None = None
+        self._url = url
+        self._driver = driver
+        self._registry = registry
+        self._settings = settings
+        self._maintain = maintain
+        self._queues = None if queues is None else list(queues)
+        self._clock = clock or SystemClock()
+        self._running: dict[str, Running] = {}
+        self._slots = Slots(settings.concurrency)
+        self._floors = Floors()
+        self._shown: WorkerState | None = None
+        self._draining = False
+        self._impatient = False
+        self._freed = asyncio.Event()
+        self._claiming = asyncio.Lock()
+        self._pause = settings.poll_min
+        self._keeper: Keeper | None = None
+        self._watch: Watch = open_watch(url)
+        executor = Executor(codec, max_result=settings.max_payload)
+        self._lanes = AsyncLanes(executor, self._report, may_start=self._may_start)
+        self._threads = ThreadLanes(
+            executor, self._report, threads=settings.threads, may_start=self._may_start
+        )
+        self._settler = Settler(
+            driver, clock=self._clock, settled=self._settled, hopeless=lambda: self._lost
+        )
+
+    # Coming and going
+
+    async def run(self) -> None:
+        """Work until drained."""
+        async with asyncio.TaskGroup() as tasks:
+            await self.open()
+            beside = [tasks.create_task(self._settler.run()), tasks.create_task(self._tend())]
+            try:
+                while not self._draining:
+                    await self._turn_safely()
+            finally:
+                await self._finish()
+                for task in beside:
+                    task.cancel()
+                await self.close()
+
+    async def run_until_idle(self, seconds: float) -> int:
+        """Work until nothing is open or due within the time; answer with how many jobs ran."""
+        until = self._now + seconds
+        await self.open()
+        settling = asyncio.create_task(self._settler.run())
+        try:
+            while True:
+                pause = await self._maintain(self.id)
+                self._walk_to_polling()
+                while await self.claim_and_start() or self._running:
+                    await self._freed_within(TICK_SECONDS) if self._running else None
+                    await self._pass_on_requests_to_stop()
+                left = until - self._now
+                if left <= 0 or not await self._driver.run(_anything_open):
+                    return self.ran
+                await self._watch.wait(max(0.0, min(pause, left)))
+                self._floors.rescan(self._now)
+        finally:
+            await self._finish()
+            settling.cancel()
+            await self.close()
+
+    async def open(self) -> None:
+        """Enter the worker's row and keep its lease from a thread of its own."""
+        self.state = None
+        self._move("boot")
+        self._settler.worker_id = self.id
+        await self._driver.run(workers.register, self._described())
+        self._shown = self.state
+        loop = asyncio.get_running_loop()
+        self._keeper = Keeper(
+            await asyncio.to_thread(open_driver, self._url),
+            self.id,
+            lease=self._settings.lease,
+            heartbeat=self._settings.heartbeat,
+            slots=self._slots.text,
+            lost=partial(loop.call_soon_threadsafe, self._drop_everything),
+        )
+        self._keeper.start()
+
+    def _described(self) -> workers.NewWorker:
+        queues = None if self._queues is None else msgspec.json.encode(self._queues).decode()
+        return workers.NewWorker(
+            id=self.id,
+            lease_us=micros(self._settings.lease),
+            host=platform.node(),
+            pid=os.getpid(),
+            program="milepost",
+            queues=queues,
+            kinds=msgspec.json.encode(self._registry.words).decode(),
+            slots=self._slots.text(),
+        )
+
+    def drain(self) -> None:
+        """Stop claiming; a second call gives back what still runs, at once."""
+        self._impatient = self._draining
+        self._draining = True
+        self._freed.set()
+        self._watch.poke()
+
+    async def _finish(self) -> None:
+        """Let what runs end until the grace time is over, then give it back (H-38)."""
+        if self.state not in (WorkerState.DRAINING, WorkerState.STOPPED):
+            self._move("drain")
+        until = self._clock.monotonic() + self._settings.grace
+        while self._running and not self._impatient and self._clock.monotonic() < until:
+            await self._freed_within(TICK_SECONDS / 20)
+        for running in list(self._running.values()):
+            self._lane_of(running).give_back(running, "the worker is stopping")
+        await self._settler.flush()
+
+    async def close(self) -> None:
+        """Say goodbye and free everything."""
+        await self._lanes.close()
+        self._threads.close()
+        self._move("stop")
+        try:
+            await self._show()
+        except MilepostError as error:
+            log.warning("the worker's end could not be shown", error=str(error))
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.close)
+        await self._watch.close()
+
+    # The loop of spec E
+
+    async def _turn_safely(self) -> None:
+        try:
+            await self._turn()
+        except MilepostError as error:
+            log.warning("the worker is in trouble", error=str(error), state=str(self.state))
+            await self._error_wait()
+
+    async def _turn(self) -> None:
+        """Poll; then start what was found, wait for a free slot, or rest."""
+        self._walk_to_polling()
+        if self._slots.free == 0:
+            await self._freed_within(TICK_SECONDS)
+        elif await self.claim_and_start():
+            self._pause = self._settings.poll_min
+        else:
+            await self._rest()
+
+    async def _rest(self) -> None:
+        self._move("back_off")
+        self._move("rest")
+        if self._shown != WorkerState.IDLE and not self._running:
+            # Whoever submits from now on sees that we rest, and notifies; what came before that
+            # is looked for once more.
+            await self._show()
+            return
+        await self._watch.wait(self._pause * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
+        self._pause = min(self._pause * 2, self._settings.poll_max)
+        self._floors.rescan(self._clock.monotonic())
+
+    async def _error_wait(self) -> None:
+        """Wait after trouble, then connect again; under a new name if the old one was buried."""
+        self._move("error")
+        seconds = self._settings.error_wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        await self._freed_within(seconds) if self._draining else await self._clock.sleep(seconds)
+        if self._lost:
+            await self._begin_again()
+
+    async def _begin_again(self) -> None:
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.close)
+        self.id = _name()
+        try:
+            await self.open()
+        except MilepostError as error:
+            log.warning("the worker could not register", error=str(error))
+            self.state = WorkerState.ERROR_WAIT
+
+    def _walk_to_polling(self) -> None:
+        for move in ("connect", "recover", "poll"):
+            if WORKER.targets(move, self.state) and self.state != WorkerState.POLLING:
+                self._move(move)
+
+    async def _freed_within(self, seconds: float) -> None:
+        self._freed.clear()
+        try:
+            await asyncio.wait_for(self._freed.wait(), seconds)
+        except TimeoutError:
+            return
+
+    # Claiming
+
+    async def claim_and_start(self) -> int:
+        """Claim what fits, start it, and return how many jobs were started."""
+        if self._lost:
+            raise LeaseLost(f"worker {self.id} was buried: its jobs belong to others now")
+        most = min(self._slots.free, max(1, self._settings.concurrency // 2))
+        if most <= 0 or not self._may_start():
+            return 0
+        async with self._claiming:
+            claims = await self._claim(most)
+            if not claims and not self._floors.whole and self._floors.rescan(self._now):
+                claims = await self._claim(most)
+            self._start(claims)
+        return len(claims)
+
+    async def _claim(self, most: int) -> list[Claim]:
+        if self._queues is not None:
+            self._floors.know(self._queues)
+        elif self._floors.due(self._now):
+            self._floors.know(await self._driver.run(_waiting_queues))
+        began = self._now
+        line = self._floors.line(began)
+        if not line:
+            return []
+        claims = await self._driver.run(
+            jobs.claim, worker_id=self.id, line=line, most=most, kinds=self._registry.words
+        )
+        self._floors.saw(claims, began=began, ended=self._now)
+        return claims
+
+    @property
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+    def _start(self, claims: list[Claim]) -> None:
+        self._slots.take(len(claims))
+        plain: list[Running] = []
+        awaited: list[Running] = []
+        for claim in claims:
+            definition = self._registry.find(claim.kind, claim.kind_version)
+            if definition is None:
+                self._settler.add(Settlement(claim, unknown_kind(claim)))
+                continue
+            running = Running(definition, Context(claim))
+            self._running[claim.id] = running
+            (awaited if definition.is_async else plain).append(running)
+        self._lanes.start(awaited)
+        self._threads.start(plain)
+
+    # Outcomes
+
+    @property
+    def _lost(self) -> bool:
+        return self._keeper is not None and self._keeper.lost
+
+    def _may_start(self) -> bool:
+        return self._keeper is None or self._keeper.may_start
+
+    def _report(self, running: Running, result: Outcome) -> None:
+        self.ran += 1
+        self._slots.report(good=result.move in GOOD)
+        self._settler.add(Settlement(running.context.claim, result))
+
+    def _settled(self, batch: list[Settlement], held: set[str]) -> None:
+        for settlement in batch:
+            self._running.pop(settlement.claim.id, None)
+            self._slots.reported(good=settlement.outcome.move in GOOD)
+            if settlement.claim.id not in held:
+                log.warning("an outcome came too late", job_id=settlement.claim.id)
+        self._freed.set()
+
+    def _drop_everything(self) -> None:
+        """Let go of every slot: the lease is lost, and the jobs are others' now."""
+        for running in list(self._running.values()):
+            self._lane_of(running).give_back(running, "the lease was lost")
+        self._freed.set()
+        self._watch.poke()
+
+    def _lane_of(self, running: Running) -> AsyncLanes | ThreadLanes:
+        return self._lanes if running.definition.is_async else self._threads
+
+    # Beside the loop
+
+    async def _tend(self) -> None:
+        """Do chores on timers of their own, busy or idle (H-32)."""
+        recovery = self._now + self._settings.recovery
+        while True:
+            pause = self._settings.sweep
+            try:
+                pause = min(pause, await self._maintain(self.id))
+                await self._pass_on_requests_to_stop()
+                if self._now >= recovery:
+                    recovery = self._now + self._settings.recovery
+                    await self._reconcile()
+            except MilepostError as error:
+                log.warning("maintenance is in trouble", error=str(error))
+            self._sweep_overdue()
+            await self._clock.sleep(max(pause, self._settings.poll_min))
+
+    async def _pass_on_requests_to_stop(self) -> None:
+        if not self._running:
+            return
+        for job_id, fence, reason in await self._driver.run(jobs.ask_to_stop, worker_id=self.id):
+            running = self._running.get(job_id)
+            if running is not None and running.context.fence == fence:
+                self._lane_of(running).stop_job(running, reason)
+
+    async def _reconcile(self) -> None:
+        """Give back what the store says we hold and we do not know: a claim's lost reply."""
+        async with self._claiming:
+            known = {job_id: running.context.fence for job_id, running in self._running.items()}
+            await self._driver.run(jobs.reconcile, worker_id=self.id, known=known)
+
+    def _sweep_overdue(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for running in list(self._running.values()):
+            if running.overdue is not None and running.overdue <= now:
+                self._lane_of(running).time_out(running)
+
+    # The worker's machine
+
+    def _move(self, name: str) -> None:
+        targets = WORKER.targets(name, self.state)
+        WORKER.check(name, self.state, targets[0] if targets else "nowhere")
+        self.state = WorkerState(targets[0])
+
+    async def _show(self) -> None:
+        """Show on the worker's row where it stands, by the moves that lead there."""
+        for name, source in WORKER.path(self._shown, self.state):
+            await self._driver.run(
+                workers.move,
+                self.id,
+                name,
+                source=WorkerState(source),
+                slots=self._slots.text(),
+            )
+        self._shown = self.state
+
+
+def _name() -> str:
+    return f"{platform.node()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _anything_open() -> Steps[bool]:
+    [(count,)] = yield Call("job_open_count", alone=True)
+    return bool(count)
+
+
+def _waiting_queues() -> Steps[list[str]]:
+    rows = yield Call("queue_waiting", alone=True)
+    return [row[0] for row in rows]

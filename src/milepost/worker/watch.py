@@ -1,0 +1,109 @@
+"""Hints that there may be work: NOTIFY on PostgreSQL, the file's version on SQLite.
+
+Everything is right without them; they only save waiting.
+"""
+
+import asyncio
+import sqlite3
+from contextlib import suppress
+from typing import Any, Protocol
+
+from milepost.config import StoreUrl
+
+__all__ = ["CHANNEL", "Watch", "open_watch"]
+
+CHANNEL = "milepost"
+LOOK_SECONDS = 0.004
+
+
+class Watch(Protocol):
+    """Wakes a worker that rests."""
+
+    async def wait(self, seconds: float) -> None:
+        """Return at a hint, or when the time is over."""
+        ...
+
+    def poke(self) -> None:
+        """Wake it from within this process."""
+        ...
+
+    async def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class FileWatch:
+    """Looks whether another connection has changed the file: five microseconds a look."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._seen = self._version()
+        self._poked = asyncio.Event()
+
+    def _version(self) -> int:
+        [(version,)] = self._connection.execute("PRAGMA data_version")
+        return int(version)
+
+    async def wait(self, seconds: float) -> None:
+        """Return when the file changed, or when the time is over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until and not self._poked.is_set():
+            version = self._version()
+            if version != self._seen:
+                self._seen = version
+                break
+            await asyncio.sleep(min(LOOK_SECONDS, max(0.0, until - loop.time())))
+        self._poked.clear()
+
+    def poke(self) -> None:
+        """Wake it from within this process."""
+        self._poked.set()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class ListenWatch:
+    """Listens on a connection of its own; a lost one is opened again at the next rest."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: Any = None
+        self._hint = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Return at a notification, or when the time is over."""
+        await self._listen()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hint.wait(), seconds)
+        self._hint.clear()
+
+    async def _listen(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        import asyncpg  # noqa: PLC0415 - an extra
+
+        try:
+            self._connection = await asyncpg.connect(self._url, timeout=5)
+            await self._connection.add_listener(CHANNEL, lambda *_: self._hint.set())
+            # Whatever was queued before we listened has been notified to nobody.
+            self._hint.set()
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            self._connection = None
+
+    def poke(self) -> None:
+        """Wake it from within this process."""
+        self._hint.set()
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            with suppress(Exception):
+                await self._connection.close(timeout=1)
+
+
+def open_watch(url: StoreUrl) -> Watch:
+    """Open the watch that fits the store."""
+    return FileWatch(url.target) if url.dialect == "sqlite" else ListenWatch(url.target)
