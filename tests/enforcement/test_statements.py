@@ -5,7 +5,7 @@ from hands import assignments, born, everything, moved, put, refusal, subject, w
 
 from milepost.lifecycle import JOB
 from milepost.store.enforce import GUARDS
-from milepost.testing.databases import Raw
+from milepost.testing.databases import Backends, Raw, backend_names
 
 BULK = 100_000
 FEW = [subject(number) for number in range(1, 6)]
@@ -44,18 +44,21 @@ def entries(raw: Raw, move: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "writing"),
-    [(dialect, writing) for dialect, ways in CLAIMS.items() for writing in ways],
+    ("backend", "writing"),
+    [
+        (backend, writing)
+        for backend in backend_names()
+        for writing in CLAIMS["sqlite" if backend == "sqlite" else "postgres"]
+    ],
 )
-def test_a_lawful_move_is_journalled_written_as(raw: Raw, dialect: str, writing: str):
-    if raw.dialect != dialect:
-        pytest.skip("another dialect's way of writing")
-    put(raw, JOB, FEW, (("create", "QUEUED"),))
+def test_a_lawful_move_is_journalled_written_as(backends: Backends, backend: str, writing: str):
+    with backends.fresh(backend).raw() as raw:
+        put(raw, JOB, FEW, (("create", "QUEUED"),))
 
-    raw.execute(CLAIMS[dialect][writing])
+        raw.execute(CLAIMS[raw.dialect][writing])
 
-    assert entries(raw, "claim") == len(FEW)
-    assert raw.execute("SELECT DISTINCT state, version, fence FROM job") == [("RUNNING", 2, 1)]
+        assert entries(raw, "claim") == len(FEW)
+        assert raw.execute("SELECT DISTINCT state, version, fence FROM job") == [("RUNNING", 2, 1)]
 
 
 @pytest.mark.parametrize("name", GUARDS["job"].counters)
