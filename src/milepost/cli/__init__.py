@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": ("milepost.cli.demo", "Set up a store, walk its machines, try to cheat, verify."),
     "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),
+    "worker": ("milepost.cli.worker", "Run a worker, or several under a supervisor."),
     "verify": ("milepost.cli.verify", "Fold the journal and compare it with the live rows."),
 }
 

@@ -21,9 +21,11 @@ DIALECTS = ("postgres", "sqlite")
 
 # Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
 _MACRO = re.compile(r"\{(now|micros|text:[\w.]+)\}")
+# Subqueries, so that a statement asks once and not once a row.
+POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
-    "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
-    " + (SELECT offset_us FROM clock))"
+    "(SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + offset_us"
+    " FROM clock)"
 )
 _TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
 
@@ -84,7 +86,7 @@ def _expanded(macro: str, dialect: str) -> str:
         column = macro.removeprefix("text:")
         return f"{column}::text" if dialect == "postgres" else column
     if macro == "now":
-        return "milepost_now()" if dialect == "postgres" else SQLITE_NOW
+        return POSTGRES_NOW if dialect == "postgres" else SQLITE_NOW
     return " * interval '1 microsecond'" if dialect == "postgres" else ""
 
 

@@ -2,4 +2,4 @@
 SELECT count(*) FROM (
   SELECT 1 FROM job
    WHERE state IN ('WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING', 'GATED')
-   LIMIT 1) AS some
+   LIMIT 1) AS anything

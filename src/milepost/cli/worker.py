@@ -1,0 +1,120 @@
+"""`milepost worker app:app`: one worker, or several processes under a supervisor."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from milepost.errors import Invalid
+
+if TYPE_CHECKING:
+    from milepost.app import App
+
+__all__ = ["load_app", "worker"]
+
+RESTART_FIRST = 0.5
+RESTART_LONGEST = 30.0
+STEADY_SECONDS = 60.0
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--queue", "queues", multiple=True, help="Serve this queue only; may be repeated.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many jobs at once.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True)
+def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes: int) -> None:
+    """Run a worker until SIGTERM or SIGINT.
+
+    The first signal drains: what runs may end. A second one gives it back at once. With
+    --processes N a supervisor starts N workers and starts again whichever dies.
+    """
+    loaded = load_app(app)
+    if processes == 1:
+        click.echo(f"worker for {loaded.client.url}; Ctrl-C drains", err=True)
+        loaded.run_worker(list(queues) or None, concurrency)
+        return
+    arguments = [app, *(f"--queue={queue}" for queue in queues)]
+    if concurrency is not None:
+        arguments.append(f"--concurrency={concurrency}")
+    sys.exit(Supervisor(arguments, processes).run())
+
+
+def load_app(path: str) -> "App":
+    """Import MODULE:APP, or say what is wrong with it."""
+    from milepost.app import App
+
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise Invalid(f"{path!r}: expected MODULE:APP, as in app:app")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0]:
+            raise
+        raise Invalid(
+            f"there is no module {module_name!r} in {Path.cwd()} or among the installed ones"
+        ) from error
+    app = getattr(module, name, None)
+    if not isinstance(app, App):
+        found = sorted(key for key, value in vars(module).items() if isinstance(value, App))
+        hint = f"; it has {', '.join(found)}" if found else ""
+        raise Invalid(f"{module_name} has no App called {name!r}{hint}")
+    return app
+
+
+class Supervisor:
+    """Keeps N worker processes alive, and drains them together."""
+
+    def __init__(self, arguments: list[str], processes: int) -> None:
+        self._command = [sys.executable, "-m", "milepost.cli", "worker", *arguments]
+        self._children: list[subprocess.Popen[bytes] | None] = [None] * processes
+        self._born = [0.0] * processes
+        self._pause = [0.0] * processes
+        self._stopping = False
+
+    def run(self) -> int:
+        """Supervise until stopped and every worker has ended."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+        while not self._stopping or any(self._alive(place) for place in range(len(self._born))):
+            for place in range(len(self._born)):
+                self._tend(place)
+            time.sleep(0.05)
+        return 0
+
+    def _alive(self, place: int) -> bool:
+        child = self._children[place]
+        return child is not None and child.poll() is None
+
+    def _tend(self, place: int) -> None:
+        if self._alive(place) or self._stopping:
+            return
+        now = time.monotonic()
+        child = self._children[place]
+        if child is not None:
+            self._note_death(place, child, now)
+        if now >= self._born[place] + self._pause[place]:
+            self._children[place] = subprocess.Popen(self._command)  # noqa: S603 - ourselves
+            self._born[place] = now
+
+    def _note_death(self, place: int, child: subprocess.Popen[bytes], now: float) -> None:
+        steady = now - self._born[place] > STEADY_SECONDS
+        grown = min(max(self._pause[place] * 2, RESTART_FIRST), RESTART_LONGEST)
+        self._pause[place] = RESTART_FIRST if steady else grown
+        self._born[place] = now
+        self._children[place] = None
+        click.echo(f"worker {child.pid} ended ({child.returncode}); starting another", err=True)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+        for child in self._children:
+            if child is not None and child.poll() is None:
+                os.kill(child.pid, number)
