@@ -11,19 +11,16 @@ from hypothesis.stateful import run_state_machine_as_test
 from milepost.errors import IllegalMove, Invalid
 from milepost.lifecycle import (
     JOB,
-    JOB_VIEWS,
     MACHINES,
     RUN,
-    RUN_VIEWS,
-    VIEWS,
     WORKER,
-    Facts,
     JobState,
     RunState,
     SlotState,
     WorkerState,
 )
 from milepost.machine import BIRTH, Machine, Move
+from milepost.specs import JOB_VIEWS, RUN_VIEWS, VIEWS, Facts
 from milepost.testing.machines import first_states, illegal_triples, rules, walks
 
 # The design's tables (section 2), copied by hand: move, from, to. A dash is before the birth,

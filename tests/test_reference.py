@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from milepost.cli import reference
-from milepost.lifecycle import MACHINES, VIEWS
+from milepost.lifecycle import MACHINES
+from milepost.specs import VIEWS
 from milepost.store import enforce, views
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from milepost.cli.reference import rendered
-from milepost.lifecycle import JOB_VIEWS, RUN_VIEWS, Facts, JobState, RunState
+from milepost.lifecycle import JobState, RunState
+from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
 from milepost.store.migrate import migrations
 from milepost.store.views import NAMES
 from milepost.testing.databases import backend_names

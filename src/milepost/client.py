@@ -17,8 +17,9 @@ import uuid_utils
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound, WaitTimeout
-from milepost.lifecycle import JOB, JOB_VIEWS, Facts, JobState
+from milepost.lifecycle import JOB, JobState
 from milepost.records import Entry, Job, NewJob, Template
+from milepost.specs import JOB_VIEWS, Facts
 from milepost.store import births, jobs, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps

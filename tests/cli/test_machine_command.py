@@ -3,7 +3,8 @@
 import pytest
 
 from milepost.cli import main
-from milepost.lifecycle import MACHINES, VIEWS
+from milepost.lifecycle import MACHINES
+from milepost.specs import VIEWS
 
 
 def show(capsys, *arguments):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from milepost.lifecycle import JOB_VIEWS, RUN_VIEWS, Facts
+from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
 from milepost.testing.machines import Diagram, can_tell, edge_cases
 
 CHUNK_VIEW = JOB_VIEWS["A"]

@@ -2,16 +2,9 @@
 
 import pytest
 
-from milepost.lifecycle import (
-    JOB_VIEWS,
-    RUN,
-    RUN_VIEWS,
-    Cause,
-    Facts,
-    WatermarkWord,
-    watermark_word,
-)
+from milepost.lifecycle import RUN, Cause
 from milepost.machine import BIRTH
+from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts, WatermarkWord, watermark_word
 from milepost.store.views import WORKER_RUN
 from milepost.testing.machines import Diagram, can_tell, edge_cases
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from milepost.lifecycle import JOB, JOB_VIEWS, RUN, RUN_VIEWS, Facts
+from milepost.lifecycle import JOB, RUN
+from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
 from milepost.testing.machines import Diagram, can_tell, edge_cases
 
 VIEW = JOB_VIEWS["C"]

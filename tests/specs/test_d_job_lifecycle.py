@@ -2,7 +2,8 @@
 
 import pytest
 
-from milepost.lifecycle import JOB, JOB_VIEWS, Facts
+from milepost.lifecycle import JOB
+from milepost.specs import JOB_VIEWS, Facts
 from milepost.testing.machines import Diagram, can_tell, edge_cases
 
 VIEW = JOB_VIEWS["D"]

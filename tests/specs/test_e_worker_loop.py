@@ -2,7 +2,8 @@
 
 import pytest
 
-from milepost.lifecycle import JOB, JOB_VIEWS, SLOT_VIEWS, WORKER, WORKER_VIEWS, Facts
+from milepost.lifecycle import JOB, WORKER
+from milepost.specs import JOB_VIEWS, SLOT_VIEWS, WORKER_VIEWS, Facts
 from milepost.testing.machines import Diagram, can_tell, edge_cases
 
 TASK_VIEW = JOB_VIEWS["E"]

@@ -3,7 +3,8 @@
 import click
 
 from milepost.errors import Invalid
-from milepost.lifecycle import MACHINES, VIEWS, View
+from milepost.lifecycle import MACHINES
+from milepost.specs import VIEWS, View
 
 __all__ = ["machine"]
 

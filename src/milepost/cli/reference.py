@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from milepost.lifecycle import MACHINES, VIEWS
+from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
+from milepost.specs import VIEWS
 from milepost.store import enforce, views
 
 MIGRATIONS = Path("src/milepost/sql/migrations")
@@ -23,7 +24,7 @@ SPECS = {
 INTRODUCTION = """\
 # The machines
 
-This page is written by `make docs` from `milepost.lifecycle`; change that, not this. The same
+This page is written by `make docs` from `milepost.lifecycle` and `milepost.specs`; change that, not this. The same
 declaration gives the triggers that make both databases refuse any other change of state, and
 `milepost machine` prints it at a prompt.
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from milepost.lifecycle import JOB, JOB_VIEWS, RUN, RUN_VIEWS, Cause, JobState, View, Word
+from milepost.lifecycle import JOB, RUN, Cause, JobState
 from milepost.machine import Machine, among
+from milepost.specs import JOB_VIEWS, RUN_VIEWS, View, Word
 
 __all__ = ["NAMES", "fresh"]
 

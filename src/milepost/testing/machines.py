@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from milepost.errors import IllegalMove
-from milepost.lifecycle import Facts, View
 from milepost.machine import BIRTH, Machine, Triple
+from milepost.specs import Facts, View
 
 __all__ = [
     "Diagram",
