@@ -37,6 +37,7 @@ prove: $(STAMP)                    ## the full-size proofs: a tenth of each runs
 
 bench: $(STAMP)                    ## ratios beside raw SQL on the same schema, interleaved
 	$(BIN)/python -m benchmarks.triggers
+	$(BIN)/python -m benchmarks.store
 
 soak: $(STAMP)                     ## long runs: steady state with autovacuum, and an old transaction held open
 	$(BIN)/python -m benchmarks.soak
