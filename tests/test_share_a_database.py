@@ -1,0 +1,74 @@
+"""Milepost beside an application's own tables: a schema and a role of its own, as documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import milepost as mp
+from milepost.cli import main
+from milepost.testing.databases import Backends, backend_names
+
+PAGE = Path(__file__).parent.parent / "docs/how-to/share-a-database.md"
+POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
+
+
+@pytest.fixture(params=POSTGRES)
+def shared(request, backends: Backends):
+    """An application's database in which `jobs` is taken, with the documented schema and role."""
+    database = backends.fresh(request.param, empty=True)
+    schema, grants = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    url = f"{database.url}&options=-csearch_path%3Dmilepost"
+    with database.raw() as raw:
+        raw.execute("CREATE TABLE jobs (id integer)")
+        raw.execute(schema)
+        with pytest.raises(SystemExit, match="0"):
+            main(["migrate", "--store", url])
+        raw.execute("DROP ROLE IF EXISTS app")
+        raw.execute("CREATE ROLE app LOGIN")
+        raw.execute(grants)
+        yield raw, url.replace("postgres@", "app@")
+        raw.execute("DROP OWNED BY app")
+        raw.execute("DROP ROLE app")
+
+
+def test_a_role_without_rights_on_the_journal_submits_runs_and_is_journalled(shared):
+    raw, url = shared
+    app = mp.App(url)
+
+    @app.job
+    def double(number: int) -> int:
+        return 2 * number
+
+    job = double.submit(21)
+    assert app.drain() == 1
+    assert job.refresh().result == 42
+    assert [entry.move for entry in job.history] == ["create", "claim", "succeed"]
+    app.close()
+    assert raw.value("SELECT count(*) FROM milepost.journal") == 3
+    assert raw.value("SELECT count(*) FROM jobs") == 0  # the application's own table
+
+
+def test_the_role_cannot_touch_the_journal(shared):
+    import psycopg
+
+    _, url = shared
+    with (
+        psycopg.connect(url) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute("DELETE FROM journal")
+
+
+def test_a_qualified_statement_from_any_session_is_refused_like_any_other(shared):
+    raw, url = shared
+    app = mp.App(url)
+
+    @app.job
+    def nothing() -> None:
+        return None
+
+    job = nothing.submit()
+    app.close()
+    with pytest.raises(Exception, match="every change is a move"):
+        raw.execute(f"UPDATE milepost.job SET state = 'SUCCEEDED' WHERE id = '{job.id}'")
