@@ -1,22 +1,30 @@
-"""Durable jobs for Python. Every job passes its mileposts in order, once, on the record."""
+"""Durable jobs for Python. Every job passes its mileposts in order, once, on the record.
 
-from milepost.app import App
-from milepost.client import JobHandle
-from milepost.context import Context, current
-from milepost.errors import (
-    IllegalMove,
-    Invalid,
-    JobFailed,
-    LeaseLost,
-    MilepostError,
-    NotFinished,
-    NotFound,
-    SchemaMismatch,
-    Unavailable,
-    WaitTimeout,
-)
-from milepost.lifecycle import JobState, RunState
-from milepost.policy import Cancelled, Fail, Later
+The public names, and nothing else. Each is loaded from its module when it is first used, so that
+`import milepost` and `milepost --help` stay quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from milepost.app import App
+    from milepost.client import JobHandle
+    from milepost.context import Context, current
+    from milepost.errors import (
+        IllegalMove,
+        Invalid,
+        JobFailed,
+        LeaseLost,
+        MilepostError,
+        NotFinished,
+        NotFound,
+        SchemaMismatch,
+        Unavailable,
+        WaitTimeout,
+    )
+    from milepost.lifecycle import JobState, RunState
+    from milepost.policy import Cancelled, Fail, Later
 
 __all__ = [
     "App",
@@ -39,3 +47,37 @@ __all__ = [
     "WaitTimeout",
     "current",
 ]
+
+_HOMES = {
+    "App": "milepost.app",
+    "Cancelled": "milepost.policy",
+    "Context": "milepost.context",
+    "Fail": "milepost.policy",
+    "IllegalMove": "milepost.errors",
+    "Invalid": "milepost.errors",
+    "JobFailed": "milepost.errors",
+    "JobHandle": "milepost.client",
+    "JobState": "milepost.lifecycle",
+    "Later": "milepost.policy",
+    "LeaseLost": "milepost.errors",
+    "MilepostError": "milepost.errors",
+    "NotFinished": "milepost.errors",
+    "NotFound": "milepost.errors",
+    "RunState": "milepost.lifecycle",
+    "SchemaMismatch": "milepost.errors",
+    "Unavailable": "milepost.errors",
+    "WaitTimeout": "milepost.errors",
+    "current": "milepost.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'milepost' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
@@ -19,15 +19,15 @@ from milepost.context import Context
 from milepost.declare import PRIORITIES, Arguments, Definition, Registry
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
-from milepost.maintain.chores import maintain
-from milepost.maintain.loop import Maintainer
 from milepost.outcome import micros
 from milepost.policy import Policy, RetryPolicy
 from milepost.records import NewJob, Template
 from milepost.records import Worker as WorkerRecord
 from milepost.store import births, jobs, workers
 from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
-from milepost.worker.loop import Worker
+
+if TYPE_CHECKING:
+    from milepost.worker.loop import Worker
 
 __all__ = ["App", "Job"]
 
@@ -413,7 +413,10 @@ class App:
                 loop.add_signal_handler(number, worker.drain)
         await worker.run()
 
-    async def _worker(self, queues: Sequence[str] | None, concurrency: int | None) -> Worker:
+    async def _worker(self, queues: Sequence[str] | None, concurrency: int | None) -> "Worker":
+        from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need no worker
+        from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
+
         driver = await self.client.async_driver()
         settings = self.settings
         if concurrency is not None:
@@ -441,6 +444,8 @@ class App:
 
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
+        from milepost.maintain.chores import maintain  # noqa: PLC0415 - clients need none
+
         return (await maintain(await self.client.async_driver())).total
 
     def counts(self) -> dict[str, dict[str, int]]:

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import structlog
 
 from milepost.errors import MilepostError
 from milepost.lifecycle import RunState
 from milepost.store import jobs, runs, workers
 from milepost.store.driver import AsyncDriver
+from milepost.telemetry import Log
 
 __all__ = ["Passed", "maintain", "recover", "wake"]
 
@@ -18,7 +18,7 @@ ROUNDS = 20
 """How many batches one chore may do in one pass, so that the next chore gets its turn."""
 KEEP_WORKERS = 86_400.0
 
-log = structlog.get_logger("milepost.maintain")
+log = Log("milepost.maintain")
 
 
 class Passed(msgspec.Struct):

@@ -2,8 +2,9 @@
 
 Files say `:name` for a parameter; SQLite understands that, and for the other drivers it is
 rewritten once, here. `{now}`, `{micros}` and `{text:column}` stand for what the dialects spell
-differently in otherwise equal statements. A file that opens with `-- each` is run once per row of
-its list parameters; with `-- each until` only until `:most` rows have come back.
+differently in otherwise equal statements. SQLite has no arrays: there `{rows:id fence payload*}` is
+a table of what those list parameters hold (a star says bytes), and a file that opens with `-- each`
+is run once per row of its list parameters.
 """
 
 import re
@@ -20,7 +21,7 @@ __all__ = ["DIALECTS", "Query", "names", "query", "spelled"]
 DIALECTS = ("postgres", "sqlite")
 
 # Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
-_MACRO = re.compile(r"\{(now|micros|text:[\w.]+)\}")
+_MACRO = re.compile(r"\{(now|micros|text:[\w.]+|rows:[\w* ]+)\}")
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
@@ -39,8 +40,9 @@ class Query:
     parameters: tuple[str, ...]
     format: str
     numbered: str
+    placed: str
     each: bool = False
-    until: bool = False
+    rows: tuple[str, ...] = ()
     answers: bool = True
 
 
@@ -71,7 +73,9 @@ def query(name: str, dialect: str) -> Query:
     return replace(
         spelled(text, name),
         each=source.startswith("-- each"),
-        until=source.startswith("-- each until"),
+        rows=tuple(
+            name for listed in re.findall(r"\{rows:([^}]+)\}", source) for name in listed.split()
+        ),
         answers=bool(re.search(r"^(SELECT|RETURNING)\b", _bare(text), re.MULTILINE))
         and not (_bare(text).startswith("INSERT") and "RETURNING" not in text),
     )
@@ -85,9 +89,26 @@ def _expanded(macro: str, dialect: str) -> str:
     if macro.startswith("text:"):
         column = macro.removeprefix("text:")
         return f"{column}::text" if dialect == "postgres" else column
+    if macro.startswith("rows:"):
+        return _unpacked(macro.removeprefix("rows:").split())
     if macro == "now":
         return POSTGRES_NOW if dialect == "postgres" else SQLITE_NOW
     return " * interval '1 microsecond'" if dialect == "postgres" else ""
+
+
+def _unpacked(names: list[str]) -> str:
+    """Read rows from one JSON list; bytes have no place in it: it says where they stand."""
+    columns, place = [], 0
+    for name in names:
+        if name.endswith("*"):
+            start, size = (f"json_extract(value, '$[{place + offset}]')" for offset in (0, 1))
+            found = f"CASE WHEN {size} IS NOT NULL THEN substr(:bytes, {start}, {size}) END"
+            columns.append(f"{found} AS {name.removesuffix('*')}")
+            place += 2
+        else:
+            columns.append(f"json_extract(value, '$[{place}]') AS {name}")
+            place += 1
+    return f"(SELECT {', '.join(columns)} FROM json_each(:rows))"
 
 
 def spelled(text: str, name: str = "") -> Query:
@@ -99,6 +120,7 @@ def spelled(text: str, name: str = "") -> Query:
         parameters=parameters,
         format=_rewrite(text.replace("%", "%%"), lambda word: f"%({word})s"),
         numbered=_rewrite(text, lambda word: f"${parameters.index(word) + 1}"),
+        placed=_rewrite(text, lambda word: f"?{parameters.index(word) + 1}"),
     )
 
 

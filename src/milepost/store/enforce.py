@@ -124,10 +124,7 @@ class Guard:
                 "RUNNING needs a worker_id and no other state may have one",
             ),
             (
-                (
-                    "(OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL"
-                    " AND NEW.worker_id <> OLD.worker_id)"
-                ),
+                "NEW.worker_id <> OLD.worker_id",
                 "a running job keeps its worker",
             ),
             (
@@ -152,9 +149,11 @@ class Guard:
         return f"OLD.{name} + CASE WHEN NEW.move {among(self.counters[name])} THEN 1 ELSE 0 END"
 
     @property
-    def miscounted(self) -> str:
-        """Render the condition under which a counter is not what the move makes it."""
-        return any_of(f"NEW.{name} <> {self.counted(name)}" for name in self.counters)
+    def counting(self) -> str:
+        """Render the condition under which counters must be looked at."""
+        moves = [move for moves in self.counters.values() for move in moves]
+        touched = [f"NEW.{name} <> OLD.{name}" for name in self.counters]
+        return any_of([f"NEW.move {among(moves)}", *touched])
 
     @property
     def left_behind(self) -> str:
@@ -314,7 +313,7 @@ CREATE TRIGGER {table}_a_refuse_truncate BEFORE TRUNCATE ON {table} FOR EACH STA
 
 def _postgres_counting(guard: Guard) -> str:
     table = guard.table
-    counts = ",\n         ".join(f"{name} = {guard.counted(name)}" for name in guard.counters)
+    counts = ",\n           ".join(f"{name} = {guard.counted(name)}" for name in guard.counters)
     [(wrong, text)] = guard.counter_rules("postgres")
     return f"""\
 -- A move by hand that did not count itself is counted here; one that miscounted is refused.
@@ -324,16 +323,18 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'MP001',
       MESSAGE = format('milepost: {table} %s: {text}', OLD.id);
   END IF;
-  UPDATE {table}
-     SET {counts}
-   WHERE id = NEW.id AND version = NEW.version;
+  IF {guard.left_behind} THEN
+    UPDATE {table}
+       SET {counts}
+     WHERE id = NEW.id AND version = NEW.version;
+  END IF;
   RETURN NULL;
 END $$;
 
 {_postgres_pinned(f"milepost_count_{table}")}
 
 CREATE TRIGGER {table}_b_count AFTER UPDATE ON {table} FOR EACH ROW
-  WHEN (NEW.version = OLD.version + 1 AND {guard.miscounted})
+  WHEN (NEW.version = OLD.version + 1 AND {guard.counting})
   EXECUTE FUNCTION milepost_count_{table}();"""
 
 

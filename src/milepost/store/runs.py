@@ -115,7 +115,9 @@ def _create_run(run: NewRun, *, hold: bool) -> Steps[str | None]:
 
 def add(run_id: str, jobs: Sequence[NewJob]) -> Steps[None]:
     """Put more jobs into a run that is still being filled, or raise and put none."""
-    # Counters before the run, as everywhere; what a sealed run refuses is rolled back.
+    # Counters before the run, as everywhere; what a sealed run refuses is rolled back. The look
+    # opens the transaction: a birth may commit by itself when nothing came before it.
+    yield from _peek(run_id)
     yield from births.create(jobs)
     state, *_ = yield from _locked(run_id)
     if state != RunState.CREATED:

@@ -7,11 +7,12 @@ waits, each operation in a savepoint of its own, and commits once.
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import accumulate, compress, repeat
 from pathlib import Path
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
@@ -32,6 +33,12 @@ BUSY_SECONDS = 30
 MINIMUM = (3, 37, 0)
 THREADS = 16
 GROUP = 256
+PORTION = 64 * 1024**2
+TAKEN = (
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
+    sqlite3.SQLITE_CONSTRAINT_ROWID,
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE,
+)
 
 Pending = tuple[Callable[[], Steps[Any]], "Future[Any]"]
 
@@ -179,42 +186,102 @@ class AsyncSqliteDriver:
 def execute(connection: sqlite3.Connection, call: Call) -> Rows:
     """Run one named query on a connection; lists become rows, or JSON where the query reads it."""
     statement = query(call.name, "sqlite")
+    if statement.rows:
+        return _execute_rows(connection, statement, call)
     if statement.each:
         return _execute_each(connection, statement, call)
-    return connection.execute(statement.text, _bound(call)).fetchall()
+    return connection.execute(statement.text, _bound(call.parameters)).fetchall()
 
 
-def _bound(call: Call) -> dict[str, Any]:
-    return {name: _spelled(value) for name, value in call.parameters.items()}
+def _bound(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _spelled(value) for name, value in parameters.items()}
 
 
 def _spelled(value: Any) -> Any:
     if isinstance(value, list):
-        return msgspec.json.encode(value).decode()
+        return _json(value)
     if isinstance(value, datetime):
         return (value - EPOCH) // timedelta(microseconds=1)
     return value
 
 
-def _execute_each(connection: sqlite3.Connection, statement: Query, call: Call) -> Rows:
-    used = {name: call.parameters[name] for name in statement.parameters}
-    most = used.get("most") if statement.until else None
-    lists = {name: v for name, v in used.items() if isinstance(v, list) and name != "kinds"}
-    shared = _bound(Call(call.name, {n: v for n, v in used.items() if n not in lists}))
-    rows = (
-        {**shared, **dict(zip(lists, row, strict=True))}
-        for row in zip(*lists.values(), strict=True)
+def _execute_rows(connection: sqlite3.Connection, statement: Query, call: Call) -> Rows:
+    names = [name.removesuffix("*") for name in statement.rows]
+    columns = [call.parameters[name] for name in names]
+    shared = _bound(
+        {
+            name: call.parameters[name]
+            for name in statement.parameters
+            if name not in ("rows", "bytes")
+        }
     )
+    heavy = [name.endswith("*") for name in statement.rows]
+    found: Rows = []
+    for some in _portions(list(compress(columns, heavy)), len(columns[0])):
+        packed = _packed([column[some] for column in columns], heavy)
+        found += connection.execute(statement.text, {**shared, **packed}).fetchall()
+    return found
+
+
+def _portions(heavy: list[list[bytes | None]], count: int) -> Iterator[slice]:
+    """Cut a list where its bytes would get too large for one statement."""
+    begin = held = 0
+    if heavy and sum(len(value or b"") for column in heavy for value in column) > PORTION:
+        for row in range(count):
+            more = sum(len(column[row] or b"") for column in heavy)
+            if held and held + more > PORTION:
+                yield slice(begin, row)
+                begin, held = row, 0
+            held += more
+    yield slice(begin, count)
+
+
+def _packed(columns: list[list[Any]], heavy: list[bool]) -> dict[str, Any]:
+    """Spell columns as one JSON list of rows, and the bytes in them as one piece."""
+    spelled: list[Iterable[Any]] = []
+    pieces: list[bytes] = []
+    end = 1
+    for column, is_heavy in zip(columns, heavy, strict=True):
+        if not is_heavy:
+            spelled.append(column)
+            continue
+        sizes = [None if value is None else len(value) for value in column]
+        starts = list(accumulate((size or 0 for size in sizes), initial=end))
+        end = starts.pop()
+        spelled += [starts, sizes]
+        pieces += [value for value in column if value]
+    return {"rows": _json(list(zip(*spelled, strict=True))), "bytes": b"".join(pieces)}
+
+
+def _json(value: Any) -> str:
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"SQLite cannot store it: {error}") from error
+    # SQLite would end the text there; PostgreSQL refuses it too.
+    if "\\u0000" in text and "\0" in _texts(value):
+        raise Invalid("SQLite cannot store it: a text holds U+0000")
+    return text
+
+
+def _texts(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "".join(_texts(item) for item in value)
+    return value if isinstance(value, str) else ""
+
+
+def _execute_each(connection: sqlite3.Connection, statement: Query, call: Call) -> Rows:
+    # A tuple a row, made by zip: a dictionary a row costs as much as the row itself.
+    given = {name: call.parameters[name] for name in statement.parameters}
+    columns = (v if isinstance(v, list) else repeat(_spelled(v)) for v in given.values())
+    rows = zip(*columns, strict=False)
     if not statement.answers:
-        connection.executemany(statement.text, rows)
+        connection.executemany(statement.placed, rows)
         return []
+    cursor = connection.cursor()
     found: Rows = []
     for row in rows:
-        if most is not None:
-            row["most"] = most - len(found)
-            if row["most"] <= 0:
-                break
-        found += connection.execute(statement.text, row).fetchall()
+        found += cursor.execute(statement.placed, row).fetchall()
     return found
 
 
@@ -259,4 +326,6 @@ def _meaning(error: sqlite3.IntegrityError) -> MilepostError:
     text = str(error)
     if "milepost:" in text:
         return IllegalMove(text.removeprefix("milepost: "))
+    if error.sqlite_errorcode in TAKEN:
+        return IllegalMove(f"it exists: {text}")
     return Invalid(f"SQLite cannot store it: {text}")

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
-import structlog
 
 from milepost.clock import Clock, SystemClock
 from milepost.codec import Codec
@@ -22,6 +21,7 @@ from milepost.records import Claim, Settlement
 from milepost.store import jobs, workers
 from milepost.store.connect import open_driver
 from milepost.store.driver import AsyncDriver, Call, Steps
+from milepost.telemetry import Log
 from milepost.worker.execute import Executor, unknown_kind
 from milepost.worker.floors import Floors
 from milepost.worker.keeper import Keeper
@@ -32,7 +32,7 @@ from milepost.worker.watch import Watch, open_watch
 
 __all__ = ["Worker"]
 
-log = structlog.get_logger("milepost.worker")
+log = Log("milepost.worker")
 
 TICK_SECONDS = 1.0
 GOOD = ("succeed", "later")

@@ -1,16 +1,17 @@
--- each: moves one leased job to its outcome. No row back means the lease was lost, or, for an
--- outcome that is not an end, that the job was asked to stop.
+-- Moves leased jobs to their outcomes. No row back means the lease was lost, or, for an outcome that
+-- is not an end, that the job was asked to stop.
 UPDATE job
-   SET state = :state, move = :move, version = version + 1, worker_id = NULL, actor = :actor,
-       detail = :detail,
-       due_at = {now} + :delay_us,
-       result = :result, error = coalesce(:error, error), cause = :cause,
-       finished_at = CASE WHEN :delay_us IS NULL AND :state <> 'WAITING' THEN {now} END,
-       errors = errors + (:move IN ('retry', 'fail')),
-       polls = polls + (:move = 'later'),
-       releases = releases + (:move = 'release')
- WHERE id = :id AND fence = :fence AND state = 'RUNNING'
-   AND (:move NOT IN ('retry', 'later', 'release')
+   SET state = i.state, move = i.move, version = version + 1, worker_id = NULL, actor = :actor,
+       detail = i.detail,
+       due_at = {now} + i.delay_us,
+       result = i.result, error = coalesce(i.error, job.error), cause = i.cause,
+       finished_at = CASE WHEN i.delay_us IS NULL AND i.state <> 'WAITING' THEN {now} END,
+       errors = errors + (i.move IN ('retry', 'fail')),
+       polls = polls + (i.move = 'later'),
+       releases = releases + (i.move = 'release')
+  FROM {rows:id fence move state delay_us result* error cause detail} AS i
+ WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
+   AND (i.move NOT IN ('retry', 'later', 'release')
         OR (cancel_reason IS NULL
             AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
 RETURNING id, run_id, step

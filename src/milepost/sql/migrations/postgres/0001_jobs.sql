@@ -120,20 +120,23 @@ CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal_default FOR EA
 
 -- Both functions serve every journalled table; its name is the machine's. They run with the rights
 -- of the schema's owner, so a writer needs none on the journal, and refuse to serve a stranger's
--- table of the same name.
+-- table of the same name. They run for every statement, so the clock is read in place and nothing
+-- is PERFORMed: an assignment costs a tenth of a query.
 CREATE FUNCTION milepost_journal_birth() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-  moment timestamptz := milepost_now();
   before text := current_setting('milepost.journalling', true);
+  pass text;
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
-  PERFORM set_config('milepost.journalling', 'on', true);
+  pass := set_config('milepost.journalling', 'on', true);
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
-  SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state, moment, n.actor, n.fence, n.detail
+  SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state,
+         (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+         n.actor, n.fence, n.detail
     FROM new_rows n;
-  PERFORM set_config('milepost.journalling', coalesce(before, ''), true);
+  pass := set_config('milepost.journalling', coalesce(before, ''), true);
   RETURN NULL;
 END $$;
 
@@ -142,18 +145,20 @@ END $$;
 CREATE FUNCTION milepost_journal_move() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
   SET enable_hashjoin = on SET enable_nestloop = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
-  moment timestamptz := milepost_now();
   before text := current_setting('milepost.journalling', true);
+  pass text;
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
-  PERFORM set_config('milepost.journalling', 'on', true);
+  pass := set_config('milepost.journalling', 'on', true);
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
-  SELECT TG_TABLE_NAME, n.id, n.version, n.move, o.state, n.state, moment, n.actor, n.fence, n.detail
+  SELECT TG_TABLE_NAME, n.id, n.version, n.move, o.state, n.state,
+         (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+         n.actor, n.fence, n.detail
     FROM new_rows n JOIN old_rows o ON o.id = n.id
    WHERE n.version <> o.version;
-  PERFORM set_config('milepost.journalling', coalesce(before, ''), true);
+  pass := set_config('milepost.journalling', coalesce(before, ''), true);
   RETURN NULL;
 END $$;
 
@@ -255,7 +260,7 @@ BEGIN
           THEN 'the payload is fixed'
         WHEN (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
           THEN 'RUNNING needs a worker_id and no other state may have one'
-        WHEN (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+        WHEN NEW.worker_id <> OLD.worker_id
           THEN 'a running job keeps its worker'
         WHEN NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
           THEN 'the fence grows by one with every claim and by nothing else'
@@ -342,7 +347,7 @@ CREATE TRIGGER job_a_refuse_change AFTER UPDATE ON job FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM OLD.version + 1
       OR (NEW.move || ' ' || OLD.state || ' ' || NEW.state = ANY ('{claim QUEUED RUNNING, succeed RUNNING SUCCEEDED, submit CREATED GATED, submit CREATED WAITING, submit CREATED READY, submit CREATED QUEUED, open GATED WAITING, open GATED READY, open GATED QUEUED, wake WAITING READY, wake WAITING QUEUED, due RETRYING READY, due RETRYING QUEUED, dispatch READY QUEUED, undispatch QUEUED READY, note RUNNING RUNNING, fail RUNNING FAILED, retry RUNNING RETRYING, later RUNNING WAITING, release RUNNING RETRYING, lose RUNNING RETRYING, lose RUNNING FAILED, expire CREATED FAILED, expire GATED FAILED, expire WAITING FAILED, expire READY FAILED, expire QUEUED FAILED, expire RUNNING FAILED, expire RETRYING FAILED, reject WAITING FAILED, reject READY FAILED, reject QUEUED FAILED, reject RETRYING FAILED, erase SUCCEEDED SUCCEEDED, erase FAILED FAILED, erase CANCELLED CANCELLED, cancel CREATED CANCELLED, cancel GATED CANCELLED, cancel WAITING CANCELLED, cancel READY CANCELLED, cancel QUEUED CANCELLED, cancel RUNNING CANCELLED, cancel RETRYING CANCELLED}'::text[])) IS NOT TRUE
       OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
-      OR (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+      OR NEW.worker_id <> OLD.worker_id
       OR NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
       OR NEW.move = 'erase'))
   EXECUTE FUNCTION milepost_refuse_job();
@@ -388,12 +393,17 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'MP001',
       MESSAGE = format('milepost: job %s: errors, losses, polls, releases are counted by the moves alone', OLD.id);
   END IF;
-  UPDATE job
-     SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
-         losses = OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END,
-         polls = OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END,
-         releases = OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END
-   WHERE id = NEW.id AND version = NEW.version;
+  IF ((NEW.move IN ('retry', 'fail') AND NEW.errors = OLD.errors)
+      OR (NEW.move = 'lose' AND NEW.losses = OLD.losses)
+      OR (NEW.move = 'later' AND NEW.polls = OLD.polls)
+      OR (NEW.move = 'release' AND NEW.releases = OLD.releases)) THEN
+    UPDATE job
+       SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
+           losses = OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END,
+           polls = OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END,
+           releases = OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END
+     WHERE id = NEW.id AND version = NEW.version;
+  END IF;
   RETURN NULL;
 END $$;
 
@@ -403,10 +413,11 @@ DO $do$ BEGIN
 END $do$;
 
 CREATE TRIGGER job_b_count AFTER UPDATE ON job FOR EACH ROW
-  WHEN (NEW.version = OLD.version + 1 AND (NEW.errors <> OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END
-      OR NEW.losses <> OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END
-      OR NEW.polls <> OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END
-      OR NEW.releases <> OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
+  WHEN (NEW.version = OLD.version + 1 AND (NEW.move IN ('retry', 'fail', 'lose', 'later', 'release')
+      OR NEW.errors <> OLD.errors
+      OR NEW.losses <> OLD.losses
+      OR NEW.polls <> OLD.polls
+      OR NEW.releases <> OLD.releases))
   EXECUTE FUNCTION milepost_count_job();
 
 CREATE TRIGGER job_journal_birth AFTER INSERT ON job

@@ -178,7 +178,7 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
       OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
-      OR (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+      OR NEW.worker_id <> OLD.worker_id
       OR NEW.fence IS NOT OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
       OR (((NEW.errors IS NOT OLD.errors) AND NEW.errors IS NOT OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
       OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses IS NOT OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
@@ -255,7 +255,7 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: job: this move is not declared from this state to that one')
       WHEN (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
         THEN RAISE(ABORT, 'milepost: job: RUNNING needs a worker_id and no other state may have one')
-      WHEN (OLD.worker_id IS NOT NULL AND NEW.worker_id IS NOT NULL AND NEW.worker_id <> OLD.worker_id)
+      WHEN NEW.worker_id <> OLD.worker_id
         THEN RAISE(ABORT, 'milepost: job: a running job keeps its worker')
       WHEN NEW.fence IS NOT OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
         THEN RAISE(ABORT, 'milepost: job: the fence grows by one with every claim and by nothing else')

@@ -1,0 +1,173 @@
+"""Leases belong to workers, fences to jobs."""
+# ruff: noqa: D102 - a test's name states its promise
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from milepost import outcome
+from milepost.errors import LeaseLost
+from milepost.store import jobs, runs, workers
+from milepost.testing.suite.store import PROBLEM, Store
+
+__all__ = ["LeaseSuite"]
+
+
+class LeaseSuite:
+    """A dead worker's jobs go on, once; a live one keeps them."""
+
+    def test_a_worker_that_renews_keeps_its_jobs_h29(self, store: Store) -> None:
+        store.worker(lease=10)
+        claim = store.running()
+        for _ in range(4):
+            store.advance(8)
+            store.run(workers.renew, "w1", lease_seconds=10)
+            assert store.run(workers.bury, most=9) == []
+        assert store.run(jobs.lose, actor="m", most=9) == []
+        assert store.settle((claim, outcome.succeeded())) == {claim.id}
+
+    def test_a_dead_workers_jobs_are_lost_and_run_again_h28(self, store: Store) -> None:
+        store.worker()
+        claim = store.running()
+        assert store.run(jobs.lose, actor="m", most=9) == []
+        assert store.lose_all() == [(claim.id, "RETRYING")]
+        job = store.run(jobs.get, claim.id)
+        assert (job.losses, job.errors, job.fence, job.worker_id) == (1, 0, 1, None)
+        assert store.run(jobs.history, claim.id)[-1].detail == "w1", "H-42: who died is on record"
+        store.worker("w2")
+        store.run(jobs.wake, actor="m", most=9)
+        [again] = store.claim(worker="w2", queues=[claim.queue])
+        assert (again.fence, again.attempt) == (2, 2)
+
+    def test_a_job_of_an_unknown_worker_is_lost_i15(self, store: Store) -> None:
+        store.worker()
+        claim = store.running()
+        store.advance(100)
+        store.run(workers.bury, most=9)
+        store.run(workers.prune, keep_seconds=0)
+        assert store.rows("SELECT 1 FROM worker") != [], "it still holds a job"
+        with store.raw() as hand:
+            hand.execute("DELETE FROM worker WHERE state = 'STOPPED'")
+        assert store.run(jobs.lose, actor="m", most=9) == [(claim.id, "RETRYING")]
+
+    def test_as_many_losses_as_the_limit_poison_a_job_h22(self, store: Store) -> None:
+        [job_id] = store.create(poison_limit=2, retries=9)
+        for turn, state in enumerate(["RETRYING", "FAILED"]):
+            store.worker(f"w{turn}")
+            store.claim(worker=f"w{turn}")
+            assert store.lose_all() == [(job_id, state)]
+            store.run(jobs.wake, actor="m", most=9)
+        job = store.run(jobs.get, job_id)
+        assert (job.cause, job.losses, job.move) == ("poisoned", 2, "lose")
+        assert job.finished_at is not None
+
+    def test_a_loss_that_spends_the_budget_ends_the_job_h18(self, store: Store) -> None:
+        store.worker()
+        [job_id] = store.create(retries=1)
+        [claim] = store.claim()
+        store.settle((claim, outcome.retry(PROBLEM, after=0)))
+        store.run(jobs.wake, actor="m", most=9)
+        store.claim()
+        assert store.lose_all() == [(job_id, "FAILED")]
+        assert store.run(jobs.get, job_id).cause == "attempts_exhausted"
+
+    def test_a_lost_job_that_was_asked_to_stop_is_cancelled_h106(self, store: Store) -> None:
+        store.worker()
+        claim = store.running()
+        store.run(jobs.cancel, claim.id, reason="enough", actor="me")
+        assert store.lose_all() == [(claim.id, "CANCELLED")]
+        job = store.run(jobs.get, claim.id)
+        assert (job.losses, job.move, job.cause) == (0, "cancel", None)
+
+    def test_a_lost_job_of_a_stopping_run_is_cancelled_and_ends_it_h60(self, store: Store) -> None:
+        store.worker()
+        run_id = store.start([1])
+        store.claim()
+        store.run(runs.cancel, run_id, reason="r", actor="me")
+        [(_, state)] = store.lose_all()
+        assert (state, store.run_state(run_id)) == ("CANCELLED", "CANCELLED")
+
+    def test_a_lost_job_past_its_deadline_expires_h109(self, store: Store) -> None:
+        store.worker()
+        claim = store.running(deadline_us=5_000_000)
+        assert store.lose_all() == [(claim.id, "FAILED")]
+        job = store.run(jobs.get, claim.id)
+        assert (job.move, job.cause, job.losses) == ("expire", "deadline", 0)
+
+    def test_losing_is_bounded_per_pass_h100(self, store: Store) -> None:
+        store.worker()
+        store.create(5)
+        store.claim(5)
+        store.advance(60)
+        store.run(workers.bury, most=9)
+        assert [len(store.run(jobs.lose, actor="m", most=2)) for _ in range(4)] == [2, 2, 1, 0]
+
+    def test_a_heartbeat_that_came_first_wins_over_the_burial(self, store: Store) -> None:
+        store.worker(lease=1)
+        store.advance(5)
+        store.run(workers.renew, "w1", lease_seconds=10)
+        assert store.run(workers.bury, most=9) == []
+
+    def test_a_burial_that_came_first_wins_over_the_heartbeat(self, store: Store) -> None:
+        store.worker(lease=1)
+        store.advance(5)
+        assert store.run(workers.bury, most=9) == ["w1"]
+        with pytest.raises(LeaseLost):
+            store.run(workers.renew, "w1", lease_seconds=10)
+        assert store.run(workers.bury, most=9) == []
+
+    def test_bury_and_heartbeat_at_once_agree_on_one_winner(self, store: Store) -> None:
+        for turn in range(10):
+            name = store.worker(f"w{turn}", lease=1)
+            store.advance(5)
+            with ThreadPoolExecutor(2) as threads:
+                burial = threads.submit(store.run, workers.bury, most=9)
+                renewal = threads.submit(self._renews, store, name)
+                buried, renewed = name in burial.result(), renewal.result()
+            assert buried != renewed
+            state = store.rows(f"SELECT state FROM worker WHERE id = '{name}'")[0][0]
+            assert (state == "STOPPED") == buried
+
+    @staticmethod
+    def _renews(store: Store, name: str) -> bool:
+        try:
+            store.run(workers.renew, name, lease_seconds=100)
+        except LeaseLost:
+            return False
+        return True
+
+    def test_a_claim_whose_reply_was_lost_is_released_unspent(self, store: Store) -> None:
+        store.worker()
+        known, forgotten = store.running(), store.running()
+        released = store.run(jobs.reconcile, worker_id="w1", known={known.id: known.fence})
+        assert released == [forgotten.id]
+        job = store.run(jobs.get, forgotten.id)
+        assert (job.state, job.releases, job.errors, job.losses) == ("RETRYING", 1, 0, 0)
+        assert store.state(known.id) == "RUNNING"
+        assert store.run(jobs.reconcile, worker_id="w1", known={known.id: known.fence}) == []
+
+    def test_a_lost_claim_that_was_asked_to_stop_is_cancelled_by_reconcile(
+        self, store: Store
+    ) -> None:
+        store.worker()
+        run_id = store.start([1])
+        [claim] = store.claim()
+        store.run(runs.cancel, run_id, reason="r", actor="me")
+        assert store.run(jobs.reconcile, worker_id="w1", known={}) == [claim.id]
+        assert (store.state(claim.id), store.run_state(run_id)) == ("CANCELLED", "CANCELLED")
+
+    def test_reconcile_compares_the_fence_too(self, store: Store) -> None:
+        store.worker()
+        claim = store.running()
+        assert store.run(jobs.reconcile, worker_id="w1", known={claim.id: 0}) == [claim.id]
+
+    def test_a_worker_hears_what_it_was_asked_to_stop(self, store: Store) -> None:
+        store.worker()
+        run_id = store.start([1])
+        [child] = store.claim()
+        asked, spared = store.running(), store.running()
+        store.run(jobs.cancel, asked.id, reason="enough", actor="me")
+        store.run(runs.cancel, run_id, reason="r", actor="me")
+        heard = dict((i, (f, why)) for i, f, why in store.run(jobs.ask_to_stop, worker_id="w1"))  # noqa: C402
+        assert heard == {child.id: (1, "the run is stopping"), asked.id: (1, "enough")}
+        assert spared.id not in heard
