@@ -55,8 +55,10 @@ class Executor:
             running.reset(token)
 
     def _called(self, definition: Definition, context: Context) -> Any:
-        head = (context,) if definition.arguments.wants_context else ()
-        return definition.arguments.call(definition.function, context.claim.payload, *head)
+        positional, named = definition.arguments.stored(context.claim.payload, self._codec)
+        if definition.arguments.wants_context:
+            positional.insert(0, context)
+        return definition.function(*positional, **named)
 
     def _succeeded(self, context: Context, value: Any) -> Outcome:
         if isinstance(value, Later):

@@ -14,6 +14,7 @@ from milepost.store.driver import Driver
 
 __all__ = ["Keeper"]
 
+RETRY_SECONDS = 0.5
 MARGIN = 0.2
 """The share of the lease before whose end the worker starts nothing more."""
 
@@ -61,13 +62,15 @@ class Keeper:
         return not self.lost and time.monotonic() < self._until - self._lease * MARGIN
 
     def _keep(self) -> None:
-        while not self._stop.wait(self._heartbeat):
-            self._renew()
+        pause = self._heartbeat
+        while not self._stop.wait(pause):
+            # The store may be away for a moment: it is asked again long before the lease ends.
+            pause = self._heartbeat if self._renew() else min(self._heartbeat, RETRY_SECONDS)
             if self.lost:
                 self._on_lost()
                 return
 
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
         asked = time.monotonic()
         try:
             self._driver.run(
@@ -76,6 +79,7 @@ class Keeper:
         except LeaseLost:
             self.lost = True
         except MilepostError:
-            return  # the store is away: the lease runs on, and is tried again
+            return False
         else:
             self._until = asked + self._lease
+        return True

@@ -196,7 +196,7 @@ class Worker:
     async def _turn(self) -> None:
         """Poll; then start what was found, wait for a free slot, or rest."""
         self._walk_to_polling()
-        if self._slots.free == 0:
+        if self._fitting()[0] <= 0:
             await self._freed_within(TICK_SECONDS)
         elif await self.claim_and_start():
             self._pause = self._settings.poll_min
@@ -251,17 +251,30 @@ class Worker:
         """Claim what fits, start it, and return how many jobs were started."""
         if self._lost:
             raise LeaseLost(f"worker {self.id} was buried: its jobs belong to others now")
-        most = min(self._slots.free, max(1, self._settings.concurrency // 2))
+        most, kinds = self._fitting()
         if most <= 0 or not self._may_start():
             return 0
         async with self._claiming:
-            claims = await self._claim(most)
+            claims = await self._claim(most, kinds)
             if not claims and not self._floors.whole and self._floors.rescan(self._now):
-                claims = await self._claim(most)
+                claims = await self._claim(most, kinds)
             self._start(claims)
         return len(claims)
 
-    async def _claim(self, most: int) -> list[Claim]:
+    def _fitting(self) -> tuple[int, list[str]]:
+        """Say how many jobs fit now, and of which kinds: threads and tasks have their own room."""
+        slots = self._settings.concurrency
+        half = max(1, slots // 2)  # the other half settles meanwhile
+        plain = sum(not running.definition.is_async for running in self._running.values())
+        rooms = {
+            False: min(half, self._slots.free, self._threads.room(plain, slots)),
+            True: min(half, self._slots.free),
+        }
+        kinds = [d for d in self._registry if rooms[d.is_async] > 0]
+        most = min((rooms[definition.is_async] for definition in kinds), default=0)
+        return most, [definition.word for definition in kinds]
+
+    async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
         if self._queues is not None:
             self._floors.know(self._queues)
         elif self._floors.due(self._now):
@@ -271,7 +284,7 @@ class Worker:
         if not line:
             return []
         claims = await self._driver.run(
-            jobs.claim, worker_id=self.id, line=line, most=most, kinds=self._registry.words
+            jobs.claim, worker_id=self.id, line=line, most=most, kinds=kinds
         )
         self._floors.saw(claims, began=began, ended=self._now)
         return claims
@@ -287,6 +300,7 @@ class Worker:
         for claim in claims:
             definition = self._registry.find(claim.kind, claim.kind_version)
             if definition is None:
+                self._slots.report(good=False)
                 self._settler.add(Settlement(claim, unknown_kind(claim)))
                 continue
             running = Running(definition, Context(claim))
@@ -362,7 +376,7 @@ class Worker:
     def _sweep_overdue(self) -> None:
         now = asyncio.get_running_loop().time()
         for running in list(self._running.values()):
-            if running.overdue is not None and running.overdue <= now:
+            if running.overdue(now):
                 self._lane_of(running).time_out(running)
 
     # The worker's machine
