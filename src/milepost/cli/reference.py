@@ -25,8 +25,8 @@ INTRODUCTION = """\
 # The machines
 
 This page is written by `make docs` from `milepost.lifecycle` and `milepost.specs`; change those,
-not this. The same declaration gives the triggers that make both databases refuse any other change of state, and
-`milepost machine` prints it at a prompt.
+not this. The same declaration gives the triggers that make both databases refuse any other change
+of state, and `milepost machine` prints it at a prompt.
 
 Each machine also has the words that five specifications use for its states. A specification's
 diagram shows what its reader can see: an edge is there when the engine can make it.

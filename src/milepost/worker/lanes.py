@@ -216,7 +216,7 @@ class ThreadLanes(_Lanes):
         self.zombies = 0
 
     def room(self, held: int, slots: int) -> int:
-        """Say how many more jobs may be claimed: a batch while they are short, else free threads."""
+        """Say how many more may be claimed: a batch while jobs are short, else free threads."""
         return (slots if self._seconds < SHORT_SECONDS else self._most) - held
 
     def start(self, jobs: list[Running]) -> None:
