@@ -64,7 +64,9 @@ class AsyncRunner:
 class Store:
     """A fresh store: `run` and `dialect` are all the suite needs of it, the rest is shorthand."""
 
-    def __init__(self, database: Database, runner: Any) -> None:
+    def __init__(self, database: Database, colour: str) -> None:
+        url = StoreUrl.parse(database.url)
+        runner: Any = AsyncRunner(url) if colour == "async" else open_driver(url)
         self.database = database
         self.dialect: str = runner.dialect
         self._runner = runner
@@ -224,9 +226,7 @@ def _child(run_id: str, number: int, hold: bool, options: Mapping[str, Any]) -> 
 @contextmanager
 def opened(database: Database, colour: str) -> Iterator[Store]:
     """Open a store in one colour."""
-    url = StoreUrl.parse(database.url)
-    runner: Any = AsyncRunner(url) if colour == "async" else open_driver(url)
-    store = Store(database, runner)
+    store = Store(database, colour)
     try:
         yield store
     finally:
