@@ -7,16 +7,16 @@ import signal
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
 from milepost.client import ACTOR, Client, JobHandle, Jobs, new_id, refuse_in_loop
-from milepost.codec import Codec, JsonCodec, limited
+from milepost.codec import Codec, JsonCodec, check_text, limited
 from milepost.config import Settings, store_url
 from milepost.context import Context
-from milepost.declare import PRIORITIES, Arguments, Definition, Registry
+from milepost.declare import Arguments, Definition, Registry, check_limits
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
 from milepost.outcome import micros
@@ -59,18 +59,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        if self.priority is not None and self.priority not in PRIORITIES:
-            raise Invalid(f"priority={self.priority} is not between 0 and 9")
+        check_limits(self)
         if self.start_in is not None and self.start_at is not None:
             raise Invalid("start_in and start_at exclude each other")
         if self.start_at is not None and self.start_at.tzinfo is None:
             raise Invalid("start_at needs a time zone: datetime(..., tzinfo=UTC)")
-        for name in ("start_in", "deadline", "start_within", "timeout", "retries"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise Invalid(f"{name}={value} cannot be negative")
-        if self.unique == "":
-            raise Invalid("unique='' is no key; leave it out instead")
+        for name in ("unique", "channel"):
+            if (text := getattr(self, name)) is not None:
+                check_text(text, what=name)
+        for text in (text for pair in (self.tags or {}).items() for text in pair):
+            check_text(text or "-", what="tags")
 
 
 class Job(Generic[C, P, R]):
@@ -145,7 +143,7 @@ class Job(Generic[C, P, R]):
             "deadline": deadline,
             "start_within": start_within,
             "unique": unique,
-            "tags": tags,
+            "tags": None if tags is None else dict(tags),
             "hold": hold,
             "channel": channel,
             "retries": retries,
@@ -204,16 +202,15 @@ class Job(Generic[C, P, R]):
     def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         arguments = self.definition.arguments
         data = self._app.client.codec.encode(arguments.bind(args, kwargs))
-        arguments.check(data)
+        arguments.check(data, self._app.client.codec)
         most = self._app.settings.max_payload
         return limited(data, most=most, what=f"the arguments of {self.definition.name}")
 
     def _template(self) -> Template:
         definition, options = self.definition, self._options
         delay = None if options.start_in is None else micros(options.start_in)
-        later = bool(delay) or (
-            options.start_at is not None and options.start_at > datetime.now(UTC)
-        )
+        # Whether a given time has come is for the store's clock to say, not for this machine's.
+        later = bool(delay) or options.start_at is not None
         state = JobState.WAITING if later else JobState.QUEUED
         return Template(
             kind=definition.name,
@@ -245,13 +242,7 @@ def _micros(seconds: float | None) -> int | None:
 
 
 def _tags(tags: Mapping[str, str] | None) -> str | None:
-    if tags is None:
-        return None
-    if not all(
-        isinstance(text, str) and "\0" not in text for pair in tags.items() for text in pair
-    ):
-        raise Invalid("tags are texts, and hold no NUL character")
-    return msgspec.json.encode(dict(tags)).decode()
+    return None if tags is None else msgspec.json.encode(dict(tags)).decode()
 
 
 def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -16,7 +16,7 @@ import uuid_utils
 
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
-from milepost.errors import Invalid, JobFailed, NotFinished, NotFound, WaitTimeout
+from milepost.errors import Invalid, JobFailed, NotFinished, NotFound, Unavailable, WaitTimeout
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Entry, Job, NewJob, Template
 from milepost.specs import JOB_VIEWS, Facts
@@ -147,16 +147,17 @@ class _Births:
         try:
             ids = self._client.run(births.create, [job for new, _ in group for job in new])
         except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
-            self._one_by_one(group, error)
+            if len(group) == 1 or isinstance(error, Unavailable):
+                _refuse(group, error)
+            else:
+                for waiting in group:
+                    self._flush([waiting])
+        except BaseException as error:
+            # Whoever was interrupted took the others' submissions along; they must hear of it.
+            _refuse(group, Unavailable(f"the submit was interrupted: {error!r}"))
+            raise
         else:
             _answer(group, ids)
-
-    def _one_by_one(self, group: list[Waiting], error: Exception) -> None:
-        if len(group) == 1:
-            group[0][1].set_exception(error)
-            return
-        for waiting in group:
-            self._flush([waiting])
 
 
 class _AsyncBirths:
@@ -186,17 +187,16 @@ class _AsyncBirths:
             new = [job for asked, _ in group for job in asked]
             ids = await self._client.run_async(births.create, new)
         except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
-            await self._one_by_one(group, error)
+            if len(group) == 1 or isinstance(error, Unavailable):
+                _refuse(group, error)
+            else:
+                for waiting in group:
+                    await self._flush([waiting])
+        except BaseException as error:
+            _refuse(group, Unavailable(f"the submit was interrupted: {error!r}"))
+            raise
         else:
             _answer(group, ids)
-
-    async def _one_by_one(self, group: list[Any], error: Exception) -> None:
-        if len(group) == 1:
-            if not group[0][1].done():
-                group[0][1].set_exception(error)
-            return
-        for waiting in group:
-            await self._flush([waiting])
 
 
 def _taken(waiting: deque[Any]) -> list[Any]:
@@ -215,6 +215,12 @@ def _answer(group: list[Any], ids: list[str]) -> None:
         if not answer.done():
             answer.set_result(ids[start : start + len(new)])
         start += len(new)
+
+
+def _refuse(group: list[Any], error: Exception) -> None:
+    for _, answer in group:
+        if not answer.done():
+            answer.set_exception(error)
 
 
 class JobError(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["Codec", "JsonCodec", "limited"]
+__all__ = ["Codec", "JsonCodec", "check_text", "limited"]
 
 
 class Codec(Protocol):
@@ -33,6 +33,7 @@ class JsonCodec:
 
     def __init__(self) -> None:
         self._encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
+        self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
     def encode(self, value: Any) -> bytes:
         """Encode, or raise `Invalid` saying what cannot be stored."""
@@ -52,9 +53,19 @@ class JsonCodec:
     def decode(self, data: bytes, type_: Any = Any) -> Any:
         """Decode as the type that an annotation asks for, or raise `Invalid`."""
         try:
-            return msgspec.json.decode(data, type=type_, dec_hook=from_builtin)
-        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            return self._decoder(type_).decode(data)
+        except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
             raise Invalid(f"the stored value does not fit: {error}") from error
+
+    def _decoder(self, type_: Any) -> "msgspec.json.Decoder[Any]":
+        try:
+            return self._decoders[type_]
+        except KeyError:
+            decoder = msgspec.json.Decoder(type_, dec_hook=from_builtin)
+            self._decoders[type_] = decoder
+            return decoder
+        except TypeError:  # an annotation that cannot be hashed
+            return msgspec.json.Decoder(type_, dec_hook=from_builtin)
 
 
 def limited(data: bytes, *, most: int, what: str) -> bytes:
@@ -65,6 +76,15 @@ def limited(data: bytes, *, most: int, what: str) -> bytes:
             "bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD"
         )
     return data
+
+
+def check_text(text: Any, *, what: str) -> str:
+    """Refuse what no database stores as a text."""
+    if not isinstance(text, str) or not text:
+        raise Invalid(f"{what}={text!r} must be a text that is not empty")
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise Invalid(f"{what}={text!r} holds a character that no database stores")
+    return text
 
 
 def _to_builtin(value: Any) -> Any:

@@ -99,6 +99,8 @@ class Settings:
         cls, environment: Mapping[str, str], file: Path | None = None, **given: object
     ) -> "Settings":
         """Read each setting: what was given, the environment, the file, the default."""
+        if unknown := sorted(set(given) - {field.name for field in fields(cls)}):
+            raise Invalid(f"no such setting: {', '.join(unknown)}")
         filed = _from_file(file if file is not None else Path("milepost.toml"))
         chosen: dict[str, Any] = {}
         for field in fields(cls):

@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from milepost.codec import from_builtin
+from milepost.codec import Codec, check_text, from_builtin
 from milepost.context import Context
 from milepost.errors import Invalid
 from milepost.policy import Policy
 
-__all__ = ["Arguments", "Definition", "Registry"]
-
-PRIORITIES = range(10)
+__all__ = ["Arguments", "Definition", "Registry", "check_limits"]
 
 
 class Arguments:
@@ -26,7 +24,6 @@ class Arguments:
         hints = _hints(function)
         self.result_type = hints.get("return", Any)
         self._struct = _struct_of(self._signature, hints, name)
-        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=from_builtin)
         self._starred = _names_of(self._signature, inspect.Parameter.VAR_POSITIONAL)
         self._keywords = _names_of(self._signature, inspect.Parameter.VAR_KEYWORD)
 
@@ -37,21 +34,20 @@ class Arguments:
         except TypeError as error:
             raise Invalid(f"{self._name}{self._signature}: {error}") from error
 
-    def check(self, payload: bytes) -> None:
+    def check(self, payload: bytes, codec: Codec) -> None:
         """Raise `Invalid` unless the encoded arguments fit the annotations."""
         try:
-            self._decoder.decode(payload)
-        except (msgspec.ValidationError, ValueError, TypeError) as error:
+            codec.decode(payload, self._struct)
+        except (Invalid, msgspec.MsgspecError, ValueError, TypeError) as error:
             raise Invalid(f"{self._name}{self._signature}: {error}") from error
 
-    def call(self, function: Callable[..., Any], payload: bytes | None, *head: Any) -> Any:
-        """Call the handler with the arguments that were stored."""
+    def stored(self, payload: bytes | None, codec: Codec) -> tuple[list[Any], dict[str, Any]]:
+        """Give back the arguments that were stored, as a call takes them, or raise `Invalid`."""
         try:
-            given = self._decoder.decode(payload or b"{}")
-        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            given = codec.decode(payload, self._struct) if payload else self._struct()
+        except (Invalid, msgspec.MsgspecError, ValueError, TypeError) as error:
             raise Invalid(f"the stored arguments do not fit {self._name}: {error}") from error
-        positional, named = self._spread(given)
-        return function(*head, *positional, **named)
+        return self._spread(given)
 
     def _spread(self, given: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
         positional: list[Any] = []
@@ -100,14 +96,16 @@ def _struct_of(
 ) -> type[msgspec.Struct]:
     fields = [_field(parameter, hints) for parameter in signature.parameters.values()]
     try:
-        return msgspec.defstruct(
+        struct = msgspec.defstruct(
             f"{name.replace('-', '_').replace('.', '_')}_arguments",
             fields,
             kw_only=True,
             forbid_unknown_fields=True,
         )
+        msgspec.json.Decoder(struct, dec_hook=from_builtin)  # says what it cannot build
     except (TypeError, ValueError) as error:
         raise Invalid(f"job {name!r}: its annotations cannot be checked: {error}") from error
+    return struct
 
 
 def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
@@ -131,6 +129,39 @@ def _unites(hint: Any) -> bool:
     return hint is not Any
 
 
+LEAST = {"retries": 0, "poll_limit": 0, "poison_limit": 1, "version": 1}
+MOST = 2**31 - 1
+SECONDS_MOST = 100 * 366 * 86_400
+"""A century: beyond it a duration is a mistake, and soon more than a database can add to a time."""
+
+
+def check_limits(asked: Any) -> None:
+    """Refuse numbers and texts that cannot be meant; None is for what was not asked."""
+    for name, least in {**LEAST, "priority": 0}.items():
+        value = getattr(asked, name, None)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Invalid(f"{name}={value!r} must be a whole number")
+        if not least <= value <= (9 if name == "priority" else MOST):
+            within = "between 0 and 9" if name == "priority" else f"at least {least}"
+            raise Invalid(f"{name}={value} must be {within}")
+    for name in ("timeout", "deadline", "start_within", "start_in"):
+        check_seconds(name, getattr(asked, name, None), zero=name != "timeout")
+    if asked.queue is not None:
+        check_text(asked.queue, what="queue")
+
+
+def check_seconds(name: str, value: Any, *, zero: bool) -> None:
+    """Refuse what is no duration; None is for what was not asked."""
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Invalid(f"{name}={value!r} must be a number of seconds")
+    if not (0 <= value if zero else 0 < value) or not value <= SECONDS_MOST:
+        raise Invalid(f"{name}={value} must be {'at least' if zero else 'more than'} zero seconds")
+
+
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """One version of one kind of job."""
 
@@ -151,14 +182,11 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a declaration that cannot be meant, when it is declared."""
-        if self.priority not in PRIORITIES:
-            raise Invalid(f"job {self.name!r}: priority={self.priority} is not between 0 and 9")
-        if self.retries < 0 or self.poll_limit < 0 or self.poison_limit < 1 or self.version < 1:
-            raise Invalid(f"job {self.name!r}: limits cannot be negative")
-        for name in ("timeout", "deadline", "start_within"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise Invalid(f"job {self.name!r}: {name}={value} must be more than zero")
+        check_text(self.name, what="name")
+        try:
+            check_limits(self)
+        except Invalid as error:
+            raise Invalid(f"job {self.name!r}: {error}") from error
 
     @property
     def word(self) -> str:
