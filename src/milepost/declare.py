@@ -10,7 +10,7 @@ import msgspec
 from milepost.codec import Codec, check_text, from_builtin
 from milepost.context import Context
 from milepost.errors import Invalid
-from milepost.policy import Policy
+from milepost.policy import SECONDS_MOST, Policy
 
 __all__ = ["Arguments", "Definition", "Registry", "check_limits"]
 
@@ -131,8 +131,6 @@ def _unites(hint: Any) -> bool:
 
 LEAST = {"retries": 0, "poll_limit": 0, "poison_limit": 1, "version": 1}
 MOST = 2**31 - 1
-SECONDS_MOST = 100 * 366 * 86_400
-"""A century: beyond it a duration is a mistake, and soon more than a database can add to a time."""
 
 
 def check_limits(asked: Any) -> None:
@@ -158,7 +156,7 @@ def check_seconds(name: str, value: Any, *, zero: bool) -> None:
         return
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Invalid(f"{name}={value!r} must be a number of seconds")
-    if not (0 <= value if zero else 0 < value) or not value <= SECONDS_MOST:
+    if not (value >= 0 if zero else value > 0) or not value <= SECONDS_MOST:
         raise Invalid(f"{name}={value} must be {'at least' if zero else 'more than'} zero seconds")
 
 

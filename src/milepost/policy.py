@@ -20,9 +20,13 @@ __all__ = [
     "after_error",
     "after_later",
     "problem_of",
+    "storable",
 ]
 
+CODE_LIMIT = 100
 MESSAGE_LIMIT = 4_000
+SECONDS_MOST = 100 * 366 * 86_400
+"""A century: beyond it a duration is a mistake, and soon more than a database can add to a time."""
 BACKOFFS = ("fixed", "exponential")
 
 
@@ -41,8 +45,8 @@ class Later(BaseException):
     """
 
     def __init__(self, seconds: float | None = 60, *, detail: str | None = None) -> None:
-        if seconds is not None and seconds < 0:
-            raise Invalid(f"Later({seconds}): the delay cannot be negative")
+        if seconds is not None and not 0 <= seconds <= SECONDS_MOST:
+            raise Invalid(f"Later({seconds}): the delay must be between zero and a century")
         super().__init__(seconds)
         self.seconds = seconds
         self.detail = detail
@@ -64,8 +68,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         """Refuse what cannot be meant."""
         if self.backoff not in BACKOFFS:
             raise Invalid(f"backoff={self.backoff!r}: expected one of {', '.join(BACKOFFS)}")
-        if self.delay < 0 or self.max_delay < 0:
-            raise Invalid("retry delays cannot be negative")
+        for name, seconds in (("retry_delay", self.delay), ("max_delay", self.max_delay)):
+            if not isinstance(seconds, int | float) or not 0 <= seconds <= SECONDS_MOST:
+                raise Invalid(f"{name}={seconds!r} must be a number of seconds, zero or more")
 
     def delay_after(
         self,
@@ -110,17 +115,36 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
 
 def problem_of(error: BaseException, policy: Policy, *, attempt: int) -> Problem:
     """Record an error: its class, its code, what it says (H-105, H-115)."""
-    retry_after = getattr(error, "retry_after", None)
-    floor = float(retry_after) if isinstance(retry_after, int | float) else None
-    text = str(error)
+    floor = _floor(error)
+    text = storable(_said(error))
     return Problem(
-        type=type(error).__qualname__,
+        type=storable(type(error).__qualname__),
         message=text if len(text) <= MESSAGE_LIMIT else text[:MESSAGE_LIMIT] + "…",
         kind=_kind(error, policy, throttled=floor is not None),
         code=_code(error),
         attempt=attempt,
         retry_after=floor,
     )
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an error that cannot say what it is fails its job, not us
+        return f"({type(error).__qualname__} could not say what happened)"
+
+
+def storable(text: str) -> str:
+    """Spell out what no database stores: NUL, and the surrogates of undecodable file names."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def _floor(error: BaseException) -> float | None:
+    """Read what a throttling answer asks for; nonsense is not obeyed."""
+    asked = getattr(error, "retry_after", None)
+    if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked >= 0:
+        return None
+    return float(min(asked, SECONDS_MOST))
 
 
 def _kind(error: BaseException, policy: Policy, *, throttled: bool) -> str:
@@ -133,8 +157,8 @@ def _kind(error: BaseException, policy: Policy, *, throttled: bool) -> str:
 
 def _code(error: BaseException) -> str:
     named = getattr(error, "code", None)
-    if isinstance(named, str):
-        return named
+    if isinstance(named, str) and not isinstance(error, SystemExit):
+        return storable(named[:CODE_LIMIT])
     return next((code for kind, code in _CODES if isinstance(error, kind)), "error")
 
 
@@ -154,4 +178,5 @@ def after_later(claim: Claim, wish: Later) -> Outcome:
         message = f"it asked to be run later {claim.poll_limit} times, which is its poll limit"
         problem = Problem(type="PollLimit", message=message, kind="permanent", code="poll_limit")
         return outcome.failed(problem, cause=Cause.POLL_LIMIT)
-    return outcome.later(wish.seconds, detail=wish.detail)
+    detail = None if wish.detail is None else storable(str(wish.detail)[:MESSAGE_LIMIT])
+    return outcome.later(wish.seconds, detail=detail)

@@ -15,16 +15,17 @@ from milepost.outcome import Outcome, Problem
 from milepost.policy import Cancelled, Later
 from milepost.records import Claim
 
-__all__ = ["Executor", "TimedOut"]
+__all__ = ["Executor", "Interrupted", "TimedOut"]
 
 TRACEBACK_LIMIT = 8_000
-
-HANDLED = (Exception, Later, Cancelled, SystemExit)
-"""What a handler may raise. A handler that calls sys.exit() fails its job, not its worker."""
 
 
 class TimedOut(TimeoutError):  # noqa: N818 - what the history shows
     """An attempt ran longer than its timeout."""
+
+
+class Interrupted(Exception):  # noqa: N818 - what the history shows
+    """A task that a handler waited for was cancelled, by nobody who may cancel the job."""
 
 
 class Executor:
@@ -39,7 +40,7 @@ class Executor:
         token = running.set(context)
         try:
             return self._succeeded(context, self._called(definition, context))
-        except HANDLED as error:
+        except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
             return self.judged(definition, context, error)
         finally:
             running.reset(token)
@@ -49,7 +50,9 @@ class Executor:
         token = running.set(context)
         try:
             return self._succeeded(context, await self._called(definition, context))
-        except HANDLED as error:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise  # whoever runs the task knows who asked for it
+        except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
             return self.judged(definition, context, error)
         finally:
             running.reset(token)
@@ -73,7 +76,7 @@ class Executor:
         claim = context.claim
         if isinstance(error, Later):
             return policy.after_later(claim, error)
-        if isinstance(error, Cancelled | asyncio.CancelledError):
+        if isinstance(error, Cancelled):
             return outcome.cancelled(context.reason)
         problem = policy.problem_of(error, definition.policy, attempt=claim.attempt)
         problem = _with_traceback(problem, error)
@@ -83,9 +86,11 @@ class Executor:
 
 
 def _with_traceback(problem: Problem, error: BaseException) -> Problem:
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    text = "".join(lines)
-    return msgspec.structs.replace(problem, traceback=text[-TRACEBACK_LIMIT:])
+    try:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:  # noqa: BLE001 - an error that cannot be shown fails its job, not us
+        return problem
+    return msgspec.structs.replace(problem, traceback=policy.storable(text[-TRACEBACK_LIMIT:]))
 
 
 def _permanent(problem: Problem) -> Problem:

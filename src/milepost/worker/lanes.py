@@ -9,13 +9,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextvars import copy_context
+from contextlib import suppress
+from contextvars import Context as Variables
+from contextvars import ContextVar, copy_context
+from typing import Any
 
 from milepost import outcome
 from milepost.context import Context
 from milepost.declare import Definition
 from milepost.outcome import Outcome, Problem
-from milepost.worker.execute import Executor, TimedOut
+from milepost.worker.execute import Executor, Interrupted, TimedOut
 
 __all__ = ["AsyncLanes", "Running", "ThreadLanes"]
 
@@ -28,23 +31,47 @@ SHORT_SECONDS = 0.005
 class Running:
     """One job in a lane."""
 
-    __slots__ = ("active", "began", "context", "definition", "ended", "task", "timer")
+    __slots__ = (
+        "active",
+        "began",
+        "claimed",
+        "context",
+        "definition",
+        "ended",
+        "stuck",
+        "task",
+        "timer",
+    )
 
     def __init__(self, definition: Definition, context: Context) -> None:
         self.definition = definition
         self.context = context
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.claimed = time.monotonic()
         self.began: float | None = None
         self.active = False
         self.ended = False
+        self.stuck = False
 
     @property
     def timeout(self) -> float | None:
         """How long one attempt may take, by the job's own row, or what is left of its time."""
         claim = self.context.claim
-        limits = [us / 1e6 for us in (claim.timeout_us, claim.remaining_us) if us is not None]
-        return max(0.0, min(limits)) if limits else None
+        own = None if claim.timeout_us is None else claim.timeout_us / 1e6
+        left = self.left
+        if own is None or left is None:
+            return left if own is None else own
+        return min(own, left)
+
+    @property
+    def left(self) -> float | None:
+        """How long after its beginning the whole job's time is over; None when it has no end."""
+        remaining = self.context.claim.remaining_us
+        if remaining is None:
+            return None
+        waited = (self.began or time.monotonic()) - self.claimed
+        return max(0.0, remaining / 1e6 - waited)
 
     def overdue(self, now: float) -> bool:
         """Tell whether its time is over."""
@@ -86,7 +113,7 @@ class _Lanes:
             return outcome.cancelled(running.context.reason)
         if not self._may_start():
             return outcome.released("the lease ran out before it began")
-        return None
+        return self._late(running) if running.left == 0 else None
 
     def _watch(self, running: Running, time_out: Callable[[Running], None]) -> None:
         """Have an attempt ended by a timer if its time is short; a sweep does the others."""
@@ -94,12 +121,14 @@ class _Lanes:
         if timeout is not None and timeout <= TIMER_SECONDS and not running.ended:
             running.timer = self._loop.call_later(timeout, time_out, running)
 
+    def _late(self, running: Running) -> Outcome:
+        when = "before it began" if running.began is None else "while it ran"
+        message = f"the job's deadline passed {when}"
+        return outcome.expired(Problem(type="Deadline", message=message, code="timeout"))
+
     def _time_is_over(self, running: Running) -> Outcome:
-        claim = running.context.claim
-        left = claim.remaining_us
-        if left is not None and (claim.timeout_us is None or left <= claim.timeout_us):
-            message = "the job's deadline passed while it ran"
-            return outcome.expired(Problem(type="Deadline", message=message, code="timeout"))
+        if running.left is not None and running.left == running.timeout:
+            return self._late(running)
         error = TimedOut(f"the attempt took longer than its timeout of {running.timeout:g} s")
         return self._executor.judged(running.definition, running.context, error)
 
@@ -132,12 +161,14 @@ class AsyncLanes(_Lanes):
         return False
 
     async def _lane(self) -> None:
-        variables = len(copy_context())
+        task = asyncio.current_task()
+        variables = dict(copy_context())
         while True:
             while self._waiting:
                 await self._run(self._waiting.popleft())
-                # A handler that left context variables behind must not pass them on.
-                if len(copy_context()) != variables:
+                # A handler that left context variables behind, or a request to stop that it did
+                # not heed, must not pass them on.
+                if _changed(variables) or (task is not None and task.cancelling()):
                     return
             rest = self._loop.create_future()
             self._idle.append(rest)
@@ -159,10 +190,12 @@ class AsyncLanes(_Lanes):
         try:
             return await self._executor.run_async(running.definition, running.context)
         except asyncio.CancelledError:
-            if running.context.reason is None or running.task is None:
+            if running.context.reason is not None:
+                return outcome.cancelled(running.context.reason)
+            if running.task is None or running.task.cancelling():
                 raise  # the worker itself is being cancelled
-            running.task.uncancel()
-            return outcome.cancelled(running.context.reason)
+            error = Interrupted("a task that the handler waited for was cancelled")
+            return self._executor.judged(running.definition, running.context, error)
         finally:
             running.active = False
 
@@ -192,6 +225,13 @@ class AsyncLanes(_Lanes):
         await asyncio.gather(*self._lanes, return_exceptions=True)
 
 
+def _changed(variables: dict[ContextVar[Any], Any]) -> bool:
+    now = copy_context()
+    return len(now) != len(variables) or any(
+        now.get(variable) is not value for variable, value in variables.items()
+    )
+
+
 class ThreadLanes(_Lanes):
     """Threads for plain handlers, fed in batches; their outcomes come back in batches too."""
 
@@ -213,6 +253,7 @@ class ThreadLanes(_Lanes):
         self._done: deque[tuple[Running, Outcome]] = deque()
         self._flushing = False
         self._closing = False
+        self._variables = copy_context()
         self.zombies = 0
 
     def room(self, held: int, slots: int) -> int:
@@ -223,14 +264,25 @@ class ThreadLanes(_Lanes):
         """Take jobs; as many threads as are needed wake up."""
         if not jobs:
             return
-        self._waiting.extend(jobs)
-        wake = min(len(jobs), self._most)
+        # Whoever is woken is counted as busy here, not when it wakes: two calls in a row must not
+        # count on the same thread.
         with self._count:
-            new = max(0, min(wake - self._idle, self._most - self._threads))
-            self._threads += new
-        for _ in range(new):
+            self._waiting.extend(jobs)
+            woken = min(len(jobs), self._idle)
+            self._idle -= woken
+            new = self._room_for(len(jobs) - woken)
+        if woken:
+            self._wanted.release(woken)
+        self._begin(new)
+
+    def _room_for(self, wished: int) -> int:
+        new = max(0, min(wished, self._most - self._threads))
+        self._threads += new
+        return new
+
+    def _begin(self, threads: int) -> None:
+        for _ in range(threads):
             threading.Thread(target=self._lane, name="milepost-lane", daemon=True).start()
-        self._wanted.release(wake)
 
     def _lane(self) -> None:
         while self._awaited():
@@ -241,14 +293,18 @@ class ThreadLanes(_Lanes):
                     break
                 if not running.ended:
                     self._hand_back(running, self._outcome(running))
+                if running.stuck:
+                    return  # another thread has taken this one's place
 
     def _awaited(self) -> bool:
         """Rest until there is work; False when there will be none any more."""
         with self._count:
+            if self._closing:
+                return False
+            if self._waiting:
+                return True
             self._idle += 1
         self._wanted.acquire()
-        with self._count:
-            self._idle -= 1
         return not self._closing
 
     def _outcome(self, running: Running) -> Outcome:
@@ -256,10 +312,16 @@ class ThreadLanes(_Lanes):
         if unfit is not None:
             return unfit
         running.began = time.monotonic()
+        running.active = True
         timeout = running.timeout
         if timeout is not None and timeout <= TIMER_SECONDS:
-            self._loop.call_soon_threadsafe(self._watch, running, self.time_out)
-        result = self._executor.run(running.definition, running.context)
+            self._tell(self._watch, running, self.time_out)
+        # A copy of its own for each: no job sees another's context variables.
+        variables: Variables = self._variables.copy()
+        result = variables.run(self._executor.run, running.definition, running.context)
+        with self._count:
+            running.active = False
+            self.zombies -= running.stuck
         # A rough running mean; threads may overwrite each other's, which does no harm.
         self._seconds += (time.monotonic() - running.began - self._seconds) / 16
         return result
@@ -268,7 +330,12 @@ class ThreadLanes(_Lanes):
         self._done.append((running, result))
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon_threadsafe(self._flush)
+            self._tell(self._flush)
+
+    def _tell(self, callback: Callable[..., None], *args: Any) -> None:
+        # A thread that was fenced off may outlive the loop; nobody waits for it any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -281,9 +348,14 @@ class ThreadLanes(_Lanes):
             return
         self._end(running, self._time_is_over(running))
         running.context.ask_to_stop("timeout")
-        self.zombies += 1
         with self._count:
-            self._threads -= 1  # another thread may take its place
+            if not running.active:
+                return
+            running.stuck = True
+            self.zombies += 1
+            self._threads -= 1
+            new = self._room_for(min(1, len(self._waiting)))
+        self._begin(new)
 
     def stop_job(self, running: Running, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled` when it looks."""
@@ -297,5 +369,6 @@ class ThreadLanes(_Lanes):
 
     def close(self) -> None:
         """Let the threads that rest end; one that is stuck dies with the process."""
-        self._closing = True
+        with self._count:
+            self._closing = True
         self._wanted.release(self._most + self.zombies)
