@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from milepost.app import App
-    from milepost.client import JobHandle
     from milepost.context import Context, current
     from milepost.errors import (
         IllegalMove,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         Unavailable,
         WaitTimeout,
     )
+    from milepost.handles import JobHandle
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import Cancelled, Fail, Later
 
@@ -56,7 +56,7 @@ _HOMES = {
     "IllegalMove": "milepost.errors",
     "Invalid": "milepost.errors",
     "JobFailed": "milepost.errors",
-    "JobHandle": "milepost.client",
+    "JobHandle": "milepost.handles",
     "JobState": "milepost.lifecycle",
     "Later": "milepost.policy",
     "LeaseLost": "milepost.errors",

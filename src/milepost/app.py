@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 import msgspec
 
-from milepost.client import ACTOR, Client, JobHandle, Jobs, new_id, refuse_in_loop
+from milepost.client import ACTOR, Client, new_id, refuse_in_loop
 from milepost.codec import Codec, JsonCodec, check_text, limited
 from milepost.config import Settings, store_url
 from milepost.context import Context
 from milepost.declare import Arguments, Definition, Registry, check_limits
 from milepost.errors import Invalid
+from milepost.handles import JobHandle, Jobs
 from milepost.lifecycle import JobState
 from milepost.outcome import micros
 from milepost.policy import Policy, RetryPolicy
