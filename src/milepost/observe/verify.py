@@ -1,7 +1,8 @@
 """Folds the journal from empty and compares it with the live rows.
 
 Both are read once, in the order of their ids, from one snapshot and side by side, so memory does
-not grow with the store. The fold knows nothing of the triggers: it is the second opinion.
+not grow with the store. The fold knows nothing of the triggers: it is the second opinion. Then the
+counters of each run's steps are compared with the jobs that are there.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ BATCH = 5_000
 PROBLEMS_KEPT = 1_000
 
 Row = tuple[Any, ...]
+COUNTED = ("open", "succeeded", "failed", "cancelled")
 COMPARED = ("version", "state", "move", "fence", "errors", "losses", "polls", "releases")
 
 
@@ -69,7 +71,18 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
                 _compare(verdict, machine, subject_id, told, row)
                 if progress is not None:
                     progress(verdict.entries, total)
+        for run_id, text in _miscounted(reader):
+            verdict.add(RUN, run_id, text)
     return verdict
+
+
+def _miscounted(reader: Reader) -> Iterator[tuple[str, str]]:
+    """Name the steps whose counters are not what their jobs say."""
+    for run_id, step, *counts in reader.stream(Call("verify_steps"), size=BATCH):
+        pairs = zip(counts[::2], counts[1::2], strict=True)
+        for name, (counted, there) in zip(COUNTED, pairs, strict=True):
+            if counted < there or (name == "open" and counted != there):
+                yield run_id, f"its step {step} counts {counted} {name} jobs, but has {there}"
 
 
 @dataclass(slots=True)

@@ -234,6 +234,8 @@ def _onward(
     expected = coming_to is not None or any(step.open for step in later)
     if later and (expected or state == RunState.RUNNING):
         return _advanced(state, later[0])
+    if any(step.open for step in counted):
+        return None
     if any(step.role == "reduce" for step in counted):
         return Decision("finalize", RunState.FINALIZING)
     return Decision("finish", RunState.SUCCEEDED)

@@ -25,8 +25,7 @@ class BirthSuite:
     """A submit that returned is there, exactly once."""
 
     def test_a_created_job_is_queued_with_what_it_was_given(self, store: Store) -> None:
-        options = {"queue": "slow", "priority": 7, "tags": '{"user": "42"}', "tenant": "t"}
-        [job_id] = store.create(**options)
+        [job_id] = store.create(queue="slow", priority=7, tags='{"user": "42"}', tenant="t")
         job = store.run(jobs.get, job_id)
         assert (job.state, job.queue, job.priority, job.tenant) == ("QUEUED", "slow", 7, "t")
         assert (job.payload, job.tags, job.version, job.fence, job.attempt) == (

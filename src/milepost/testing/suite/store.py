@@ -1,4 +1,4 @@
-"""The store under test, in either colour, with one face; and short words for what tests do to it."""
+"""The store under test: either colour with one face, and short words for what tests do to it."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
