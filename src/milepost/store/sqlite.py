@@ -250,7 +250,9 @@ def _packed(columns: list[list[Any]], heavy: list[bool]) -> dict[str, Any]:
         end = starts.pop()
         spelled += [starts, sizes]
         pieces += [value for value in column if value]
-    return {"rows": _json(list(zip(*spelled, strict=True))), "bytes": b"".join(pieces)}
+    # One byte more: SQLite takes no part, not even an empty one, of empty bytes.
+    whole = b"".join([*pieces, b"."])
+    return {"rows": _json(list(zip(*spelled, strict=True))), "bytes": whole}
 
 
 def _json(value: Any) -> str:

@@ -82,6 +82,14 @@ class SettleSuite:
         job = store.run(jobs.get, job_id)
         assert (job.state, job.attempt, job.polls, job.releases) == ("SUCCEEDED", 1, 2, 1)
 
+    def test_results_of_any_bytes_are_kept_apart(self, store: Store) -> None:
+        store.worker()
+        results = [b"", None, b"\x00\xff", b"", b"ab" * 5000]
+        ids = store.create(len(results))
+        claims = store.claim(9)
+        store.settle(*zip(claims, map(outcome.succeeded, results), strict=True))
+        assert [store.run(jobs.get, job_id).result for job_id in ids] == results
+
     def test_settling_nothing_is_nothing(self, store: Store) -> None:
         assert store.settle() == set()
 
