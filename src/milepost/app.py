@@ -376,7 +376,7 @@ class App:
 
     async def drain_async(self, timeout: float = 0) -> int:  # noqa: ASYNC109 - the caller's limit
         """Run what is due, here, with the real worker; return how many jobs were run."""
-        worker = await self._worker(None, None)
+        worker = await self._worker(None, None, elected=True)
         return await worker.run_until_idle(timeout)
 
     def run_worker(
@@ -405,7 +405,9 @@ class App:
                 loop.add_signal_handler(number, worker.drain)
         await worker.run()
 
-    async def _worker(self, queues: Sequence[str] | None, concurrency: int | None) -> "Worker":
+    async def _worker(
+        self, queues: Sequence[str] | None, concurrency: int | None, *, elected: bool = False
+    ) -> "Worker":
         from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need no worker
         from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
 
@@ -419,7 +421,7 @@ class App:
             self.registry,
             self.client.codec,
             settings,
-            maintain=Maintainer(driver, sweep=settings.sweep),
+            maintain=Maintainer(driver, sweep=settings.sweep, elected=elected),
             queues=queues,
         )
 

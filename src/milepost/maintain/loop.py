@@ -13,25 +13,36 @@ ELECTION = "maintenance"
 class Maintainer:
     """Does a whole pass every sweep where it is elected, and wakes what is due when it is due."""
 
-    def __init__(self, driver: AsyncDriver, *, sweep: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        *,
+        sweep: float,
+        elected: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """Take part in the election, or do the work unasked: it is safe, only not cheap."""
         self._driver = driver
+        self._unasked = elected
         self._sweep = sweep
         self._clock = clock or SystemClock()
         self._next_pass = 0.0
         self.passed = Passed()
 
-    async def __call__(self, holder: str) -> float:
-        """Do what is due; answer with the seconds until something is."""
+    async def __call__(self, holder: str) -> tuple[int, float]:
+        """Do what is due; answer with how much there was, and the seconds until more is."""
         now = self._clock.monotonic()
+        passed = Passed()
         if now >= self._next_pass and await self._elected(holder):
             self._next_pass = now + self._sweep
-            self.passed = await maintain(self._driver)
+            passed = await maintain(self._driver)
         else:
-            await wake(self._driver, self.passed)
+            await wake(self._driver, passed)
         due = await self._driver.run(jobs.next_due)
-        return self._sweep if due is None else max(0.0, min(due, self._sweep))
+        self.passed = passed
+        return passed.total, self._sweep if due is None else max(0.0, min(due, self._sweep))
 
     async def _elected(self, holder: str) -> bool:
-        return await self._driver.run(
+        return self._unasked or await self._driver.run(
             workers.hold_election, ELECTION, holder=holder, lease_seconds=self._sweep * 3
         )

@@ -266,6 +266,8 @@ class AsyncpgDriver:
         except asyncpg.PostgresError as error:
             raise _meaning(error.sqlstate, error) from error
         except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            if isinstance(error, ValueError):  # asyncpg's own word for what it cannot encode
+                raise Invalid(f"PostgreSQL cannot store it: {error}") from error
             raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
 
     async def _open(self) -> Any:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from milepost.errors import LeaseLost, MilepostError
+from milepost.errors import LeaseLost
 from milepost.store import workers
 from milepost.store.driver import Driver
 
@@ -78,7 +78,7 @@ class Keeper:
             )
         except LeaseLost:
             self.lost = True
-        except MilepostError:
+        except Exception:  # noqa: BLE001 - a keeper that ended would lose every job
             return False
         else:
             self._until = asked + self._lease

@@ -73,6 +73,11 @@ class Running:
         waited = (self.began or time.monotonic()) - self.claimed
         return max(0.0, remaining / 1e6 - waited)
 
+    @property
+    def asked(self) -> bool:
+        """Whether its handler was asked to stop."""
+        return self.context.reason is not None
+
     def overdue(self, now: float) -> bool:
         """Tell whether its time is over."""
         timeout = self.timeout

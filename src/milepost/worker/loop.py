@@ -5,6 +5,7 @@ import os
 import platform
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -14,7 +15,7 @@ from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
 from milepost.context import Context
 from milepost.declare import Registry
-from milepost.errors import LeaseLost, MilepostError
+from milepost.errors import LeaseLost
 from milepost.lifecycle import WORKER, WorkerState
 from milepost.outcome import Outcome, micros
 from milepost.records import Claim, Settlement
@@ -35,6 +36,8 @@ __all__ = ["Worker"]
 log = Log("milepost.worker")
 
 TICK_SECONDS = 1.0
+FLUSH_SECONDS = 5.0
+"""How long a store that is away may hold up a worker that stops."""
 GOOD = ("succeed", "later")
 
 
@@ -49,11 +52,14 @@ class Worker:
         codec: Codec,
         settings: Settings,
         *,
-        maintain: Callable[[str], Awaitable[float]],
+        maintain: Callable[[str], Awaitable[tuple[int, float]]],
         queues: Sequence[str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Make a worker; `maintain(holder)` does chores and says when it wants to be called."""
+        """Make a worker.
+
+        `maintain(holder)` does chores; it tells how much it moved, and when it wants to be called.
+        """
         self.id = _name()
         self.ran = 0
         self.state: WorkerState | None = None
@@ -72,6 +78,7 @@ class Worker:
         self._impatient = False
         self._freed = asyncio.Event()
         self._claiming = asyncio.Lock()
+        self._showing = asyncio.Lock()
         self._pause = settings.poll_min
         self._keeper: Keeper | None = None
         self._watch: Watch = open_watch(url)
@@ -88,8 +95,8 @@ class Worker:
 
     async def run(self) -> None:
         """Work until drained."""
+        await self.open()
         async with asyncio.TaskGroup() as tasks:
-            await self.open()
             beside = [tasks.create_task(self._settler.run()), tasks.create_task(self._tend())]
             try:
                 while not self._draining:
@@ -106,21 +113,28 @@ class Worker:
         await self.open()
         settling = asyncio.create_task(self._settler.run())
         try:
+            self._walk_to_polling()
             while True:
-                pause = await self._maintain(self.id)
-                self._walk_to_polling()
-                while await self.claim_and_start() or self._running:
-                    await self._freed_within(TICK_SECONDS) if self._running else None
-                    await self._pass_on_requests_to_stop()
-                left = until - self._now
-                if left <= 0 or not await self._driver.run(_anything_open):
+                moved, pause = await self._chores()
+                while await self.claim_and_start():
+                    moved += 1
+                if self._running:
+                    await self._freed_within(min(pause, TICK_SECONDS))
+                elif not moved and not await self._worth_waiting(until, pause):
                     return self.ran
-                await self._watch.wait(max(0.0, min(pause, left)))
-                self._floors.rescan(self._now)
         finally:
             await self._finish()
             settling.cancel()
             await self.close()
+
+    async def _worth_waiting(self, until: float, pause: float) -> bool:
+        """Wait for what may come due; False when the time is over or nothing is open."""
+        left = until - self._now
+        if left <= 0 or not await self._driver.run(_anything_open):
+            return False
+        await self._watch.wait(min(pause, left))
+        self._floors.rescan(self._now)
+        return True
 
     async def open(self) -> None:
         """Enter the worker's row and keep its lease from a thread of its own."""
@@ -164,22 +178,21 @@ class Worker:
         """Let what runs end until the grace time is over, then give it back (H-38)."""
         if self.state not in (WorkerState.DRAINING, WorkerState.STOPPED):
             self._move("drain")
-        until = self._clock.monotonic() + self._settings.grace
-        while self._running and not self._impatient and self._clock.monotonic() < until:
+        until = self._now + self._settings.grace
+        while self._running and not self._impatient and self._now < until:
             await self._freed_within(TICK_SECONDS / 20)
         for running in list(self._running.values()):
             self._lane_of(running).give_back(running, "the worker is stopping")
-        await self._settler.flush()
+        # A store that is away must not keep a process from ending; its jobs are then lost.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._settler.flush(), FLUSH_SECONDS)
 
     async def close(self) -> None:
         """Say goodbye and free everything."""
         await self._lanes.close()
         self._threads.close()
         self._move("stop")
-        try:
-            await self._show()
-        except MilepostError as error:
-            log.warning("the worker's end could not be shown", error=str(error))
+        await self._show_if_possible()
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.close)
         await self._watch.close()
@@ -189,8 +202,8 @@ class Worker:
     async def _turn_safely(self) -> None:
         try:
             await self._turn()
-        except MilepostError as error:
-            log.warning("the worker is in trouble", error=str(error), state=str(self.state))
+        except Exception as error:  # noqa: BLE001 - whatever it is, wait and begin again (E)
+            log.warning("the worker is in trouble", error=repr(error), state=str(self.state))
             await self._error_wait()
 
     async def _turn(self) -> None:
@@ -206,7 +219,7 @@ class Worker:
     async def _rest(self) -> None:
         self._move("back_off")
         self._move("rest")
-        if self._shown != WorkerState.IDLE and not self._running:
+        if self._shown != WorkerState.IDLE:
             # Whoever submits from now on sees that we rest, and notifies; what came before that
             # is looked for once more.
             await self._show()
@@ -218,9 +231,11 @@ class Worker:
     async def _error_wait(self) -> None:
         """Wait after trouble, then connect again; under a new name if the old one was buried."""
         self._move("error")
-        seconds = self._settings.error_wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
-        await self._freed_within(seconds) if self._draining else await self._clock.sleep(seconds)
-        if self._lost:
+        await self._show_if_possible()
+        until = self._now + self._settings.error_wait * random.uniform(0.5, 1.0)  # noqa: S311
+        while not self._draining and self._now < until:
+            await self._freed_within(until - self._now)
+        if self._lost and not self._draining:
             await self._begin_again()
 
     async def _begin_again(self) -> None:
@@ -229,8 +244,8 @@ class Worker:
         self.id = _name()
         try:
             await self.open()
-        except MilepostError as error:
-            log.warning("the worker could not register", error=str(error))
+        except Exception as error:  # noqa: BLE001 - tried again after the next wait
+            log.warning("the worker could not register", error=repr(error))
             self.state = WorkerState.ERROR_WAIT
 
     def _walk_to_polling(self) -> None:
@@ -325,11 +340,17 @@ class Worker:
 
     def _settled(self, batch: list[Settlement], held: set[str]) -> None:
         for settlement in batch:
-            self._running.pop(settlement.claim.id, None)
+            self._forget(settlement.claim)
             self._slots.reported(good=settlement.outcome.move in GOOD)
             if settlement.claim.id not in held:
                 log.warning("an outcome came too late", job_id=settlement.claim.id)
         self._freed.set()
+
+    def _forget(self, claim: Claim) -> None:
+        # The same job may have come back meanwhile, under its next fence.
+        running = self._running.get(claim.id)
+        if running is not None and running.context.fence == claim.fence:
+            del self._running[claim.id]
 
     def _drop_everything(self) -> None:
         """Let go of every slot: the lease is lost, and the jobs are others' now."""
@@ -349,22 +370,32 @@ class Worker:
         while True:
             pause = self._settings.sweep
             try:
-                pause = min(pause, await self._maintain(self.id))
-                await self._pass_on_requests_to_stop()
+                _, pause = await self._chores()
                 if self._now >= recovery:
                     recovery = self._now + self._settings.recovery
                     await self._reconcile()
-            except MilepostError as error:
-                log.warning("maintenance is in trouble", error=str(error))
-            self._sweep_overdue()
+                if self._shown != self.state:
+                    await self._show()
+            except Exception as error:  # noqa: BLE001 - chores are done again
+                log.warning("maintenance is in trouble", error=repr(error))
             await self._clock.sleep(max(pause, self._settings.poll_min))
+
+    async def _chores(self) -> tuple[int, float]:
+        """Maintain; answer with how much moved and the seconds until that is due again."""
+        self._sweep_overdue()
+        await self._pass_on_requests_to_stop()
+        moved, pause = await self._maintain(self.id)
+        if moved:
+            self._watch.poke()
+        return moved, max(0.0, min(pause, self._settings.sweep))
 
     async def _pass_on_requests_to_stop(self) -> None:
         if not self._running:
             return
         for job_id, fence, reason in await self._driver.run(jobs.ask_to_stop, worker_id=self.id):
             running = self._running.get(job_id)
-            if running is not None and running.context.fence == fence:
+            # Once: a handler that cleans up must not be cancelled again and again.
+            if running is not None and running.context.fence == fence and not running.asked:
                 self._lane_of(running).stop_job(running, reason)
 
     async def _reconcile(self) -> None:
@@ -388,15 +419,23 @@ class Worker:
 
     async def _show(self) -> None:
         """Show on the worker's row where it stands, by the moves that lead there."""
-        for name, source in WORKER.path(self._shown, self.state):
-            await self._driver.run(
-                workers.move,
-                self.id,
-                name,
-                source=WorkerState(source),
-                slots=self._slots.text(),
-            )
-        self._shown = self.state
+        async with self._showing:
+            state = self.state
+            for name, source in WORKER.path(self._shown, state):
+                await self._driver.run(
+                    workers.move,
+                    self.id,
+                    name,
+                    source=WorkerState(source),
+                    slots=self._slots.text(),
+                )
+            self._shown = state
+
+    async def _show_if_possible(self) -> None:
+        try:
+            await asyncio.wait_for(self._show(), FLUSH_SECONDS)
+        except Exception as error:  # noqa: BLE001 - it is shown for people; the lease tells the rest
+            log.warning("the worker's state could not be shown", error=repr(error))
 
 
 def _name() -> str:

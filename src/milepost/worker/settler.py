@@ -4,13 +4,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from milepost import outcome
 from milepost.clock import Clock
 from milepost.errors import Unavailable
+from milepost.outcome import Problem
+from milepost.policy import storable
 from milepost.records import Settlement
 from milepost.store import jobs, runs
 from milepost.store.driver import AsyncDriver
+from milepost.telemetry import Log
 
 __all__ = ["Settler"]
+
+log = Log("milepost.worker")
 
 BATCH = 500
 PAUSE = 0.05
@@ -59,28 +65,56 @@ class Settler:
         await self._quiet.wait()
 
     async def _settle(self, batch: list[Settlement]) -> None:
+        try:
+            held = await self._written(batch)
+        except Exception as error:  # noqa: BLE001 - one bad outcome must not end the worker
+            if len(batch) > 1:
+                for settlement in batch:
+                    await self._settle([settlement])
+                return
+            held = await self._failed(batch[0], error)
+        self._settled(batch, held)
+        await self._publish(batch)
+
+    async def _written(self, batch: list[Settlement]) -> set[str]:
+        """Write outcomes; answer with the ids that were held. A store that is away is awaited."""
         pause = PAUSE
         while True:
             try:
-                held = await self._driver.run(jobs.settle, batch, actor=self.worker_id)
-                await self._publish(batch)
+                return await self._driver.run(jobs.settle, batch, actor=self.worker_id)
             except Unavailable:
                 # What had committed answers as not held when it is tried again: no harm, since
                 # the fence lets nothing be written twice.
                 if self._hopeless():
-                    held = set()
-                else:
-                    await self._clock.sleep(pause)
-                    pause = min(pause * 2, LONGEST)
-                    continue
-            self._settled(batch, held)
-            return
+                    return set()
+                await self._clock.sleep(pause)
+                pause = min(pause * 2, LONGEST)
+
+    async def _failed(self, settlement: Settlement, error: Exception) -> set[str]:
+        """End a job whose outcome the store refuses: no attempt would change that."""
+        claim = settlement.claim
+        log.warning("an outcome was refused", job_id=claim.id, error=repr(error))
+        problem = Problem(
+            type="Unstorable",
+            message=f"its outcome could not be stored: {storable(str(error))[:1000]}",
+            kind="permanent",
+            code="validation",
+            attempt=claim.attempt,
+        )
+        try:
+            return await self._written([Settlement(claim, outcome.failed(problem))])
+        except Exception as again:  # noqa: BLE001 - given back by the next reconciliation
+            log.warning("a job could not be ended", job_id=claim.id, error=repr(again))
+            return set()
 
     async def _publish(self, batch: list[Settlement]) -> None:
         """Turn the outputs of these jobs into jobs at once; maintenance would do it later."""
         producers = {s.claim.run_id for s in batch if s.outcome.staged}
-        for run_id in sorted(filter(None, producers)):
-            while await self._driver.run(
-                runs.publish, actor=self.worker_id, most=BATCH, run_id=run_id
-            ):
-                pass
+        try:
+            for run_id in sorted(filter(None, producers)):
+                while await self._driver.run(
+                    runs.publish, actor=self.worker_id, most=BATCH, run_id=run_id
+                ):
+                    pass
+        except Exception as error:  # noqa: BLE001 - maintenance does it later
+            log.warning("outputs are published later", error=repr(error))
