@@ -1,0 +1,195 @@
+"""The triggers for PostgreSQL."""
+
+from milepost.lifecycle import WORKER
+from milepost.machine import among
+from milepost.store.enforce.rules import (
+    Guard,
+    bad,
+    changed,
+    reason,
+    worker_rules,
+)
+
+__all__ = ["triggers", "worker_triggers"]
+
+
+def triggers(guard: Guard) -> str:
+    """Render what refuses and what journals, for one machine's table."""
+    parts = [_refusal(guard), _refusing_triggers(guard)]
+    if guard.counters:
+        parts.append(_counting(guard))
+    return "\n\n".join([*parts, _journalling_triggers(guard)])
+
+
+def _refusal(guard: Guard) -> str:
+    table = guard.table
+    birth, change = guard.birth_rules("postgres"), guard.change_rules("postgres")
+    rules = [*change[:2], *guard.fixed_rules("postgres"), *change[2:]]
+    return f"""\
+-- Called for a bad row only: says which rule it broke.
+CREATE FUNCTION milepost_refuse_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  reason text;
+  subject uuid;
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    subject := NEW.id;
+    reason :=
+{reason(birth, "'{}'", indent="      ")};
+  ELSIF TG_OP = 'UPDATE' THEN
+{_correction(guard)}    subject := OLD.id;
+    reason :=
+{reason(rules, "'{}'", indent="      ")};
+{_erasure(guard)}\
+    reason := format('%s (%s: %s -> %s)', reason, NEW.move, OLD.state, NEW.state);
+  ELSE
+    subject := OLD.id;
+    reason := 'only a final {table} may be deleted; this one is ' || OLD.state;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP001',
+    MESSAGE = format('milepost: {table} %s: %s', subject, reason),
+    HINT = 'milepost machine {table} shows every legal move';
+END $$;
+
+{_pinned(f"milepost_refuse_{table}")}"""
+
+
+def _pinned(function: str) -> str:
+    return f"""\
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION {function}() SET search_path = %I, pg_temp', current_schema());
+END $do$;"""
+
+
+def _erasure(guard: Guard) -> str:
+    if not guard.erasable:
+        return ""
+    return """\
+    IF reason IS NULL AND NEW.move = 'erase' THEN
+      RETURN NULL;
+    END IF;
+"""
+
+
+def _correction(guard: Guard) -> str:
+    if not guard.counters:
+        return ""
+    counters = ",".join(guard.counters)
+    # The counting trigger fires before the statement's journal entries are written.
+    right = "\n       AND ".join(
+        f"NEW.{name} = {guard.recount(name)} + CASE WHEN NEW.move {among(moves)} AND NOT EXISTS"
+        f" (SELECT 1 FROM journal WHERE machine = '{guard.table}' AND subject_id = NEW.id"
+        f" AND seq = NEW.version) THEN 1 ELSE 0 END"
+        for name, moves in guard.counters.items()
+    )
+    return f"""\
+    -- The one change that is not a move: a counter put right, to what the journal says.
+    IF (NEW.version = OLD.version AND {changed("postgres", guard.counters)}
+       AND to_jsonb(NEW) - '{{{counters}}}'::text[] = to_jsonb(OLD) - '{{{counters}}}'::text[]
+       AND {right}) THEN
+      RETURN NULL;
+    END IF;
+"""
+
+
+def _refusing_triggers(guard: Guard) -> str:
+    table = guard.table
+    return f"""\
+-- A row trigger's WHEN is evaluated in place: a lawful row costs no function call. AFTER, because
+-- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
+CREATE TRIGGER {table}_a_refuse_birth AFTER INSERT ON {table} FOR EACH ROW
+  WHEN ({bad(guard.birth_rules("postgres"))})
+  EXECUTE FUNCTION milepost_refuse_{table}();
+
+CREATE TRIGGER {table}_a_refuse_change AFTER UPDATE ON {table} FOR EACH ROW
+  WHEN ({bad(guard.quick_rules())})
+  EXECUTE FUNCTION milepost_refuse_{table}();
+
+CREATE TRIGGER {table}_a_refuse_fixed
+  AFTER UPDATE OF {", ".join(guard.fixed)} ON {table} FOR EACH ROW
+  WHEN ({bad(guard.fixed_rules("postgres"))})
+  EXECUTE FUNCTION milepost_refuse_{table}();
+
+CREATE TRIGGER {table}_a_refuse_delete AFTER DELETE ON {table} FOR EACH ROW
+  WHEN (NOT ({guard.machine.terminal_sql("OLD.state")}))
+  EXECUTE FUNCTION milepost_refuse_{table}();
+
+CREATE TRIGGER {table}_a_refuse_truncate BEFORE TRUNCATE ON {table} FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_refuse_hand();"""
+
+
+def _counting(guard: Guard) -> str:
+    table = guard.table
+    counts = ",\n           ".join(f"{name} = {guard.counted(name)}" for name in guard.counters)
+    [(wrong, text)] = guard.counter_rules("postgres")
+    return f"""\
+-- A move by hand that did not count itself is counted here; one that miscounted is refused.
+CREATE FUNCTION milepost_count_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF {wrong} THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP001',
+      MESSAGE = format('milepost: {table} %s: {text}', OLD.id);
+  END IF;
+  IF {guard.left_behind} THEN
+    UPDATE {table}
+       SET {counts}
+     WHERE id = NEW.id AND version = NEW.version;
+  END IF;
+  RETURN NULL;
+END $$;
+
+{_pinned(f"milepost_count_{table}")}
+
+CREATE TRIGGER {table}_b_count AFTER UPDATE ON {table} FOR EACH ROW
+  WHEN (NEW.version = OLD.version + 1 AND {guard.counting})
+  EXECUTE FUNCTION milepost_count_{table}();"""
+
+
+def _journalling_triggers(guard: Guard) -> str:
+    table = guard.table
+    return f"""\
+CREATE TRIGGER {table}_journal_birth AFTER INSERT ON {table}
+  REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_journal_birth();
+
+CREATE TRIGGER {table}_journal_move AFTER UPDATE ON {table}
+  REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_journal_move();"""
+
+
+def worker_triggers() -> str:
+    """Render the worker's row: enforced where it is shown, not journalled."""
+    birth, change = worker_rules("postgres")
+    return f"""\
+CREATE FUNCTION milepost_refuse_worker() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  reason text;
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    reason := '{birth[0][1]}';
+  ELSIF TG_OP = 'UPDATE' THEN
+    reason :=
+{reason(change, "'{}'", indent="      ")};
+  ELSE
+    reason := 'only a stopped worker may be deleted';
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP001',
+    MESSAGE = format('milepost: worker %s: %s', coalesce(NEW.id, OLD.id), reason),
+    HINT = 'milepost machine worker shows every legal move';
+END $$;
+
+CREATE TRIGGER worker_a_refuse_birth AFTER INSERT ON worker FOR EACH ROW
+  WHEN ({bad(birth)})
+  EXECUTE FUNCTION milepost_refuse_worker();
+
+CREATE TRIGGER worker_a_refuse_change AFTER UPDATE ON worker FOR EACH ROW
+  WHEN ({bad(change)})
+  EXECUTE FUNCTION milepost_refuse_worker();
+
+CREATE TRIGGER worker_a_refuse_delete AFTER DELETE ON worker FOR EACH ROW
+  WHEN (NOT ({WORKER.terminal_sql("OLD.state")}))
+  EXECUTE FUNCTION milepost_refuse_worker();
+
+CREATE TRIGGER worker_a_refuse_truncate BEFORE TRUNCATE ON worker FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_refuse_hand();"""

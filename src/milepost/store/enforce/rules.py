@@ -1,0 +1,220 @@
+"""What the database holds against every writer, as SQL conditions over OLD and NEW.
+
+Each rule has a sentence for the person who broke it. The two renderings beside this file turn the
+rules into triggers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from milepost.lifecycle import WORKER
+from milepost.machine import BIRTH, Machine, among
+
+__all__ = ["Guard", "Rule", "any_of", "bad", "changed", "differs", "reason", "worker_rules"]
+
+Rule = tuple[str, str]
+"""(SQL condition that is true for a bad row, what to tell whoever wrote it)."""
+
+ERASE = "'erase'"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What the database holds against every writer of one machine's table."""
+
+    machine: Machine
+    columns: tuple[str, ...]
+    immutable: tuple[str, ...]
+    erasable: tuple[str, ...] = ()
+    counters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    leased: bool = False
+    unique: tuple[Rule, ...] = ()
+
+    @property
+    def table(self) -> str:
+        """The table has the machine's name."""
+        return self.machine.name
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The columns that no move but `erase` may touch."""
+        return (*self.immutable, "payload")
+
+    def birth_rules(self, dialect: str) -> list[Rule]:
+        """List what a new row must not be."""
+        legal = self.machine.birth_sql(move="NEW.move", target="NEW.state")
+        rules: list[Rule] = [
+            (differs(dialect, "NEW.version", "1"), "a birth has version 1"),
+            (f"({legal}) IS NOT TRUE", "this is not a birth the lifecycle declares"),
+            (differs(dialect, "NEW.fence", "0"), "a birth has fence 0"),
+        ]
+        if self.leased:
+            rules.append(("NEW.worker_id IS NOT NULL", "a birth has no worker"))
+        if self.counters:
+            wrong = any_of(differs(dialect, f"NEW.{name}", "0") for name in self.counters)
+            rules.append((wrong, "a birth has counted nothing"))
+        return rules
+
+    def change_rules(self, dialect: str) -> list[Rule]:
+        """List what a changed row must not be. Every UPDATE is a move."""
+        legal = self.machine.legal_sql(move="NEW.move", source="OLD.state", target="NEW.state")
+        return [
+            (
+                differs(dialect, "NEW.version", "OLD.version + 1"),
+                "every change is a move: SET move = ..., version = version + 1",
+            ),
+            (f"({legal}) IS NOT TRUE", "this move is not declared from this state to that one"),
+            *self._lease_rules(dialect),
+            *self.counter_rules(dialect),
+            *self._erase_rules(dialect),
+        ]
+
+    def quick_rules(self) -> list[Rule]:
+        """List, for PostgreSQL, the fewest words that are true for every changed row that is bad.
+
+        A WHEN is read anew by every statement: its length is a toll on a move of one row. So the
+        declared changes stand in one array, counters have a trigger of their own, and an erasure
+        is always looked at by the function.
+        """
+        declared = ", ".join(
+            f"{move.name} {source} {target}"
+            for move in self.machine.moves
+            for source, target in move.pairs
+            if source != BIRTH
+        )
+        words = "NEW.move || ' ' || OLD.state || ' ' || NEW.state"
+        undeclared = f"({words} = ANY ('{{{declared}}}'::text[])) IS NOT TRUE"
+        version, _, *rest = self.change_rules("postgres")
+        apart = (*self.counter_rules("postgres"), *self._erase_rules("postgres"))
+        erased = [("NEW.move = 'erase'", "")] if self.erasable else []
+        return [version, (undeclared, ""), *(rule for rule in rest if rule not in apart), *erased]
+
+    def fixed_rules(self, dialect: str) -> list[Rule]:
+        """List what must not change; looked at only when a statement names one of the columns.
+
+        Comparing a payload with itself would read it twice from disk on every move.
+        """
+        never = f"these never change: {', '.join(self.immutable)}"
+        kept = f"({differs(dialect, 'NEW.move', ERASE)} AND {changed(dialect, ['payload'])})"
+        return [(changed(dialect, self.immutable), never), (kept, "the payload is fixed")]
+
+    def _erase_rules(self, dialect: str) -> list[Rule]:
+        if not self.erasable:
+            return []
+        may_change = {"version", "move", "actor", "detail", *self.erasable}
+        kept = [name for name in self.columns if name not in may_change]
+        filled = any_of(
+            f"(NEW.{name} IS NOT NULL AND {changed(dialect, [name])})" for name in self.erasable
+        )
+        return [
+            (
+                f"(NEW.move = 'erase' AND ({filled} OR {changed(dialect, kept)}))",
+                f"erase sets {', '.join(self.erasable)} to NULL and touches nothing else",
+            ),
+        ]
+
+    def _lease_rules(self, dialect: str) -> list[Rule]:
+        if not self.leased:
+            return [(differs(dialect, "NEW.fence", "OLD.fence"), "only jobs are leased")]
+        step = "CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END"
+        return [
+            (
+                "(NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)",
+                "RUNNING needs a worker_id and no other state may have one",
+            ),
+            (
+                "NEW.worker_id <> OLD.worker_id",
+                "a running job keeps its worker",
+            ),
+            (
+                differs(dialect, "NEW.fence", f"OLD.fence + {step}"),
+                "the fence grows by one with every claim and by nothing else",
+            ),
+        ]
+
+    def counter_rules(self, dialect: str) -> list[Rule]:
+        """List how a counter must not change: only by one, and only with its own moves."""
+        if not self.counters:
+            return []
+        wrong = any_of(
+            f"({changed(dialect, [name])}"
+            f" AND {differs(dialect, f'NEW.{name}', self.counted(name))})"
+            for name in self.counters
+        )
+        return [(wrong, f"{', '.join(self.counters)} are counted by the moves alone")]
+
+    def counted(self, name: str) -> str:
+        """Render what a counter must be after the move."""
+        return f"OLD.{name} + CASE WHEN NEW.move {among(self.counters[name])} THEN 1 ELSE 0 END"
+
+    @property
+    def counting(self) -> str:
+        """Render the condition under which counters must be looked at."""
+        moves = [move for moves in self.counters.values() for move in moves]
+        touched = [f"NEW.{name} <> OLD.{name}" for name in self.counters]
+        return any_of([f"NEW.move {among(moves)}", *touched])
+
+    @property
+    def left_behind(self) -> str:
+        """Render the condition under which a move by hand forgot to count itself."""
+        return any_of(
+            f"(NEW.move {among(moves)} AND NEW.{name} = OLD.{name})"
+            for name, moves in self.counters.items()
+        )
+
+    def recount(self, name: str) -> str:
+        """Render what the journal says of a counter."""
+        return (
+            f"(SELECT count(*) FROM journal WHERE machine = '{self.table}'"
+            f" AND subject_id = NEW.id AND move {among(self.counters[name])})"
+        )
+
+
+def lite(dialect: str) -> bool:
+    """Tell SQLite's spelling from PostgreSQL's."""
+    return dialect == "sqlite"
+
+
+def differs(dialect: str, left: str, right: str) -> str:
+    """Render a comparison that NULL cannot slip through."""
+    return f"{left} IS NOT {right}" if lite(dialect) else f"{left} IS DISTINCT FROM {right}"
+
+
+def changed(dialect: str, names: Iterable[str]) -> str:
+    """Render whether any of these columns changes."""
+    return any_of(differs(dialect, f"NEW.{name}", f"OLD.{name}") for name in names)
+
+
+def any_of(conditions: Iterable[str]) -> str:
+    """Render an OR over many conditions, one a line."""
+    return "(" + "\n      OR ".join(conditions) + ")"
+
+
+def bad(rules: list[Rule]) -> str:
+    """Render a condition that is true when any rule is broken."""
+    return any_of(condition for condition, _ in rules)
+
+
+def reason(rules: list[Rule], render: str, *, indent: str) -> str:
+    """Render a CASE that says which rule was broken first."""
+    cases = "\n".join(
+        f"{indent}  WHEN {condition}\n{indent}    THEN {render.format(text)}"
+        for condition, text in rules
+    )
+    return f"{indent}CASE\n{cases}\n{indent}END"
+
+
+def worker_rules(dialect: str) -> tuple[list[Rule], list[Rule]]:
+    """List what a new and a changed worker must not be; a heartbeat is not a move."""
+    born = WORKER.birth_sql(move="NEW.move", target="NEW.state")
+    moved = WORKER.legal_sql(move="NEW.move", source="OLD.state", target="NEW.state")
+    stirred, renewed = changed(dialect, ["state", "move"]), changed(dialect, ["lease_until"])
+    over = WORKER.terminal_sql("OLD.state")
+    return [(f"({born}) IS NOT TRUE", "a worker is born by boot, in STARTUP")], [
+        (differs(dialect, "NEW.id", "OLD.id"), "these never change: id"),
+        (
+            f"({stirred} AND ({moved}) IS NOT TRUE)",
+            "this move is not declared from this state to that one",
+        ),
+        (f"({over} AND {renewed})", "a stopped worker cannot renew its lease"),
+    ]
