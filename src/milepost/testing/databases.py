@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit, urlunsplit
 
 from milepost.config import StoreUrl
 from milepost.store.catalog import spelled
@@ -119,9 +120,7 @@ class Backends:
         if backend == "sqlite":
             return Database(backend, f"sqlite:///{self._fresh_file(empty=empty)}")
         if backend == "postgres-url":
-            return Database(
-                backend, _fresh_database(os.environ["MILEPOST_TEST_POSTGRES_URL"], None)
-            )
+            return self._elsewhere(os.environ["MILEPOST_TEST_POSTGRES_URL"], empty=empty)
         server = self._server(backend)
         name = _fresh_database(server.url(), None if empty else TEMPLATE)
         return Database(backend, server.url(name), server)
@@ -129,6 +128,14 @@ class Backends:
     def close(self) -> None:
         """Stop every server."""
         self._stack.close()
+
+    def _elsewhere(self, admin: str, *, empty: bool) -> Database:
+        """Make a database on a server that somebody else runs."""
+        name = _fresh_database(admin, None)
+        url = urlunsplit(urlsplit(admin)._replace(path=f"/{name}"))
+        if not empty:
+            _migrate(url)
+        return Database("postgres-url", url)
 
     def _fresh_file(self, *, empty: bool) -> Path:
         path = self._folder / f"{uuid.uuid4().hex}.db"
