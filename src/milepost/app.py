@@ -37,6 +37,13 @@ C = ParamSpec("C")
 R = TypeVar("R")
 V = TypeVar("V")
 
+Errors = tuple[type[BaseException], ...]
+DECLARED = {
+    *("name", "queue", "priority", "retries", "retry_delay", "backoff", "max_delay", "jitter"),
+    *("retry_on", "fail_on", "timeout", "deadline", "start_within", "poll_limit", "poison_limit"),
+    "version",
+}
+
 Borrowed = BorrowedConnection | BorrowedAsyncConnection
 
 
@@ -310,8 +317,8 @@ class App:
         self.registry = Registry()
         self.jobs = Jobs(self.client, self._result_type)
         self.workers = Workers(self.client)
-        self._retry_on = retry_on
-        self._fail_on = fail_on
+        self._retry_on = _classes("retry_on", retry_on, ())
+        self._fail_on = _classes("fail_on", fail_on, ())
 
     def _result_type(self, name: str, version: int) -> Any:
         definition = self.registry.find(name, version)
@@ -400,10 +407,16 @@ class App:
         """Be a worker until SIGTERM or SIGINT, or until the task is cancelled."""
         worker = await self._worker(queues, concurrency)
         loop = asyncio.get_running_loop()
+        caught = []
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, worker.drain)
-        await worker.run()
+                caught.append(number)
+        try:
+            await worker.run()
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
 
     async def _worker(
         self, queues: Sequence[str] | None, concurrency: int | None, *, elected: bool = False
@@ -478,9 +491,13 @@ class Declare:
 
 
 def _definition(app: App, function: Callable[..., Any], declared: dict[str, Any]) -> Definition:
-    if isinstance(function, Job):
-        raise Invalid(f"{function!r} is a job already")
-    name = declared.pop("name", None) or function.__name__
+    _check_handler(function)
+    if unknown := sorted(set(declared) - DECLARED):
+        raise Invalid(
+            f"@app.job takes no {', '.join(unknown)}; it takes {', '.join(sorted(DECLARED))}"
+        )
+    name = declared.pop("name", None)
+    name = function.__name__ if name is None else name
     retry = RetryPolicy(
         delay=declared.pop("retry_delay", 1.0),
         backoff=declared.pop("backoff", "fixed"),
@@ -489,8 +506,8 @@ def _definition(app: App, function: Callable[..., Any], declared: dict[str, Any]
     )
     policy = Policy(
         retry=retry,
-        retry_on=declared.pop("retry_on", None) or app._retry_on,  # noqa: SLF001 - same module
-        fail_on=(*app._fail_on, *declared.pop("fail_on", ())),  # noqa: SLF001 - same module
+        retry_on=_classes("retry_on", declared.pop("retry_on", None), app._retry_on),  # noqa: SLF001
+        fail_on=(*app._fail_on, *_classes("fail_on", declared.pop("fail_on", None), ())),  # noqa: SLF001
     )
     return Definition(
         name=name,
@@ -500,6 +517,29 @@ def _definition(app: App, function: Callable[..., Any], declared: dict[str, Any]
         policy=policy,
         **declared,
     )
+
+
+def _check_handler(function: Any) -> None:
+    if isinstance(function, Job):
+        raise Invalid(f"{function!r} is a job already")
+    if not inspect.isroutine(function):
+        raise Invalid(f"{function!r} cannot be a job: declare a function, plain or async")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise Invalid(
+            f"{function.__name__} yields; a job returns one value (a batch's step yields)"
+        )
+
+
+def _classes(name: str, given: Any, declared: Errors) -> Errors:
+    """Take one class of errors or several; None is for what was not given."""
+    if given is None:
+        return declared
+    chosen = (given,) if isinstance(given, type) else given
+    if not isinstance(chosen, tuple | list) or not all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in chosen
+    ):
+        raise Invalid(f"{name}={given!r} must be classes of exceptions")
+    return tuple(chosen)
 
 
 def _as_dict(settings: Settings) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import uuid_utils
 from milepost.client import ACTOR, Client, new_id, refuse_in_loop
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound, WaitTimeout
 from milepost.lifecycle import JOB, JobState
-from milepost.records import Entry, Job, NewJob, Template
+from milepost.records import Entry, Job, NewJob, Template, Worker
 from milepost.specs import JOB_VIEWS, Facts
 from milepost.store import births, jobs, workers
 from milepost.store.driver import Steps
@@ -158,7 +158,7 @@ class JobHandle(Generic[R]):
             found = self._client.run(jobs.find, [self.id])
             if self._settled(found):
                 return self
-            if pause.warn and not self._client.run(_has_worker, self._where(found)):
+            if pause.warn and not self._client.run(_has_worker, found.get(self.id)):
                 _warn_no_worker(self.id)
             time.sleep(pause.seconds)
         raise self._too_late(timeout)
@@ -169,7 +169,7 @@ class JobHandle(Generic[R]):
             found = await self._client.run_async(jobs.find, [self.id])
             if self._settled(found):
                 return self
-            if pause.warn and not await self._client.run_async(_has_worker, self._where(found)):
+            if pause.warn and not await self._client.run_async(_has_worker, found.get(self.id)):
                 _warn_no_worker(self.id)
             await asyncio.sleep(pause.seconds)
         raise self._too_late(timeout)
@@ -178,9 +178,6 @@ class JobHandle(Generic[R]):
         # Not visible yet means not committed yet: whoever submitted it may still be at work.
         self._record = found.get(self.id, self._record)
         return self.id in found and found[self.id].state in JOB.terminal
-
-    def _where(self, found: dict[str, Job]) -> str:
-        return found[self.id].queue if self.id in found else "default"
 
     def _too_late(self, timeout: float | None) -> WaitTimeout:
         state = self._record.state if self._record else "not visible yet"
@@ -252,6 +249,9 @@ def _again(record: Job) -> NewJob:
         priority=record.priority,
         retries=record.retries,
         poll_limit=record.poll_limit,
+        poison_limit=record.poison_limit,
+        timeout_us=record.timeout_us,
+        deadline_us=_span(record),
         codec=record.codec,
         tags=record.tags,
         tenant=record.tenant,
@@ -260,6 +260,13 @@ def _again(record: Job) -> NewJob:
         actor=ACTOR,
     )
     return NewJob(new_id(), record.payload, template)
+
+
+def _span(record: Job) -> int | None:
+    """How long the whole job was given."""
+    if record.deadline_at is None:
+        return None
+    return round((record.deadline_at - record.created_at).total_seconds() * 1_000_000)
 
 
 class Jobs:
@@ -287,9 +294,8 @@ class Jobs:
         cursor: str | None = None,
     ) -> Sequence[JobHandle[Any]]:
         """Return a page, newest first; the next one starts at the last id as `cursor`."""
-        found = self._client.run(
-            jobs.listing, state=state, kind=kind, queue=queue, before=cursor, most=limit
-        )
+        where = _filter(state=state, kind=kind, queue=queue, cursor=cursor, limit=limit)
+        found = self._client.run(jobs.listing, **where)
         return [self._handle(record) for record in found]
 
     async def list_async(
@@ -302,9 +308,8 @@ class Jobs:
         cursor: str | None = None,
     ) -> Sequence[JobHandle[Any]]:
         """Return a page, newest first; the next one starts at the last id as `cursor`."""
-        found = await self._client.run_async(
-            jobs.listing, state=state, kind=kind, queue=queue, before=cursor, most=limit
-        )
+        where = _filter(state=state, kind=kind, queue=queue, cursor=cursor, limit=limit)
+        found = await self._client.run_async(jobs.listing, **where)
         return [self._handle(record) for record in found]
 
     def _handle(self, record: Job) -> JobHandle[Any]:
@@ -312,10 +317,26 @@ class Jobs:
         return JobHandle(self._client, record.id, record, type_)
 
 
+def _filter(
+    *, state: str | None, kind: str | None, queue: str | None, cursor: str | None, limit: int
+) -> dict[str, Any]:
+    if state is not None and state not in JobState.__members__:
+        raise Invalid(f"state={state!r}: expected one of {', '.join(JobState.__members__)}")
+    if limit < 1:
+        raise Invalid(f"limit={limit} must be at least 1")
+    try:
+        before = None if cursor is None else checked_id(cursor)
+    except NotFound as error:
+        raise Invalid(f"cursor={cursor!r} is not the id of a job") from error
+    # A plain text: drivers need not know what a member of an enum is.
+    word = None if state is None else str(state)
+    return {"state": word, "kind": kind, "queue": queue, "before": before, "most": limit}
+
+
 def checked_id(text: str) -> str:
     """Return an id in the store's spelling, or raise `NotFound`: no job has any other."""
     try:
-        return str(uuid_utils.UUID(text))
+        return str(uuid_utils.UUID(str(text)))
     except ValueError as error:
         raise NotFound(f"there is no job {text!r}") from error
 
@@ -342,15 +363,19 @@ def _patience(timeout: float | None, handle: JobHandle[Any]) -> Any:
         pause = min(pause * 1.5, WAIT_LONGEST)
 
 
-def _has_worker(queue: str) -> Steps[bool]:
+def _has_worker(job: Job | None) -> Steps[bool]:
+    if job is None:  # not committed yet: no worker could know
+        return True
     live = yield from workers.listing()
-    return any(_may_take(worker, queue) for worker in live)
+    return any(_may_take(worker, job) for worker in live)
 
 
-def _may_take(worker: Any, queue: str) -> bool:
+def _may_take(worker: Worker, job: Job) -> bool:
     if worker.state == "STOPPED" or worker.lease_seconds <= 0:
         return False
-    return worker.queues is None or queue in msgspec.json.decode(worker.queues)
+    serves = worker.queues is None or job.queue in msgspec.json.decode(worker.queues)
+    word = f"{job.kind} {job.kind_version}"
+    return serves and (worker.kinds is None or word in msgspec.json.decode(worker.kinds))
 
 
 def _warn_no_worker(job_id: str) -> None:

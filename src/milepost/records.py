@@ -210,6 +210,8 @@ class Job(msgspec.Struct, frozen=True):
     releases: int
     retries: int
     poll_limit: int
+    poison_limit: int
+    timeout_us: int | None
     codec: str
     payload: bytes | None
     result: bytes | None

@@ -421,7 +421,7 @@ class Worker:
         """Show on the worker's row where it stands, by the moves that lead there."""
         async with self._showing:
             state = self.state
-            for name, source in WORKER.path(self._shown, state):
+            for name, source in _path(self._shown, state):
                 await self._driver.run(
                     workers.move,
                     self.id,
@@ -440,6 +440,13 @@ class Worker:
 
 def _name() -> str:
     return f"{platform.node()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _path(shown: WorkerState | None, state: WorkerState | None) -> list[tuple[str, str]]:
+    """Find the moves that lead there; only maintenance buries."""
+    if state != WorkerState.STOPPED:
+        return WORKER.path(shown, state)
+    return [*WORKER.path(shown, WorkerState.DRAINING), ("stop", WorkerState.DRAINING.value)]
 
 
 def _anything_open() -> Steps[bool]:
