@@ -1,0 +1,173 @@
+"""What the processes of a race do. Started afresh, so that nothing is shared but the store."""
+
+import multiprocessing
+import os
+import random
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from milepost import outcome
+from milepost.config import StoreUrl
+from milepost.records import Claim, Settlement
+from milepost.store import failpoint, jobs, runs
+from milepost.store.connect import open_driver
+from milepost.store.driver import Driver
+
+GOOD = outcome.succeeded()
+SPAWN = multiprocessing.get_context("spawn")
+MAINTENANCE = "maintenance"
+
+
+def race(racers: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+    """Run every racer in a process of its own; their answers, or the first error of any."""
+    started = []
+    for racer, arguments in racers:
+        here, there = SPAWN.Pipe(duplex=False)
+        process = SPAWN.Process(target=_racing, args=(there, racer, arguments), daemon=True)
+        process.start()
+        there.close()
+        started.append((process, here))
+    answers = [here.recv() for _, here in started]
+    for process, _ in started:
+        process.join(30)
+    errors = [error for _, error in answers if error]
+    assert errors == [], errors[0]
+    return [answer for answer, _ in answers]
+
+
+def _racing(pipe: Any, racer: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        pipe.send((racer(*arguments), None))
+    except BaseException:  # noqa: BLE001 - whatever it is, the test must hear of it
+        pipe.send((None, traceback.format_exc()))
+
+
+def opened(url: str) -> Driver:
+    return open_driver(StoreUrl.parse(url))
+
+
+def settle_together(url: str, point: str, barrier: Any, claims: list[Claim]) -> int:
+    """Settle claim after claim, each time waiting at a fail point until all have come there.
+
+    Without one they wait before they begin: SQLite's one writer would wait for the others inside.
+    """
+    driver = opened(url)
+    for claim in claims:
+        waiting = _once(lambda: barrier.wait(60))
+        if not point:
+            waiting()
+        with failpoint.armed(point, waiting):
+            settled = driver.run(jobs.settle, [Settlement(claim, GOOD)], actor="w")
+        assert settled == {claim.id}
+    driver.close()
+    return len(claims)
+
+
+def _once(action: Callable[[], Any]) -> Callable[[], None]:
+    left = [action]
+
+    def maybe() -> None:
+        if left:
+            left.pop()()
+
+    return maybe
+
+
+def settle_and_die(url: str, barrier: Any, claims: list[Claim], seed: int) -> int:
+    """Settle claim after claim, each in a child that dies at a random fail point; count deaths."""
+    chance = random.Random(seed)
+    deaths = 0
+    for claim in claims:
+        turn = chance.randint(1, 24)
+        child = os.fork()
+        if child == 0:
+            _die_at(url, turn, barrier, claim)
+        _, status = os.waitpid(child, 0)
+        deaths += os.waitstatus_to_exitcode(status) == failpoint.EXIT_CODE
+    return deaths
+
+
+def _die_at(url: str, turn: int, barrier: Any, claim: Claim) -> None:
+    try:
+        driver = opened(url)
+        failpoint.active = _Fuse(turn)
+        barrier.wait(60)
+        driver.run(jobs.settle, [Settlement(claim, GOOD)], actor="victim")
+    finally:
+        os._exit(0)
+
+
+class _Fuse(dict[str, Callable[[], None]]):
+    """Kills at the turn-th fail point, whichever that is."""
+
+    def __init__(self, turn: int) -> None:
+        super().__init__({"": failpoint.leave})
+        self.turn = turn
+
+    def get(self, point: str, default: Any = None) -> Any:
+        del point
+        self.turn -= 1
+        return failpoint.leave if self.turn == 0 else default
+
+
+def settle_in_any_order(url: str, claims: list[Claim], seed: int) -> int:
+    """Settle claims in batches over many runs; some yield outputs, some come again, some fail."""
+    chance = random.Random(seed)
+    driver = opened(url)
+    chance.shuffle(claims)
+    while claims:
+        batch = [claims.pop() for _ in range(min(len(claims), chance.randint(1, 12)))]
+        settled = [Settlement(claim, _some_end(driver, claim, chance)) for claim in batch]
+        driver.run(jobs.settle, settled, actor="w")
+    driver.close()
+    return 0
+
+
+def _some_end(driver: Driver, claim: Claim, chance: random.Random) -> outcome.Outcome:
+    kind = chance.choice(["good"] * 12 + ["staged"] * 4 + ["later"] * 2 + ["bad"])
+    if kind == "staged":
+        driver.run(runs.stage, claim, [(n, 1, b"x") for n in range(3)])
+        return outcome.succeeded(staged=3)
+    if kind == "later":
+        return outcome.later(0)
+    return outcome.failed(outcome.Problem("E", "m")) if kind == "bad" else GOOD
+
+
+def maintain(url: str, run_ids: list[str], seconds: float) -> int:
+    """Do what maintenance and one more worker do, until every run has ended."""
+    driver = opened(url)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        live = driver.run(runs.live, after=None, most=1000)
+        if not live:
+            driver.close()
+            return len(run_ids)
+        driver.run(runs.publish, actor=MAINTENANCE, most=50)
+        driver.run(jobs.wake, actor=MAINTENANCE, most=50)
+        for run_id, state in live:
+            if state == "STOPPING":
+                driver.run(runs.cancel_rest, run_id, actor=MAINTENANCE, most=50)
+        claims = driver.run(
+            jobs.claim, worker_id=MAINTENANCE, line=jobs.lines(["default"]), most=50
+        )
+        driver.run(jobs.settle, [Settlement(c, GOOD) for c in claims], actor=MAINTENANCE)
+    raise AssertionError(f"not ended: {driver.run(runs.live, after=None, most=9)}")
+
+
+def claim_all(url: str, worker: str, seed: int) -> list[tuple[str, int]]:
+    """Claim and settle until nothing is left; answer with every (id, fence) that was claimed."""
+    chance = random.Random(seed)
+    driver = opened(url)
+    line = jobs.lines(["default"])
+    taken: list[tuple[str, int]] = []
+    empty = 0
+    while empty < 3:
+        claims = driver.run(jobs.claim, worker_id=worker, line=line, most=chance.randint(1, 60))
+        empty = 0 if claims else empty + 1
+        taken += [(claim.id, claim.fence) for claim in claims]
+        settled = driver.run(jobs.settle, [Settlement(c, GOOD) for c in claims], actor=worker)
+        assert len(settled) == len(claims)
+    driver.close()
+    return taken

@@ -1,0 +1,143 @@
+"""Races between real processes: one advance, no deadlock, each job once."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+import racers
+
+from milepost.records import Claim
+from milepost.store import jobs, runs, workers
+from milepost.testing.databases import Backends, Database
+from milepost.testing.suite.prove import size
+from milepost.testing.suite.store import Store, opened
+
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(params=["sqlite", "postgres18"])
+def database(request: pytest.FixtureRequest, backends: Backends) -> Database:
+    return backends.fresh(request.param)
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[Store]:
+    with opened(database, "sync") as made:
+        began = time.perf_counter()
+        yield made
+        print(f"{database.backend}: {time.perf_counter() - began:.1f} s")
+        assert made.problems() == []
+
+
+def last_children(store: Store, rounds: int, racing: int, *, slots: int) -> list[list[Claim]]:
+    """Make runs whose first step lacks only its last children; one claim for each racer."""
+    for number in range(racing):
+        store.worker(f"w{number}", lease=100_000)
+    for _ in range(rounds):
+        store.start([racing, 1], slots=slots)
+    claims = [store.claim(rounds, worker=f"w{number}") for number in range(racing)]
+    by_run: dict[str | None, list[Claim]] = defaultdict(list)
+    for claim in [claim for taken in claims for claim in taken]:
+        by_run[claim.run_id].append(claim)
+    assert all(len(children) == racing for children in by_run.values())
+    return [[children[n] for children in by_run.values()] for n in range(racing)]
+
+
+def assert_each_advanced_once(store: Store, count: int) -> None:
+    found = store.rows("SELECT id FROM run")
+    assert len(found) == count
+    advances = store.rows(
+        "SELECT subject_id, count(*) FROM journal WHERE machine = 'run' AND move = 'advance'"
+        " GROUP BY subject_id"
+    )
+    assert sorted(number for _, number in advances) == [1] * count
+    assert store.rows("SELECT 1 FROM job WHERE step = 1 AND state <> 'QUEUED'") == []
+    assert store.run(jobs.counts) == {"default": {"QUEUED": count, "SUCCEEDED": 4 * count}}
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_last_children_that_end_together_advance_their_run_once_h58(
+    store: Store, slots: int
+) -> None:
+    rounds = size(500)
+    claims = last_children(store, rounds, 4, slots=slots)
+    # Spread over slots, all four settle before any looks; one counter would queue them up itself.
+    points = {1: "before:job_settle", 4: "after:job_settle"}
+    point = points[slots] if store.dialect == "postgres" else ""
+    barrier = racers.SPAWN.Barrier(4)
+    racers.race(
+        [(racers.settle_together, (store.database.url, point, barrier, taken)) for taken in claims]
+    )
+    assert_each_advanced_once(store, rounds)
+
+
+def test_last_children_of_which_one_is_killed_anywhere_advance_their_run_once(
+    store: Store,
+) -> None:
+    rounds = size(200)
+    claims = last_children(store, rounds, 4, slots=4)
+    barrier = racers.SPAWN.Barrier(4)
+    settlers = [
+        (racers.settle_together, (store.database.url, "", barrier, taken)) for taken in claims[1:]
+    ]
+    victim = (racers.settle_and_die, (store.database.url, barrier, claims[0], 7))
+    [*_, deaths] = racers.race([*settlers, victim])
+    assert deaths > rounds / 3
+    recover(store)
+    assert_each_advanced_once(store, rounds)
+
+
+def recover(store: Store) -> None:
+    """Bury the dead, take what they held, and let another worker end it."""
+    store.advance(200_000)
+    store.worker("heir", lease=100_000)
+    store.run(workers.bury, most=100)
+    while store.run(jobs.lose, actor="m", most=100):
+        pass
+    while store.run(jobs.wake, actor="m", most=1000):
+        pass
+    heirs = store.claim(1000, worker="heir", queues=["default"], kinds=["k0 1"])
+    store.settle(*[(claim, racers.GOOD) for claim in heirs], actor="heir")
+
+
+def test_settlers_in_any_order_do_not_deadlock_and_every_run_ends(store: Store) -> None:
+    count = size(200)
+    settlers = 6
+    for number in range(settlers):
+        store.worker(f"w{number}", lease=100_000)
+    store.worker(racers.MAINTENANCE, lease=100_000)
+    ids = [
+        store.start([settlers, 2], slots=(1, 4, 16)[n % 3], fail_fast=n % 2 == 0, tolerance=0.5)
+        for n in range(count)
+    ]
+    claims = [store.claim(count, worker=f"w{number}") for number in range(settlers)]
+    settling = [
+        (racers.settle_in_any_order, (store.database.url, taken, seed))
+        for seed, taken in enumerate(claims)
+    ]
+    racers.race([*settling, (racers.maintain, (store.database.url, ids, 240))])
+    assert {state for (state,) in store.rows("SELECT DISTINCT state FROM run")} <= {
+        *("SUCCEEDED", "FAILED"),
+    }
+    assert all(run.finished_at for run in store.run(runs.listing, most=1000))
+    if store.dialect == "postgres":
+        statement = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        assert store.rows(statement)[0][0] == 0, "the server saw a deadlock and hid it by a retry"
+
+
+def test_each_of_many_jobs_is_claimed_once_by_many_processes_i1(store: Store) -> None:
+    count = size(10_000)
+    for number in range(8):
+        store.worker(f"w{number}", lease=100_000)
+    ids = [job_id for _ in range(10) for job_id in store.create(count // 10)]
+    answers = racers.race(
+        [(racers.claim_all, (store.database.url, f"w{number}", number)) for number in range(8)]
+    )
+    taken = [pair for answer in answers for pair in answer]
+    assert sorted(taken) == sorted((job_id, 1) for job_id in ids)
+    claims = store.rows(
+        "SELECT count(*), count(DISTINCT subject_id) FROM journal WHERE move = 'claim'"
+    )
+    assert tuple(claims[0]) == (count, count)
+    assert store.run(jobs.counts) == {"default": {"SUCCEEDED": count}}
