@@ -43,12 +43,19 @@ BATCHES = {1: 40, 10: 40, 100: 20, 1000: 4}
 QUICK = {1: 10, 10: 10, 100: 10, 1000: 2}
 TARGETS = {("claim + settle", 100): 0.8, ("create", 1000): 0.7}
 QUEUE, WORKER, KIND = "bench", "w", "k"
-PAYLOAD, RESULT = b'{"address":"someone@example.org","copies":3}', b'"done"'
 LEASE_US = 3_600_000_000
 
 
 def fresh_id() -> str:
     return str(uuid_utils.uuid7())
+
+
+def payload(number: int) -> bytes:
+    return b'{"address":"someone@example.org","copies":%d}' % number
+
+
+def result(number: int) -> bytes:
+    return b'"copy %d"' % number
 
 
 # One side of a comparison
@@ -65,7 +72,9 @@ class Side:
         template = Template(kind=KIND, queue=QUEUE)
         for start in range(0, count, 1000):
             few = range(start, min(count, start + 1000))
-            self.store.run(births.create, [NewJob(fresh_id(), PAYLOAD, template) for _ in few])
+            self.store.run(
+                births.create, [NewJob(fresh_id(), payload(number), template) for number in few]
+            )
 
     async def prepare_create(self, count: int) -> None:
         """Need nothing."""
@@ -85,7 +94,7 @@ class Side:
         children = [
             NewJob(
                 fresh_id(),
-                PAYLOAD,
+                payload(ordinal),
                 Template(kind=KIND, queue="run", run_id=run_id, step=step, state=state),
                 ordinal=ordinal,
             )
@@ -112,7 +121,10 @@ class Side:
         """Leave nothing for the next measurement to find."""
         line = jobs.lines([QUEUE, "run"])
         while claims := self.store.run(jobs.claim, worker_id=WORKER, line=line, most=1000):
-            done = [Settlement(claim, outcome.succeeded(RESULT)) for claim in claims]
+            done = [
+                Settlement(claim, outcome.succeeded(result(number)))
+                for number, claim in enumerate(claims)
+            ]
             self.store.run(jobs.settle, done, actor=WORKER)
 
 
@@ -132,17 +144,26 @@ class Engine(Side):
             most=count,
             kinds=[f"{KIND} 1", "other 1"],
         )
-        done = [Settlement(claim, outcome.succeeded(RESULT)) for claim in claims]
+        done = [
+            Settlement(claim, outcome.succeeded(result(number)))
+            for number, claim in enumerate(claims)
+        ]
         settled = await self.run(jobs.settle, done, actor=WORKER)
         assert len(settled) == count
 
     async def create(self, count: int) -> None:
         template = self.template
-        await self.run(births.create, [NewJob(fresh_id(), PAYLOAD, template) for _ in range(count)])
+        await self.run(
+            births.create,
+            [NewJob(fresh_id(), payload(number), template) for number in range(count)],
+        )
 
     async def advance(self, count: int) -> None:
         claims = self.ready.pop()
-        done = [Settlement(claim, outcome.succeeded(RESULT)) for claim in claims]
+        done = [
+            Settlement(claim, outcome.succeeded(result(number)))
+            for number, claim in enumerate(claims)
+        ]
         settled = await self.run(jobs.settle, done, actor=WORKER)
         assert len(settled) == count
 
@@ -191,21 +212,23 @@ class RawPostgres(Side):
 
     async def claim_and_settle(self, count: int) -> None:
         taken = await self.fetch(PG_CLAIM, QUEUE, count, WORKER)
-        results = [(row[0], row[2], RESULT) for row in taken]
+        results = [(row[0], row[2], result(number)) for number, row in enumerate(taken)]
         ids, fences, values = zip(*results, strict=True)
         await self.fetch(PG_SETTLE, list(ids), list(fences), list(values), WORKER)
         assert len(taken) == count
 
     async def create(self, count: int) -> None:
         ids = [fresh_id() for _ in range(count)]
-        await self.fetch(PG_CREATE, ids, [PAYLOAD] * count, KIND, QUEUE)
+        payloads = [payload(number) for number in range(count)]
+        await self.fetch(PG_CREATE, ids, payloads, KIND, QUEUE)
 
     async def advance(self, count: int) -> None:
         claims = self.ready.pop()
         run_id = claims[0].run_id
+        results = [result(number) for number in range(count)]
         await self.together("BEGIN")
         await self.fetch(
-            PG_SETTLE, [c.id for c in claims], [c.fence for c in claims], [RESULT] * count, WORKER
+            PG_SETTLE, [c.id for c in claims], [c.fence for c in claims], results, WORKER
         )
         await self.fetch(PG_LOCK, run_id)
         [[still_open]] = await self.fetch(PG_COUNT, run_id)
@@ -288,11 +311,14 @@ class RawSqlite(Side):
         with self._transaction() as connection:
             taken = connection.execute(LITE_CLAIM, (QUEUE, count, WORKER)).fetchall()
         with self._transaction() as connection:
-            connection.executemany(LITE_SETTLE, [(row[0], row[2], RESULT, WORKER) for row in taken])
+            connection.executemany(
+                LITE_SETTLE,
+                [(row[0], row[2], result(number), WORKER) for number, row in enumerate(taken)],
+            )
         assert len(taken) == count
 
     async def create(self, count: int) -> None:
-        rows = [(fresh_id(), PAYLOAD, KIND, QUEUE) for _ in range(count)]
+        rows = [(fresh_id(), payload(number), KIND, QUEUE) for number in range(count)]
         with self._transaction() as connection:
             connection.executemany(LITE_CREATE, rows)
 
@@ -302,7 +328,8 @@ class RawSqlite(Side):
         assert len(claims) == count
         with self._transaction() as connection:
             connection.executemany(
-                LITE_SETTLE, [(claim.id, claim.fence, RESULT, WORKER) for claim in claims]
+                LITE_SETTLE,
+                [(c.id, c.fence, result(number), WORKER) for number, c in enumerate(claims)],
             )
             [(still_open,)] = connection.execute(LITE_COUNT, (run_id,)).fetchall()
             assert still_open == 0

@@ -22,6 +22,7 @@ DIALECTS = ("postgres", "sqlite")
 
 # Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
 _MACRO = re.compile(r"\{(now|micros|text:[\w.]+|rows:[\w* ]+)\}")
+_ROWS = re.compile(r"\{rows:([\w* ]+)\}")
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
@@ -44,6 +45,11 @@ class Query:
     each: bool = False
     rows: tuple[str, ...] = ()
     answers: bool = True
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The parameters that are not carried by rows."""
+        return tuple(name for name in self.parameters if name not in ("rows", "bytes"))
 
 
 def _root() -> Traversable:
@@ -73,9 +79,7 @@ def query(name: str, dialect: str) -> Query:
     return replace(
         spelled(text, name),
         each=source.startswith("-- each"),
-        rows=tuple(
-            name for listed in re.findall(r"\{rows:([^}]+)\}", source) for name in listed.split()
-        ),
+        rows=tuple(name for listed in _ROWS.findall(source) for name in listed.split()),
         answers=bool(re.search(r"^(SELECT|RETURNING)\b", _bare(text), re.MULTILINE))
         and not (_bare(text).startswith("INSERT") and "RETURNING" not in text),
     )
@@ -96,13 +100,25 @@ def _expanded(macro: str, dialect: str) -> str:
     return " * interval '1 microsecond'" if dialect == "postgres" else ""
 
 
-def _unpacked(names: list[str]) -> str:
+@cache
+def with_same(name: str, same: frozenset[str]) -> str:
+    """Spell a SQLite statement whose rows have the same in these columns: plain parameters."""
+    source = _ROWS.sub(
+        lambda match: _unpacked(match.group(1).split(), same), _source(name, "sqlite")
+    )
+    return _MACRO.sub(lambda match: _expanded(match.group(1), "sqlite"), source)
+
+
+def _unpacked(names: list[str], same: frozenset[str] = frozenset()) -> str:
     """Read rows from one JSON list; bytes have no place in it: it says where they stand."""
     columns, place = [], 0
     for name in names:
-        if name.endswith("*"):
+        if name in same:
+            columns.append(f":{name.removesuffix('*')} AS {name.removesuffix('*')}")
+        elif name.endswith("*"):
             start, size = (f"json_extract(value, '$[{place + offset}]')" for offset in (0, 1))
-            found = f"CASE WHEN {size} IS NOT NULL THEN substr(:bytes, {start}, {size}) END"
+            # SQLite takes an empty piece of something for NULL.
+            found = f"CASE {size} WHEN 0 THEN x'' ELSE substr(:bytes, {start}, {size}) END"
             columns.append(f"{found} AS {name.removesuffix('*')}")
             place += 2
         else:

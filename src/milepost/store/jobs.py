@@ -7,6 +7,7 @@ steps, then runs; after that only inserts, or SKIP LOCKED.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import compress, groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -44,7 +45,9 @@ __all__ = [
     "wake",
 ]
 
-SOFT_MOVES = ("retry", "later", "release")
+SOFT_MOVES = frozenset({"retry", "later", "release"})
+_BY_AGE = itemgetter(*(Claim.__struct_fields__.index(name) for name in ("queued_seq", "id")))
+_BY_PRIORITY = itemgetter(Claim.__struct_fields__.index("priority"))
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -82,8 +85,9 @@ def claim(
         },
         alone=True,
     )
+    rows.sort(key=_BY_AGE)
+    rows.sort(key=_BY_PRIORITY, reverse=True)
     claims = [Claim(*row) for row in rows]
-    claims.sort(key=lambda c: (-c.priority, c.queued_seq, c.id))
     if run_ids := sorted({c.run_id for c in claims if c.run_id is not None}):
         yield Call("run_begin", {"id": run_ids, "actor": worker_id}, alone=True)
     return claims
@@ -96,12 +100,17 @@ def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
     was asked to stop and whose outcome is not an end is cancelled instead.
     """
     ordered = sorted(settlements, key=lambda s: s.claim.id)
-    plain = all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
     columns = {"actor": actor, **_columns(ordered)}
-    rows = yield from _settle_rows(columns, [s.claim.id for s in ordered if _soft(s)], alone=plain)
+    soft = [s.claim.id for s in ordered if s.outcome.move in SOFT_MOVES]
+    # What may take more than one statement must not be committed by its first.
+    plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
+    rows = yield from _settle_rows(columns, soft, alone=plain)
     settled = {row[0] for row in rows}
-    yield from _effects([s for s in ordered if s.claim.id in settled])
-    yield from _wake_signalled([s for s in ordered if s.claim.id in settled], actor=actor)
+    if plain:
+        return settled
+    held = [s for s in ordered if s.claim.id in settled]
+    yield from _effects(held)
+    yield from _wake_signalled(held, actor=actor)
     yield from runs.after_ends(_touched(rows), actor=actor)
     return settled
 
@@ -130,13 +139,8 @@ def _wake_signalled(settled: Sequence[Settlement], *, actor: str) -> Steps[None]
 
 
 def _has_effects(settlement: Settlement) -> bool:
-    # What may take more than one statement must not be committed by its first.
     outcome = settlement.outcome
-    return bool(outcome.problem or outcome.usage or outcome.staged) or _soft(settlement)
-
-
-def _soft(settlement: Settlement) -> bool:
-    return settlement.outcome.move in SOFT_MOVES
+    return bool(outcome.problem or outcome.usage or outcome.staged)
 
 
 def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:

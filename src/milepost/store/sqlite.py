@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import accumulate, compress, repeat
+from itertools import accumulate, repeat
 from pathlib import Path
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
@@ -21,7 +21,7 @@ import msgspec
 
 from milepost.errors import IllegalMove, Invalid, MilepostError, Unavailable
 from milepost.store import failpoint
-from milepost.store.catalog import Query, query
+from milepost.store.catalog import Query, query, with_same
 from milepost.store.driver import Call, Rows, Steps, drive
 
 __all__ = ["AsyncSqliteDriver", "SqliteDriver", "execute", "statements"]
@@ -60,6 +60,11 @@ class SqliteDriver:
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction, perhaps sharing its commit with others."""
+        if not self._pending and self._lock.acquire(blocking=False):
+            try:
+                return self._commit_alone(operation(*args, **kwargs))
+            finally:
+                self._lock.release()
         answer: Future[T] = Future()
         self._pending.append((partial(operation, *args, **kwargs), answer))
         # The lock is taken even if somebody else answered meanwhile: that is cheap and rare.
@@ -70,6 +75,24 @@ class SqliteDriver:
 
     def _group_size(self) -> int:
         return min(len(self._pending), GROUP)
+
+    def _commit_alone(self, steps: Steps[T]) -> T:
+        with _translated():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = drive(steps, partial(execute, self._connection))
+                failpoint.reach("before:commit")
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+        failpoint.reach("after:commit")
+        return result
+
+    def _roll_back(self) -> None:
+        # RAISE(ROLLBACK) and a full disk end the transaction by themselves.
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _commit_group(self, group: list[Pending]) -> None:
         done: list[tuple[Future[Any], Any, BaseException | None]] = []
@@ -140,9 +163,7 @@ class SqliteDriver:
             with _translated():
                 self._connection.execute("COMMIT")
         except BaseException:
-            # RAISE(ROLLBACK) and a full disk end the transaction by themselves.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             raise
         failpoint.reach("after:commit")
 
@@ -198,6 +219,8 @@ def _bound(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(value: Any) -> Any:
+    if isinstance(value, str):
+        return _whole(value)
     if isinstance(value, list):
         return _json(value)
     if isinstance(value, datetime):
@@ -206,29 +229,31 @@ def _spelled(value: Any) -> Any:
 
 
 def _execute_rows(connection: sqlite3.Connection, statement: Query, call: Call) -> Rows:
-    names = [name.removesuffix("*") for name in statement.rows]
-    columns = [call.parameters[name] for name in names]
-    shared = _bound(
-        {
-            name: call.parameters[name]
-            for name in statement.parameters
-            if name not in ("rows", "bytes")
-        }
-    )
-    heavy = [name.endswith("*") for name in statement.rows]
+    """Run one statement over a table that JSON carries; bytes stand beside it, in one piece."""
+    lists = {name: call.parameters[name.removesuffix("*")] for name in statement.rows}
+    same = frozenset(name for name, values in lists.items() if _alike(values))
+    shared = {name: call.parameters[name] for name in statement.shared}
+    shared |= {name.removesuffix("*"): lists.pop(name)[0] for name in same}
+    text = with_same(call.name, same) if same else statement.text
     found: Rows = []
-    for some in _portions(list(compress(columns, heavy)), len(columns[0])):
-        packed = _packed([column[some] for column in columns], heavy)
-        found += connection.execute(statement.text, {**shared, **packed}).fetchall()
+    for some in _portions(lists, len(call.parameters[statement.rows[0].removesuffix("*")])):
+        packed = _packed({name: values[some] for name, values in lists.items()}, some)
+        found += connection.execute(text, {**_bound(shared), **packed}).fetchall()
     return found
 
 
-def _portions(heavy: list[list[bytes | None]], count: int) -> Iterator[slice]:
-    """Cut a list where its bytes would get too large for one statement."""
+def _alike(values: list[Any]) -> bool:
+    """Tell whether a column says the same in every row: reading JSON is what costs."""
+    return bool(values) and values.count(values[0]) == len(values)
+
+
+def _portions(lists: Mapping[str, list[Any]], count: int) -> Iterator[slice]:
+    """Cut lists where their bytes would get too large for one statement."""
     begin = held = 0
-    if heavy and sum(len(value or b"") for column in heavy for value in column) > PORTION:
+    heavy = [values for name, values in lists.items() if name.endswith("*")]
+    if heavy and sum(len(value or b"") for values in heavy for value in values) > PORTION:
         for row in range(count):
-            more = sum(len(column[row] or b"") for column in heavy)
+            more = sum(len(values[row] or b"") for values in heavy)
             if held and held + more > PORTION:
                 yield slice(begin, row)
                 begin, held = row, 0
@@ -236,23 +261,22 @@ def _portions(heavy: list[list[bytes | None]], count: int) -> Iterator[slice]:
     yield slice(begin, count)
 
 
-def _packed(columns: list[list[Any]], heavy: list[bool]) -> dict[str, Any]:
+def _packed(lists: Mapping[str, list[Any]], rows: slice) -> dict[str, Any]:
     """Spell columns as one JSON list of rows, and the bytes in them as one piece."""
-    spelled: list[Iterable[Any]] = []
+    columns: list[Iterable[Any]] = []
     pieces: list[bytes] = []
     end = 1
-    for column, is_heavy in zip(columns, heavy, strict=True):
-        if not is_heavy:
-            spelled.append(column)
+    for name, values in lists.items():
+        if not name.endswith("*"):
+            columns.append(values)
             continue
-        sizes = [None if value is None else len(value) for value in column]
+        sizes = [None if value is None else len(value) for value in values]
         starts = list(accumulate((size or 0 for size in sizes), initial=end))
         end = starts.pop()
-        spelled += [starts, sizes]
-        pieces += [value for value in column if value]
-    # One byte more: SQLite takes no part, not even an empty one, of empty bytes.
-    whole = b"".join([*pieces, b"."])
-    return {"rows": _json(list(zip(*spelled, strict=True))), "bytes": whole}
+        columns += [starts, sizes]
+        pieces += [value for value in values if value]
+    table = list(zip(*columns, strict=True)) if columns else [()] * (rows.stop - rows.start)
+    return {"rows": _json(table), "bytes": b"".join(pieces)}
 
 
 def _json(value: Any) -> str:
@@ -260,8 +284,14 @@ def _json(value: Any) -> str:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError as error:
         raise Invalid(f"SQLite cannot store it: {error}") from error
-    # SQLite would end the text there; PostgreSQL refuses it too.
-    if "\\u0000" in text and "\0" in _texts(value):
+    if "\\u0000" in text:
+        _whole(_texts(value))
+    return text
+
+
+def _whole(text: str) -> str:
+    # Many functions of SQLite end a text there; PostgreSQL refuses it.
+    if "\0" in text:
         raise Invalid("SQLite cannot store it: a text holds U+0000")
     return text
 

@@ -1,5 +1,6 @@
 -- Moves leased jobs to their outcomes. No row back means the lease was lost, or, for an outcome that
 -- is not an end, that the job was asked to stop.
+WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
 UPDATE job
    SET state = i.state, move = i.move, version = version + 1, worker_id = NULL, actor = :actor,
        detail = i.detail,
@@ -9,7 +10,7 @@ UPDATE job
        errors = errors + (i.move IN ('retry', 'fail')),
        polls = polls + (i.move = 'later'),
        releases = releases + (i.move = 'release')
-  FROM {rows:id fence move state delay_us result* error cause detail} AS i
+  FROM i
  WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
    AND (i.move NOT IN ('retry', 'later', 'release')
         OR (cancel_reason IS NULL
