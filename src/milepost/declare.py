@@ -39,7 +39,8 @@ class Arguments:
         try:
             codec.decode(payload, self._struct)
         except (Invalid, msgspec.MsgspecError, ValueError, TypeError) as error:
-            raise Invalid(f"{self._name}{self._signature}: {error}") from error
+            # Nothing is stored yet: the codec's reason, without its talk of what is.
+            raise Invalid(f"{self._name}{self._signature}: {error.__cause__ or error}") from error
 
     def stored(self, payload: bytes | None, codec: Codec) -> tuple[list[Any], dict[str, Any]]:
         """Give back the arguments that were stored, as a call takes them, or raise `Invalid`."""

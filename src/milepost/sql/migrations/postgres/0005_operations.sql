@@ -44,6 +44,13 @@ CREATE TABLE signal (
 );
 CREATE INDEX signal_job ON signal (job_id);
 
+-- By default autovacuum waits until a fifth of all kept jobs is dead; claims would pay for it.
+ALTER TABLE job SET (
+  autovacuum_vacuum_scale_factor = 0.01,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+
 CREATE INDEX job_spent ON job (id)
   WHERE errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
