@@ -48,7 +48,9 @@ def opened(url: str) -> Driver:
     return open_driver(StoreUrl.parse(url))
 
 
-def settle_together(url: str, point: str, barrier: Any, claims: list[Claim]) -> int:
+def settle_together(
+    url: str, point: str, barrier: Any, claims: list[Claim], staged: int = 0
+) -> int:
     """Settle claim after claim, each time waiting at a fail point until all have come there.
 
     Without one they wait before they begin: SQLite's one writer would wait for the others inside.
@@ -56,10 +58,13 @@ def settle_together(url: str, point: str, barrier: Any, claims: list[Claim]) -> 
     driver = opened(url)
     for claim in claims:
         waiting = _once(lambda: barrier.wait(60))
+        if staged:
+            driver.run(runs.stage, claim, [(seq, 1, b"x") for seq in range(staged)])
         if not point:
             waiting()
         with failpoint.armed(point, waiting):
-            settled = driver.run(jobs.settle, [Settlement(claim, GOOD)], actor="w")
+            ended = outcome.succeeded(staged=staged or None)
+            settled = driver.run(jobs.settle, [Settlement(claim, ended)], actor="w")
         assert settled == {claim.id}
     driver.close()
     return len(claims)

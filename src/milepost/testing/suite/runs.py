@@ -489,6 +489,8 @@ class OutputSuite:
         run_id, claim = self.producer(store)
         store.settle((claim, store.stage(claim, 3)))
         assert store.run(runs.cancel, run_id, reason="r", actor="me") == "CANCELLED"
+        store.run(runs.sweep_staged, most=99)
+        assert store.rows("SELECT 1 FROM staged") == [], "the end itself took them back"
         assert store.run(runs.publish, actor="m", most=9) == 0
         assert store.jobs_of(run_id, 1) == []
 
@@ -501,6 +503,8 @@ class OutputSuite:
         store.settle((producer, store.stage(producer, 3)))
         store.settle((failing, BAD))
         assert store.run_state(run_id) == "FAILED"
+        store.run(runs.sweep_staged, most=99)
+        assert store.rows("SELECT 1 FROM staged") == [], "the end itself took them back"
         assert store.run(runs.publish, actor="m", most=9) == 0
         assert store.jobs_of(run_id, 1) == []
 
