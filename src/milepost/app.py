@@ -176,8 +176,8 @@ class Job(Generic[C, P, R]):
             return self._app.client.create(new)
         if isinstance(self._borrowed, BorrowedAsyncConnection):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
-        self._same_database(self._borrowed)
-        return self._borrowed.run(births.create, new)
+        self._same_kind(self._borrowed)
+        return self._borrowed.run(self._app.client.identity, births.create, new)
 
     async def _stored_async(self, new: list[NewJob]) -> list[str]:
         if not new:
@@ -186,10 +186,11 @@ class Job(Generic[C, P, R]):
             return await self._app.client.create_async(new)
         if isinstance(self._borrowed, BorrowedConnection):
             raise Invalid("this connection is synchronous: call submit() instead")
-        self._same_database(self._borrowed)
-        return await self._borrowed.run(births.create, new)
+        self._same_kind(self._borrowed)
+        home = await self._app.client.identity_async()
+        return await self._borrowed.run(home, births.create, new)
 
-    def _same_database(self, borrowed: Borrowed) -> None:
+    def _same_kind(self, borrowed: Borrowed) -> None:
         if borrowed.dialect != self._app.client.url.dialect:
             raise Invalid(
                 f"this connection speaks {borrowed.dialect} and the app's store is "
@@ -462,6 +463,11 @@ class App:
     def close(self) -> None:
         """Close what was opened."""
         self.client.close()
+
+    async def close_async(self) -> None:
+        """Close what was opened, in the running event loop and outside of it."""
+        await self.client.close_async()
+        await asyncio.to_thread(self.client.close)
 
 
 class Declare:

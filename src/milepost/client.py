@@ -1,6 +1,7 @@
 """The way to a store: opened when first used, in either colour; submits share statements."""
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ from milepost.config import Settings, StoreUrl
 from milepost.errors import Invalid, Unavailable
 from milepost.records import NewJob
 from milepost.store import births
+from milepost.store.borrow import identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from milepost.store.migrate import check, migrate, migrations, pending
@@ -45,6 +47,7 @@ class Client:
         self._migrate_older = migrate_older
         self._lock = Lock()
         self._driver: Driver | None = None
+        self._identity: str | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = WeakKeyDictionary()
         self._births = _Births(self)
         self._async_births: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncBirths] = (
@@ -62,12 +65,35 @@ class Client:
 
     def _opened(self) -> Driver:
         driver = open_driver(self.url)
-        missing = pending(driver)
-        fresh = len(missing) == len(migrations(driver.dialect))
-        if missing and (fresh or self._migrate_older):
-            migrate(driver)
-        check(driver)
+        try:
+            missing = pending(driver)
+            fresh = len(missing) == len(migrations(driver.dialect))
+            if missing and (fresh or self._migrate_older):
+                migrate(driver)
+            check(driver)
+        except BaseException:
+            driver.close()
+            raise
         return driver
+
+    @property
+    def identity(self) -> str:
+        """Which database it is: what a borrowed connection is compared with."""
+        known = self._identity or self._file() or self.run(identity)
+        self._identity = known
+        return known
+
+    async def identity_async(self) -> str:
+        """Tell which database it is."""
+        known = self._identity or self._file()
+        if known is None:
+            known = await self.run_async(identity)
+        self._identity = known
+        return known
+
+    def _file(self) -> str | None:
+        # Not asked of the store: a caller that is writing would wait for itself.
+        return os.path.realpath(self.url.target) if self.url.dialect == "sqlite" else None
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store operation."""
@@ -86,7 +112,8 @@ class Client:
         if loop not in self._async:
             if self._driver is None:
                 await asyncio.to_thread(lambda: self.driver)
-            self._async.setdefault(loop, open_async_driver(self.url))
+            if loop not in self._async:  # another task may have come first
+                self._async[loop] = open_async_driver(self.url)
         return self._async[loop]
 
     def create(self, new: Sequence[NewJob]) -> list[str]:

@@ -121,7 +121,7 @@ async def test_wait_async_is_the_same_without_blocking(app, double):
         await job.wait_async(timeout=0.1)
     _, waited = await asyncio.gather(app.drain_async(), job.wait_async(timeout=20))
     assert waited.result == 8
-    await app.client.close_async()
+    await app.close_async()
 
 
 def test_waiting_in_vain_warns_once_that_no_worker_could_take_the_job(double, monkeypatch):
@@ -142,7 +142,7 @@ async def test_waiting_in_vain_warns_in_both_colours(app, double, monkeypatch):
         pytest.raises(mp.WaitTimeout),
     ):
         await job.wait_async(timeout=0.6)
-    await app.client.close_async()
+    await app.close_async()
 
 
 def registered(app, *, queues=None, kinds='["double 1"]', lease=30.0):
@@ -181,7 +181,7 @@ async def test_inside_a_loop_blocking_calls_raise_and_name_their_twin(app, doubl
         app.run_worker()
     with pytest.raises(mp.Invalid, match="maintain_once_async"):
         app.maintain_once()
-    await app.client.close_async()
+    await app.close_async()
 
 
 async def test_inside_a_loop_submit_works_and_warns_once(app):

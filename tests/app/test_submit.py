@@ -42,7 +42,7 @@ async def test_every_call_has_an_async_twin(app, convert):
     assert [entry.move for entry in await job.history_async()] == ["create", "claim", "succeed"]
     assert len(await app.jobs.list_async(kind="convert")) == 3
     assert (await app.jobs.get_async(job.id)).id == job.id
-    await app.client.close_async()
+    await app.close_async()
 
 
 WRONG_CALLS = [
@@ -312,7 +312,7 @@ async def test_a_hundred_tasks_that_submit_at_once_share_their_statements(app, c
         handles = await asyncio.gather(*(convert.submit_async(f"d{n}") for n in range(100)))
     assert len(statements) <= 2
     assert {job.id for job in handles} == {job.id for job in await app.jobs.list_async(limit=200)}
-    await app.client.close_async()
+    await app.close_async()
 
 
 def test_a_mistake_in_one_of_many_shared_submits_is_its_own(app, convert):

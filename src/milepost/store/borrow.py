@@ -1,85 +1,170 @@
-"""The caller's own connection: what is submitted there commits, or not, with the caller's work."""
+"""The caller's own connection: what is submitted there commits, or not, with the caller's work.
 
-from collections.abc import Callable
+A connection of SQLAlchemy is asked which database it is through SQLAlchemy itself. That begins the
+transaction which the caller is about to commit: done behind its back, it would not know of one.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from milepost.errors import Invalid
 from milepost.store import sqlite
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
 
-__all__ = ["BorrowedAsyncConnection", "BorrowedConnection", "borrow"]
+__all__ = ["BorrowedAsyncConnection", "BorrowedConnection", "borrow", "identity"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+IDENTITY = "store_identity"
+DIALECTS = {"sqlite": "sqlite", "postgresql": "postgres"}
+TAKES = "it takes connections of sqlite3, psycopg, asyncpg, SQLAlchemy or Django"
+
+# What a connection is does not change; asking once saves a round trip on every later submit.
+_known: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def identity() -> Steps[str]:
+    """Tell which database this is."""
+    [(name,)] = yield Call(IDENTITY)
+    return str(name)
 
 
 class BorrowedConnection:
     """Runs operations on a synchronous connection and never begins, commits or rolls back."""
 
-    def __init__(self, dialect: str, execute: Callable[[Call], Rows]) -> None:
+    def __init__(self, dialect: str, open_: Callable[[], Any]) -> None:
         self.dialect = dialect
-        self._execute = execute
+        self._open = open_
 
-    def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run an operation inside the caller's transaction."""
-        return drive(operation(*args, **kwargs), self._execute)
+    def run(
+        self, home: str, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation inside the caller's transaction, if that is on the database `home`."""
+        connection = self._open()
+        execute = _sqlite_rows if self.dialect == "sqlite" else _psycopg_rows
+        _check(home, _remembered(connection) or drive(identity(), lambda c: execute(connection, c)))
+        _remember(connection, home)
+        return drive(operation(*args, **kwargs), lambda call: execute(connection, call))
 
 
 class BorrowedAsyncConnection:
     """Runs operations on an asynchronous connection and never begins, commits or rolls back."""
 
-    def __init__(self, dialect: str, execute: Callable[[Call], Any]) -> None:
+    def __init__(self, dialect: str, open_: Callable[[], Awaitable[Any]]) -> None:
         self.dialect = dialect
-        self._execute = execute
+        self._open = open_
 
-    async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run an operation inside the caller's transaction."""
-        return await drive_async(operation(*args, **kwargs), self._execute)
+    async def run(
+        self, home: str, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation inside the caller's transaction, if that is on the database `home`."""
+        connection = await self._open()
+        execute = _asyncpg_rows if _is_of(connection, "asyncpg") else _psycopg_async
+
+        async def answered(call: Call) -> Rows:
+            return await execute(connection, call)
+
+        here = _remembered(connection)
+        _check(home, here if here is not None else await drive_async(identity(), answered))
+        _remember(connection, home)
+        return await drive_async(operation(*args, **kwargs), answered)
+
+
+def _check(home: str, here: str) -> None:
+    # Two names may lead to one file.
+    if here != home and not (Path(here).is_absolute() and os.path.realpath(here) == home):
+        raise Invalid(
+            "within() was given a connection to another database than the app's store: "
+            "they must be the same database"
+        )
+
+
+def _remembered(connection: Any) -> str | None:
+    try:
+        return _known.get(connection)
+    except TypeError:  # it cannot be remembered; then it is cheap to ask
+        return None
+
+
+def _remember(connection: Any, name: str) -> None:
+    with suppress(TypeError):
+        _known[connection] = name
+
+
+def _is_of(connection: Any, module: str) -> bool:
+    """Tell whose connection it is; programs and pools make subclasses of their own."""
+    return any(kind.__module__.split(".")[0] == module for kind in type(connection).__mro__)
 
 
 def borrow(connection: Any) -> BorrowedConnection | BorrowedAsyncConnection:
     """Recognise a connection of sqlite3, psycopg, asyncpg, SQLAlchemy or Django."""
-    inner, is_async = _unwrapped(connection)
-    module = type(inner).__module__.split(".")[0]
-    if module == "sqlite3":
-        return BorrowedConnection("sqlite", lambda call: _sqlite_rows(inner, call))
-    if module == "psycopg":
-        if "Async" in type(inner).__name__:
-            return BorrowedAsyncConnection("postgres", lambda call: _psycopg_async(inner, call))
-        return BorrowedConnection("postgres", lambda call: _psycopg_rows(inner, call))
-    if module == "asyncpg":
-        return BorrowedAsyncConnection("postgres", lambda call: _asyncpg_rows(inner, call))
-    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    hint = " (its driver cannot be borrowed)" if is_async else ""
-    raise Invalid(
-        f"within() cannot use a {kind}{hint}; it takes connections of sqlite3, psycopg, asyncpg, "
-        "SQLAlchemy or Django"
-    )
-
-
-def _unwrapped(connection: Any) -> tuple[Any, bool]:
-    """Find the driver's connection inside what a framework wraps around it."""
-    module = type(connection).__module__.split(".")[0]
-    if module == "sqlalchemy":
+    if _is_of(connection, "sqlalchemy"):
         return _from_sqlalchemy(connection)
-    if module == "django":
+    if _is_of(connection, "django") and hasattr(connection, "ensure_connection"):
         connection.ensure_connection()
-        return connection.connection, False
-    return connection, False
+        connection = connection.connection
+    if _is_of(connection, "sqlite3") and hasattr(connection, "cursor"):
+        return BorrowedConnection("sqlite", lambda: connection)
+    if _is_of(connection, "psycopg") and hasattr(connection, "cursor"):
+        if hasattr(connection, "__aenter__"):
+            return BorrowedAsyncConnection("postgres", _ready(connection))
+        return BorrowedConnection("postgres", lambda: connection)
+    if _is_of(connection, "asyncpg") and hasattr(connection, "fetch"):
+        return BorrowedAsyncConnection("postgres", _ready(connection))
+    raise _unfit(connection)
 
 
-def _from_sqlalchemy(connection: Any) -> tuple[Any, bool]:
-    is_async = "Async" in type(connection).__name__
-    inner = getattr(connection, "sync_session", None) or connection
-    inner = getattr(inner, "sync_connection", None) or inner
-    if hasattr(inner, "bind") and not hasattr(inner, "connection"):
+def _unfit(connection: Any) -> Invalid:
+    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    return Invalid(f"within() cannot use a {kind}; {TAKES}")
+
+
+def _ready(connection: Any) -> Callable[[], Awaitable[Any]]:
+    async def ready() -> Any:
+        return connection
+
+    return ready
+
+
+def _from_sqlalchemy(connection: Any) -> BorrowedConnection | BorrowedAsyncConnection:
+    if hasattr(connection, "connect"):
         raise Invalid("within() takes a SQLAlchemy connection or session, not an engine")
-    proxied = inner.connection() if callable(inner.connection) else inner.connection
-    # A session gives a Connection, which gives the pool's proxy.
-    if not hasattr(proxied, "driver_connection"):
-        proxied = proxied.connection
-    return proxied.driver_connection, is_async
+    is_async = hasattr(connection, "run_sync")
+    if not is_async and not hasattr(connection, "connection"):
+        raise _unfit(connection)
+    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    dialect = DIALECTS.get(bind.dialect.name)
+    if dialect is None:
+        raise Invalid(f"within() cannot use a connection to {bind.dialect.name}; {TAKES}")
+    if is_async:
+        return BorrowedAsyncConnection(dialect, lambda: _begun_async(connection))
+    return BorrowedConnection(dialect, lambda: _begun(connection, dialect))
+
+
+def _begun(connection: Any, dialect: str) -> Any:
+    """Have SQLAlchemy begin its transaction, and give out what its driver made."""
+    own = connection.connection() if callable(connection.connection) else connection
+    own.exec_driver_sql(query(IDENTITY, dialect).text)
+    return _borrowable(own.connection.driver_connection)
+
+
+async def _begun_async(connection: Any) -> Any:
+    own = await connection.connection() if hasattr(connection, "sync_session") else connection
+    await own.exec_driver_sql(query(IDENTITY, "postgres").text)
+    proxied = await own.get_raw_connection()
+    return _borrowable(proxied.driver_connection)
+
+
+def _borrowable(connection: Any) -> Any:
+    if not any(_is_of(connection, module) for module in ("sqlite3", "psycopg", "asyncpg")):
+        raise _unfit(connection)
+    return connection
 
 
 def _sqlite_rows(connection: Any, call: Call) -> Rows:

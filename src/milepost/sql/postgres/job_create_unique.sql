@@ -3,7 +3,7 @@ INSERT INTO job (id, payload, ordinal, unique_key, kind, kind_version, queue, pr
 VALUES (:id, :payload, :ordinal, :unique_key, :kind, :kind_version, :queue, :priority, :state, 'create',
         :actor, NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
         {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
-        :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec, :tags::jsonb, :tenant,
+        :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec, :tags::text::jsonb, :tenant,
         :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now})
 ON CONFLICT (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
