@@ -5,7 +5,7 @@ import inspect
 import os
 import signal
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
@@ -35,6 +35,7 @@ __all__ = ["App", "Job"]
 P = ParamSpec("P")
 C = ParamSpec("C")
 R = TypeVar("R")
+A = TypeVar("A")
 V = TypeVar("V")
 
 Errors = tuple[type[BaseException], ...]
@@ -79,7 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             check_text(text or "-", what="tags")
 
 
-class Job(Generic[C, P, R]):
+class Job(Generic[C, P, R, A]):
     """A declared job: callable as the function it is, and submittable."""
 
     def __init__(
@@ -96,9 +97,9 @@ class Job(Generic[C, P, R]):
         self.__doc__ = definition.function.__doc__
         self.__name__ = definition.name
 
-    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> Any:
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> A:
         """Call the function itself, here and now."""
-        return self.definition.function(*args, **kwargs)
+        return cast("A", self.definition.function(*args, **kwargs))
 
     def __repr__(self) -> str:
         return f"<job kind {self.definition.name} version {self.definition.version}>"
@@ -141,7 +142,7 @@ class Job(Generic[C, P, R]):
         timeout: float | None = None,
         poll_limit: int | None = None,
         poison_limit: int | None = None,
-    ) -> "Job[C, P, R]":
+    ) -> "Job[C, P, R, A]":
         """Return a copy that submits with these options; what is left out stays as it was."""
         given = {
             "queue": queue,
@@ -163,7 +164,7 @@ class Job(Generic[C, P, R]):
         options = msgspec.structs.replace(self._options, **chosen)
         return Job(self._app, self.definition, options, self._borrowed)
 
-    def within(self, connection: Any) -> "Job[C, P, R]":
+    def within(self, connection: Any) -> "Job[C, P, R, A]":
         """Return a copy that submits inside the caller's own transaction."""
         return Job(self._app, self.definition, self._options, borrow(connection))
 
@@ -329,16 +330,18 @@ class App:
 
     @overload
     def job(
-        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
-    ) -> Job[Concatenate[Context, P], P, R]: ...
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Job[Concatenate[Context, P], P, R, Coroutine[Any, Any, R]]: ...
     @overload
     def job(
         self, function: Callable[Concatenate[Context, P], R], /
-    ) -> Job[Concatenate[Context, P], P, R]: ...
+    ) -> Job[Concatenate[Context, P], P, R, R]: ...
     @overload
-    def job(self, function: Callable[P, Awaitable[R]], /) -> Job[P, P, R]: ...
+    def job(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Job[P, P, R, Coroutine[Any, Any, R]]: ...
     @overload
-    def job(self, function: Callable[P, R], /) -> Job[P, P, R]: ...
+    def job(self, function: Callable[P, R], /) -> Job[P, P, R, R]: ...
     @overload
     def job(
         self,
@@ -479,16 +482,18 @@ class Declare:
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
-    ) -> Job[Concatenate[Context, P], P, R]: ...
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Job[Concatenate[Context, P], P, R, Coroutine[Any, Any, R]]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[Context, P], R], /
-    ) -> Job[Concatenate[Context, P], P, R]: ...
+    ) -> Job[Concatenate[Context, P], P, R, R]: ...
     @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Job[P, P, R]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Job[P, P, R, Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Job[P, P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> Job[P, P, R, R]: ...
     def __call__(self, function: Any, /) -> Any:
         """Declare the function."""
         definition = _definition(self._app, function, dict(self._declared))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-PROGRAM = '''
+PROGRAM = """
 # app.py
 import milepost as mp
 
@@ -21,7 +21,7 @@ if __name__ == "__main__":
     job = convert.submit("report", format="html")   # durable once this returns
     app.drain()                                     # or leave it to a worker
     print(job.refresh().result)
-'''
+"""
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""What a type checker must see: read by mypy and pyright in test_typing, never run.
+
+A line that ends in `# wrong` must be reported; no other line may be.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, assert_type
+
+import milepost as mp
+
+app = mp.App()
+
+
+@app.job
+def plain(document: str, *, dpi: int = 300) -> bytes:
+    return f"{document}{dpi}".encode()
+
+
+@app.job(retries=5, backoff="exponential", jitter=True)
+def with_context(ctx: mp.Context, document: str, pages: int = 1) -> int:
+    return ctx.attempt + pages + len(document)
+
+
+@app.job
+async def awaited(document: str) -> list[str]:
+    return [document]
+
+
+@app.job(queue="slow", timeout=60)
+async def awaited_with_context(ctx: mp.Context, number: int) -> dict[str, int]:
+    return {ctx.id: number}
+
+
+# Submitting: the handler's own parameters without ctx; the handle knows the result.
+assert_type(plain.submit("a", dpi=72), mp.JobHandle[bytes])
+assert_type(with_context.submit("a", pages=2), mp.JobHandle[int])
+assert_type(awaited.submit("a"), mp.JobHandle[list[str]])
+assert_type(awaited_with_context.submit(3), mp.JobHandle[dict[str, int]])
+assert_type(plain.submit("a").result, bytes)
+assert_type(awaited.submit("a").wait(5).result, list[str])
+assert_type(plain.options(priority=3, tags={"a": "b"}).within(object()).submit("a").result, bytes)
+assert_type(plain.submit_many([("a",), {"document": "b"}]), list[mp.JobHandle[bytes]])
+
+
+async def asynchronously() -> None:
+    assert_type(await with_context.submit_async("a"), mp.JobHandle[int])
+    assert_type((await (await awaited.submit_async("a")).wait_async()).result, list[str])
+    assert_type(await awaited("a"), list[str])
+
+
+# The function stays callable, as it was declared.
+assert_type(plain("a"), bytes)
+
+
+def in_a_handler(ctx: mp.Context) -> None:
+    assert_type(with_context(ctx, "a"), int)
+    begun: Coroutine[Any, Any, dict[str, int]] = awaited_with_context(ctx, 3)
+    begun.close()
+
+
+plain.submit()  # wrong
+plain.submit(7)  # wrong
+plain.submit("a", 300)  # wrong
+plain.submit("a", dpj=300)  # wrong
+with_context.submit(pages=2)  # wrong
+with_context.submit("a", pages="2")  # wrong
+awaited.submit(b"a")  # wrong
+awaited_with_context.submit("3")  # wrong
+plain.options(priorty=3)  # wrong
+app.job(retrys=3)  # wrong
+plain.submit("a").result.nope()  # wrong
