@@ -11,7 +11,7 @@ PROGRAM = """
 # app.py
 import milepost as mp
 
-app = mp.App()                      # ./milepost.db; MILEPOST_DATABASE_URL=postgresql://… in production
+app = mp.App()            # ./milepost.db; MILEPOST_DATABASE_URL=postgresql://… in production
 
 @app.job(retries=3, retry_delay=1.0)    # D's policy; exponential with jitter is one argument away
 def convert(document: str, *, format: str = "pdf") -> str:

@@ -165,9 +165,12 @@ def registered(app, *, queues=None, kinds='["double 1"]', lease=30.0):
 def test_only_a_live_worker_of_that_queue_and_kind_counts(app, double, monkeypatch, worker, warns):
     monkeypatch.setattr("milepost.handles.WARN_AFTER", 0.01)
     registered(app, **worker)
-    with warnings.catch_warnings(record=True) as seen, pytest.raises(mp.WaitTimeout):
-        warnings.simplefilter("always")
-        double.submit(4).wait(timeout=0.1)
+    job = double.submit(4)
+    with (
+        warnings.catch_warnings(record=True, action="always") as seen,
+        pytest.raises(mp.WaitTimeout),
+    ):
+        job.wait(timeout=0.1)
     assert bool(seen) == warns
 
 

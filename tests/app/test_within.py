@@ -127,11 +127,13 @@ async def plain_asyncpg(database):
 
 @asynccontextmanager
 async def asyncpg_pool(database):
-    async with asyncpg.create_pool(database.url, min_size=1, max_size=1) as pool:
-        async with pool.acquire() as connection:
-            transaction = connection.transaction()
-            await transaction.start()
-            yield connection, transaction.commit, transaction.rollback
+    async with (
+        asyncpg.create_pool(database.url, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+    ):
+        transaction = connection.transaction()
+        await transaction.start()
+        yield connection, transaction.commit, transaction.rollback
 
 
 def alchemy_async():
