@@ -44,7 +44,7 @@ def last_children(store: Store, rounds: int, racing: int, *, slots: int) -> list
     return [[children[n] for children in by_run.values()] for n in range(racing)]
 
 
-def assert_each_advanced_once(store: Store, count: int) -> None:
+def assert_each_advanced_once(store: Store, count: int, *, racing: int = 4) -> None:
     found = store.rows("SELECT id FROM run")
     assert len(found) == count
     advances = store.rows(
@@ -53,7 +53,7 @@ def assert_each_advanced_once(store: Store, count: int) -> None:
     )
     assert sorted(number for _, number in advances) == [1] * count
     assert store.rows("SELECT 1 FROM job WHERE step = 1 AND state <> 'QUEUED'") == []
-    assert store.run(jobs.counts) == {"default": {"QUEUED": count, "SUCCEEDED": 4 * count}}
+    assert store.run(jobs.counts) == {"default": {"QUEUED": count, "SUCCEEDED": racing * count}}
 
 
 # Spread over slots, all four settle before any looks; one counter would queue them up by itself.
@@ -114,6 +114,21 @@ def recover(store: Store) -> None:
     store.settle(*[(claim, racers.GOOD) for claim in heirs], actor="heir")
 
 
+def test_settlers_of_the_same_runs_take_turns_without_a_deadlock(store: Store) -> None:
+    rounds, width, settlers = size(40), 25, 6
+    claims = last_children(store, rounds * width, settlers, slots=1)
+    barrier = racers.SPAWN.Barrier(settlers)
+    batches = [[taken[at : at + width] for at in range(0, len(taken), width)] for taken in claims]
+    racers.race(
+        [
+            (racers.settle_batches_together, (store.database.url, barrier, mine, seed))
+            for seed, mine in enumerate(batches)
+        ]
+    )
+    assert_each_advanced_once(store, rounds * width, racing=settlers)
+    assert_no_deadlock(store)
+
+
 def test_settlers_in_any_order_do_not_deadlock_and_every_run_ends(store: Store) -> None:
     count = size(200)
     settlers = 6
@@ -121,7 +136,7 @@ def test_settlers_in_any_order_do_not_deadlock_and_every_run_ends(store: Store) 
         store.worker(f"w{number}", lease=100_000)
     store.worker(racers.MAINTENANCE, lease=100_000)
     ids = [
-        store.start([settlers, 2], slots=(1, 4, 16)[n % 3], fail_fast=n % 2 == 0, tolerance=0.5)
+        store.start([settlers, 2], slots=(1, 1, 4)[n % 3], fail_fast=n % 2 == 0, tolerance=0.5)
         for n in range(count)
     ]
     claims = [store.claim(count, worker=f"w{number}") for number in range(settlers)]
