@@ -22,6 +22,8 @@ DIALECTS = ("postgres", "sqlite")
 
 # Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
 _MACRO = re.compile(r"\{(now|micros|text:[\w.]+|rows:[\w* ]+)\}")
+_ARRAY = re.compile(r"(\$\d+)::([\w ]+\[\])")
+_UNNEST = re.compile(r"\bunnest\([^()]*\)")
 _ROWS = re.compile(r"\{rows:([\w* ]+)\}")
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
@@ -34,13 +36,15 @@ _TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z0-9_]*)"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One named statement in each driver's spelling."""
+    """One named statement in each driver's spelling; `written` takes its `lists` as text."""
 
     name: str
     text: str
     parameters: tuple[str, ...]
     format: str
     numbered: str
+    written: str
+    lists: frozenset[str]
     placed: str
     each: bool = False
     rows: tuple[str, ...] = ()
@@ -130,12 +134,17 @@ def _unpacked(names: list[str], same: frozenset[str] = frozenset()) -> str:
 def spelled(text: str, name: str = "") -> Query:
     """Spell a statement with `:name` parameters for every driver."""
     parameters = tuple(dict.fromkeys(m.group(1) for m in _TOKEN.finditer(text) if m.group(1)))
+    numbered = _rewrite(text, lambda word: f"${parameters.index(word) + 1}")
     return Query(
         name=name,
         text=text,
         parameters=parameters,
         format=_rewrite(text.replace("%", "%%"), lambda word: f"%({word})s"),
-        numbered=_rewrite(text, lambda word: f"${parameters.index(word) + 1}"),
+        numbered=numbered,
+        written=_UNNEST.sub(lambda match: _ARRAY.sub(r"\1::text::\2", match[0]), numbered),
+        lists=frozenset(
+            word for match in _UNNEST.finditer(text) for word in _TOKEN.findall(match[0]) if word
+        ),
         placed=_rewrite(text, lambda word: f"?{parameters.index(word) + 1}"),
     )
 

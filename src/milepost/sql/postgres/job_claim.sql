@@ -1,6 +1,9 @@
 -- Takes the first jobs of each (queue, priority), from a floor: below it the index may hold only
 -- dead entries that an old snapshot keeps alive. The worker's row is held so that it cannot be
 -- buried meanwhile; a dead worker gets nothing. A run whose first job this is begins.
+-- For the planner: a run's state is asked for by a scalar subquery, because EXISTS may read the
+-- whole table of runs into a hash; what `% 1 = 0` says is always true, and makes it expect so few
+-- rows that it looks each up by its id.
 WITH me AS MATERIALIZED (
   SELECT id FROM worker
    WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
@@ -9,35 +12,37 @@ WITH me AS MATERIALIZED (
   SELECT l.queue, l.priority, l.floor
     FROM unnest(:queue::text[], :priority::smallint[], :floor::bigint[])
          WITH ORDINALITY AS l (queue, priority, floor, place), me
-   WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = l.queue AND queue.paused)
+   WHERE (SELECT paused FROM queue WHERE queue.name = l.queue) IS NOT TRUE
    ORDER BY l.place
 ), picked AS MATERIALIZED (
-  SELECT found.id
+  SELECT found.id, found.fence
     FROM line CROSS JOIN LATERAL (
-         SELECT id FROM job
+         SELECT id, fence FROM job
           WHERE job.queue = line.queue AND job.priority = line.priority
             AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
             AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
             AND errors + losses <= retries
             AND (run_id IS NULL
-                 OR EXISTS (SELECT 1 FROM run
-                             WHERE run.id = job.run_id
-                               AND run.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING')))
+                 OR (SELECT run.state FROM run WHERE run.id = job.run_id)
+                    IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
           ORDER BY queued_seq
           LIMIT :most
             FOR UPDATE OF job SKIP LOCKED) found
    LIMIT :most
 ), taken AS (
 UPDATE job
-   SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,
+   SET state = 'RUNNING', move = 'claim', version = version + 1, fence = job.fence + 1,
        worker_id = :worker_id, actor = :worker_id, detail = NULL, phase = NULL,
        started_at = coalesce(started_at, {now})
   FROM picked
- WHERE job.id = picked.id
-RETURNING job.*
+ WHERE job.id = picked.id AND picked.fence % 1 = 0
+RETURNING job.id, kind, kind_version, job.fence, payload, codec, errors, losses, polls, releases,
+          retries, poll_limit, poison_limit, timeout_us, policy, run_id, step, ordinal, trace, queue,
+          priority, queued_seq, tenant, channel, deadline_at
 ), new AS MATERIALIZED (
   SELECT id FROM run
-   WHERE id IN (SELECT run_id FROM taken) AND state = 'QUEUED'
+   WHERE id = ANY(ARRAY(SELECT DISTINCT run_id FROM taken WHERE run_id IS NOT NULL))
+     AND state = 'QUEUED'
    ORDER BY id
      FOR NO KEY UPDATE
 ), begun AS (
