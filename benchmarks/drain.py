@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-os.environ.setdefault("BENCH_PROBE", str(Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"))
+PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"
+os.environ.setdefault("BENCH_PROBE", str(PROBE))
 
 from benchmarks import probe
 from milepost.testing.servers import running
@@ -118,7 +119,8 @@ def drain(url: str, jobs: int, **environment: str) -> tuple[float, float]:
 
 def resident(pid: int) -> float:
     text = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+    line = next(line for line in text.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
 
 
 def raw_drain(url: str, jobs: int) -> float:

@@ -1,4 +1,4 @@
-"""The documents' examples are run: each python block is a file, the text block after it its output."""
+"""The documents' examples are run: a python block is a file, the text block after it its output."""
 
 import os
 import re

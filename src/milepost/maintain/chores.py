@@ -80,6 +80,7 @@ async def _repeat(chore: Callable[[], Awaitable[int]]) -> int:
 async def _look_at_runs(driver: AsyncDriver, passed: Passed) -> None:
     """Repeat, for every live run, what the ends of its jobs should have done."""
     await _forget(driver, passed)
+    passed.expired += await driver.run(runs.expire, actor=ACTOR, most=BATCH)
     after: str | None = None
     while page := await driver.run(runs.live, after=after, most=BATCH):
         for run_id, state in page:
