@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"
-os.environ.setdefault("BENCH_PROBE", str(PROBE))
-
 from benchmarks import probe
 from milepost.testing.servers import running
+
+PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"
+os.environ.setdefault("BENCH_PROBE", str(PROBE))
 
 CLAIM = """
 WITH picked AS MATERIALIZED (
