@@ -3,8 +3,9 @@
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from milepost.config import StoreUrl
@@ -29,6 +30,7 @@ TRIES = 8
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 CONNECT_SECONDS = 10
 CONNECTIONS = 16
+IDLE_SECONDS = 300
 MISSING = "PostgreSQL needs an extra: pip install 'milepost[postgres]'"
 
 
@@ -166,7 +168,17 @@ def array(values: list[Any]) -> str:
     """Spell a list as PostgreSQL reads an array; what its elements are, the query says."""
     if values and values.count(values[0]) == len(values):
         return f"{{{','.join([_element(values[0])] * len(values))}}}"
-    return f"{{{','.join(map(_element, values))}}}"
+    return _simple_words(values) or f"{{{','.join(map(_element, values))}}}"
+
+
+def _simple_words(values: list[Any]) -> str | None:
+    """Spell texts of which none needs an escape, such as ids, all at once."""
+    try:
+        words = '","'.join(values)
+    except TypeError:
+        return None
+    plain = words.count('"') == 2 * len(values) - 2 and "\\" not in words and "\0" not in words
+    return f'{{"{words}"}}' if plain else None
 
 
 def _element(value: Any) -> str:
@@ -176,8 +188,6 @@ def _element(value: Any) -> str:
         return f'"\\\\x{value.hex()}"'
     if not isinstance(value, str):
         return str(value)
-    if value.isalnum():
-        return f'"{value}"'
     # A NUL ends a text in C: what follows it would be lost without a word.
     if "\0" in value:
         raise Invalid("PostgreSQL cannot store it: a text holds U+0000")
@@ -197,7 +207,9 @@ def _translated(connection: "psycopg.Connection[Any]") -> Iterator[None]:
     except BaseException as error:
         if not connection.closed and connection.info.transaction_status:
             _roll_back(connection)
-        if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+        if isinstance(error, UnicodeEncodeError) or (
+            isinstance(error, psycopg.DataError) and error.sqlstate is None
+        ):
             raise Invalid(f"PostgreSQL cannot store it: {error}") from error
         if isinstance(error, psycopg.Error):
             raise _meaning(error.sqlstate, error) from error
@@ -230,15 +242,19 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:
 
 
 class AsyncpgDriver:
-    """A pool of connections to a PostgreSQL database, for the event loop that opened it."""
+    """Connections to a PostgreSQL database, for the event loop that opened them.
+
+    They are kept here and not in asyncpg's pool, which spends a task on every return.
+    """
 
     dialect = "postgres"
 
     def __init__(self, url: StoreUrl, *, connections: int = CONNECTIONS) -> None:
         self._url = url
         self._connections = connections
-        self._pool: Any = None
-        self._opening = asyncio.Lock()
+        self._free = asyncio.Semaphore(connections)
+        self._idle: deque[tuple[float, Any]] = deque()
+        self._closed = False
 
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
@@ -253,13 +269,13 @@ class AsyncpgDriver:
         raise AssertionError
 
     async def _run_on(self, connection: Any, steps: Steps[T]) -> T:
-        transaction = None
+        begun = False
 
         async def execute(call: Call) -> Rows:
-            nonlocal transaction
-            if transaction is None and not call.alone:
-                transaction = connection.transaction(isolation="read_committed")
-                await transaction.start()
+            nonlocal begun
+            if not begun and not call.alone:
+                await connection.execute(BEGIN.decode())
+                begun = True
             statement = query(call.name, "postgres")
             # Lists cross as text: asyncpg asks each element what it is, and reads each id.
             values = [
@@ -269,61 +285,72 @@ class AsyncpgDriver:
             rows: Rows = await connection.fetch(statement.written, *values)
             return rows
 
-        try:
-            result = await drive_async(steps, execute)
-            failpoint.reach("before:commit")
-            if transaction is not None:
-                await transaction.commit()
-        except BaseException:
-            if transaction is not None and not connection.is_closed():
-                await self._roll_back(transaction)
-            raise
+        result = await drive_async(steps, execute)
+        failpoint.reach("before:commit")
+        if begun:
+            await connection.execute("COMMIT")
         failpoint.reach("after:commit")
         return result
 
-    async def _roll_back(self, transaction: Any) -> None:
-        import asyncpg  # noqa: PLC0415 - an extra
-
-        # If the connection is gone, so is the transaction.
-        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            await transaction.rollback()
-
     async def close(self) -> None:
-        """Close every connection."""
-        if self._pool is not None:
-            await self._pool.close()
+        """Close every connection, once whoever uses one has given it back."""
+        self._closed = True
+        for _ in range(self._connections):
+            await self._free.acquire()
+        while self._idle:
+            await self._idle.pop()[1].close()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        import asyncpg  # noqa: PLC0415 - an extra
-
+        asyncpg = _asyncpg()
+        if self._closed:
+            raise Unavailable(f"{self._url} was closed")
         try:
-            pool = self._pool or await self._open()
-            async with pool.acquire() as connection:
-                yield connection
+            async with self._free:
+                connection = await self._taken()
+                try:
+                    yield connection
+                finally:
+                    await self._give_back(connection)
         except asyncpg.PostgresError as error:
             raise _meaning(error.sqlstate, error) from error
         except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            if isinstance(error, ValueError):  # asyncpg's own word for what it cannot encode
+            if isinstance(error, ValueError):
                 raise Invalid(f"PostgreSQL cannot store it: {error}") from error
             raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
 
-    async def _open(self) -> Any:
+    async def _taken(self) -> Any:
+        """Take the connection that was used last, or open one."""
+        while self._idle:
+            _, connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await _asyncpg().connect(self._url.target, timeout=CONNECT_SECONDS)
+
+    async def _give_back(self, connection: Any) -> None:
+        """Keep a connection for the next operation; close those that nobody needed for long."""
+        if connection.is_in_transaction():
+            await self._roll_back(connection)
+        if connection.is_closed():
+            return
+        now = asyncio.get_running_loop().time()
+        self._idle.append((now, connection))
+        while now - self._idle[0][0] > IDLE_SECONDS:
+            self._idle.popleft()[1].terminate()
+
+    async def _roll_back(self, connection: Any) -> None:
         try:
-            import asyncpg  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise Unavailable(MISSING) from error
-        async with self._opening:
-            if self._pool is None:
-                self._pool = await asyncpg.create_pool(
-                    self._url.target,
-                    min_size=1,
-                    max_size=self._connections,
-                    timeout=CONNECT_SECONDS,
-                    reset=_as_it_is,
-                )
-        return self._pool
+            await connection.execute("ROLLBACK")
+        except BaseException as error:
+            # Closing it rolls back as well.
+            connection.terminate()
+            if not isinstance(error, Exception):
+                raise
 
 
-async def _as_it_is(_connection: Any) -> None:
-    """Give a connection back without a question: no operation leaves anything in its session."""
+def _asyncpg() -> Any:
+    try:
+        import asyncpg  # noqa: PLC0415 - an extra: SQLite users need not have it
+    except ImportError as error:
+        raise Unavailable(MISSING) from error
+    return asyncpg
