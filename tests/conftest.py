@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from milepost.testing.databases import Backends, Database, Raw, backend_names
+# Before anything imports it: a failing assertion of the suite then shows its values.
+pytest.register_assert_rewrite("milepost.testing.suite")
+
+from milepost.testing.databases import Backends, Database, Raw, backend_names  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("milepost.testing.suite")
-
-from milepost.testing import suite  # noqa: E402 - its assertions are rewritten first
-from milepost.testing.databases import Backends, backend_names  # noqa: E402
-from milepost.testing.suite import COLOURS, Store, opened  # noqa: E402
+from milepost.testing import suite
+from milepost.testing.databases import Backends, backend_names
+from milepost.testing.suite import COLOURS, Store, opened
 
 
 @pytest.fixture(scope="session")
