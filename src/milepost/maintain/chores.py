@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from milepost.errors import MilepostError
+from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
 from milepost.store import jobs, runs, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
-__all__ = ["Passed", "maintain", "recover", "wake"]
+__all__ = ["Passed", "maintain", "wake"]
 
 ACTOR = "maintenance"
 BATCH = 500
@@ -36,30 +36,53 @@ class Passed(msgspec.Struct):
     @property
     def total(self) -> int:
         """How much was done in all."""
-        return sum(getattr(self, name) for name in self.__struct_fields__)
+        done: int = sum(getattr(self, name) for name in self.__struct_fields__)
+        return done - self.troubled
+
+
+Chore = Callable[[AsyncDriver, Passed], Awaitable[None]]
 
 
 async def maintain(driver: AsyncDriver) -> Passed:
-    """Do everything that is due, once."""
+    """Do everything that is due, once; a chore in trouble does not stop the others (H-100)."""
     passed = Passed()
-    await recover(driver, passed)
-    passed.expired = await _repeat(lambda: driver.run(jobs.expire, actor=ACTOR, most=BATCH))
-    passed.rejected = await _repeat(lambda: driver.run(jobs.reject_spent, actor=ACTOR, most=BATCH))
-    await wake(driver, passed)
-    await _look_at_runs(driver, passed)
-    await driver.run(runs.sweep_staged, most=BATCH)
-    await driver.run(workers.prune, keep_seconds=KEEP_WORKERS)
+    for name, chore in CHORES.items():
+        await _safely(chore(driver, passed), passed, chore=name)
     return passed
 
 
-async def recover(driver: AsyncDriver, passed: Passed) -> None:
-    """Bury workers whose lease is over and take their jobs from them."""
+async def _safely(work: Awaitable[None], passed: Passed, **named: str) -> None:
+    try:
+        await work
+    except Unavailable:
+        raise  # nothing else would go better
+    except Exception as error:  # noqa: BLE001 - whatever it is, the next one gets its turn
+        passed.troubled += 1
+        log.warning("maintenance is in trouble", error=repr(error), **named)
+
+
+async def bury(driver: AsyncDriver, passed: Passed) -> None:
+    """Mark workers whose lease is over as dead."""
     passed.buried += len(await driver.run(workers.bury, most=BATCH))
+
+
+async def lose(driver: AsyncDriver, passed: Passed) -> None:
+    """Take their jobs from the dead."""
     passed.lost += await _repeat(lambda: _lose(driver))
 
 
 async def _lose(driver: AsyncDriver) -> int:
     return len(await driver.run(jobs.lose, actor=ACTOR, most=BATCH))
+
+
+async def expire(driver: AsyncDriver, passed: Passed) -> None:
+    """End what missed its deadline."""
+    passed.expired += await _repeat(lambda: driver.run(jobs.expire, actor=ACTOR, most=BATCH))
+
+
+async def reject(driver: AsyncDriver, passed: Passed) -> None:
+    """End what could never be claimed again (H-21)."""
+    passed.rejected += await _repeat(lambda: driver.run(jobs.reject_spent, actor=ACTOR, most=BATCH))
 
 
 async def wake(driver: AsyncDriver, passed: Passed) -> None:
@@ -77,18 +100,28 @@ async def _repeat(chore: Callable[[], Awaitable[int]]) -> int:
     return done
 
 
-async def _look_at_runs(driver: AsyncDriver, passed: Passed) -> None:
-    """Repeat, for every live run, what the ends of its jobs should have done."""
-    await _forget(driver, passed)
+async def forget(driver: AsyncDriver, passed: Passed) -> None:
+    """Cancel held runs that nobody sealed in time (H-107)."""
+    for run_id in await driver.run(runs.forgotten, most=BATCH):
+        await _safely(_cancel(driver, run_id, passed), passed, run_id=run_id)
+
+
+async def _cancel(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
+    await driver.run(runs.cancel, run_id, reason="never submitted", actor=ACTOR)
+    passed.moved += 1
+
+
+async def expire_runs(driver: AsyncDriver, passed: Passed) -> None:
+    """Stop runs that missed their deadline."""
     passed.expired += await driver.run(runs.expire, actor=ACTOR, most=BATCH)
+
+
+async def look_at_runs(driver: AsyncDriver, passed: Passed) -> None:
+    """Repeat, for every live run, what the ends of its jobs should have done."""
     after: str | None = None
     while page := await driver.run(runs.live, after=after, most=BATCH):
         for run_id, state in page:
-            try:
-                await _tend(driver, run_id, state, passed)
-            except MilepostError as error:
-                passed.troubled += 1
-                log.warning("a run could not be tended", run_id=run_id, error=str(error))
+            await _safely(_tend(driver, run_id, state, passed), passed, run_id=run_id)
         after = page[-1][0]
 
 
@@ -112,8 +145,20 @@ async def _tend(driver: AsyncDriver, run_id: str, state: RunState, passed: Passe
     passed.moved += len(await driver.run(runs.look_at, run_id, actor=ACTOR))
 
 
-async def _forget(driver: AsyncDriver, passed: Passed) -> None:
-    """Cancel held runs that nobody sealed in time (H-107)."""
-    for run_id in await driver.run(runs.forgotten, most=BATCH):
-        await driver.run(runs.cancel, run_id, reason="never submitted", actor=ACTOR)
-        passed.moved += 1
+async def sweep(driver: AsyncDriver, passed: Passed) -> None:  # noqa: ARG001 - nothing moves
+    """Throw away what nobody will use: outputs of lost attempts, workers gone long ago."""
+    await driver.run(runs.sweep_staged, most=BATCH)
+    await driver.run(workers.prune, keep_seconds=KEEP_WORKERS)
+
+
+CHORES: dict[str, Chore] = {
+    "bury": bury,
+    "lose": lose,
+    "expire": expire,
+    "reject": reject,
+    "wake": wake,
+    "forget": forget,
+    "expire_runs": expire_runs,
+    "look_at_runs": look_at_runs,
+    "sweep": sweep,
+}

@@ -32,7 +32,8 @@ __all__ = ["Figures", "Fleet", "Plan", "app", "broken_invariants", "crash", "pro
 
 WORK_SECONDS = 0.1
 LEASE_SECONDS = 1.0
-PAUSE_SECONDS = 1.6
+PAUSE_SECONDS = (1.1, 1.9)
+"""Past the lease, and such that some wake while another runs what they had."""
 SETTINGS = {
     "MILEPOST_LEASE": "1",
     "MILEPOST_HEARTBEAT": "0.3",
@@ -151,6 +152,7 @@ class Fleet:
         self._folder = folder
         self._plan = plan
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._chance = random.Random(plan.seed)  # noqa: S311 - reproducible
         self._asleep: dict[int, threading.Timer] = {}
         self._log = (folder / "workers.log").open("ab")
         self.killed: list[int] = []
@@ -181,7 +183,8 @@ class Fleet:
     def pause(self, pid: int) -> None:
         """Freeze one past its lease. A timer wakes it: it may hold what everybody waits for."""
         os.kill(pid, signal.SIGSTOP)
-        timer = threading.Timer(PAUSE_SECONDS, self._wake, [pid])
+        seconds = self._chance.uniform(*PAUSE_SECONDS)
+        timer = threading.Timer(seconds, self._wake, [pid])
         self._asleep[pid] = timer
         timer.start()
         self.paused.append(pid)
