@@ -71,6 +71,7 @@ class Worker:
         self._queues = None if queues is None else list(queues)
         self._clock = clock or SystemClock()
         self._running: dict[str, Running] = {}
+        self._met_plain = True
         self._slots = Slots(settings.concurrency)
         self._floors = Floors()
         self._shown: WorkerState | None = None
@@ -209,7 +210,8 @@ class Worker:
     async def _turn(self) -> None:
         """Poll; then start what was found, wait for a free slot, or rest."""
         self._walk_to_polling()
-        if self._fitting()[0] <= 0:
+        most, kinds = self._fitting()
+        if most <= 0 or not kinds:
             await self._freed_within(TICK_SECONDS)
         elif await self.claim_and_start():
             self._pause = self._settings.poll_min
@@ -267,7 +269,7 @@ class Worker:
         if self._lost:
             raise LeaseLost(f"worker {self.id} was buried: its jobs belong to others now")
         most, kinds = self._fitting()
-        if most <= 0 or not self._may_start():
+        if most <= 0 or not kinds or not self._may_start():
             return 0
         async with self._claiming:
             claims = await self._claim(most, kinds)
@@ -277,17 +279,17 @@ class Worker:
         return len(claims)
 
     def _fitting(self) -> tuple[int, list[str]]:
-        """Say how many jobs fit now, and of which kinds: threads and tasks have their own room."""
+        """Say how many jobs fit now, and of which kinds.
+
+        Plain ones are bounded by the threads that are free; where the last claim met none of
+        them, they do not hold the others up.
+        """
         slots = self._settings.concurrency
-        half = max(1, slots // 2)  # the other half settles meanwhile
-        plain = sum(not running.definition.is_async for running in self._running.values())
-        rooms = {
-            False: min(half, self._slots.free, self._threads.room(plain, slots)),
-            True: min(half, self._slots.free),
-        }
-        kinds = [d for d in self._registry if rooms[d.is_async] > 0]
-        most = min((rooms[definition.is_async] for definition in kinds), default=0)
-        return most, [definition.word for definition in kinds]
+        room = min(max(1, slots // 2), self._slots.free)  # the other half settles meanwhile
+        held = sum(not running.definition.is_async for running in self._running.values())
+        threads = self._threads.room(held, slots)
+        kinds = [d.word for d in self._registry if d.is_async or threads > 0]
+        return (min(room, threads) if self._met_plain and threads > 0 else room), kinds
 
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
         if self._queues is not None:
@@ -321,6 +323,7 @@ class Worker:
             running = Running(definition, Context(claim))
             self._running[claim.id] = running
             (awaited if definition.is_async else plain).append(running)
+        self._met_plain = bool(plain)
         self._lanes.start(awaited)
         self._threads.start(plain)
 
