@@ -102,8 +102,15 @@ class Supervisor:
         if child is not None:
             self._note_death(place, child, now)
         if now >= self._born[place] + self._pause[place]:
-            self._children[place] = subprocess.Popen(self._command)  # noqa: S603 - ourselves
+            self._children[place] = self._started()
             self._born[place] = now
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        # In a group of its own: Ctrl-C reaches it once, through us, and not twice.
+        child = subprocess.Popen(self._command, process_group=0)  # noqa: S603 - ourselves
+        if self._stopping:  # the signal came while it was being made
+            child.terminate()
+        return child
 
     def _note_death(self, place: int, child: subprocess.Popen[bytes], now: float) -> None:
         steady = now - self._born[place] > STEADY_SECONDS
