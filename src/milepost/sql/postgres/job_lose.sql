@@ -1,10 +1,11 @@
 -- Takes running jobs from workers that are dead or unknown. The worker who died is the detail.
+-- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
 WITH lost AS MATERIALIZED (
-  SELECT job.id, (cancel_reason IS NOT NULL OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')) AS stopped
+  SELECT job.id, job.fence, (cancel_reason IS NOT NULL OR coalesce((SELECT run.state = 'STOPPING' FROM run WHERE run.id = job.run_id), false)) AS stopped
     FROM job
    WHERE job.state = 'RUNNING'
      AND NOT EXISTS (SELECT 1 FROM worker WHERE worker.id = job.worker_id AND worker.state <> 'STOPPED')
-   ORDER BY job.id
+   ORDER BY job.worker_id
    LIMIT :most
      FOR UPDATE OF job SKIP LOCKED
 )
@@ -26,5 +27,5 @@ UPDATE job
        due_at = {now}, worker_id = NULL, version = version + 1, actor = :actor,
        detail = job.worker_id
   FROM lost
- WHERE job.id = lost.id
+ WHERE job.id = lost.id AND lost.fence % 1 = 0
 RETURNING job.id::text, job.run_id::text, job.step, job.state, job.detail

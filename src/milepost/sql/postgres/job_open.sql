@@ -1,17 +1,25 @@
 -- Lets jobs of opened steps through their gate; a polling step's jobs sleep first. The flip of the
 -- step's row is the truth, this is its follow-up.
+-- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.
+-- BETWEEN one state and the same lets it walk the run's index in order and stop at the limit.)
 WITH gated AS MATERIALIZED (
-  SELECT job.id, step.poll_us
-    FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
-   WHERE job.state = 'GATED' AND job.run_id = :run_id AND step.opened
-   ORDER BY job.id
+  SELECT found.id, found.fence, step.poll_us
+    FROM step CROSS JOIN LATERAL (
+         SELECT id, fence FROM job
+          WHERE job.run_id = step.run_id AND job.step = step.number
+            AND job.state BETWEEN 'GATED' AND 'GATED'
+          ORDER BY job.state
+          LIMIT :most
+            FOR UPDATE SKIP LOCKED) found
+   WHERE step.run_id = :run_id AND step.opened
    LIMIT :most
-     FOR UPDATE OF job SKIP LOCKED
+), ordered AS MATERIALIZED (
+  SELECT * FROM gated ORDER BY id
 )
 UPDATE job
-   SET state = CASE WHEN gated.poll_us IS NULL THEN 'QUEUED' ELSE 'WAITING' END, move = 'open',
+   SET state = CASE WHEN ordered.poll_us IS NULL THEN 'QUEUED' ELSE 'WAITING' END, move = 'open',
        version = version + 1, actor = :actor, detail = NULL,
-       due_at = {now} + gated.poll_us{micros}, queued_seq = nextval('queued_seq')
-  FROM gated
- WHERE job.id = gated.id
+       due_at = {now} + ordered.poll_us{micros}, queued_seq = nextval('queued_seq')
+  FROM ordered
+ WHERE job.id = ordered.id AND ordered.fence % 1 = 0
 RETURNING job.id::text

@@ -21,6 +21,6 @@ UPDATE job
           WHERE job.state = 'RUNNING'
             AND NOT EXISTS (SELECT 1 FROM worker
                              WHERE worker.id = job.worker_id AND worker.state <> 'STOPPED')
-          ORDER BY job.id
+          ORDER BY job.worker_id
           LIMIT :most)
 RETURNING id, run_id, step, state, detail

@@ -1,0 +1,331 @@
+"""The plans of the hot statements, in the very texts that the drivers run.
+
+Each is explained as a custom plan and as the generic one that a prepared statement ends up with, on
+a store that was never analysed (small and large), one whose statistics are right, and one whose
+statistics were taken when nothing was going on.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from milepost.store.catalog import query, with_same
+from milepost.store.postgres import array
+from milepost.store.sqlite import _alike, _packed
+from milepost.testing.databases import Backends, Database, Raw, backend_names
+
+POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
+SMALL, LARGE = 60, 30_000
+SMALL_PAGES = 10
+BUSY = 1_000
+"""How many jobs stand in each state that something looks for, in the large stores."""
+
+INSERT = """
+INSERT INTO job (id, kind, state, move, queue, version, fence, worker_id, due_at, deadline_at,
+                 run_id, step, finished_at)
+SELECT gen_random_uuid(), 'k', '{state}', 'create', 'default', 1, 1, {worker}, {due}, {deadline},
+       {run}, 0, {finished}
+  FROM generate_series(1, {count})"""
+RUN = "(SELECT id FROM run LIMIT 1)"
+
+
+def add(raw: Raw, count: int, state: str, **columns: str) -> None:
+    """Put rows there as they would stand after long use, past the triggers."""
+    given = {"worker": "NULL", "due": "NULL", "deadline": "NULL", "run": "NULL", "finished": "NULL"}
+    raw.execute(INSERT.format(state=state, count=count, **{**given, **columns}))
+
+
+def add_past(raw: Raw, count: int) -> None:
+    add(raw, count, "SUCCEEDED", finished="now()", worker="NULL", deadline="now()")
+    raw.execute(
+        "INSERT INTO run (id, kind, state, move, version) SELECT gen_random_uuid(), 'r',"
+        f" 'SUCCEEDED', 'create', 1 FROM generate_series(1, {count // 4})"
+    )
+
+
+def add_present(raw: Raw, count: int) -> None:
+    raw.execute(
+        "INSERT INTO run (id, kind, state, move) SELECT gen_random_uuid(), 'r', 'RUNNING', 'create'"
+        " FROM generate_series(1, 10)"
+    )
+    add(raw, count, "QUEUED")
+    add(raw, count, "QUEUED", run=RUN)
+    add(raw, count, "RUNNING", worker="'w'")
+    add(raw, count, "WAITING", due="now() - interval '1 hour'")
+    add(raw, count, "RETRYING", due="now() + interval '1 hour'")
+    add(raw, count, "WAITING", due="now() + interval '1 day'", deadline="now() - interval '1 hour'")
+
+
+def fill(raw: Raw, scene: str) -> None:
+    """Make a store in which the planner knows nothing, the truth, or yesterday's news."""
+    for table in ("job", "run"):
+        raw.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        raw.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+    raw.execute(
+        "INSERT INTO worker (id, state, move, lease_until)"
+        " VALUES ('w', 'STARTUP', 'boot', now() + interval '1 day')"
+    )
+    small = scene == "never analysed, small"
+    add_past(raw, SMALL if small else LARGE)
+    if scene == "analysed when idle":
+        raw.execute("ANALYZE")
+    add_present(raw, SMALL // 10 if small else BUSY)
+    if scene == "analysed":
+        raw.execute("ANALYZE")
+    for table in ("job", "run"):
+        raw.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+
+
+SCENES = ("never analysed, small", "never analysed, large", "analysed", "analysed when idle")
+
+
+@dataclass(frozen=True)
+class Scene:
+    raw: Raw
+    name: str
+
+    @property
+    def small(self) -> bool:
+        return self.name == "never analysed, small"
+
+
+@pytest.fixture(scope="module", params=[(b, s) for b in POSTGRES for s in SCENES], ids="-".join)
+def scene(request, backends: Backends) -> Iterator[Scene]:
+    backend, name = request.param
+    with backends.fresh(backend).raw() as raw:
+        fill(raw, name)
+        yield Scene(raw, name)
+
+
+# What the drivers would send
+
+
+def claim(most: int) -> dict[str, Any]:
+    return {
+        "worker_id": "w",
+        "queue": ["default"] * 10,
+        "priority": list(range(9, -1, -1)),
+        "floor": [0] * 10,
+        "most": most,
+        "kinds": ["k 1", "other 1"],
+    }
+
+
+def settle(raw: Raw, count: int) -> dict[str, Any]:
+    held = raw.execute(f"SELECT id::text, fence FROM job WHERE state = 'RUNNING' LIMIT {count}")
+    size = len(held)
+    return {
+        "id": [row[0] for row in held],
+        "fence": [row[1] for row in held],
+        "move": ["succeed"] * size,
+        "state": ["SUCCEEDED"] * size,
+        "result": [b"%d" % number for number in range(size)],
+        "actor": "w",
+        **{name: [None] * size for name in ("delay_us", "error", "cause", "detail")},
+    }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a plan reads, and how."""
+
+    nodes: list[Mapping[str, Any]]
+
+    def reads(self, table: str) -> set[tuple[str, str | None]]:
+        return {
+            (node["Node Type"], node.get("Index Name"))
+            for node in self.nodes
+            if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable"
+        } | {
+            ("Bitmap Index Scan", node["Index Name"])
+            for node in self.nodes
+            if node["Node Type"] == "Bitmap Index Scan" and node["Index Name"].startswith(table)
+        }
+
+    def sorts(self, column: str) -> bool:
+        return any(column in key for node in self.nodes for key in node.get("Sort Key", ()))
+
+
+def explained(raw: Raw, name: str, parameters: Mapping[str, Any], *, mode: str, way: str) -> Plan:
+    """Explain a statement as one of the drivers sends it."""
+    statement = query(name, "postgres")
+    text = statement.numbered if way == "psycopg" else statement.written
+    given = ", ".join(literal(parameters[name]) for name in statement.parameters)
+    raw.execute(f"PREPARE hot AS {text}")
+    try:
+        raw.execute(f"SET plan_cache_mode = force_{mode}_plan")
+        [[found]] = raw.execute(f"EXPLAIN (FORMAT JSON) EXECUTE hot ({given})")
+    finally:
+        raw.execute("DEALLOCATE hot")
+        raw.execute("RESET plan_cache_mode")
+    document = found if isinstance(found, list) else json.loads(found)
+    return Plan(list(walk(document[0]["Plan"])))
+
+
+def walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from walk(child)
+
+
+def literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    text = array(value) if isinstance(value, list) else str(value)
+    return "'" + text.replace("'", "''") + "'"
+
+
+both_modes = pytest.mark.parametrize("mode", ["custom", "generic"])
+both_ways = pytest.mark.parametrize("way", ["psycopg", "asyncpg"])
+sizes = pytest.mark.parametrize("size", [1, 100, 1000])
+BY_ID = ("Index Scan", "job_pkey")
+
+
+def only(plan: Plan, scene: Scene, *allowed: tuple[str, str | None]) -> None:
+    """Assert what is read of `job`; in a store of a few pages a scan of all is as good."""
+    if scene.small:
+        assert pages(scene.raw, "job") <= SMALL_PAGES
+        return
+    assert plan.reads("job") == set(allowed)
+
+
+def by_id(plan: Plan, table: str) -> bool:
+    return all(at for kind, at in plan.reads(table) if kind != "Bitmap Heap Scan")
+
+
+def pages(raw: Raw, table: str) -> int:
+    return int(raw.value(f"SELECT pg_relation_size('{table}') / 8192"))
+
+
+@both_modes
+@both_ways
+@sizes
+def test_a_claim_walks_its_index_in_order_and_updates_by_id(scene, mode, way, size):
+    plan = explained(scene.raw, "job_claim", claim(size), mode=mode, way=way)
+    only(plan, scene, ("Index Scan", "job_claim"), BY_ID)
+    assert not plan.sorts("queued_seq")
+    assert scene.small or by_id(plan, "run")
+
+
+@both_modes
+@both_ways
+@sizes
+def test_a_settle_looks_each_job_up_by_its_id(scene, mode, way, size):
+    given = settle(scene.raw, size)
+    plan = explained(scene.raw, "job_settle", given, mode=mode, way=way)
+    only(plan, scene, BY_ID)
+    assert scene.small or by_id(plan, "run")
+
+
+CHORES = [("job_wake", "job_due"), ("job_lose", "job_held"), ("job_expire", "job_deadline")]
+
+
+@both_modes
+@sizes
+@pytest.mark.parametrize(("name", "index"), CHORES)
+def test_a_chore_finds_what_is_due_by_its_index_and_updates_by_id(scene, name, index, mode, size):
+    given = {"actor": "m", "most": size}
+    plan = explained(scene.raw, name, given, mode=mode, way="psycopg")
+    # Few in a large table may be read in the order of the heap; all that counts is which few.
+    found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
+    assert scene.small or found == {index, "job_pkey"}
+
+
+@both_modes
+def test_opening_a_gate_walks_the_runs_jobs_and_stops_at_its_limit(scene, mode):
+    run_id = scene.raw.value("SELECT id::text FROM run WHERE state = 'RUNNING' LIMIT 1")
+    given = {"run_id": run_id, "most": 1000, "actor": "m"}
+    for name in ("job_open", "job_release_held"):
+        plan = explained(scene.raw, name, given, mode=mode, way="psycopg")
+        only(plan, scene, ("Index Scan", "job_run"), BY_ID)
+        assert not plan.sorts("job.")
+
+
+@both_modes
+@both_ways
+@sizes
+def test_runs_worth_a_look_are_looked_up_by_their_ids(scene, mode, way, size):
+    ids = [row[0] for row in scene.raw.execute(f"SELECT id::text FROM run LIMIT {size}")]
+    given = {"run_id": ids, "step": [0] * len(ids)}
+    plan = explained(scene.raw, "run_worth_a_look", given, mode=mode, way=way)
+    assert scene.small or by_id(plan, "run")
+
+
+# SQLite: no statistics unless somebody asks for them
+
+
+@pytest.fixture(scope="module", params=["never analysed", "analysed", "analysed when idle"])
+def lite(request, backends: Backends) -> Iterator[sqlite3.Connection]:
+    database: Database = backends.fresh("sqlite")
+    with database.raw() as raw:
+        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            raw.execute(f"DROP TRIGGER {name}")
+        fill_lite(raw, "SUCCEEDED", 3_000)
+        if request.param == "analysed when idle":
+            raw.execute("ANALYZE")
+        for state in ("QUEUED", "RUNNING", "WAITING", "RETRYING"):
+            fill_lite(raw, state, 300)
+        if request.param == "analysed":
+            raw.execute("ANALYZE")
+        # Statistics are read when a connection opens.
+        with database.raw() as fresh:
+            yield fresh.connection
+
+
+def fill_lite(raw: Raw, state: str, count: int) -> None:
+    raw.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
+        " INSERT INTO job (id, kind, state, move, worker_id, due_at, deadline_at, queued_seq)"
+        " SELECT :state || i, 'k', :state, 'create', CASE :state WHEN 'RUNNING' THEN 'w' END,"
+        " i, i, i FROM n",
+        {"state": state, "count": count},
+    )
+
+
+def steps_of(connection: sqlite3.Connection, name: str, parameters: dict[str, Any]) -> str:
+    """Explain a statement just as the driver sends it."""
+    statement = query(name, "sqlite")
+    lists = {name: parameters.pop(name.removesuffix("*")) for name in statement.rows}
+    same = frozenset(name for name, values in lists.items() if _alike(values))
+    parameters |= {name.removesuffix("*"): lists.pop(name)[0] for name in same}
+    text = with_same(name, same) if statement.rows else statement.text
+    packed = _packed(lists, slice(0, 1)) if statement.rows else {}
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {text}", {**parameters, **packed}).fetchall()
+    return "\n".join(row[3] for row in rows)
+
+
+@sizes
+def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
+    lines = {"queue": ["default"] * 10, "priority": list(range(9, -1, -1)), "floor": [0] * 10}
+    given = {**lines, "worker_id": "w", "most": size, "kinds": '["k 1"]'}
+    found = steps_of(lite, "job_claim", given)
+    assert "SEARCH job USING INDEX job_claim (queue=? AND priority=? AND queued_seq>?)" in found
+    assert "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)" in found
+    assert found.index("SCAN json_each") < found.index("job_claim"), "the line is the outer loop"
+    assert "TEMP B-TREE" not in found
+    assert "SCAN job" not in found
+    assert "SCAN run" not in found
+
+
+@sizes
+def test_a_settle_on_sqlite_looks_each_job_up_by_its_id(lite, size):
+    given = {name: list(range(size)) for name in ("id", "fence", "move", "state", "delay_us")}
+    given |= {name: [None] * size for name in ("error", "cause", "detail")}
+    given |= {"result": [b"%d" % number for number in range(size)], "actor": "w"}
+    found = steps_of(lite, "job_settle", given)
+    assert "SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)" in found
+    assert "SCAN job" not in found
+    assert "SCAN run" not in found
+
+
+@pytest.mark.parametrize(("name", "index"), CHORES)
+def test_a_chore_on_sqlite_finds_what_is_due_by_its_index(lite, name, index):
+    found = steps_of(lite, name, {"actor": "m", "most": 100})
+    assert f"INDEX {index}" in found
+    assert "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)" in found
+    looked = [line for line in found.splitlines() if " job " in line]
+    assert all(f"INDEX {index}" in line or "INTEGER PRIMARY KEY" in line for line in looked), found
