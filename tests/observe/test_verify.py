@@ -64,6 +64,7 @@ TAMPERED = {
     "errors": ("UPDATE job SET errors = 0", "row says errors 0, its journal 1"),
     "losses": ("UPDATE job SET losses = 2", "row says losses 2, its journal 0"),
     "move": ("UPDATE job SET move = 'lose'", "row says move lose, its journal retry"),
+    "worker": ("UPDATE job SET worker_id = 'w'", "it is RETRYING and its worker is w"),
     "actor": ("UPDATE job SET actor = 'you'", "actor or detail"),
     "row gone": ("DELETE FROM job", "ends in RETRYING but it has no row"),
     "journal gone": ("DELETE FROM journal", "a row but no journal"),
@@ -153,3 +154,50 @@ def test_memory_does_not_grow_with_the_store(backends):
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peaks[1] < 2 * peaks[0] + 100_000
+
+
+def test_a_job_that_no_step_counts_is_found(database, raw):
+    raw.execute(
+        "INSERT INTO job (id, kind, state, move, run_id, step) VALUES "
+        f"('{JOB.format(1)}', 'k', 'QUEUED', 'create', '{JOB.format(2)}', 0)"
+    )
+    assert problems(database) == ["its step 0 counts 0 open jobs, but has 1"]
+
+
+def test_a_run_that_ended_over_open_work_is_found(database, raw):
+    raw.execute(
+        f"INSERT INTO run (id, kind, state, move) VALUES ('{JOB.format(2)}', 'k', 'QUEUED', 'create')"
+    )
+    raw.execute(
+        "INSERT INTO job (id, kind, state, move, run_id, step) VALUES "
+        f"('{JOB.format(1)}', 'k', 'QUEUED', 'create', '{JOB.format(2)}', 0)"
+    )
+    raw.execute("UPDATE run SET state = 'SUCCEEDED', move = 'finish', version = version + 1")
+    assert "it is SUCCEEDED and has open jobs" in problems(database)
+
+
+def test_text_that_is_no_utf8_is_shown_and_not_stumbled_over(backends):
+    database = backends.fresh("sqlite")
+    with database.raw() as raw:
+        raw.execute(
+            "INSERT INTO job (id, kind, state, move, actor) VALUES "
+            f"('{JOB.format(1)}', 'k', 'QUEUED', 'create', CAST(x'ff00fe' AS TEXT))"
+        )
+    assert problems(database) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "UPDATE job SET state = 'RUNNING', move = 'claim', fence = fence + 1, worker_id = '',"
+        " version = version + 1",
+        "INSERT INTO job (id, kind, state, move, ordinal) VALUES "
+        f"('{JOB.format(7)}', 'k', 'QUEUED', 'create', -1)",
+    ],
+)
+def test_what_no_counter_and_no_lease_could_hold_is_refused(raw, wrong):
+    raw.execute(
+        f"INSERT INTO job (id, kind, state, move) VALUES ('{JOB.format(1)}', 'k', 'QUEUED', 'create')"
+    )
+    with pytest.raises(Exception, match="milepost:"):
+        raw.execute(wrong)

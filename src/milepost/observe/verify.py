@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from milepost.errors import IllegalMove
-from milepost.lifecycle import JOB, RUN
+from milepost.lifecycle import JOB, RUN, JobState
 from milepost.machine import Machine
 from milepost.records import SNAPSHOT, Entry, Standing
 from milepost.store.driver import Call, Driver, Reader
@@ -73,6 +73,8 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
                     progress(verdict.entries, total)
         for run_id, text in _miscounted(reader):
             verdict.add(RUN, run_id, text)
+        for run_id, state in reader.stream(Call("verify_runs"), size=BATCH):
+            verdict.add(RUN, run_id, f"it is {state} and has open jobs")
     return verdict
 
 
@@ -89,20 +91,21 @@ def _miscounted(reader: Reader) -> Iterator[tuple[str, str]]:
 class Told:
     """What one subject's journal says, folded entry by entry."""
 
+    machine: Machine
     entries: int = 0
     standing: Standing = field(default_factory=Standing)
     snapshot: bool = False
     last: Row = ()
     broken: str | None = None
 
-    def take(self, machine: Machine, row: Row) -> None:
+    def take(self, row: Row) -> None:
         """Fold one more entry; after the first that cannot follow, only count."""
         self.entries += 1
         self.last = row
         if self.broken is not None:
             return
         try:
-            self.standing = self.standing.after(Entry(*row[1:6]), machine)
+            self.standing = self.standing.after(Entry(*row[1:6]), self.machine)
         except IllegalMove as error:
             self.broken = str(error)
         self.snapshot |= row[2] == SNAPSHOT
@@ -115,18 +118,18 @@ def _side_by_side(reader: Reader, machine: Machine) -> Iterator[tuple[str, Told,
     row = next(rows, None)
     for subject_id, group in groupby(entries, key=itemgetter(0)):
         while row is not None and row[0] < subject_id:
-            yield row[0], Told(), row
+            yield row[0], Told(machine), row
             row = next(rows, None)
-        told = Told()
+        told = Told(machine)
         for entry in group:
-            told.take(machine, entry)
+            told.take(entry)
         if row is not None and row[0] == subject_id:
             yield subject_id, told, row
             row = next(rows, None)
         else:
             yield subject_id, told, None
     while row is not None:
-        yield row[0], Told(), row
+        yield row[0], Told(machine), row
         row = next(rows, None)
 
 
@@ -150,7 +153,9 @@ def _compare(
 
 
 def _differences(told: Told, row: Row) -> Iterator[str]:
-    *compared, actor, detail = row[1:]
+    *compared, worker, actor, detail = row[1:]
+    if (told.standing.state == JobState.RUNNING and told.machine is JOB) != (worker is not None):
+        yield f"it is {told.standing.state} and its worker is {worker}"
     for name, value in zip(COMPARED, compared, strict=False):
         # A snapshot keeps what ended up true, not how often what came before happened.
         if told.snapshot and name in ("move", "errors", "losses", "polls", "releases"):

@@ -130,6 +130,8 @@ class SqliteDriver:
     def snapshot(self) -> Iterator["SqliteReader"]:
         """Read several answers that belong together, beside the writer."""
         reader = SqliteReader(_connect(self._path))
+        # What is no UTF-8 was put there by hand; it is shown, not stumbled over.
+        reader.connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
             with _translated():
                 reader.connection.execute("BEGIN")

@@ -1,18 +1,19 @@
 -- Steps whose counters are not what their jobs say. Finished jobs may have left by retention, so there
--- may be fewer of them than were counted, never more.
-SELECT {text:c.run_id}, c.step, c.open, coalesce(j.open, 0),
-       c.succeeded, coalesce(j.succeeded, 0), c.failed, coalesce(j.failed, 0),
-       c.cancelled, coalesce(j.cancelled, 0)
-  FROM (SELECT run_id, step, sum(open) AS open, sum(succeeded) AS succeeded, sum(failed) AS failed,
-               sum(cancelled) AS cancelled
-          FROM step_count GROUP BY run_id, step) c
-  LEFT JOIN (SELECT run_id, step,
-                    count(*) FILTER (WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')) AS open,
-                    count(*) FILTER (WHERE state = 'SUCCEEDED') AS succeeded,
-                    count(*) FILTER (WHERE state = 'FAILED') AS failed,
-                    count(*) FILTER (WHERE state = 'CANCELLED') AS cancelled
-               FROM job WHERE run_id IS NOT NULL GROUP BY run_id, step) j
-    ON j.run_id = c.run_id AND j.step = c.step
- WHERE c.open <> coalesce(j.open, 0) OR c.succeeded < coalesce(j.succeeded, 0)
-    OR c.failed < coalesce(j.failed, 0) OR c.cancelled < coalesce(j.cancelled, 0)
- ORDER BY c.run_id, c.step
+-- may be fewer of them than were counted, never more. Both sides are added up, not joined, so that a
+-- job that nobody counts shows too.
+SELECT {text:run_id}, step, sum(open), sum(has_open), sum(succeeded), sum(has_succeeded),
+       sum(failed), sum(has_failed), sum(cancelled), sum(has_cancelled)
+  FROM (SELECT run_id, step, open, 0 AS has_open, succeeded, 0 AS has_succeeded,
+               failed, 0 AS has_failed, cancelled, 0 AS has_cancelled
+          FROM step_count
+         UNION ALL
+        SELECT run_id, step,
+               0, CASE WHEN state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN 0 ELSE 1 END,
+               0, CASE state WHEN 'SUCCEEDED' THEN 1 ELSE 0 END,
+               0, CASE state WHEN 'FAILED' THEN 1 ELSE 0 END,
+               0, CASE state WHEN 'CANCELLED' THEN 1 ELSE 0 END
+          FROM job WHERE run_id IS NOT NULL) AS both_sides
+ GROUP BY run_id, step
+HAVING sum(open) <> sum(has_open) OR sum(succeeded) < sum(has_succeeded)
+    OR sum(failed) < sum(has_failed) OR sum(cancelled) < sum(has_cancelled)
+ ORDER BY both_sides.run_id, step

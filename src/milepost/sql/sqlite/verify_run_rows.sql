@@ -1,3 +1,3 @@
-SELECT id, version, state, move, fence, actor, detail
+SELECT id, version, state, move, fence, NULL, actor, detail
   FROM run
  ORDER BY run.id

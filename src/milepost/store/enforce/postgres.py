@@ -125,7 +125,7 @@ def _counting(guard: Guard) -> str:
     [(wrong, text)] = guard.counter_rules("postgres")
     return f"""\
 -- A move by hand that did not count itself is counted here; one that miscounted is refused.
-CREATE FUNCTION milepost_count_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION milepost_count_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF {wrong} THEN
     RAISE EXCEPTION USING ERRCODE = 'MP001',

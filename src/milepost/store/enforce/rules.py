@@ -50,6 +50,7 @@ class Guard:
         ]
         if self.leased:
             rules.append(("NEW.worker_id IS NOT NULL", "a birth has no worker"))
+            rules.append(("NEW.ordinal < 0", "ordinals count from 0"))
         if self.counters:
             wrong = any_of(differs(dialect, f"NEW.{name}", "0") for name in self.counters)
             rules.append((wrong, "a birth has counted nothing"))
@@ -119,7 +120,8 @@ class Guard:
         step = "CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END"
         return [
             (
-                "(NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)",
+                "CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = ''"
+                " ELSE NEW.worker_id IS NOT NULL END",
                 "RUNNING needs a worker_id and no other state may have one",
             ),
             (

@@ -191,6 +191,8 @@ BEGIN
           THEN 'a birth has fence 0'
         WHEN NEW.worker_id IS NOT NULL
           THEN 'a birth has no worker'
+        WHEN NEW.ordinal < 0
+          THEN 'ordinals count from 0'
         WHEN (NEW.errors IS DISTINCT FROM 0
       OR NEW.losses IS DISTINCT FROM 0
       OR NEW.polls IS DISTINCT FROM 0
@@ -258,7 +260,7 @@ BEGIN
           THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal'
         WHEN (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
-        WHEN (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+        WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
           THEN 'RUNNING needs a worker_id and no other state may have one'
         WHEN NEW.worker_id <> OLD.worker_id
           THEN 'a running job keeps its worker'
@@ -337,6 +339,7 @@ CREATE TRIGGER job_a_refuse_birth AFTER INSERT ON job FOR EACH ROW
       OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS DISTINCT FROM 0
       OR NEW.worker_id IS NOT NULL
+      OR NEW.ordinal < 0
       OR (NEW.errors IS DISTINCT FROM 0
       OR NEW.losses IS DISTINCT FROM 0
       OR NEW.polls IS DISTINCT FROM 0
@@ -346,7 +349,7 @@ CREATE TRIGGER job_a_refuse_birth AFTER INSERT ON job FOR EACH ROW
 CREATE TRIGGER job_a_refuse_change AFTER UPDATE ON job FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM OLD.version + 1
       OR (NEW.move || ' ' || OLD.state || ' ' || NEW.state = ANY ('{claim QUEUED RUNNING, succeed RUNNING SUCCEEDED, submit CREATED GATED, submit CREATED WAITING, submit CREATED READY, submit CREATED QUEUED, open GATED WAITING, open GATED READY, open GATED QUEUED, wake WAITING READY, wake WAITING QUEUED, due RETRYING READY, due RETRYING QUEUED, dispatch READY QUEUED, undispatch QUEUED READY, note RUNNING RUNNING, fail RUNNING FAILED, retry RUNNING RETRYING, later RUNNING WAITING, release RUNNING RETRYING, lose RUNNING RETRYING, lose RUNNING FAILED, expire CREATED FAILED, expire GATED FAILED, expire WAITING FAILED, expire READY FAILED, expire QUEUED FAILED, expire RUNNING FAILED, expire RETRYING FAILED, reject WAITING FAILED, reject READY FAILED, reject QUEUED FAILED, reject RETRYING FAILED, erase SUCCEEDED SUCCEEDED, erase FAILED FAILED, erase CANCELLED CANCELLED, cancel CREATED CANCELLED, cancel GATED CANCELLED, cancel WAITING CANCELLED, cancel READY CANCELLED, cancel QUEUED CANCELLED, cancel RUNNING CANCELLED, cancel RETRYING CANCELLED}'::text[])) IS NOT TRUE
-      OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+      OR CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
       OR NEW.worker_id <> OLD.worker_id
       OR NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
       OR NEW.move = 'erase'))
@@ -384,7 +387,7 @@ CREATE TRIGGER job_a_refuse_truncate BEFORE TRUNCATE ON job FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_refuse_hand();
 
 -- A move by hand that did not count itself is counted here; one that miscounted is refused.
-CREATE FUNCTION milepost_count_job() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION milepost_count_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors IS DISTINCT FROM OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
       OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses IS DISTINCT FROM OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)

@@ -119,6 +119,7 @@ CREATE TRIGGER job_refuse_birth BEFORE INSERT ON job
       OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS NOT 0
       OR NEW.worker_id IS NOT NULL
+      OR NEW.ordinal < 0
       OR (NEW.errors IS NOT 0
       OR NEW.losses IS NOT 0
       OR NEW.polls IS NOT 0
@@ -140,6 +141,8 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: job: a birth has fence 0')
       WHEN NEW.worker_id IS NOT NULL
         THEN RAISE(ABORT, 'milepost: job: a birth has no worker')
+      WHEN NEW.ordinal < 0
+        THEN RAISE(ABORT, 'milepost: job: ordinals count from 0')
       WHEN (NEW.errors IS NOT 0
       OR NEW.losses IS NOT 0
       OR NEW.polls IS NOT 0
@@ -177,7 +180,7 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
         WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
-      OR (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+      OR CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
       OR NEW.worker_id <> OLD.worker_id
       OR NEW.fence IS NOT OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
       OR (((NEW.errors IS NOT OLD.errors) AND NEW.errors IS NOT OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
@@ -253,7 +256,7 @@ BEGIN
         WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
         THEN RAISE(ABORT, 'milepost: job: this move is not declared from this state to that one')
-      WHEN (NEW.state = 'RUNNING') <> (NEW.worker_id IS NOT NULL)
+      WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
         THEN RAISE(ABORT, 'milepost: job: RUNNING needs a worker_id and no other state may have one')
       WHEN NEW.worker_id <> OLD.worker_id
         THEN RAISE(ABORT, 'milepost: job: a running job keeps its worker')
