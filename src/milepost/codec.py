@@ -1,7 +1,8 @@
 """How values become bytes. The store keeps the bytes and the codec's name, and looks no further."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol
 
@@ -10,6 +11,13 @@ import msgspec
 from milepost.errors import Invalid
 
 __all__ = ["Codec", "JsonCodec", "check_text", "limited"]
+
+DEEPEST = 200
+"""How deep a value may be nested: whoever reads it back may stand on a deeper stack."""
+
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 class Codec(Protocol):
@@ -48,6 +56,9 @@ class JsonCodec:
         # JSON has no NaN; msgspec writes null for it, and null alone does not say what it was.
         if b"null" in data:
             _refuse_nan(value)
+        # Brackets within texts may mislead; only then it is worth taking the texts out.
+        if _deeper(data) and _deeper(_TEXT.sub(b"", data)):
+            raise Invalid(f"the value is nested more than {DEEPEST} deep")
         return data
 
     def decode(self, data: bytes, type_: Any = Any) -> Any:
@@ -100,10 +111,32 @@ def from_builtin(type_: Any, value: Any) -> Any:
     """Build what msgspec does not know itself: paths and pydantic models."""
     if isinstance(type_, type) and issubclass(type_, PurePath):
         return type_(value)
-    validate = getattr(type_, "model_validate", None)
+    validate = getattr(type_, "model_validate_json", None)
     if callable(validate):
-        return validate(value)
+        return _validated(validate, value)
     raise TypeError(f"{type_} cannot be built from JSON")
+
+
+def _validated(validate: Callable[[bytes], Any], value: Any) -> Any:
+    try:
+        return validate(msgspec.json.encode(value))
+    except ValueError as error:
+        # Pydantic's own text repeats the value; an error may end up where the value must not.
+        told = getattr(error, "errors", None)
+        if told is None:
+            raise
+        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in told())
+        raise ValueError("; ".join(problems)) from None
+
+
+def _deeper(data: bytes) -> bytes:
+    """Peel off one level after the other; what is left is nested deeper than allowed."""
+    brackets = data.translate(_ONE_KIND, _NOT_BRACKETS)
+    for _ in range(DEEPEST):
+        if not brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    return brackets
 
 
 def _refuse_nan(value: Any) -> None:
@@ -117,6 +150,16 @@ def _refuse_nan(value: Any) -> None:
             stack.extend(item.values())
         elif isinstance(item, list | tuple | set | frozenset):
             stack.extend(item)
-        elif hasattr(item, "__struct_fields__") or hasattr(item, "__dataclass_fields__"):
-            names = getattr(item, "__struct_fields__", None) or item.__dataclass_fields__
-            stack.extend(getattr(item, name) for name in names)
+        elif callable(getattr(item, "model_dump", None)):
+            stack.extend(vars(item).values())
+        else:
+            stack.extend(getattr(item, name, None) for name in _fields(item))
+
+
+def _fields(item: Any) -> list[str]:
+    """Name the fields of a Struct, a dataclass or an attrs class; anything else has none."""
+    if hasattr(item, "__attrs_attrs__"):
+        return [field.name for field in item.__attrs_attrs__]
+    if hasattr(item, "__struct_fields__"):
+        return list(item.__struct_fields__)
+    return list(getattr(item, "__dataclass_fields__", ()))
