@@ -3,8 +3,10 @@
 import pytest
 
 from milepost.config import StoreUrl, store_url
-from milepost.errors import Invalid, Unavailable
+from milepost.errors import Invalid, SchemaMismatch, Unavailable
 from milepost.store.connect import open_driver
+from milepost.store.migrate import migrate
+from milepost.testing.databases import backend_names
 
 
 def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_here():
@@ -61,3 +63,28 @@ def test_a_missing_folder_and_a_file_that_is_no_store_are_told_apart(tmp_path):
     with pytest.raises(Unavailable, match="no such file"):
         open_driver(StoreUrl.parse(f"sqlite:///{tmp_path}/typo.db"), create=False)
     assert not (tmp_path / "typo.db").exists()
+
+
+def test_what_the_server_answers_is_passed_on(backends):
+    database = backends.fresh(next(n for n in backend_names() if n.startswith("postgres")))
+    elsewhere = database.url.replace(database.url.split("/")[3].split("?")[0], "no_such_database")
+    with pytest.raises(Unavailable, match='database "no_such_database" does not exist'):
+        open_driver(StoreUrl.parse(elsewhere))
+
+
+def test_a_role_without_rights_and_a_taken_name_are_told_in_a_sentence(backends):
+    database = backends.fresh(
+        next(n for n in backend_names() if n.startswith("postgres")), empty=True
+    )
+    with database.raw() as raw:
+        raw.execute("CREATE TABLE job (id integer)")
+        raw.execute("CREATE ROLE stranger LOGIN")
+        try:
+            with database.driver() as driver, pytest.raises(SchemaMismatch, match="give Milepost"):
+                migrate(driver)
+            stranger = open_driver(StoreUrl.parse(database.url.replace("postgres@", "stranger@")))
+            with pytest.raises(Unavailable, match="lacks a right: permission denied"):
+                migrate(stranger)
+            stranger.close()
+        finally:
+            raw.execute("DROP ROLE stranger")

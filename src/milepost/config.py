@@ -32,7 +32,7 @@ class StoreUrl:
             return cls("postgres", url)
         if parts.scheme == "sqlite":
             return cls("sqlite", _sqlite_path(url, parts))
-        raise Invalid(f"{parts.scheme or 'this'}: no such kind of store; expected {_EXPECTED}")
+        raise Invalid(f"{parts.scheme or url!r}: no such kind of store; expected {_EXPECTED}")
 
     def __str__(self) -> str:
         if self.dialect == "sqlite":

@@ -63,4 +63,11 @@ def test_a_store_that_was_never_set_up_is_told_apart_from_a_broken_one(tmp_path)
     (tmp_path / "empty.db").touch()
     done = run("verify", "--store", "sqlite:///empty.db", cwd=tmp_path)
     assert done.returncode == 75
-    assert "run `milepost migrate`" in done.stderr
+    assert "no Milepost store here yet; run `milepost migrate`" in done.stderr
+
+
+def test_printing_migrations_changes_nothing(tmp_path):
+    done = run("migrate", "--sql", "--store", "sqlite:///none.db", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "CREATE TABLE job" in done.stdout
+    assert list(tmp_path.iterdir()) == []

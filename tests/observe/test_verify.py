@@ -166,7 +166,8 @@ def test_a_job_that_no_step_counts_is_found(database, raw):
 
 def test_a_run_that_ended_over_open_work_is_found(database, raw):
     raw.execute(
-        f"INSERT INTO run (id, kind, state, move) VALUES ('{JOB.format(2)}', 'k', 'QUEUED', 'create')"
+        "INSERT INTO run (id, kind, state, move) "
+        f"VALUES ('{JOB.format(2)}', 'k', 'QUEUED', 'create')"
     )
     raw.execute(
         "INSERT INTO job (id, kind, state, move, run_id, step) VALUES "
@@ -189,15 +190,20 @@ def test_text_that_is_no_utf8_is_shown_and_not_stumbled_over(backends):
 @pytest.mark.parametrize(
     "wrong",
     [
-        "UPDATE job SET state = 'RUNNING', move = 'claim', fence = fence + 1, worker_id = '',"
-        " version = version + 1",
-        "INSERT INTO job (id, kind, state, move, ordinal) VALUES "
-        f"('{JOB.format(7)}', 'k', 'QUEUED', 'create', -1)",
+        (
+            "UPDATE job SET state = 'RUNNING', move = 'claim', fence = fence + 1, worker_id = '',"
+            " version = version + 1"
+        ),
+        (
+            "INSERT INTO job (id, kind, state, move, ordinal) VALUES "
+            f"('{JOB.format(7)}', 'k', 'QUEUED', 'create', -1)"
+        ),
     ],
 )
 def test_what_no_counter_and_no_lease_could_hold_is_refused(raw, wrong):
     raw.execute(
-        f"INSERT INTO job (id, kind, state, move) VALUES ('{JOB.format(1)}', 'k', 'QUEUED', 'create')"
+        "INSERT INTO job (id, kind, state, move) "
+        f"VALUES ('{JOB.format(1)}', 'k', 'QUEUED', 'create')"
     )
     with pytest.raises(Exception, match="milepost:"):
         raw.execute(wrong)

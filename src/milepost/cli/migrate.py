@@ -1,5 +1,7 @@
 """`milepost migrate`: bring a store's schema to this version, or print what that would run."""
 
+from pathlib import Path
+
 import click
 
 from milepost.cli.options import store_option
@@ -29,6 +31,9 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None) -> None:
         raise click.UsageError("--dialect goes with --sql")
     if dialect:
         click.echo(script(dialect, list(migrations(dialect))), nl=False)
+        return
+    if sql and store.dialect == "sqlite" and not Path(store.target).exists():
+        click.echo(script("sqlite", list(migrations("sqlite"))), nl=False)
         return
     driver = open_driver(store)
     try:

@@ -109,6 +109,8 @@ def pending(driver: Driver) -> list[Migration]:
 def check(driver: Driver) -> None:
     """Raise `SchemaMismatch` unless the store is exactly at this program's version."""
     missing = pending(driver)
+    if len(missing) == len(migrations(driver.dialect)):
+        raise SchemaMismatch("there is no Milepost store here yet; run `milepost migrate`")
     if missing:
         raise SchemaMismatch(
             f"the store's schema is older than this program ({len(missing)} migrations are "

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from milepost.config import StoreUrl
-from milepost.errors import IllegalMove, Invalid, Unavailable
+from milepost.errors import IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
@@ -23,6 +23,8 @@ __all__ = ["AsyncpgDriver", "PsycopgDriver"]
 T = TypeVar("T")
 P = ParamSpec("P")
 REFUSED = ("MP001", "MP002")
+DENIED = "42501"
+TAKEN = "42P07"
 COLLIDED = ("40P01", "40001")
 EXISTS = "23505"
 TRIES = 8
@@ -141,7 +143,7 @@ def _open_pool(url: StoreUrl) -> "ConnectionPool[Any]":
         psycopg.connect(url.target, connect_timeout=CONNECT_SECONDS).close()
     except psycopg.Error as error:
         # libpq's own text may repeat the connection string, password included.
-        raise Unavailable(f"{url} cannot be reached; is the server running?") from error
+        raise Unavailable(f"{url} cannot be reached: {_refusal(error)}") from error
     return ConnectionPool(
         url.target,
         min_size=1,
@@ -194,6 +196,12 @@ def _element(value: Any) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _refusal(error: Exception) -> str:
+    """Say what the server answered, if it did; libpq's own words may repeat the address."""
+    _, answered, reason = str(error).partition("FATAL:")
+    return reason.strip().split("\n")[0] if answered else "is the server running?"
+
+
 class _Collision(Exception):  # noqa: N818 - never leaves this module
     """A deadlock or a serialisation failure: the operation may simply be run again."""
 
@@ -225,20 +233,31 @@ def _roll_back(connection: "psycopg.Connection[Any]") -> None:
         connection.close()
 
 
-def _meaning(sqlstate: str | None, error: Exception) -> Exception:
+def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0911 - a table
     """Translate a database's error; what is a mistake of ours stays as it is."""
     if sqlstate in REFUSED:
-        return IllegalMove(str(error).split("\n", maxsplit=1)[0].removeprefix("milepost: "))
+        return IllegalMove(_first_line(error).removeprefix("milepost: "))
     if sqlstate in COLLIDED:
         return _Collision(str(error))
     if sqlstate == EXISTS:
         return IllegalMove(f"it exists: {error}")
     if sqlstate is not None and sqlstate[:2] in ("22", "23"):
         return Invalid(f"PostgreSQL cannot store it: {error}")
+    if sqlstate == DENIED:
+        return Unavailable(f"the role lacks a right: {_first_line(error)}")
+    if sqlstate == TAKEN:
+        return SchemaMismatch(
+            f"{_first_line(error)}: the database has one of its own; give Milepost a schema "
+            "(docs/how-to/share-a-database.md)"
+        )
     # Connection, resource, operator intervention, system and read-only errors pass by themselves.
     if sqlstate is None or sqlstate[:2] in ("08", "53", "57", "58", "25"):
         return Unavailable(f"PostgreSQL cannot be used now: {error}")
     return error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", maxsplit=1)[0]
 
 
 class AsyncpgDriver:

@@ -1,2 +1,3 @@
 -- each
-DELETE FROM staged WHERE producer_id = :producer_id AND fence = :fence AND seq < :high
+DELETE FROM staged
+ WHERE producer_id = :producer_id AND fence = :fence AND seq >= :low AND seq < :high

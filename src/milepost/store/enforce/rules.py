@@ -120,8 +120,10 @@ class Guard:
         step = "CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END"
         return [
             (
-                "CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = ''"
-                " ELSE NEW.worker_id IS NOT NULL END",
+                (
+                    "CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = ''"
+                    " ELSE NEW.worker_id IS NOT NULL END"
+                ),
                 "RUNNING needs a worker_id and no other state may have one",
             ),
             (
