@@ -52,7 +52,7 @@ def add_present(raw: Raw, count: int) -> None:
         "INSERT INTO run (id, kind, state, move) SELECT gen_random_uuid(), 'r', 'RUNNING', 'create'"
         " FROM generate_series(1, 10)"
     )
-    add(raw, count, "QUEUED")
+    add(raw, 10 * count, "QUEUED")
     add(raw, count, "QUEUED", run=RUN)
     add(raw, count, "RUNNING", worker="'w'")
     add(raw, count, "WAITING", due="now() - interval '1 hour'")

@@ -2,8 +2,9 @@
 -- dead entries that an old snapshot keeps alive. The worker's row is held so that it cannot be
 -- buried meanwhile; a dead worker gets nothing. A run whose first job this is begins.
 -- For the planner: a run's state is asked for by a scalar subquery, because EXISTS may read the
--- whole table of runs into a hash; what `% 1 = 0` says is always true, and makes it expect so few
--- rows that it looks each up by its id.
+-- whole table of runs into a hash; a limit that it does not know beforehand keeps it from sorting
+-- the backlog; what `% 1 = 0` says is always true, and makes it expect so few rows that it looks each
+-- up by its id.
 WITH me AS MATERIALIZED (
   SELECT id FROM worker
    WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
@@ -26,7 +27,7 @@ WITH me AS MATERIALIZED (
                  OR (SELECT run.state FROM run WHERE run.id = job.run_id)
                     IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
           ORDER BY queued_seq
-          LIMIT :most
+          LIMIT (SELECT :most::bigint)
             FOR UPDATE OF job SKIP LOCKED) found
    LIMIT :most
 ), taken AS (

@@ -9,7 +9,7 @@ WITH gated AS MATERIALIZED (
           WHERE job.run_id = step.run_id AND job.step = step.number
             AND job.state BETWEEN 'GATED' AND 'GATED'
           ORDER BY job.state
-          LIMIT :most
+          LIMIT (SELECT :most::bigint)
             FOR UPDATE SKIP LOCKED) found
    WHERE step.run_id = :run_id AND step.opened
    LIMIT :most

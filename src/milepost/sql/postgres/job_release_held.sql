@@ -8,7 +8,7 @@ WITH held AS MATERIALIZED (
           WHERE job.run_id = step.run_id AND job.step = step.number
             AND job.state BETWEEN 'CREATED' AND 'CREATED'
           ORDER BY job.state
-          LIMIT :most
+          LIMIT (SELECT :most::bigint)
             FOR UPDATE SKIP LOCKED) found
    WHERE step.run_id = :run_id
    LIMIT :most
