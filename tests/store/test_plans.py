@@ -329,3 +329,11 @@ def test_a_chore_on_sqlite_finds_what_is_due_by_its_index(lite, name, index):
     assert "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)" in found
     looked = [line for line in found.splitlines() if " job " in line]
     assert all(f"INDEX {index}" in line or "INTEGER PRIMARY KEY" in line for line in looked), found
+
+
+def test_opening_a_gate_on_sqlite_walks_the_runs_jobs_and_stops_at_its_limit(lite):
+    for name in ("job_open", "job_release_held", "job_cancel_stopped"):
+        found = steps_of(lite, name, {"run_id": "r", "most": 1000, "actor": "m"})
+        assert "SEARCH job USING COVERING INDEX job_run (run_id=?" in found
+        assert "TEMP B-TREE" not in found
+        assert "SCAN job" not in found

@@ -31,8 +31,10 @@ from milepost.testing.servers import PostgresServer
 __all__ = ["Figures", "Fleet", "Plan", "app", "broken_invariants", "crash", "program"]
 
 WORK_SECONDS = 0.1
+AGAIN_SECONDS = 0.7
+"""A job that is run again takes longer, so that who had it before wakes while it runs."""
 LEASE_SECONDS = 1.0
-PAUSE_SECONDS = (1.1, 1.9)
+PAUSE_SECONDS = (1.3, 1.9)
 """Past the lease, and such that some wake while another runs what they had."""
 SETTINGS = {
     "MILEPOST_LEASE": "1",
@@ -67,6 +69,10 @@ def _connection(url: str) -> Iterator[Any]:
         connection.close()
 
 
+def _seconds(context: Context) -> float:
+    return WORK_SECONDS if context.fence == 1 else AGAIN_SECONDS
+
+
 def leave_effect(url: str, context: Context) -> None:
     """Do what the job is for, with the fence it was done under."""
     with _connection(url) as connection:
@@ -82,13 +88,13 @@ def program(url: str | None = None) -> App:
 
     @made.job(name="plain", retries=TRIES, poison_limit=TRIES, retry_delay=0.05)
     def plain(number: int) -> int:
-        time.sleep(WORK_SECONDS)
+        time.sleep(_seconds(current()))
         leave_effect(target, current())
         return number
 
     @made.job(name="awaited", retries=TRIES, poison_limit=TRIES, retry_delay=0.05)
     async def awaited(ctx: Context, number: int) -> int:
-        await asyncio.sleep(WORK_SECONDS)
+        await asyncio.sleep(_seconds(ctx))
         await asyncio.to_thread(leave_effect, target, ctx)
         return number
 
@@ -189,6 +195,11 @@ class Fleet:
         timer.start()
         self.paused.append(pid)
 
+    def wait_for_sleepers(self) -> None:
+        """Let one sleep at a time: the others are to take over meanwhile."""
+        for timer in list(self._asleep.values()):
+            timer.join()
+
     def _wake(self, pid: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -201,8 +212,7 @@ class Fleet:
 
     def stop(self) -> Counter[int]:
         """Drain everyone; answer with how they ended."""
-        for timer in list(self._asleep.values()):
-            timer.join()
+        self.wait_for_sleepers()
         for worker in self._workers:
             worker.terminate()
         codes: Counter[int] = Counter()
@@ -252,6 +262,7 @@ def _go_through(
             fleet.kill(_busy(client, fleet, figures))
             figures.kills += 1
         elif event == "pause":
+            fleet.wait_for_sleepers()
             fleet.pause(_busy(client, fleet, figures))
             figures.pauses += 1
     _submit(client, figures, plan.jobs)
@@ -367,6 +378,13 @@ INVARIANTS = {
         " WHERE later.machine = 'job' AND earlier.machine = 'job'"
         " AND later.subject_id = earlier.subject_id AND later.move = 'claim'"
         " AND earlier.move = 'claim' AND later.seq > earlier.seq AND later.fence <= earlier.fence"
+    ),
+    "outcomes written by another worker than the one whose claim it was": (
+        "SELECT count(*) FROM journal AS told, journal AS claimed"
+        " WHERE told.machine = 'job' AND claimed.machine = 'job'"
+        " AND told.move IN ('succeed', 'fail', 'retry', 'later', 'release')"
+        " AND claimed.move = 'claim' AND claimed.subject_id = told.subject_id"
+        " AND claimed.fence = told.fence AND claimed.actor <> told.actor"
     ),
     "jobs with more than one success": (
         "SELECT count(*) FROM (SELECT 1 FROM journal WHERE machine = 'job' AND move = 'succeed'"

@@ -241,6 +241,9 @@ class Worker:
             await self._begin_again()
 
     async def _begin_again(self) -> None:
+        # What was claimed under the old name is reported under it.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._settler.flush(), FLUSH_SECONDS)
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.close)
         self.id = _name()

@@ -6,6 +6,5 @@ UPDATE job
          SELECT rowid FROM job
           WHERE run_id = :run_id
             AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING')
-          ORDER BY id
           LIMIT :most)
 RETURNING id, run_id, step

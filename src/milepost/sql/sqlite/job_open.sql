@@ -8,8 +8,8 @@ UPDATE job
        queued_seq = {now}
  WHERE rowid IN (
          SELECT job.rowid
-           FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
-          WHERE job.state = 'GATED' AND job.run_id = :run_id AND step.opened
-          ORDER BY job.id
+           FROM step CROSS JOIN job INDEXED BY job_run
+          WHERE step.run_id = :run_id AND step.opened
+            AND job.run_id = step.run_id AND job.step = step.number AND job.state = 'GATED'
           LIMIT :most)
 RETURNING id

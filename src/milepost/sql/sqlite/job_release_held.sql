@@ -6,6 +6,9 @@ UPDATE job
        move = 'submit', version = version + 1, actor = :actor, detail = NULL,
        due_at = {now} + (SELECT poll_us FROM step WHERE step.run_id = job.run_id AND number = job.step),
        queued_seq = {now}
- WHERE rowid IN (SELECT job.rowid FROM job WHERE state = 'CREATED' AND run_id = :run_id
-                  ORDER BY id LIMIT :most)
+ WHERE rowid IN (SELECT job.rowid
+                   FROM step CROSS JOIN job INDEXED BY job_run
+                  WHERE step.run_id = :run_id AND job.run_id = step.run_id
+                    AND job.step = step.number AND job.state = 'CREATED'
+                  LIMIT :most)
 RETURNING id
