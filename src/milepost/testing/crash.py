@@ -34,8 +34,8 @@ WORK_SECONDS = 0.1
 AGAIN_SECONDS = 0.7
 """A job that is run again takes longer, so that who had it before wakes while it runs."""
 LEASE_SECONDS = 1.0
-PAUSE_SECONDS = (1.3, 1.9)
-"""Past the lease, and such that some wake while another runs what they had."""
+PAUSE_SECONDS = (1.1, 2.5)
+"""Past the lease, and then until another runs what the sleeper had, or the time is over."""
 SETTINGS = {
     "MILEPOST_LEASE": "1",
     "MILEPOST_HEARTBEAT": "0.3",
@@ -158,8 +158,7 @@ class Fleet:
         self._folder = folder
         self._plan = plan
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._chance = random.Random(plan.seed)  # noqa: S311 - reproducible
-        self._asleep: dict[int, threading.Timer] = {}
+        self._asleep: dict[int, threading.Thread] = {}
         self._log = (folder / "workers.log").open("ab")
         self.killed: list[int] = []
         self.paused: list[int] = []
@@ -187,23 +186,39 @@ class Fleet:
         self.fill()
 
     def pause(self, pid: int) -> None:
-        """Freeze one past its lease. A timer wakes it: it may hold what everybody waits for."""
+        """Freeze one past its lease. A thread wakes it: it may hold what everybody waits for."""
         os.kill(pid, signal.SIGSTOP)
-        seconds = self._chance.uniform(*PAUSE_SECONDS)
-        timer = threading.Timer(seconds, self._wake, [pid])
-        self._asleep[pid] = timer
-        timer.start()
+        sleeping = threading.Thread(target=self._wake, args=[pid])
+        self._asleep[pid] = sleeping
+        sleeping.start()
         self.paused.append(pid)
 
     def wait_for_sleepers(self) -> None:
         """Let one sleep at a time: the others are to take over meanwhile."""
-        for timer in list(self._asleep.values()):
-            timer.join()
+        for sleeping in list(self._asleep.values()):
+            sleeping.join()
 
     def _wake(self, pid: int) -> None:
+        least, most = PAUSE_SECONDS
+        end = time.monotonic() + most
+        time.sleep(least)
+        while time.monotonic() < end and not self._taken_over(pid):
+            time.sleep(0.02)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
         self._asleep.pop(pid, None)
+
+    def _taken_over(self, pid: int) -> bool:
+        try:
+            with _connection(self._url) as connection:
+                cursor = connection.execute(
+                    "SELECT count(*) FROM job, journal WHERE job.state = 'RUNNING'"
+                    " AND journal.machine = 'job' AND journal.subject_id = job.id"
+                    f" AND journal.move = 'lose' AND journal.detail LIKE '%-{pid}-%'"
+                )
+                return int(cursor.fetchone()[0]) > 0
+        except Exception:  # noqa: BLE001 - the server is on its way back
+            return False
 
     @property
     def awake(self) -> set[int]:
