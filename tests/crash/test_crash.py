@@ -1,6 +1,5 @@
 """Workers are killed, paused past their lease and cut off: nothing is lost or counts twice."""
 
-import os
 from signal import SIGTERM
 
 import pytest
@@ -8,9 +7,9 @@ import pytest
 from milepost.testing.crash import Plan, broken_invariants, crash
 from milepost.testing.databases import _create_database, _migrate
 from milepost.testing.servers import binaries, running
+from milepost.testing.suite.prove import PROVING
 
-FULL = "MILEPOST_PROVE" in os.environ
-SHARE = 1 if FULL else 10
+SHARE = 1 if PROVING else 10
 NEWEST = max(binaries(), key=int, default="")
 DURABLE = {"fsync": "off"}
 """A commit that was answered survives the server; the machine itself does not crash here."""

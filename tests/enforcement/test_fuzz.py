@@ -7,8 +7,9 @@ import pytest
 from milepost.lifecycle import JOB, RUN
 from milepost.testing.databases import Backends, Raw, backend_names
 from milepost.testing.fuzz import agree, fold, journal, rows, shape
+from milepost.testing.suite.prove import size
 
-STATEMENTS = 20_000 if "MILEPOST_PROVE" in os.environ else 2_000
+STATEMENTS = size(20_000)
 SEEDS = [int(seed) for seed in os.environ.get("MILEPOST_SEEDS", "1").split(",")]
 TERMINAL = {"job": JOB.terminal, "run": RUN.terminal}
 

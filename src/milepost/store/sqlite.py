@@ -15,7 +15,7 @@ from functools import partial
 from itertools import accumulate, repeat
 from pathlib import Path
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -40,7 +40,79 @@ TAKEN = (
     sqlite3.SQLITE_CONSTRAINT_UNIQUE,
 )
 
-Pending = tuple[Callable[[], Steps[Any]], "Future[Any]"]
+
+class _Turn:
+    """An operation that waits for the connection; somebody else may run it meanwhile."""
+
+    def __init__(self, start: Callable[[], Steps[Any]]) -> None:
+        self.start = start
+        self.answer: Future[Any] = Future()
+        self.leads = False
+        self._waits = Lock()
+        self._waits.acquire()
+
+    def wait(self) -> None:
+        """Wait until it has been run, or leads."""
+        self._waits.acquire()
+
+    def wake(self) -> None:
+        self._waits.release()
+
+
+class _Turns:
+    """Whose turn it is to write: first come, first served, so that nobody starves."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._taken = False
+        self._waiting: deque[_Turn] = deque()
+
+    def take(self) -> bool:
+        """Take the connection if it is free."""
+        with self._mutex:
+            if self._taken:
+                return False
+            self._taken = True
+            return True
+
+    def wait(self, turn: _Turn) -> bool:
+        """Wait for one's turn; answer whether one leads, and must pass on, or was served."""
+        with self._mutex:
+            if not self._taken:
+                self._taken = turn.leads = True
+                return True
+            self._waiting.append(turn)
+        try:
+            turn.wait()
+        except BaseException:
+            self._leave(turn)
+            raise
+        return turn.leads
+
+    def followers(self) -> list[_Turn]:
+        """Let whoever else waits share the leader's transaction."""
+        with self._mutex:
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP - 1))]
+
+    def pass_on(self) -> None:
+        """Hand the connection to who has waited longest."""
+        with self._mutex:
+            if not self._waiting:
+                self._taken = False
+                return
+            following = self._waiting.popleft()
+        following.leads = True
+        following.wake()
+
+    def _leave(self, turn: _Turn) -> None:
+        with self._mutex:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return
+        # It was called meanwhile, to lead or with an answer: a leader must not vanish.
+        turn.wait()
+        if turn.leads:
+            self.pass_on()
 
 
 class SqliteDriver:
@@ -55,26 +127,22 @@ class SqliteDriver:
             )
         self._path = path
         self._connection = _connect(path)
-        self._lock = Lock()
-        self._pending: deque[Pending] = deque()
+        self._turns = _Turns()
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction, perhaps sharing its commit with others."""
-        if not self._pending and self._lock.acquire(blocking=False):
+        if self._turns.take():
             try:
                 return self._commit_alone(operation(*args, **kwargs))
             finally:
-                self._lock.release()
-        answer: Future[T] = Future()
-        self._pending.append((partial(operation, *args, **kwargs), answer))
-        # The lock is taken even if somebody else answered meanwhile: that is cheap and rare.
-        with self._lock:
-            while self._pending and not answer.done():
-                self._commit_group([self._pending.popleft() for _ in range(self._group_size())])
-        return answer.result()
-
-    def _group_size(self) -> int:
-        return min(len(self._pending), GROUP)
+                self._turns.pass_on()
+        turn = _Turn(partial(operation, *args, **kwargs))
+        if self._turns.wait(turn):
+            try:
+                self._commit_group([turn, *self._turns.followers()])
+            finally:
+                self._turns.pass_on()
+        return cast("T", turn.answer.result())
 
     def _commit_alone(self, steps: Steps[T]) -> T:
         with _translated():
@@ -94,19 +162,20 @@ class SqliteDriver:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _commit_group(self, group: list[Pending]) -> None:
-        done: list[tuple[Future[Any], Any, BaseException | None]] = []
+    def _commit_group(self, group: list[_Turn]) -> None:
+        done: list[tuple[_Turn, Any, BaseException | None]] = []
         try:
             with self._transaction("IMMEDIATE"):
-                for start, answer in group:
-                    done.append((answer, *self._attempt(start, alone=len(group) == 1)))
+                alone = len(group) == 1
+                done += [(turn, *self._attempt(turn.start, alone=alone)) for turn in group]
         except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
-            done = [(answer, None, error) for _, answer in group]
-        for answer, result, problem in done:
+            done = [(turn, None, error) for turn in group]
+        for turn, result, problem in done:
             if problem is None:
-                answer.set_result(result)
+                turn.answer.set_result(result)
             else:
-                answer.set_exception(problem)
+                turn.answer.set_exception(problem)
+            turn.wake()
 
     def _attempt(
         self, start: Callable[[], Steps[Any]], *, alone: bool
@@ -147,8 +216,10 @@ class SqliteDriver:
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._connection.close()
+        while not self._turns.wait(_Turn(_nothing)):
+            pass
+        self._connection.close()
+        self._turns.pass_on()
 
     def rows(self, call: Call) -> Rows:
         """Run one named query."""
@@ -204,6 +275,10 @@ class AsyncSqliteDriver:
         """Close the file."""
         self._threads.shutdown()
         self._driver.close()
+
+
+def _nothing() -> Steps[None]:
+    yield from ()
 
 
 def execute(connection: sqlite3.Connection, call: Call) -> Rows:

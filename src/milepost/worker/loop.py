@@ -116,12 +116,14 @@ class Worker:
         try:
             self._walk_to_polling()
             while True:
+                # What ends during this round may have left something that is due already.
+                busy = bool(self._running)
                 moved, pause = await self._chores()
                 while await self.claim_and_start():
                     moved += 1
                 if self._running:
                     await self._freed_within(min(pause, TICK_SECONDS))
-                elif not moved and not await self._worth_waiting(until, pause):
+                elif not (busy or moved) and not await self._worth_waiting(until, pause):
                     return self.ran
         finally:
             await self._finish()

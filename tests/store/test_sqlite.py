@@ -1,0 +1,111 @@
+"""SQLite's connection is shared: threads that write take turns, and share commits."""
+
+import threading
+
+import pytest
+
+from milepost.store.driver import Call
+from milepost.store.sqlite import SqliteDriver
+
+
+@pytest.fixture
+def driver(tmp_path):
+    with_file = SqliteDriver(str(tmp_path / "store.db"))
+    yield with_file
+    with_file.close()
+
+
+class Held:
+    """An operation that keeps the connection until it is let go."""
+
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.begun.set()
+        assert self.go.wait(10)
+        yield from ()
+
+
+def noted(done, name):
+    def operation():
+        done.append(name)
+        yield from ()
+
+    return operation
+
+
+def failing():
+    yield Call("clock_now")
+    raise ValueError("its own fault")
+
+
+def waiting(driver):
+    return len(driver._turns._waiting)
+
+
+def started(driver, operation, count=1):
+    """Let a thread ask for the connection; come back when it stands in line."""
+    errors = []
+
+    def run():
+        try:
+            driver.run(operation)
+        except ValueError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    before = waiting(driver)
+    thread.start()
+    while count and waiting(driver) < before + count:
+        thread.join(0.001)
+    thread.errors = errors
+    return thread
+
+
+def test_who_came_first_is_served_before_who_asks_again_and_again(driver):
+    held, done = Held(), []
+
+    def greedy():
+        driver.run(held)
+        driver.run(noted(done, "greedy"))
+
+    thread = threading.Thread(target=greedy)
+    thread.start()
+    assert held.begun.wait(10)
+    patient = started(driver, noted(done, "patient"))
+    held.go.set()
+    thread.join(10)
+    patient.join(10)
+    assert done == ["patient", "greedy"]
+
+
+def test_one_operation_of_a_shared_commit_fails_alone(driver):
+    held, done = Held(), []
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+    threads = [started(driver, op) for op in (noted(done, 1), failing, noted(done, 2))]
+    held.go.set()
+    for thread in (first, *threads):
+        thread.join(10)
+    assert done == [1, 2]
+    assert [len(thread.errors) for thread in threads] == [0, 1, 0]
+
+
+def test_who_gives_up_waiting_keeps_nobody_else_waiting(driver, monkeypatch):
+    held, done = Held(), []
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+    with monkeypatch.context() as patched:
+        patched.setattr("milepost.store.sqlite._Turn.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            driver.run(noted(done, "gone"))
+    later = started(driver, noted(done, "later"))
+    held.go.set()
+    first.join(10)
+    later.join(10)
+    assert done == ["later"]
+
+
+def interrupted(_):
+    raise KeyboardInterrupt
