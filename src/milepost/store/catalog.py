@@ -4,7 +4,10 @@ Files say `:name` for a parameter; SQLite understands that, and for the other dr
 rewritten once, here. `{now}`, `{micros}` and `{text:column}` stand for what the dialects spell
 differently in otherwise equal statements. SQLite has no arrays: there `{rows:id fence payload*}` is
 a table of what those list parameters hold (a star says bytes), and a file that opens with `-- each`
-is run once per row of its list parameters.
+is run once per row of its list parameters. One that opens with `-- packed` answers with a single
+row, so that a thread fetches it at once and not row by row, each time in need of the interpreter's
+lock: the rows as JSON, the bytes of one of their columns (`-- packed 4`) in one piece, and their
+rowids, which the statement after `-- then` reads as `:picked`.
 """
 
 import re
@@ -24,6 +27,8 @@ DIALECTS = ("postgres", "sqlite")
 _MACRO = re.compile(r"\{(now|micros|text:[\w.]+|rows:[\w* ]+)\}")
 _ARRAY = re.compile(r"(\$\d+)::([\w ]+\[\])")
 _UNNEST = re.compile(r"\bunnest\([^()]*\)")
+_PACKED = re.compile(r"-- packed(?: (\d+))?\n")
+_THEN = "\n-- then\n"
 _ROWS = re.compile(r"\{rows:([\w* ]+)\}")
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
@@ -49,11 +54,18 @@ class Query:
     each: bool = False
     rows: tuple[str, ...] = ()
     answers: bool = True
+    packed: bool = False
+    bytes_at: int | None = None
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The parameters that are not carried by rows."""
-        return tuple(name for name in self.parameters if name not in ("rows", "bytes"))
+        """The parameters that are given by the caller and not carried by rows."""
+        return tuple(name for name in self.parameters if name not in ("rows", "bytes", "picked"))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The statements that a packed one consists of."""
+        return tuple(self.text.split(_THEN))
 
 
 def _root() -> Traversable:
@@ -80,10 +92,13 @@ def query(name: str, dialect: str) -> Query:
     """Return the statement of that name, ready for every driver of the dialect."""
     source = _source(name, dialect).strip()
     text = _MACRO.sub(lambda match: _expanded(match.group(1), dialect), source)
+    packed = _PACKED.match(source)
     return replace(
         spelled(text, name),
         each=source.startswith("-- each"),
-        rows=tuple(name for listed in _ROWS.findall(source) for name in listed.split()),
+        rows=tuple(dict.fromkeys(n for listed in _ROWS.findall(source) for n in listed.split())),
+        packed=packed is not None,
+        bytes_at=int(packed[1]) if packed and packed[1] else None,
         answers=bool(re.search(r"^(SELECT|RETURNING)\b", _bare(text), re.MULTILINE))
         and not (_bare(text).startswith("INSERT") and "RETURNING" not in text),
     )
@@ -105,12 +120,13 @@ def _expanded(macro: str, dialect: str) -> str:
 
 
 @cache
-def with_same(name: str, same: frozenset[str]) -> str:
+def with_same(name: str, same: frozenset[str]) -> Query:
     """Spell a SQLite statement whose rows have the same in these columns: plain parameters."""
     source = _ROWS.sub(
-        lambda match: _unpacked(match.group(1).split(), same), _source(name, "sqlite")
+        lambda match: _unpacked(match.group(1).split(), same), _source(name, "sqlite").strip()
     )
-    return _MACRO.sub(lambda match: _expanded(match.group(1), "sqlite"), source)
+    text = _MACRO.sub(lambda match: _expanded(match.group(1), "sqlite"), source)
+    return replace(query(name, "sqlite"), text=text)
 
 
 def _unpacked(names: list[str], same: frozenset[str] = frozenset()) -> str:

@@ -311,12 +311,46 @@ def _execute_rows(connection: sqlite3.Connection, statement: Query, call: Call) 
     same = frozenset(name for name, values in lists.items() if _alike(values))
     shared = {name: call.parameters[name] for name in statement.shared}
     shared |= {name.removesuffix("*"): lists.pop(name)[0] for name in same}
-    text = with_same(call.name, same) if same else statement.text
+    if same:
+        statement = with_same(call.name, same)
     found: Rows = []
     for some in _portions(lists, len(call.parameters[statement.rows[0].removesuffix("*")])):
-        packed = _packed({name: values[some] for name, values in lists.items()}, some)
-        found += connection.execute(text, {**_bound(shared), **packed}).fetchall()
+        table = _packed({name: values[some] for name, values in lists.items()}, some)
+        given = {**_bound(shared), **table}
+        if statement.packed:
+            found += _execute_packed(connection, statement, given)
+        else:
+            found += connection.execute(statement.text, given).fetchall()
     return found
+
+
+def _execute_packed(
+    connection: sqlite3.Connection, statement: Query, given: dict[str, Any]
+) -> Rows:
+    """Run the look, then the move; the answer comes in one piece."""
+    look, move = statement.texts
+    try:
+        [(text, pieces, picked)] = connection.execute(look, given).fetchall()
+    except sqlite3.DataError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_TOOBIG or given.get("most", 1) == 1:
+            raise
+        # Together they are larger than anything SQLite can answer with.
+        return _execute_packed(connection, statement, {**given, "most": given["most"] // 2})
+    rows: Rows = msgspec.json.decode(text)
+    if rows:
+        connection.execute(move, {**given, "picked": picked})
+    if statement.bytes_at is not None:
+        _put_bytes(rows, pieces or b"", statement.bytes_at)
+    return rows
+
+
+def _put_bytes(rows: Rows, pieces: bytes, place: int) -> None:
+    """Give each row its piece, where its length stands."""
+    end = 0
+    for row in rows:
+        if row[place] is not None:
+            begin, end = end, end + row[place]
+            row[place] = pieces[begin:end]
 
 
 def _alike(values: list[Any]) -> bool:

@@ -1,5 +1,14 @@
+-- packed
 -- Moves leased jobs to their outcomes. No row back means the lease was lost, or, for an outcome that
 -- is not an end, that the job was asked to stop.
+WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
+SELECT json_group_array(json_array(job.id, job.run_id, job.step)), NULL, json_group_array(job.rowid)
+  FROM i CROSS JOIN job
+ WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
+   AND (i.move NOT IN ('retry', 'later', 'release')
+        OR (cancel_reason IS NULL
+            AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
+-- then
 WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
 UPDATE job
    SET state = i.state, move = i.move, version = version + 1, worker_id = NULL, actor = :actor,
@@ -11,8 +20,4 @@ UPDATE job
        polls = polls + (i.move = 'later'),
        releases = releases + (i.move = 'release')
   FROM i
- WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
-   AND (i.move NOT IN ('retry', 'later', 'release')
-        OR (cancel_reason IS NULL
-            AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
-RETURNING id, run_id, step
+ WHERE job.id = i.id AND job.rowid IN (SELECT value FROM json_each(:picked))
