@@ -24,8 +24,7 @@ class Arguments:
         hints = _hints(function)
         self.result_type = hints.get("return", Any)
         self._struct = _struct_of(self._signature, hints, name)
-        self._starred = _names_of(self._signature, inspect.Parameter.VAR_POSITIONAL)
-        self._keywords = _names_of(self._signature, inspect.Parameter.VAR_KEYWORD)
+        self._kinds = [(name, p.kind) for name, p in self._signature.parameters.items()]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Name every argument, or raise `Invalid` as Python itself would complain."""
@@ -53,16 +52,16 @@ class Arguments:
     def _spread(self, given: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
         positional: list[Any] = []
         named: dict[str, Any] = {}
-        for parameter in self._signature.parameters.values():
-            value = getattr(given, parameter.name)
+        omitted = False
+        for (name, kind), value in zip(self._kinds, msgspec.structs.astuple(given), strict=True):
             if value is msgspec.UNSET:
-                continue
-            if parameter.name in self._starred:
+                omitted = True  # what follows must not move up into its place
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
                 positional.extend(value)
-            elif parameter.name in self._keywords:
+            elif kind is inspect.Parameter.VAR_KEYWORD:
                 named.update(value)
-            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                named[parameter.name] = value
+            elif omitted or kind is inspect.Parameter.KEYWORD_ONLY:
+                named[name] = value
             else:
                 positional.append(value)
         return positional, named
@@ -86,10 +85,6 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         return {}  # a name that exists for type checkers only: nothing can be checked then
-
-
-def _names_of(signature: inspect.Signature, kind: object) -> set[str]:
-    return {name for name, parameter in signature.parameters.items() if parameter.kind is kind}
 
 
 def _struct_of(

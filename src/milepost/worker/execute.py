@@ -67,7 +67,7 @@ class Executor:
         if isinstance(value, Later):
             return policy.after_later(context.claim, value)
         data = None if value is None else self._codec.encode(value)
-        if data is not None:
+        if data is not None and len(data) > self._max_result:
             limited(data, most=self._max_result, what=f"the result of job {context.id}")
         return outcome.succeeded(data, usage=context.usage or None)
 

@@ -59,10 +59,10 @@ class Running:
         """How long one attempt may take, by the job's own row, or what is left of its time."""
         claim = self.context.claim
         own = None if claim.timeout_us is None else claim.timeout_us / 1e6
+        if claim.remaining_us is None:
+            return own
         left = self.left
-        if own is None or left is None:
-            return left if own is None else own
-        return min(own, left)
+        return left if own is None or left is None else min(own, left)
 
     @property
     def left(self) -> float | None:
@@ -118,6 +118,8 @@ class _Lanes:
             return outcome.cancelled(running.context.reason)
         if not self._may_start():
             return outcome.released("the lease ran out before it began")
+        if running.context.claim.remaining_us is None:
+            return None
         return self._late(running) if running.left == 0 else None
 
     def _watch(self, running: Running, time_out: Callable[[Running], None]) -> None:
@@ -147,30 +149,42 @@ class AsyncLanes(_Lanes):
         super().__init__(executor, report, may_start=may_start)
         self._lanes: set[asyncio.Task[None]] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._closing = False
 
     def start(self, jobs: list[Running]) -> None:
-        """Take jobs; as many lanes as there are jobs wake up."""
+        """Take jobs; one lane wakes up, and wakes others when it begins."""
         self._waiting.extend(jobs)
-        for _ in jobs:
-            if not self._wake():
-                lane = self._loop.create_task(self._lane(), context=copy_context())
-                self._lanes.add(lane)
-                lane.add_done_callback(self._lanes.discard)
+        self._wake()
 
-    def _wake(self) -> bool:
+    def _wake(self) -> None:
+        """Have one more lane look for work, soon."""
         while self._idle:
             rest = self._idle.popleft()
             if not rest.done():
                 rest.set_result(None)
-                return True
-        return False
+                return
+        lane = self._loop.create_task(self._lane(), context=copy_context())
+        self._lanes.add(lane)
+        lane.add_done_callback(self._lane_ended)
+
+    def _lane_ended(self, lane: asyncio.Task[None]) -> None:
+        self._lanes.discard(lane)
+        if self._waiting and not self._closing:
+            self._wake()
 
     async def _lane(self) -> None:
         task = asyncio.current_task()
         variables = dict(copy_context())
         while True:
+            # A handler that waits must not keep the others waiting; one that does not wait lets
+            # this lane run everything, and those two find nothing to do.
+            for _ in range(min(2, len(self._waiting) - 1)):
+                self._wake()
             while self._waiting:
-                await self._run(self._waiting.popleft())
+                running = self._waiting.popleft()
+                if not running.ended:
+                    result = self._unfit(running) or await self._called(running, task)
+                    self._end(running, result)
                 # A handler that left context variables behind, or a request to stop that it did
                 # not heed, must not pass them on.
                 if _changed(variables) or (task is not None and task.cancelling()):
@@ -179,16 +193,8 @@ class AsyncLanes(_Lanes):
             self._idle.append(rest)
             await rest
 
-    async def _run(self, running: Running) -> None:
-        if running.ended:
-            return
-        result = self._unfit(running)
-        if result is None:
-            result = await self._called(running)
-        self._end(running, result)
-
-    async def _called(self, running: Running) -> Outcome:
-        running.task = asyncio.current_task()
+    async def _called(self, running: Running, task: asyncio.Task[None] | None) -> Outcome:
+        running.task = task
         running.began = self._loop.time()
         running.active = True
         self._watch(running, self.time_out)
@@ -225,6 +231,7 @@ class AsyncLanes(_Lanes):
 
     async def close(self) -> None:
         """End every lane."""
+        self._closing = True
         for lane in list(self._lanes):
             lane.cancel()
         await asyncio.gather(*self._lanes, return_exceptions=True)
@@ -232,9 +239,12 @@ class AsyncLanes(_Lanes):
 
 def _changed(variables: dict[ContextVar[Any], Any]) -> bool:
     now = copy_context()
-    return len(now) != len(variables) or any(
-        now.get(variable) is not value for variable, value in variables.items()
-    )
+    if len(now) != len(variables):
+        return True
+    for variable, value in variables.items():  # noqa: SIM110 - once for every job
+        if now.get(variable) is not value:
+            return True
+    return False
 
 
 class ThreadLanes(_Lanes):

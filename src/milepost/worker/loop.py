@@ -349,9 +349,11 @@ class Worker:
     def _settled(self, batch: list[Settlement], held: set[str]) -> None:
         for settlement in batch:
             self._forget(settlement.claim)
-            self._slots.reported(good=settlement.outcome.move in GOOD)
             if settlement.claim.id not in held:
                 log.warning("an outcome came too late", job_id=settlement.claim.id)
+        good = sum(settlement.outcome.move in GOOD for settlement in batch)
+        self._slots.reported(good, good=True)
+        self._slots.reported(len(batch) - good, good=False)
         self._freed.set()
 
     def _forget(self, claim: Claim) -> None:

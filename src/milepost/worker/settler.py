@@ -46,9 +46,10 @@ class Settler:
 
     def add(self, settlement: Settlement) -> None:
         """Take an outcome."""
+        if not self._waiting:
+            self._quiet.clear()
+            self._wanted.set()
         self._waiting.append(settlement)
-        self._quiet.clear()
-        self._wanted.set()
 
     async def run(self) -> None:
         """Settle until cancelled."""
