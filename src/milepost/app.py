@@ -22,6 +22,7 @@ from milepost.handles import JobHandle, Jobs
 from milepost.lifecycle import JobState
 from milepost.outcome import micros
 from milepost.policy import Policy, RetryPolicy
+from milepost.queues import Queues
 from milepost.records import NewJob, Template
 from milepost.records import Worker as WorkerRecord
 from milepost.store import births, jobs, workers
@@ -318,6 +319,7 @@ class App:
         )
         self.registry = Registry()
         self.jobs = Jobs(self.client, self._result_type)
+        self.queues = Queues(self.client)
         self.workers = Workers(self.client)
         self._retry_on = _classes("retry_on", retry_on, ())
         self._fail_on = _classes("fail_on", fail_on, ())

@@ -39,12 +39,20 @@ class Client:
     """The way to a store: opened when first used, in either colour, and set up if it is empty."""
 
     def __init__(
-        self, url: StoreUrl, *, codec: Codec, settings: Settings, migrate_older: bool = False
+        self,
+        url: StoreUrl,
+        *,
+        codec: Codec,
+        settings: Settings,
+        migrate_older: bool = False,
+        create: bool = True,
     ) -> None:
+        """Take an address; without `create` a store must be there already, and stays as it is."""
         self.url = url
         self.codec = codec
         self.settings = settings
         self._migrate_older = migrate_older
+        self._create = create
         self._lock = Lock()
         self._driver: Driver | None = None
         self._identity: str | None = None
@@ -64,9 +72,9 @@ class Client:
         return self._driver
 
     def _opened(self) -> Driver:
-        driver = open_driver(self.url)
+        driver = open_driver(self.url, create=self._create)
         try:
-            missing = pending(driver)
+            missing = pending(driver) if self._create else []
             fresh = len(missing) == len(migrations(driver.dialect))
             if missing and (fresh or self._migrate_older):
                 migrate(driver)

@@ -25,6 +25,9 @@ R = TypeVar("R")
 WAIT_FIRST = 0.005
 WAIT_LONGEST = 0.25
 WARN_AFTER = 2.0
+DIGITS = 32
+LIKE_NAMED = 4
+"""How many ids are named when a beginning of one fits several."""
 
 
 class JobError(msgspec.Struct, frozen=True):
@@ -284,6 +287,16 @@ class Jobs:
         """Return a handle, or raise `NotFound`."""
         return self._handle(await self._client.run_async(jobs.get, checked_id(job_id)))
 
+    def find(self, beginning: str) -> JobHandle[Any]:
+        """Return the one job whose id begins so, or raise `NotFound` or `Invalid`."""
+        found = self._client.run(jobs.within, *_between(beginning), most=LIKE_NAMED)
+        return self.get(_only(beginning, found))
+
+    async def find_async(self, beginning: str) -> JobHandle[Any]:
+        """Return the one job whose id begins so, or raise `NotFound` or `Invalid`."""
+        found = await self._client.run_async(jobs.within, *_between(beginning), most=LIKE_NAMED)
+        return await self.get_async(_only(beginning, found))
+
     def list(
         self,
         *,
@@ -339,6 +352,25 @@ def checked_id(text: str) -> str:
         return str(uuid_utils.UUID(str(text)))
     except ValueError as error:
         raise NotFound(f"there is no job {text!r}") from error
+
+
+def _between(beginning: str) -> tuple[str, str]:
+    """Return the lowest and the highest id that begin so."""
+    digits = str(beginning).replace("-", "").lower()
+    if not digits or len(digits) > DIGITS or set(digits) - set("0123456789abcdef"):
+        raise NotFound(f"there is no job {beginning!r}")
+    return checked_id(digits.ljust(DIGITS, "0")), checked_id(digits.ljust(DIGITS, "f"))
+
+
+def _only(beginning: str, found: Sequence[str]) -> str:
+    if not found:
+        raise NotFound(f"there is no job {beginning!r}")
+    if len(found) > 1:
+        more = ", …" if len(found) == LIKE_NAMED else ""
+        raise Invalid(
+            f"{beginning!r} begins several ids: {', '.join(found)}{more}; give more of it"
+        )
+    return found[0]
 
 
 class _Pause(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """What the store hands out: frozen rows, and the fold that turns a journal back into one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -19,6 +20,7 @@ __all__ = [
     "NewJob",
     "NewRun",
     "NewStep",
+    "Queue",
     "Run",
     "Settlement",
     "Standing",
@@ -349,6 +351,16 @@ class Run(msgspec.Struct, frozen=True):
     started_at: datetime | None
     finished_at: datetime | None
     deadline_at: datetime | None
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue as it stood: its jobs by state, and who paused it if it is paused."""
+
+    name: str
+    counts: Mapping[str, int]
+    paused: bool = False
+    paused_at: datetime | None = None
+    paused_by: str | None = None
 
 
 class Worker(msgspec.Struct, frozen=True):

@@ -13,7 +13,10 @@ def open_driver(url: StoreUrl, *, create: bool = True) -> Driver:
     """Connect synchronously. Without `create` a SQLite file must be there already."""
     if url.dialect == "sqlite":
         if not create and not Path(url.target).exists():
-            raise Unavailable(f"{url}: no such file; is this the store you mean?")
+            raise Unavailable(
+                f"{url}: no such file; is this the store you mean? "
+                "--store and MILEPOST_DATABASE_URL name another"
+            )
         from milepost.store.sqlite import SqliteDriver  # noqa: PLC0415 - loaded when used
 
         return SqliteDriver(url.target)

@@ -43,6 +43,7 @@ __all__ = [
     "signals",
     "standing_at",
     "wake",
+    "within",
 ]
 
 SOFT_MOVES = frozenset({"retry", "later", "release"})
@@ -346,6 +347,12 @@ def find(job_ids: Sequence[str]) -> Steps[dict[str, Job]]:
     """Read those of the jobs that are there."""
     rows = yield Call("job_get_many", {"id": list(job_ids)})
     return {row[0]: _job(row) for row in rows}
+
+
+def within(low: str, high: str, *, most: int) -> Steps[list[str]]:
+    """Name the first jobs whose ids stand between these two."""
+    rows = yield Call("job_within", {"low": low, "high": high, "most": most})
+    return [row[0] for row in rows]
 
 
 def listing(

@@ -9,7 +9,8 @@ import msgspec
 from milepost.errors import LeaseLost
 from milepost.lifecycle import WORKER, WorkerState
 from milepost.outcome import micros
-from milepost.records import Worker
+from milepost.records import Queue, Worker
+from milepost.store import jobs
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -23,6 +24,7 @@ __all__ = [
     "now",
     "pause",
     "prune",
+    "queue_listing",
     "queues",
     "register",
     "renew",
@@ -101,15 +103,28 @@ def hold_election(name: str, *, holder: str, lease_seconds: float) -> Steps[bool
     return bool(rows)
 
 
-def pause(queue: str, *, paused: bool, actor: str | None) -> Steps[None]:
-    """Stop claims from a queue, or let them go on."""
+def pause(queue: str, *, paused: bool, actor: str | None) -> Steps[bool]:
+    """Stop claims from a queue, or let them go on; False when that is how it was."""
+    known = yield from queues()
+    if known.get(queue, False) == paused:
+        return False
     yield Call("queue_pause", {"name": queue, "paused": paused, "actor": actor})
+    return True
 
 
 def queues() -> Steps[Mapping[str, bool]]:
     """Tell which known queues are paused."""
     rows = yield Call("queue_list")
     return {row[0]: bool(row[2]) for row in rows}
+
+
+def queue_listing() -> Steps[list[Queue]]:
+    """Read every queue that is known or holds a job, by name."""
+    rows = yield Call("queue_list")
+    paused = {row[0]: (True, instant(row[3]), row[4]) for row in rows if row[2]}
+    counted = yield from jobs.counts()
+    names = sorted({*counted, *(row[0] for row in rows)})
+    return [Queue(name, counted.get(name, {}), *paused.get(name, ())) for name in names]
 
 
 def now() -> Steps[datetime]:

@@ -1,0 +1,48 @@
+"""Queues: what stands in each, and whether its jobs may be claimed."""
+
+from collections.abc import Sequence
+
+from milepost.client import ACTOR, Client
+from milepost.codec import check_text
+from milepost.records import Queue
+from milepost.store import workers
+
+__all__ = ["Queues"]
+
+
+class Queues:
+    """Looks queues up, and lets claims from them rest."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def list(self) -> Sequence[Queue]:
+        """Return every queue that holds a job or was ever paused, with its jobs counted."""
+        return self._client.run(workers.queue_listing)
+
+    async def list_async(self) -> Sequence[Queue]:
+        """Return every queue that holds a job or was ever paused, with its jobs counted."""
+        return await self._client.run_async(workers.queue_listing)
+
+    def pause(self, name: str) -> bool:
+        """Let nobody claim from it; what runs may end. False when it was paused already."""
+        return self._client.run(workers.pause, _checked(name), paused=True, actor=ACTOR)
+
+    async def pause_async(self, name: str) -> bool:
+        """Let nobody claim from it; what runs may end. False when it was paused already."""
+        return await self._client.run_async(workers.pause, _checked(name), paused=True, actor=ACTOR)
+
+    def resume(self, name: str) -> bool:
+        """Let claims go on. False when it was not paused."""
+        return self._client.run(workers.pause, _checked(name), paused=False, actor=ACTOR)
+
+    async def resume_async(self, name: str) -> bool:
+        """Let claims go on. False when it was not paused."""
+        return await self._client.run_async(
+            workers.pause, _checked(name), paused=False, actor=ACTOR
+        )
+
+
+def _checked(name: str) -> str:
+    check_text(name, what="queue")
+    return name
