@@ -36,7 +36,7 @@ def main() -> None:
     if command == "setup":
         app.counts()
     elif command == "worker":
-        app.run_worker(concurrency=int(os.environ.get("BENCH_CONC", "500")))
+        app.run_worker(concurrency=int(os.environ.get("BENCH_CONC", "2000")))
     elif command == "latency":
         print(json.dumps(latency(count)))
     else:

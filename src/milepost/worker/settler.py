@@ -18,7 +18,8 @@ __all__ = ["Settler"]
 
 log = Log("milepost.worker")
 
-BATCH = 500
+BATCH = 1_000
+PUBLISHED = 500
 PAUSE = 0.05
 LONGEST = 1.0
 
@@ -114,7 +115,7 @@ class Settler:
         try:
             for run_id in sorted(filter(None, producers)):
                 while await self._driver.run(
-                    runs.publish, actor=self.worker_id, most=BATCH, run_id=run_id
+                    runs.publish, actor=self.worker_id, most=PUBLISHED, run_id=run_id
                 ):
                     pass
         except Exception as error:  # noqa: BLE001 - maintenance does it later
