@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from milepost.errors import Invalid
 
-__all__ = ["DEFAULT_URL", "Settings", "StoreUrl", "store_url"]
+__all__ = ["DEFAULT_URL", "Settings", "StoreUrl", "origins", "store_url"]
 
 DEFAULT_URL = "sqlite:///milepost.db"
 _POSTGRES = ("postgresql", "postgres")
@@ -124,6 +124,21 @@ class Settings:
         for name in ("lease", "heartbeat", "sweep", "poll_min", "concurrency", "threads"):
             if getattr(self, name) <= 0:
                 raise Invalid(f"{name} must be more than zero")
+
+
+def origins(environment: Mapping[str, str], file: Path | None = None) -> dict[str, str]:
+    """Say for each setting, and for the store's address, where its value comes from."""
+    path = file if file is not None else Path("milepost.toml")
+    filed = _from_file(path)
+    found = {}
+    for name in ("database_url", *(field.name for field in fields(Settings))):
+        variables = [
+            f"MILEPOST_{name.upper()}",
+            *(["DATABASE_URL"] if name == "database_url" else []),
+        ]
+        places = [v for v in variables if environment.get(v)] + [str(path)] * (name in filed)
+        found[name] = places[0] if places else "default"
+    return found
 
 
 def _converted(name: str, type_: object, value: object) -> float | int:

@@ -1,53 +1,58 @@
 """The `milepost` command. Each group of commands lives in a file of its own, loaded when used."""
 
 import sys
-from importlib import import_module
 from typing import Any
 
 import click
 
-from milepost.errors import IllegalMove, Invalid, MilepostError, NotFound, Unavailable
+from milepost.cli.groups import LazyGroup
+from milepost.errors import (
+    IllegalMove,
+    Invalid,
+    JobFailed,
+    LeaseLost,
+    MilepostError,
+    NotFound,
+    Unavailable,
+    WaitTimeout,
+)
 
 __all__ = ["main"]
 
 COMMANDS = {
-    "demo": ("milepost.cli.demo", "Set up a store, walk its machines, try to cheat, verify."),
+    "completion": ("milepost.cli.completion", "Print the completion script of a shell."),
+    "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
+    "demo": ("milepost.cli.demo", "Convert documents, kill a worker, show that nothing was lost."),
+    "dev": ("milepost.cli.dev", "Run a file's app: store, worker and maintenance in one process."),
+    "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),
     "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),
-    "worker": ("milepost.cli.worker", "Run a worker, or several under a supervisor."),
+    "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
+    "submit": ("milepost.cli.submit", "Submit a job."),
     "verify": ("milepost.cli.verify", "Fold the journal and compare it with the live rows."),
+    "worker": ("milepost.cli.worker", "Run a worker, or several under a supervisor."),
+    "workers": ("milepost.cli.workers", "List the workers."),
 }
 
 EXIT_CODES: tuple[tuple[type[MilepostError], int], ...] = (
     (Invalid, 2),
+    (JobFailed, 3),
     (NotFound, 4),
     (IllegalMove, 5),
+    (LeaseLost, 5),
     (Unavailable, 75),
+    (WaitTimeout, 124),
 )
 
 
-class LazyGroup(click.Group):
-    """Imports a command when it runs: `--help` reads only the table above."""
+class Milepost(LazyGroup):
+    """The commands of the table above."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Name every command."""
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Load one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+    table = COMMANDS
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=Milepost,
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the job awaited ended FAILED or CANCELLED, "
     "4 not found, 5 refused, 75 store unreachable, 124 timed out.",
 )

@@ -1,23 +1,17 @@
 """`milepost worker app:app`: one worker, or several processes under a supervisor."""
 
-import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import click
 
-from milepost.errors import Invalid
+from milepost.cli.load import load_app
 
-if TYPE_CHECKING:
-    from milepost.app import App
-
-__all__ = ["load_app", "worker"]
+__all__ = ["worker"]
 
 RESTART_FIRST = 0.5
 RESTART_LONGEST = 30.0
@@ -25,13 +19,14 @@ STEADY_SECONDS = 60.0
 
 
 @click.command()
-@click.argument("app", metavar="MODULE:APP")
+@click.argument("app", metavar="APP")
 @click.option("--queue", "queues", multiple=True, help="Serve this queue only; may be repeated.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many jobs at once.")
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True)
 def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes: int) -> None:
     """Run a worker until SIGTERM or SIGINT.
 
+    APP is MODULE:APP, as in app:app, or a file, as in app.py.
     The first signal drains: what runs may end. A second one gives it back at once. With
     --processes N a supervisor starts N workers and starts again whichever dies.
     """
@@ -44,30 +39,6 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     if concurrency is not None:
         arguments.append(f"--concurrency={concurrency}")
     sys.exit(Supervisor(arguments, processes).run())
-
-
-def load_app(path: str) -> "App":
-    """Import MODULE:APP, or say what is wrong with it."""
-    from milepost.app import App
-
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        raise Invalid(f"{path!r}: expected MODULE:APP, as in app:app")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0]:
-            raise
-        raise Invalid(
-            f"there is no module {module_name!r} in {Path.cwd()} or among the installed ones"
-        ) from error
-    app = getattr(module, name, None)
-    if not isinstance(app, App):
-        found = sorted(key for key, value in vars(module).items() if isinstance(value, App))
-        hint = f"; it has {', '.join(found)}" if found else ""
-        raise Invalid(f"{module_name} has no App called {name!r}{hint}")
-    return app
 
 
 class Supervisor:

@@ -1,0 +1,35 @@
+"""`milepost config`: every setting, its value, and where that comes from."""
+
+import os
+
+import click
+
+from milepost.cli.groups import HelpfulGroup
+from milepost.cli.options import json_option, store_option
+from milepost.cli.output import show_json, show_table
+from milepost.config import Settings, StoreUrl, origins
+
+__all__ = ["config"]
+
+
+@click.group(cls=HelpfulGroup)
+def config() -> None:
+    """Show the settings, and where each comes from."""
+
+
+@config.command()
+@store_option
+@json_option
+@click.pass_context
+def show(context: click.Context, store: StoreUrl, *, as_json: bool) -> None:
+    """Show every setting, its value and where it comes from. Passwords are left out."""
+    given = context.get_parameter_source("store") == click.core.ParameterSource.COMMANDLINE
+    settings = Settings.load(os.environ)
+    source = {**origins(os.environ), **({"database_url": "--store"} if given else {})}
+    values = {"database_url": str(store)} | {
+        name: getattr(settings, name) for name in settings.__slots__
+    }
+    if as_json:
+        show_json({name: {"value": v, "from": source[name]} for name, v in values.items()})
+    else:
+        show_table(("setting", "value", "from"), [(n, v, source[n]) for n, v in values.items()])

@@ -1,0 +1,91 @@
+"""`milepost dev app.py`: everything an app needs, in one process."""
+
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from milepost.cli.load import load_app, module_path
+from milepost.cli.output import say
+from milepost.errors import MilepostError
+
+if TYPE_CHECKING:
+    from milepost.app import App
+    from milepost.declare import Definition
+
+__all__ = ["dev"]
+
+LOOK_SECONDS = 1.0
+
+
+@click.command()
+@click.argument("app", metavar="FILE")
+@click.option("--concurrency", type=click.IntRange(1), help="How many jobs at once.")
+def dev(app: str, concurrency: int | None) -> None:
+    """Run a file's app: store, worker and maintenance in one process, until Ctrl-C.
+
+    FILE is the file that declares the jobs, as in app.py; MODULE:APP is understood too.
+    """
+    loaded = load_app(app)
+    loaded.counts()  # opens the store, and sets an empty one up
+    _describe(loaded)
+    with _told_of_changes(loaded):
+        loaded.run_worker(None, concurrency)
+    loaded.close()
+
+
+def _describe(app: "App") -> None:
+    target = module_path(app)
+    definitions = list(app.registry)
+    click.echo(f"store   {app.client.url}")
+    for definition in definitions:
+        click.echo(f"job     {definition.name}{inspect.signature(definition.function)}")
+    if definitions:
+        click.echo(f"submit  milepost submit {target} {_call(definitions[0])}")
+    click.echo("look    milepost jobs ls")
+    if not definitions:
+        say("this app declares no job yet: nothing to do; add one with @app.job")
+    say("a worker is running; Ctrl-C drains")
+
+
+def _call(definition: "Definition") -> str:
+    """Show how the job is submitted: what it needs, by its names."""
+    parameters = list(inspect.signature(definition.function).parameters.values())
+    own = parameters[definition.arguments.wants_context :]
+    needed = [
+        p for p in own if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    words = [f"--set {p.name}=…" if p.kind is p.KEYWORD_ONLY else p.name.upper() for p in needed]
+    return " ".join([definition.name, *words])
+
+
+@contextmanager
+def _told_of_changes(app: "App") -> Iterator[None]:
+    """Say how many jobs stand where, whenever that has changed."""
+    stopped = threading.Event()
+    teller = threading.Thread(target=_tell, args=(app, stopped), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        teller.join()
+
+
+def _tell(app: "App", stopped: threading.Event) -> None:
+    told = app.counts()
+    while not stopped.wait(LOOK_SECONDS):
+        try:
+            seen = app.counts()
+        except MilepostError:
+            continue  # the worker says so itself
+        if seen != told:
+            say("; ".join(f"{queue}: {_counted(states)}" for queue, states in seen.items()))
+            told = seen
+
+
+def _counted(states: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in states.items())

@@ -1,0 +1,199 @@
+"""`milepost jobs`: what is there, how one job stands, what happened to it, and what to do now."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from milepost.cli.groups import HelpfulGroup
+from milepost.cli.options import job_argument, json_option, looking, store_option
+from milepost.cli.output import (
+    entry_document,
+    job_document,
+    job_summary,
+    say,
+    show_json,
+    show_pairs,
+    show_table,
+)
+from milepost.config import StoreUrl
+from milepost.errors import IllegalMove, Invalid
+from milepost.lifecycle import JobState
+
+if TYPE_CHECKING:
+    from milepost.handles import JobHandle
+
+__all__ = ["await_end", "jobs"]
+
+COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at", "finished_at")
+STATES = click.Choice([state.value for state in JobState], case_sensitive=False)
+
+
+@click.group(cls=HelpfulGroup)
+def jobs() -> None:
+    """List jobs, show one, await it, cancel it, run it again.
+
+    No app is needed. An ID may be cut short where no other job's id begins so.
+    """
+
+
+@jobs.command("ls")
+@store_option
+@click.option("--state", type=STATES, help="Only those in this state.")
+@click.option("--kind", help="Only this kind.")
+@click.option("--queue", help="Only this queue.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--before", metavar="ID", help="Go on after the last one of the page before.")
+@json_option
+def ls(  # noqa: PLR0917 - click passes by name
+    store: StoreUrl,
+    state: str | None,
+    kind: str | None,
+    queue: str | None,
+    limit: int,
+    before: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """List jobs, newest first."""
+    with looking(store) as lookup:
+        found = lookup.jobs.list(state=state, kind=kind, queue=queue, limit=limit, cursor=before)
+    summaries = [job_summary(handle) for handle in found]
+    if as_json:
+        show_json(summaries)
+        return
+    if not summaries:
+        say("no job fits; nothing to show")
+        return
+    show_table(COLUMNS, [[summary[name] for name in COLUMNS] for summary in summaries])
+    if len(found) == limit:
+        say(f"older ones: --before {found[-1].id}")
+
+
+@jobs.command()
+@store_option
+@job_argument
+@json_option
+def show(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
+    """Show one job: where it stands, what it was given and what came out."""
+    with looking(store) as lookup:
+        document = job_document(lookup.jobs.find(job_id))
+    if as_json:
+        show_json(document)
+    else:
+        show_pairs({name: value for name, value in document.items() if value not in (None, {})})
+
+
+@jobs.command()
+@store_option
+@job_argument
+@json_option
+def history(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
+    """Show every move that a job made, in order."""
+    with looking(store) as lookup:
+        entries = [entry_document(entry) for entry in lookup.jobs.find(job_id).history]
+    if as_json:
+        show_json(entries)
+    else:
+        show_table(tuple(entries[0]), [list(entry.values()) for entry in entries])
+
+
+@jobs.command()
+@store_option
+@job_argument
+@click.option("--timeout", type=click.FloatRange(0), help="Give up after so many seconds.")
+@json_option
+def wait(store: StoreUrl, job_id: str, timeout: float | None, *, as_json: bool) -> None:
+    """Wait until a job is final, and print its result.
+
+    Exit code 3 when it ended FAILED or CANCELLED, 124 when the time was over first.
+    """
+    with looking(store) as lookup:
+        await_end(lookup.jobs.find(job_id), timeout, as_json=as_json)
+
+
+def await_end(handle: "JobHandle[Any]", timeout: float | None, *, as_json: bool) -> None:
+    """Wait for a job; print its result, or raise what its end means."""
+    with _told_of_warnings(), _watched(handle):
+        handle.wait(timeout)
+    document = job_document(handle)
+    if as_json:
+        show_json(document)
+    elif handle.state == JobState.SUCCEEDED:
+        show_json(document["result"])
+    if handle.state != JobState.SUCCEEDED:
+        _ = handle.result  # raises, and says why
+
+
+@contextmanager
+def _told_of_warnings() -> Iterator[None]:
+    """Say on stderr that no worker could take the job, without a line of our code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RuntimeWarning)
+        warnings.showwarning = lambda message, *_args, **_more: say(f"milepost: {message}")
+        yield
+
+
+@contextmanager
+def _watched(handle: "JobHandle[Any]") -> Iterator[None]:
+    """Show on a terminal where the job stands while it is awaited."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("dots")
+
+    def now() -> Spinner:
+        spinner.update(text=f"{handle.kind} {handle.id}: {handle.state.value}")
+        return spinner
+
+    with Live(get_renderable=now, console=Console(stderr=True), transient=True):
+        yield
+
+
+@jobs.command()
+@store_option
+@job_argument
+@click.option("--reason", default="cancelled", show_default=True, help="Kept on the record.")
+@json_option
+def cancel(store: StoreUrl, job_id: str, reason: str, *, as_json: bool) -> None:
+    """Cancel a job, or ask the worker that runs it to stop."""
+    with looking(store) as lookup:
+        handle = lookup.jobs.find(job_id)
+        ended = handle.done
+        state = handle.cancel(reason)
+        if as_json:
+            show_json(job_summary(handle.refresh()))
+    if state == JobState.RUNNING:
+        say(f"job {handle.id} is running; its worker was asked to stop")
+    elif ended and state == JobState.CANCELLED:
+        say(f"job {handle.id} was cancelled before; nothing to do")
+    elif state != JobState.CANCELLED:
+        raise IllegalMove(f"job {handle.id} is {state} already; only an open job is cancelled")
+    else:
+        say(f"job {handle.id} is cancelled")
+
+
+@jobs.command()
+@store_option
+@job_argument
+@json_option
+def rerun(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
+    """Run a finished job again, as a new job that points at the old one; print the new id."""
+    with looking(store) as lookup:
+        handle = lookup.jobs.find(job_id)
+        try:
+            again = handle.rerun().refresh()
+        except Invalid as error:
+            raise IllegalMove(str(error)) from error
+        if as_json:
+            show_json(job_document(again))
+            return
+    click.echo(again.id)
+    say(f"job {handle.id} runs again as {again.id}")

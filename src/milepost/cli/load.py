@@ -1,0 +1,105 @@
+"""Finds the app that a command is about: MODULE:APP, or a file."""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from milepost.cli.groups import did_you_mean
+from milepost.errors import Invalid, MilepostError
+
+if TYPE_CHECKING:
+    from milepost.app import App
+
+__all__ = ["load_app", "module_path"]
+
+
+def load_app(path: str) -> "App":
+    """Import MODULE:APP, FILE.py or FILE.py:APP, or say what is wrong with it."""
+    place, _, name = path.partition(":")
+    is_file = place.endswith(".py")
+    if not place or not (name or is_file):
+        raise Invalid(f"{path!r}: expected MODULE:APP, as in app:app, or a file, as in app.py")
+    module = _from_file(Path(place)) if is_file else _from_name(place)
+    return _chosen(module, name or None)
+
+
+def module_path(app: "App") -> str:
+    """Say how MODULE:APP names an app that was loaded from a file."""
+    return next(
+        f"{module.__name__}:{name}"
+        for module in list(sys.modules.values())
+        for name, value in list(vars(module).items())
+        if value is app
+    )
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise Invalid(f"there is no file {path}.{_like(path.stem, path.absolute().parent)}")
+    if not path.stem.isidentifier():
+        raise Invalid(f"{path} cannot be imported: rename it to letters, digits and underscores")
+    sys.path.insert(0, str(path.absolute().parent))
+    module = _imported(path.stem)
+    if module.__file__ is None or not path.samefile(module.__file__):
+        raise Invalid(f"{path} has the name of another module, {module.__file__}; rename it")
+    return module
+
+
+def _from_name(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return _imported(name)
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"there is no module {name!r} in {Path.cwd()} or among the installed ones."
+            f"{_like(name, Path.cwd())}"
+        ) from error
+
+
+def _like(name: str, folder: Path) -> str:
+    found = {path.stem: path.name for path in sorted(folder.glob("*.py"))}
+    return did_you_mean(name, found) or f" Here are: {', '.join(found.values()) or 'no .py files'}."
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module; what its own lines raise is told with the line."""
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except MilepostError:
+        raise
+    except Exception as error:
+        line = _line(error)
+        if line is None and isinstance(error, ModuleNotFoundError):
+            raise  # it is this module that is not there
+        told = f"{type(error).__name__}: {error}{line or ''}"
+        raise Invalid(f"{name} cannot be imported: {told}") from error
+
+
+def _line(error: BaseException) -> str | None:
+    """Name the last line outside the import machinery, if the import got that far."""
+    ours = (__file__, importlib.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    told = [f for f in frames if f.filename not in ours and not f.filename.startswith("<frozen")]
+    return f" ({told[-1].filename}, line {told[-1].lineno})" if told else None
+
+
+def _chosen(module: ModuleType, name: str | None) -> "App":
+    from milepost.app import App
+
+    found = {key: value for key, value in vars(module).items() if isinstance(value, App)}
+    if name in found:
+        return found[name]
+    if name is not None:
+        hint = f"; it has {', '.join(sorted(found))}" if found else ""
+        raise Invalid(f"{module.__name__} has no App called {name!r}{hint}")
+    if not found:
+        raise Invalid(
+            f"{module.__file__} holds no App; it needs a line like `app = milepost.App()`"
+        )
+    if len(set(map(id, found.values()))) > 1 and "app" not in found:
+        raise Invalid(f"{module.__file__} holds several: add one of :{', :'.join(sorted(found))}")
+    return found.get("app") or next(iter(found.values()))

@@ -1,0 +1,263 @@
+"""`milepost jobs`, `queues`, `workers`: looked at without an app, on every store."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def kinds(app):
+    from milepost.app import Job
+
+    return {definition.name: Job(app, definition) for definition in app.registry}
+
+
+def test_jobs_are_listed_newest_first_as_lines_and_as_json(prompt, app, kinds):
+    first, second = kinds["convert"].submit_many([("a",), ("b",)])
+    shown = prompt("jobs", "ls")
+    assert shown.code == 0
+    head, *lines = shown.out.splitlines()
+    assert head.split("\t") == [
+        *("id", "kind", "state", "attempt", "queue", "created_at", "finished_at")
+    ]
+    assert [line.split("\t")[0] for line in lines] == [second.id, first.id]
+    listed = json.loads(prompt("jobs", "ls", "--json").out)
+    assert [job["id"] for job in listed] == [second.id, first.id]
+    assert listed[0]["state"] == "QUEUED"
+    assert "arguments" not in listed[0]
+
+
+def test_a_list_is_filtered_and_turned_page_by_page(prompt, app, kinds):
+    first, second = kinds["convert"].submit_many([("a",), ("b",)])
+    kinds["refuse"].submit(3)
+    app.drain()
+    failed = json.loads(prompt("jobs", "ls", "--state", "failed", "--json").out)
+    assert [job["kind"] for job in failed] == ["refuse"]
+    assert failed[0]["error"]["type"] == "Fail"
+    assert failed[0]["error"]["message"] == "3 is too large"
+    page = prompt("jobs", "ls", "--kind", "convert", "--limit", "1")
+    assert f"--before {second.id}" in page.err
+    older = json.loads(
+        prompt("jobs", "ls", "--kind", "convert", "--before", second.id, "--json").out
+    )
+    assert [job["id"] for job in older] == [first.id]
+    none = prompt("jobs", "ls", "--queue", "elsewhere")
+    assert (none.code, none.out, none.err) == (0, "", "no job fits; nothing to show\n")
+    assert prompt("jobs", "ls", "--queue", "elsewhere", "--json").out == "[]\n"
+
+
+def test_one_job_is_shown_with_what_it_was_given_and_what_came_out(prompt, app, kinds):
+    job = kinds["convert"].options(tags={"user": "42"}).submit("a", format="html")
+    app.drain()
+    shown = json.loads(prompt("jobs", "show", job.id[:-1], "--json").out)
+    assert (shown["id"], shown["state"], shown["done"]) == (job.id, "SUCCEEDED", True)
+    assert (shown["arguments"], shown["result"]) == ({"document": "a", "format": "html"}, "a.html")
+    assert (shown["tags"], shown["attempt"], shown["error"]) == ({"user": "42"}, 1, None)
+    lines = dict(line.split("\t") for line in prompt("jobs", "show", job.id).out.splitlines())
+    assert (lines["id"], lines["result"], lines["state"]) == (job.id, "a.html", "SUCCEEDED")
+    assert "error" not in lines
+
+
+def test_a_history_is_every_move_in_order(prompt, app, kinds):
+    job = kinds["convert"].submit("a")
+    app.drain()
+    moves = json.loads(prompt("jobs", "history", job.id, "--json").out)
+    assert [entry["move"] for entry in moves] == ["create", "claim", "succeed"]
+    assert [entry["to_state"] for entry in moves] == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    assert [entry["attempt"] for entry in moves] == [0, 1, 1]
+    lines = prompt("jobs", "history", job.id).out.splitlines()
+    assert [line.split("\t")[1] for line in lines] == ["move", "create", "claim", "succeed"]
+
+
+def test_waiting_prints_the_result_and_exits_by_how_it_ended(prompt, app, kinds):
+    good, bad = kinds["convert"].submit("a"), kinds["refuse"].submit(3)
+    gone = kinds["convert"].options(start_in=60).submit("b")
+    gone.cancel("no need")
+    app.drain()
+    done = prompt("jobs", "wait", good.id)
+    assert (done.code, done.out, done.err) == (0, '"a.pdf"\n', "")
+    failed = prompt("jobs", "wait", bad.id)
+    assert (failed.code, failed.out) == (3, "")
+    assert "FAILED: Fail: 3 is too large" in failed.err
+    told = prompt("jobs", "wait", bad.id, "--json")
+    assert (told.code, json.loads(told.out)["state"]) == (3, "FAILED")
+    cancelled = prompt("jobs", "wait", gone.id)
+    assert (cancelled.code, cancelled.out) == (3, "")
+    assert "CANCELLED: no need" in cancelled.err
+
+
+def test_waiting_in_vain_is_exit_code_124(prompt, kinds):
+    job = kinds["convert"].submit("a")
+    late = prompt("jobs", "wait", job.id, "--timeout", "0")
+    assert (late.code, late.out) == (124, "")
+    assert f"job {job.id} is QUEUED after 0 s" in late.err
+
+
+def test_a_wait_for_which_no_worker_is_there_says_so(prompt, kinds, monkeypatch):
+    monkeypatch.setattr("milepost.handles.WARN_AFTER", -1.0)
+    job = kinds["convert"].submit("a")
+    late = prompt("jobs", "wait", job.id, "--timeout", "0")
+    assert "no live worker could take it; start one with `milepost worker app:app`" in late.err
+    assert ".py:" not in late.err
+
+
+def test_cancelling_says_what_really_happened(prompt, app, kinds):
+    """H-106: an open job is cancelled, a cancelled one stays so, a finished one is refused."""
+    job, done = kinds["convert"].options(start_in=60).submit("a"), kinds["convert"].submit("b")
+    app.drain()
+    first = prompt("jobs", "cancel", job.id, "--reason", "wrong folder", "--json")
+    assert first.code == 0
+    assert json.loads(first.out)["cancel_reason"] == "wrong folder"
+    again = prompt("jobs", "cancel", job.id)
+    assert (again.code, again.out) == (0, "")
+    assert "was cancelled before; nothing to do" in again.err
+    refused = prompt("jobs", "cancel", done.id)
+    assert (refused.code, refused.out) == (5, "")
+    assert f"job {done.id} is SUCCEEDED already" in refused.err
+
+
+def test_running_again_makes_a_new_job_that_points_at_the_old_one(prompt, app, kinds):
+    """H-9: final is final."""
+    job = kinds["convert"].submit("a")
+    early = prompt("jobs", "rerun", job.id)
+    assert (early.code, early.out) == (5, "")
+    assert "only a finished one is run again" in early.err
+    app.drain()
+    again = prompt("jobs", "rerun", job.id)
+    assert again.code == 0
+    assert app.jobs.get(again.out.strip()).record.rerun_of == job.id
+    app.drain()
+    assert prompt("jobs", "wait", again.out.strip()).out == '"a.pdf"\n'
+    more = json.loads(prompt("jobs", "rerun", job.id, "--json").out)
+    assert (more["rerun_of"], more["state"]) == (job.id, "QUEUED")
+
+
+@pytest.mark.parametrize("command", ["show", "history", "wait", "cancel", "rerun"])
+def test_an_id_that_is_not_there_is_exit_code_4(prompt, here, command):
+    missing = prompt("jobs", command, "0194")
+    assert (missing.code, missing.out) == (4, "")
+    assert missing.err == "milepost: there is no job '0194'\n"
+
+
+def test_a_beginning_that_fits_several_is_a_usage_error(prompt, app, kinds):
+    first, second = kinds["convert"].submit_many([("a",), ("b",)])
+    unclear = prompt("jobs", "show", first.id[:4])
+    assert unclear.code == 2
+    assert first.id in unclear.err
+    assert second.id in unclear.err
+
+
+def test_what_a_terminal_would_obey_is_shown_not_sent(prompt, app, kinds):
+    kinds["convert"].options(queue="\x1b[31mred\tline\n").submit("a")
+    for command in (("jobs", "ls"), ("queues", "ls")):
+        shown = prompt(*command).out
+        assert "\x1b" not in shown
+        assert "\\x1b[31mred\\tline\\n" in shown
+
+
+def test_queues_are_listed_paused_and_resumed(prompt, app, kinds):
+    empty = prompt("queues", "ls")
+    assert (empty.code, empty.out) == (0, "")
+    assert "nothing to show" in empty.err
+    kinds["convert"].submit("a")
+    assert prompt("queues", "pause", "default").err == "queue default is paused\n"
+    assert "nothing to do" in prompt("queues", "pause", "default").err
+    assert app.drain() == 0
+    [row] = json.loads(prompt("queues", "ls", "--json").out)
+    assert (row["name"], row["paused"], row["paused_by"]) == ("default", True, "client")
+    assert row["counts"] == {"QUEUED": 1}
+    lines = prompt("queues", "ls").out.splitlines()
+    assert lines == ["queue\tpaused\tQUEUED", "default\tby client\t1"]
+    resumed = prompt("queues", "resume", "default", "--json")
+    assert json.loads(resumed.out)["paused"] is False
+    assert "nothing to do" in prompt("queues", "resume", "default").err
+    assert app.drain() == 1
+
+
+def test_pausing_a_queue_that_holds_nothing_names_those_that_do(prompt, app, kinds):
+    kinds["convert"].submit("a")
+    odd = prompt("queues", "pause", "defualt")
+    assert odd.code == 0
+    assert "there are: default" in odd.err
+
+
+def test_workers_are_listed_while_they_live(prompt, app, kinds):
+    none = prompt("workers")
+    assert (none.code, none.out) == (0, "")
+    assert "start one with `milepost worker app:app`" in none.err
+    app.drain()  # a worker that comes and goes
+    assert prompt("workers", "--json").out == "[]\n"
+    [gone] = json.loads(prompt("workers", "--all", "--json").out)
+    assert (gone["state"], gone["live"], gone["queues"]) == ("STOPPED", False, None)
+    assert gone["kinds"] == ["convert 1", "refuse 1"]
+    head, line = prompt("workers", "--all").out.splitlines()
+    assert dict(zip(head.split("\t"), line.split("\t"), strict=True))["queues"] == "all"
+
+
+def test_the_store_may_be_named_instead_of_found(prompt, here, database, monkeypatch, tmp_path):
+    monkeypatch.delenv("MILEPOST_DATABASE_URL")
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    assert prompt("jobs", "ls", "--store", database.url, "--json").out == "[]\n"
+    unset = prompt("jobs", "ls")
+    assert unset.code == 75
+    assert "no such file; is this the store you mean?" in unset.err
+    assert not (tmp_path / "milepost.db").exists()
+
+
+def test_looking_never_sets_a_store_up(prompt, backends, database):
+    empty = backends.fresh(database.backend, empty=True)
+    looked = prompt("jobs", "ls", "--store", empty.url)
+    assert (looked.code, looked.out) == (75, "")
+    assert "run `milepost migrate`" in looked.err or "no such file" in looked.err
+    again = prompt("queues", "pause", "default", "--store", empty.url)
+    assert (again.code, again.err) == (75, looked.err)
+
+
+def test_an_older_schema_says_milepost_migrate_and_stays_as_it_is(prompt, backends, database):
+    from milepost.store.migrate import migrate, pending
+
+    old = backends.fresh(database.backend, empty=True)
+    with old.driver() as driver:
+        migrate(driver, upto=4)
+    looked = prompt("queues", "ls", "--store", old.url)
+    assert looked.code == 75
+    assert "schema is older" in looked.err
+    assert "run `milepost migrate`" in looked.err
+    with old.driver() as driver:
+        assert pending(driver)
+    assert prompt("migrate", "--store", old.url).code == 0
+    assert prompt("queues", "ls", "--store", old.url, "--json").out == "[]\n"
+
+
+def test_an_unreachable_store_is_exit_code_75_and_no_password_is_told(prompt):
+    away = prompt("jobs", "ls", "--store", "postgresql://user:hunter2@127.0.0.1:9/none")
+    assert (away.code, away.out) == (75, "")
+    assert "cannot be reached" in away.err
+    assert "hunter2" not in away.err
+
+
+def test_a_job_of_another_codec_is_shown_without_being_read(prompt, here, database):
+    from milepost.app import App
+    from milepost.codec import JsonCodec
+
+    class Sealed(JsonCodec):
+        name = "sealed"
+
+        def encode(self, value):
+            return bytes(byte ^ 0xFF for byte in super().encode(value))
+
+        def decode(self, data, type_=object):
+            return super().decode(bytes(byte ^ 0xFF for byte in data), type_)
+
+    app = App(database.url, codec=Sealed())
+
+    @app.job
+    def hide(text: str) -> str:
+        return text
+
+    job = hide.submit("secret")
+    app.drain()
+    app.close()
+    shown = json.loads(prompt("jobs", "wait", job.id, "--json").out)
+    assert shown["arguments"] == "17 bytes of sealed"
+    assert shown["result"] == "8 bytes of sealed"

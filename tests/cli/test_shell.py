@@ -1,0 +1,164 @@
+"""The command line as a shell meets it: quick to load, completed, guessed at, configured."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from milepost.cli import COMMANDS
+
+LOADED = """
+import sys
+import click
+before = set(sys.modules)
+from milepost.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print()
+print(*sorted(set(sys.modules) - before))
+"""
+HEAVY = {"rich", "msgspec", "sqlite3", "psycopg", "asyncpg", "asyncio", "structlog", "logging"}
+
+
+def loaded_by(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_click_and_next_to_nothing_else():
+    """`milepost --help` stays under 200 ms because of what it does not import."""
+    loaded = loaded_by("--help")
+    assert not loaded & HEAVY
+    assert {name for name in loaded if name.startswith("milepost.")} == {
+        *("milepost.cli", "milepost.cli.groups", "milepost.errors"),
+    }
+    assert len(loaded) < 25, sorted(loaded)
+
+
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"demo"}))
+def test_the_help_of_a_command_loads_no_driver_and_no_terminal_library(name):
+    assert not loaded_by(name, "--help") & {"rich", "sqlite3", "psycopg", "asyncpg", "asyncio"}
+
+
+def test_importing_milepost_loads_next_to_nothing():
+    """`import milepost` stays under 150 ms: names are loaded when they are first used."""
+    code = "import sys; a = set(sys.modules); import milepost; print(len(set(sys.modules) - a))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["queus"], "No such command 'queus'. Did you mean queues?"),
+        (["jobs", "shwo"], "No such command 'shwo'. Did you mean show?"),
+        (["config", "shw"], "Did you mean show?"),
+        (["xyzzy"], "No such command 'xyzzy'. Try 'milepost --help'."),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_a_mistyped_command_is_guessed(prompt, arguments, told):
+    wrong = prompt(*arguments)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert told in wrong.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(prompt, shell):
+    done = prompt("completion", shell)
+    assert done.code == 0
+    assert f"_MILEPOST_COMPLETE={shell}_complete" in done.out
+
+
+def completed(monkeypatch, prompt, words):
+    monkeypatch.setenv("_MILEPOST_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    return {line.partition(",")[2] for line in prompt().out.split()}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["milepost", "jo"], {"jobs"}),
+        (["milepost", "wo"], {"worker", "workers"}),
+        (["milepost", "jobs", "h"], {"history"}),
+        (["milepost", "jobs", "ls", "--state", "RE"], {"ready", "retrying"}),
+        (["milepost", "completion", ""], {"bash", "fish", "zsh"}),
+    ],
+)
+def test_words_are_completed(monkeypatch, prompt, words, offered):
+    assert completed(monkeypatch, prompt, words) == offered
+
+
+def test_completing_a_command_loads_none(monkeypatch):
+    monkeypatch.setenv("_MILEPOST_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "milepost ")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    ours = {name for name in loaded_by() if name.startswith("milepost.cli.")}
+    assert ours == {"milepost.cli.groups"}
+
+
+def test_settings_are_shown_with_where_they_come_from(prompt, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("MILEPOST_DATABASE_URL", "DATABASE_URL", "MILEPOST_SWEEP"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "milepost.toml").write_text('grace = "1m"\nlease = 60\n')
+    monkeypatch.setenv("MILEPOST_LEASE", "45s")
+    shown = json.loads(prompt("config", "show", "--json").out)
+    assert shown["lease"] == {"value": 45.0, "from": "MILEPOST_LEASE"}
+    assert shown["grace"] == {"value": 60.0, "from": "milepost.toml"}
+    assert shown["sweep"] == {"value": 1.0, "from": "default"}
+    assert shown["database_url"] == {"value": "sqlite:///milepost.db", "from": "default"}
+    lines = [line.split("\t") for line in prompt("config", "show").out.splitlines()]
+    assert lines[0] == ["setting", "value", "from"]
+    assert ["lease", "45.0", "MILEPOST_LEASE"] in lines
+    assert not (tmp_path / "milepost.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "option"),
+    [("MILEPOST_DATABASE_URL", False), ("DATABASE_URL", False), ("--store", True)],
+)
+def test_the_stores_address_is_shown_without_its_secret(
+    prompt, tmp_path, monkeypatch, variable, option
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("MILEPOST_DATABASE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    url = "postgresql://me:hunter2@db.example:5433/jobs?sslpassword=hunter3"
+    if not option:
+        monkeypatch.setenv(variable, url)
+    done = prompt("config", "show", "--json", *(["--store", url] if option else []))
+    assert json.loads(done.out)["database_url"] == {
+        "value": "postgresql://me@db.example:5433/jobs",
+        "from": variable,
+    }
+    assert "hunter" not in done.out + done.err
+
+
+def test_a_wrong_setting_is_a_usage_error(prompt, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILEPOST_LEASE", "soon")
+    wrong = prompt("config", "show")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "lease: 'soon' is not a number" in wrong.err
+
+
+def test_tables_are_drawn_on_a_terminal(monkeypatch, capsys):
+    from milepost.cli.output import show_pairs, show_table
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    show_table(("id", "kind"), [("1", "[bold]convert[/]")])
+    show_pairs({"id": 1, "kind": "x"})
+    out = capsys.readouterr().out
+    assert "┃ id ┃ kind" in out
+    assert "[bold]convert[/]" in out  # no markup is obeyed
+    assert "id    1\nkind  x\n" in out
