@@ -3,8 +3,9 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, asynccontextmanager
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -19,6 +20,7 @@ from milepost.store import births
 from milepost.store.borrow import identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
+from milepost.store.lend import AsyncLender, Lender, Lent
 from milepost.store.migrate import check, migrate, migrations, pending
 
 __all__ = ["ACTOR", "Client", "new_id", "refuse_in_loop"]
@@ -57,6 +59,10 @@ class Client:
         self._driver: Driver | None = None
         self._identity: str | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = WeakKeyDictionary()
+        self._lender = Lender(url)
+        self._lenders: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLender] = (
+            WeakKeyDictionary()
+        )
         self._births = _Births(self)
         self._async_births: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncBirths] = (
             WeakKeyDictionary()
@@ -124,6 +130,18 @@ class Client:
                 self._async[loop] = open_async_driver(self.url)
         return self._async[loop]
 
+    def lend(self) -> AbstractContextManager[Lent]:
+        """Lend a connection in a transaction: committed at the end of the block, or undone."""
+        return self._lender.lend()
+
+    @asynccontextmanager
+    async def lend_async(self) -> AsyncIterator[Lent]:
+        """Lend a connection in a transaction: committed at the end of the block, or undone."""
+        loop = asyncio.get_running_loop()
+        lender = self._lenders.get(loop) or self._lenders.setdefault(loop, AsyncLender(self.url))
+        async with lender.lend() as lent:
+            yield lent
+
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs; callers at the same time share a statement."""
         return self._births.create(new)
@@ -138,13 +156,18 @@ class Client:
 
     def close(self) -> None:
         """Close the synchronous way; what an event loop opened is closed by `close_async`."""
+        self._lender.close()
         if self._driver is not None:
             self._driver.close()
             self._driver = None
 
     async def close_async(self) -> None:
         """Close everything that the running loop opened."""
-        driver = self._async.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        lender = self._lenders.pop(loop, None)
+        if lender is not None:
+            await lender.close()
+        driver = self._async.pop(loop, None)
         if driver is not None:
             await driver.close()
 

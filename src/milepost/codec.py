@@ -2,6 +2,7 @@
 
 import math
 import re
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["Codec", "JsonCodec", "check_text", "limited"]
+__all__ = ["Codec", "JsonCodec", "check_text", "hints", "limited"]
 
 DEEPEST = 200
 """How deep a value may be nested: whoever reads it back may stand on a deeper stack."""
@@ -77,6 +78,14 @@ class JsonCodec:
             return decoder
         except TypeError:  # an annotation that cannot be hashed
             return msgspec.json.Decoder(type_, dec_hook=from_builtin)
+
+
+def hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Read a function's annotations: the types that its arguments and its result are decoded as."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError):
+        return {}  # a name that exists for type checkers only: nothing can be checked then
 
 
 def limited(data: bytes, *, most: int, what: str) -> bytes:

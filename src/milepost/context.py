@@ -1,25 +1,59 @@
 """What a running handler holds."""
 
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from milepost.client import Client
+from milepost.codec import check_text
+from milepost.durable import Durable, is_open
 from milepost.errors import Invalid
-from milepost.policy import Cancelled
+from milepost.policy import Cancelled, storable
 from milepost.records import Claim
+from milepost.store import durable
+from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
+from milepost.store.durable import Told
+from milepost.telemetry import job_log
 
 __all__ = ["Context", "current", "running"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PROGRESS_SECONDS = 1.0
+"""How often an attempt's progress is written at most; the worker writes what came in between."""
+TEXT_LIMIT = 1_000
 
 running: ContextVar["Context | None"] = ContextVar("milepost_context", default=None)
 
 
-class Context:
-    """The attempt that is running: who it is, and whether it should stop."""
+class _Parts:
+    """What most handlers never touch, made when it is first used."""
 
-    __slots__ = ("claim", "reason", "usage")
+    __slots__ = ("durable", "log", "news", "told_at", "usage")
 
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
+    def __init__(self) -> None:
         self.usage: dict[str, float] = {}
+        self.news: Told | None = None
+        self.told_at = -math.inf
+        self.durable: Durable | None = None
+        self.log: Any = None
+
+
+class Context:
+    """The attempt that is running: who it is, what it keeps, and whether it should stop."""
+
+    __slots__ = ("_client", "_made", "claim", "reason")
+
+    def __init__(self, claim: Claim, client: Client | None = None) -> None:
+        self.claim = claim
         self.reason: str | None = None
+        self._client = client
+        self._made: _Parts | None = None
 
     @property
     def id(self) -> str:
@@ -42,6 +76,18 @@ class Context:
         return self.claim.id
 
     @property
+    def log(self) -> Any:
+        """A logger of structlog that names the job and the attempt in every line."""
+        if self._parts.log is None:
+            claim = self.claim
+            self._parts.log = job_log(
+                job_id=claim.id, kind=claim.kind, attempt=claim.attempt, fence=claim.fence
+            )
+        return self._parts.log
+
+    # Stopping
+
+    @property
     def cancelled(self) -> bool:
         """Whether the job was asked to stop."""
         return self.reason is not None
@@ -51,13 +97,232 @@ class Context:
         if self.cancelled:
             raise Cancelled(self.reason)
 
-    def count(self, name: str, amount: float = 1) -> None:
-        """Add to what this attempt used; recorded when it succeeds."""
-        self.usage[name] = self.usage.get(name, 0) + amount
-
     def ask_to_stop(self, reason: str) -> None:
         """Tell the handler to stop; what the worker calls."""
         self.reason = reason
+
+    # What it used, and how far it is
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Add to what this attempt used; recorded with its outcome, whatever that is."""
+        check_text(name, what="the name of what is counted")
+        if isinstance(amount, bool) or not isinstance(amount, int | float):
+            raise Invalid(f"count({name!r}, {amount!r}): an amount is a number")
+        if not math.isfinite(amount):
+            raise Invalid(f"count({name!r}, {amount}): an amount is finite")
+        usage = self._parts.usage
+        usage[name] = usage.get(name, 0) + amount
+
+    @property
+    def usage(self) -> dict[str, float] | None:
+        """What was counted; None when nothing was."""
+        return None if self._made is None else self._made.usage or None
+
+    def progress(self, share: float, text: str | None = None) -> None:
+        """Say how far it is, from 0 to 1, and what it is at; shown as `job.progress`.
+
+        Call it as often as you like: it is written at most once a second, and never makes a
+        handler wait that runs in an event loop.
+        """
+        self._note(share, text)
+        if not _in_loop() and self._may_tell():
+            self.tell()
+
+    async def progress_async(self, share: float, text: str | None = None) -> None:
+        """Say how far it is, from 0 to 1, and what it is at; shown as `job.progress`."""
+        self._note(share, text)
+        if self._may_tell():
+            await self.tell_async()
+
+    def _note(self, share: float, text: str | None) -> None:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise Invalid(f"progress({share!r}): a share from 0 to 1 is expected, such as 4 / 10")
+        told = None if text is None else storable(str(text))[:TEXT_LIMIT]
+        self._parts.news = Told(self.claim, float(share), told)
+
+    def _may_tell(self) -> bool:
+        # A SQLite store has one writer: inside a transaction the handler would wait for itself.
+        return time.monotonic() - self._parts.told_at >= PROGRESS_SECONDS and not is_open()
+
+    @property
+    def news(self) -> Told | None:
+        """What was said and is not written yet."""
+        return None if self._made is None else self._made.news
+
+    def take_news(self) -> Told | None:
+        """Give out what was said and is not written yet, once; what the worker calls."""
+        if self._made is None or self._made.news is None:
+            return None
+        news, self._made.news = self._made.news, None
+        self._made.told_at = time.monotonic()
+        return news
+
+    def tell(self) -> None:
+        """Write what was said, or keep it for the next time."""
+        news = self.take_news()
+        if news is not None:
+            try:
+                self._store.run(durable.tell, [news])
+            except Exception:  # noqa: BLE001 - what it says of itself must not end a handler
+                self._untold(news)
+
+    async def tell_async(self) -> None:
+        """Write what was said, or keep it for the next time."""
+        news = self.take_news()
+        if news is not None:
+            try:
+                await self._store.run_async(durable.tell, [news])
+            except Exception:  # noqa: BLE001 - what it says of itself must not end a handler
+                self._untold(news)
+
+    def _untold(self, news: Told) -> None:
+        self._parts.news = self._parts.news or news
+
+    # What it does once and keeps
+
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., R],
+        /,
+        *args: Any,
+        transaction: Literal[True],
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    def step(  # type: ignore[misc]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        transaction: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function once: its result is recorded, and given back to later attempts.
+
+        With `transaction=True` it gets a connection to the store as its first argument; what it
+        writes there and the step's record commit together, if the lease is still held.
+        """
+        return self._durable.step(name, function, args, kwargs, transaction=transaction)
+
+    @overload
+    async def step_async(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        transaction: Literal[True],
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    async def step_async(
+        self,
+        name: str,
+        function: Callable[..., R],
+        /,
+        *args: Any,
+        transaction: Literal[True],
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    async def step_async(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step_async(
+        self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    async def step_async(  # type: ignore[misc]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        transaction: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Await a function once: its result is recorded, and given back to later attempts.
+
+        A plain function is called in a thread, and gets a connection for plain code.
+        """
+        return await self._durable.step_async(name, function, args, kwargs, transaction=transaction)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Lend a connection to the store; the block commits only if the lease is still held."""
+        return self._durable.transaction()
+
+    def transaction_async(self) -> AbstractAsyncContextManager[Any]:
+        """Lend a connection to the store; the block commits only if the lease is still held."""
+        return self._durable.transaction_async()
+
+    @property
+    def cursor(self) -> Any:
+        """What was saved last, by this attempt or one before it; None at first."""
+        return self._durable.cursor()
+
+    async def cursor_async(self) -> Any:
+        """Read what was saved last, by this attempt or one before it; None at first."""
+        return await self._durable.cursor_async()
+
+    def save(self, cursor: Any) -> None:
+        """Remember how far it came; inside `transaction()` together with what was written."""
+        self._durable.save(cursor)
+
+    async def save_async(self, cursor: Any) -> None:
+        """Remember how far it came; inside `transaction_async()` together with what was written."""
+        await self._durable.save_async(cursor)
+
+    def guard(self, connection: Any) -> None:
+        """Refuse, in another database, a transaction of an attempt that was overtaken.
+
+        Call it first in a transaction of your own: it raises `LeaseLost` if a newer attempt was
+        there, and from the commit on no older one gets through.
+        """
+        borrowed = borrow(connection)
+        if not isinstance(borrowed, BorrowedConnection):
+            raise Invalid("this connection is asynchronous: await ctx.guard_async() instead")
+        borrowed.run(None, durable.guard, self.claim)
+
+    async def guard_async(self, connection: Any) -> None:
+        """Refuse, in another database, a transaction of an attempt that was overtaken."""
+        borrowed = borrow(connection)
+        if not isinstance(borrowed, BorrowedAsyncConnection):
+            raise Invalid("this connection is synchronous: call ctx.guard() instead")
+        await borrowed.run(None, durable.guard, self.claim)
+
+    # Made when first used
+
+    @property
+    def _parts(self) -> _Parts:
+        if self._made is None:
+            self._made = _Parts()
+        return self._made
+
+    @property
+    def _store(self) -> Client:
+        if self._client is None:
+            raise Invalid("this context was made without a store: it keeps nothing")
+        return self._client
+
+    @property
+    def _durable(self) -> Durable:
+        if self._parts.durable is None:
+            self._parts.durable = Durable(self.claim, self._store)
+        return self._parts.durable
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def current() -> Context:

@@ -1,13 +1,12 @@
 """What a team declares: kinds of jobs, their arguments and their policies."""
 
 import inspect
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from milepost.codec import Codec, check_text, from_builtin
+from milepost.codec import Codec, check_text, from_builtin, hints
 from milepost.context import Context
 from milepost.errors import Invalid
 from milepost.policy import SECONDS_MOST, Policy
@@ -21,9 +20,9 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
         self._signature, self.wants_context = _own_parameters(function)
-        hints = _hints(function)
-        self.result_type = hints.get("return", Any)
-        self._struct = _struct_of(self._signature, hints, name)
+        told = hints(function)
+        self.result_type = told.get("return", Any)
+        self._struct = _struct_of(self._signature, told, name)
         self._kinds = [(name, p.kind) for name, p in self._signature.parameters.items()]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,27 +69,19 @@ class Arguments:
 def _own_parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
-    hints = _hints(function)
-    wants = bool(parameters) and _is_context(parameters[0], hints)
+    wants = bool(parameters) and _is_context(parameters[0], hints(function))
     return signature.replace(parameters=parameters[1:] if wants else parameters), wants
 
 
-def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
-    hint = hints.get(parameter.name)
+def _is_context(parameter: inspect.Parameter, told: Mapping[str, Any]) -> bool:
+    hint = told.get(parameter.name)
     return hint is Context or (hint is None and parameter.name == "ctx")
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):
-        return {}  # a name that exists for type checkers only: nothing can be checked then
-
-
 def _struct_of(
-    signature: inspect.Signature, hints: Mapping[str, Any], name: str
+    signature: inspect.Signature, told: Mapping[str, Any], name: str
 ) -> type[msgspec.Struct]:
-    fields = [_field(parameter, hints) for parameter in signature.parameters.values()]
+    fields = [_field(parameter, told) for parameter in signature.parameters.values()]
     try:
         struct = msgspec.defstruct(
             f"{name.replace('-', '_').replace('.', '_')}_arguments",
@@ -104,8 +95,8 @@ def _struct_of(
     return struct
 
 
-def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    hint = hints.get(parameter.name, Any)
+def _field(parameter: inspect.Parameter, told: Mapping[str, Any]) -> Any:
+    hint = told.get(parameter.name, Any)
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         return (parameter.name, tuple.__class_getitem__((hint, ...)), ())
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:

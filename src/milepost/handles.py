@@ -81,6 +81,18 @@ class JobHandle(Generic[R]):
         return self.record.attempt
 
     @property
+    def progress(self) -> float:
+        """How far its handler said it is, from 0 to 1; a job that succeeded is at 1."""
+        if self.record.state == JobState.SUCCEEDED:
+            return 1.0
+        return self.record.progress or 0.0
+
+    @property
+    def progress_text(self) -> str | None:
+        """What its handler last said it was at."""
+        return self.record.progress_text
+
+    @property
     def done(self) -> bool:
         """Whether it is final."""
         return self.record.state in JOB.terminal

@@ -230,6 +230,8 @@ class Job(msgspec.Struct, frozen=True):
     rerun_of: str | None
     cancel_reason: str | None
     move: str
+    progress: float | None
+    progress_text: str | None
     due_at: datetime | None
     created_at: datetime
     started_at: datetime | None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["Log"]
+__all__ = ["Log", "job_log"]
 
 
 class Log:
@@ -26,3 +26,10 @@ class Log:
 
             self._logger = structlog.get_logger(self._name)
         return self._logger
+
+
+def job_log(**fields: Any) -> Any:
+    """Return a logger whose every line names the job; fields are ids, never payloads."""
+    import structlog  # noqa: PLC0415 - see above
+
+    return structlog.get_logger("milepost.job").bind(**fields)

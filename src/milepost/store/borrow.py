@@ -16,14 +16,20 @@ from milepost.store import sqlite
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
 
-__all__ = ["BorrowedAsyncConnection", "BorrowedConnection", "borrow", "identity"]
+__all__ = [
+    "BorrowedAsyncConnection",
+    "BorrowedConnection",
+    "borrow",
+    "identity",
+    "require_transaction",
+]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 IDENTITY = "store_identity"
 DIALECTS = {"sqlite": "sqlite", "postgresql": "postgres"}
-TAKES = "it takes connections of sqlite3, psycopg, asyncpg, SQLAlchemy or Django"
+TAKES = "give a connection of sqlite3, psycopg, asyncpg, SQLAlchemy or Django"
 
 # What a connection is does not change; asking once saves a round trip on every later submit.
 _known: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -43,14 +49,25 @@ class BorrowedConnection:
         self._open = open_
 
     def run(
-        self, home: str, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+        self, home: str | None, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation inside the caller's transaction, if that is on the database `home`."""
+        """Run an operation inside the caller's transaction, if that is on the database `home`.
+
+        None takes any database; then there must be a transaction when the operation is done.
+        """
         connection = self._open()
         execute = _sqlite_rows if self.dialect == "sqlite" else _psycopg_rows
-        _check(home, _remembered(connection) or drive(identity(), lambda c: execute(connection, c)))
-        _remember(connection, home)
-        return drive(operation(*args, **kwargs), lambda call: execute(connection, call))
+
+        def answered(call: Call) -> Rows:
+            return execute(connection, call)
+
+        if home is not None:
+            _check(home, _remembered(connection) or drive(identity(), answered))
+            _remember(connection, home)
+        result = drive(operation(*args, **kwargs), answered)
+        if home is None:
+            require_transaction(connection)
+        return result
 
 
 class BorrowedAsyncConnection:
@@ -61,19 +78,41 @@ class BorrowedAsyncConnection:
         self._open = open_
 
     async def run(
-        self, home: str, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+        self, home: str | None, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation inside the caller's transaction, if that is on the database `home`."""
+        """Run an operation inside the caller's transaction, if that is on the database `home`.
+
+        None takes any database; then there must be a transaction when the operation is done.
+        """
         connection = await self._open()
         execute = _asyncpg_rows if _is_of(connection, "asyncpg") else _psycopg_async
 
         async def answered(call: Call) -> Rows:
             return await execute(connection, call)
 
-        here = _remembered(connection)
-        _check(home, here if here is not None else await drive_async(identity(), answered))
-        _remember(connection, home)
-        return await drive_async(operation(*args, **kwargs), answered)
+        if home is not None:
+            here = _remembered(connection)
+            _check(home, here if here is not None else await drive_async(identity(), answered))
+            _remember(connection, home)
+        result = await drive_async(operation(*args, **kwargs), answered)
+        if home is None:
+            require_transaction(connection)
+        return result
+
+
+def require_transaction(connection: Any) -> None:
+    """Raise `Invalid` unless a driver's connection is inside a transaction."""
+    if _is_of(connection, "sqlite3"):
+        inside = connection.in_transaction
+    elif _is_of(connection, "asyncpg"):
+        inside = connection.is_in_transaction()
+    else:
+        inside = bool(connection.info.transaction_status)
+    if not inside:
+        raise Invalid(
+            "this connection is in no transaction: begin one before, and leave its end to whoever "
+            "began it; to give up, raise"
+        )
 
 
 def _check(home: str, here: str) -> None:
@@ -122,7 +161,7 @@ def borrow(connection: Any) -> BorrowedConnection | BorrowedAsyncConnection:
 
 def _unfit(connection: Any) -> Invalid:
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    return Invalid(f"within() cannot use a {kind}; {TAKES}")
+    return Invalid(f"a {kind} cannot be used here; {TAKES}")
 
 
 def _ready(connection: Any) -> Callable[[], Awaitable[Any]]:
@@ -134,14 +173,14 @@ def _ready(connection: Any) -> Callable[[], Awaitable[Any]]:
 
 def _from_sqlalchemy(connection: Any) -> BorrowedConnection | BorrowedAsyncConnection:
     if hasattr(connection, "connect"):
-        raise Invalid("within() takes a SQLAlchemy connection or session, not an engine")
+        raise Invalid("give a SQLAlchemy connection or session, not an engine")
     is_async = hasattr(connection, "run_sync")
     if not is_async and not hasattr(connection, "connection"):
         raise _unfit(connection)
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     dialect = DIALECTS.get(bind.dialect.name)
     if dialect is None:
-        raise Invalid(f"within() cannot use a connection to {bind.dialect.name}; {TAKES}")
+        raise Invalid(f"a connection to {bind.dialect.name} cannot be used here; {TAKES}")
     if is_async:
         return BorrowedAsyncConnection(dialect, lambda: _begun_async(connection))
     return BorrowedConnection(dialect, lambda: _begun(connection, dialect))

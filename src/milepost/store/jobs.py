@@ -306,11 +306,11 @@ def cancel(job_id: str, *, reason: str, actor: str | None) -> Steps[tuple[JobSta
 
 
 def erase(job_id: str, *, actor: str | None) -> Steps[bool]:
-    """Empty a finished job's payload, result and error texts; False when it is not finished."""
+    """Empty a finished job of all that the user put into it; False when it is not finished."""
     rows = yield Call("job_erase", {"id": job_id, "actor": actor})
     if rows:
-        yield Call("failure_erase", {"id": job_id})
-        yield Call("signal_erase", {"id": job_id})
+        for kept in ("failure", "signal", "durable", "progress"):
+            yield Call(f"{kept}_erase", {"id": job_id})
     return bool(rows)
 
 

@@ -24,7 +24,7 @@ from milepost.store import failpoint
 from milepost.store.catalog import Query, query, with_same
 from milepost.store.driver import Call, Rows, Steps, drive
 
-__all__ = ["AsyncSqliteDriver", "SqliteDriver", "execute", "statements"]
+__all__ = ["AsyncSqliteDriver", "SqliteDriver", "connect", "execute", "statements"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -126,7 +126,7 @@ class SqliteDriver:
                 f"SQLite {sqlite3.sqlite_version} is too old: Milepost needs 3.37 or newer"
             )
         self._path = path
-        self._connection = _connect(path)
+        self._connection = connect(path)
         self._turns = _Turns()
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -198,7 +198,7 @@ class SqliteDriver:
     @contextmanager
     def snapshot(self) -> Iterator["SqliteReader"]:
         """Read several answers that belong together, beside the writer."""
-        reader = SqliteReader(_connect(self._path))
+        reader = SqliteReader(connect(self._path))
         # What is no UTF-8 was put there by hand; it is shown, not stumbled over.
         reader.connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
@@ -428,7 +428,8 @@ def _execute_each(connection: sqlite3.Connection, statement: Query, call: Call) 
     return found
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def connect(path: str) -> sqlite3.Connection:
+    """Open the file as every connection to a store does; it must be in a folder that is there."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise Unavailable(f"{path}: the folder {folder} does not exist; make it first")

@@ -39,23 +39,29 @@ class Executor:
         """Call a plain handler."""
         token = running.set(context)
         try:
-            return self._succeeded(context, self._called(definition, context))
+            result = self._succeeded(context, self._called(definition, context))
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
-            return self.judged(definition, context, error)
+            result = self.judged(definition, context, error)
         finally:
             running.reset(token)
+        if result.move != "succeed" and context.news is not None:
+            context.tell()
+        return result
 
     async def run_async(self, definition: Definition, context: Context) -> Outcome:
         """Await an asynchronous handler."""
         token = running.set(context)
         try:
-            return self._succeeded(context, await self._called(definition, context))
+            result = self._succeeded(context, await self._called(definition, context))
         except (asyncio.CancelledError, GeneratorExit):
             raise  # whoever runs the task knows who asked for it
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
-            return self.judged(definition, context, error)
+            result = self.judged(definition, context, error)
         finally:
             running.reset(token)
+        if result.move != "succeed" and context.news is not None:
+            await context.tell_async()
+        return result
 
     def _called(self, definition: Definition, context: Context) -> Any:
         positional, named = definition.arguments.stored(context.claim.payload, self._codec)
@@ -65,14 +71,17 @@ class Executor:
 
     def _succeeded(self, context: Context, value: Any) -> Outcome:
         if isinstance(value, Later):
-            return policy.after_later(context.claim, value)
+            return _used(context, policy.after_later(context.claim, value))
         data = None if value is None else self._codec.encode(value)
         if data is not None and len(data) > self._max_result:
             limited(data, most=self._max_result, what=f"the result of job {context.id}")
-        return outcome.succeeded(data, usage=context.usage or None)
+        return outcome.succeeded(data, usage=context.usage)
 
     def judged(self, definition: Definition, context: Context, error: BaseException) -> Outcome:
         """Decide what an error comes to."""
+        return _used(context, self._meaning(definition, context, error))
+
+    def _meaning(self, definition: Definition, context: Context, error: BaseException) -> Outcome:
         claim = context.claim
         if isinstance(error, Later):
             return policy.after_later(claim, error)
@@ -83,6 +92,12 @@ class Executor:
         if isinstance(error, Invalid):  # arguments or a result that no attempt will change
             return outcome.failed(_permanent(problem))
         return policy.after_error(claim, problem, definition.policy.retry)
+
+
+def _used(context: Context, result: Outcome) -> Outcome:
+    """Add what the attempt used: it is spent, whatever came of it."""
+    usage = context.usage
+    return msgspec.structs.replace(result, usage=usage) if usage else result
 
 
 def _with_traceback(problem: Problem, error: BaseException) -> Problem:

@@ -1,0 +1,276 @@
+"""What a handler does once and keeps: steps, transactions under its fence, a cursor.
+
+A step begins only while the lease is held and is recorded only while it is held. Between its effect
+and its record a crash can still fall: then it is done again, unless both are one transaction.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+from milepost.client import Client, refuse_in_loop
+from milepost.codec import check_text, hints, limited
+from milepost.errors import Invalid, Unavailable
+from milepost.records import Claim
+from milepost.store import durable
+from milepost.store.driver import Steps
+from milepost.store.durable import Saved
+from milepost.store.lend import Lent
+
+__all__ = ["Durable", "is_open"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Args = tuple[Any, ...]
+
+PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
+"""How long a store that is away is waited for when what is done already must be recorded."""
+
+_lent: ContextVar[Lent | None] = ContextVar("milepost_lent", default=None)
+
+
+def is_open() -> bool:
+    """Tell whether a transaction under a job's fence is open here."""
+    return _lent.get() is not None
+
+
+class Durable:
+    """The steps, the transactions and the cursor of one attempt."""
+
+    def __init__(self, claim: Claim, client: Client) -> None:
+        self._claim = claim
+        self._client = client
+        self._names: dict[str, object] = {}
+        self._saved: Saved | None = None
+
+    # Steps
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Args,
+        kwargs: Mapping[str, Any],
+        *,
+        transaction: bool,
+    ) -> Any:
+        """Do a step once, or give back what it came to before."""
+        refuse_in_loop("step")
+        if inspect.iscoroutinefunction(function):
+            raise Invalid(f"step {name!r} is an async function: await ctx.step_async() instead")
+        with self._named(name):
+            done, data = self._client.run(durable.look, self._claim, name)
+            if done:
+                return self._decoded(name, function, data)
+            if transaction:
+                with self._lend() as lent:
+                    result = function(lent.connection, *args, **kwargs)
+                    data, value = self._fitting(name, function, result)
+                    lent.run(durable.record, self._claim, name, data)
+                return value
+            data, value = self._fitting(name, function, function(*args, **kwargs))
+            self._insist(durable.record, self._claim, name, data)
+            return value
+
+    async def step_async(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Args,
+        kwargs: Mapping[str, Any],
+        *,
+        transaction: bool,
+    ) -> Any:
+        """Do a step once, or give back what it came to before; a plain function has a thread."""
+        if not inspect.iscoroutinefunction(function):
+            return await asyncio.to_thread(
+                self.step, name, function, args, kwargs, transaction=transaction
+            )
+        with self._named(name):
+            done, data = await self._client.run_async(durable.look, self._claim, name)
+            if done:
+                return self._decoded(name, function, data)
+            if transaction:
+                async with self._lend_async() as lent:
+                    result = await function(lent.connection, *args, **kwargs)
+                    data, value = self._fitting(name, function, result)
+                    await lent.run_async(durable.record, self._claim, name, data)
+                return value
+            data, value = self._fitting(name, function, await function(*args, **kwargs))
+            await self._insist_async(durable.record, self._claim, name, data)
+            return value
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Let a name be used once in an attempt; a step that failed may be tried again."""
+        check_text(name, what="the name of a step")
+        if is_open():
+            raise Invalid(
+                f"step {name!r} was begun inside a transaction, which may yet be undone: do it "
+                "before or after, or make one step with transaction=True of both"
+            )
+        mine = object()
+        if self._names.setdefault(name, mine) is not mine:
+            raise Invalid(
+                f"step {name!r} came twice in this attempt: each step needs a name of its own, "
+                "the same in every attempt (in a loop: f'page-{number}')"
+            )
+        try:
+            yield
+        except BaseException:
+            del self._names[name]
+            raise
+
+    def _fitting(
+        self, name: str, function: Callable[..., Any], value: Any
+    ) -> tuple[bytes | None, Any]:
+        """Encode a result, and read it back: the first attempt sees what a later one would."""
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise Invalid(f"step {name!r} returned an awaitable: give the async function itself")
+        data = self._encoded(value, what=f"the result of step {name!r}")
+        return data, self._decoded(name, function, data)
+
+    def _encoded(self, value: Any, *, what: str) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            data = self._client.codec.encode(value)
+        except Invalid as error:
+            raise Invalid(f"{what}: {error}") from error
+        return limited(data, most=self._client.settings.max_payload, what=what)
+
+    def _decoded(self, name: str, function: Callable[..., Any], data: bytes | None) -> Any:
+        if data is None:
+            return None
+        try:
+            return self._client.codec.decode(data, hints(function).get("return", Any))
+        except Invalid as error:
+            raise Invalid(
+                f"the result of step {name!r} does not fit what its function says it returns: "
+                f"{error}"
+            ) from error
+
+    # Transactions
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Lend a connection; what it wrote commits only if the lease is still held."""
+        refuse_in_loop("transaction")
+        with self._lend() as lent:
+            yield lent.connection
+            lent.run(durable.hold, self._claim)
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[Any]:
+        """Lend a connection; what it wrote commits only if the lease is still held."""
+        async with self._lend_async() as lent:
+            yield lent.connection
+            await lent.run_async(durable.hold, self._claim)
+
+    @contextmanager
+    def _lend(self) -> Iterator[Lent]:
+        with self._alone(), self._client.lend() as lent, _opened(lent):
+            yield lent
+
+    @asynccontextmanager
+    async def _lend_async(self) -> AsyncIterator[Lent]:
+        with self._alone():
+            async with self._client.lend_async() as lent:
+                with _opened(lent):
+                    yield lent
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if is_open():
+            raise Invalid("a transaction of this job is open here already: use its connection")
+        try:
+            yield
+        except BaseException:
+            self._saved = None  # what was saved inside may be undone: it is read again
+            raise
+
+    # The cursor
+
+    def cursor(self) -> Any:
+        """Read what was saved last, by this attempt or one before it."""
+        if self._saved is None:
+            refuse_in_loop("cursor")
+            self._saved = self._run(durable.cursor, self._claim)
+        return self._position(self._saved)
+
+    async def cursor_async(self) -> Any:
+        """Read what was saved last, by this attempt or one before it."""
+        if self._saved is None:
+            self._saved = await self._run_async(durable.cursor, self._claim)
+        return self._position(self._saved)
+
+    def save(self, cursor: Any) -> None:
+        """Move the cursor on; in an open transaction it moves with its commit."""
+        refuse_in_loop("save")
+        data = self._encoded(cursor, what=f"the cursor of job {self._claim.id}")
+        after = self._saved
+        if after is None:
+            after = self._run(durable.cursor, self._claim)
+        self._saved = self._run(durable.save, self._claim, data, after=after)
+
+    async def save_async(self, cursor: Any) -> None:
+        """Move the cursor on; in an open transaction it moves with its commit."""
+        data = self._encoded(cursor, what=f"the cursor of job {self._claim.id}")
+        after = self._saved
+        if after is None:
+            after = await self._run_async(durable.cursor, self._claim)
+        self._saved = await self._run_async(durable.save, self._claim, data, after=after)
+
+    def _position(self, saved: Saved) -> Any:
+        return None if saved.data is None else self._client.codec.decode(saved.data)
+
+    # The way to the store
+
+    def _run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in the open transaction, if there is one."""
+        lent = _lent.get()
+        if lent is not None:
+            return lent.run(operation, *args, **kwargs)
+        return self._insist(operation, *args, **kwargs)
+
+    async def _run_async(
+        self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        lent = _lent.get()
+        if lent is not None:
+            return await lent.run_async(operation, *args, **kwargs)
+        return await self._insist_async(operation, *args, **kwargs)
+
+    def _insist(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run what may be run twice; a store that is away for a moment is waited for (F3)."""
+        for pause in PAUSES:
+            try:
+                return self._client.run(operation, *args, **kwargs)
+            except Unavailable:
+                time.sleep(pause)
+        return self._client.run(operation, *args, **kwargs)
+
+    async def _insist_async(
+        self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        for pause in PAUSES:
+            try:
+                return await self._client.run_async(operation, *args, **kwargs)
+            except Unavailable:
+                await asyncio.sleep(pause)
+        return await self._client.run_async(operation, *args, **kwargs)
+
+
+@contextmanager
+def _opened(lent: Lent) -> Iterator[None]:
+    token = _lent.set(lent)
+    try:
+        yield
+    finally:
+        _lent.reset(token)

@@ -1,0 +1,34 @@
+-- What a running handler keeps for its next attempt: the steps it has done, and where it stands.
+
+-- `step` is a stage of a run; this is a piece of one job's handler that is done and stays done.
+CREATE TABLE durable_step (
+  job_id uuid NOT NULL,
+  fence bigint NOT NULL,                     -- the attempt that did it
+  at timestamptz NOT NULL,
+  name text NOT NULL,
+  result bytea,                              -- NULL: it returned None
+  PRIMARY KEY (job_id, name)
+);
+
+-- How often `position` was saved: whoever saves names the number it read, so that no save is lost.
+ALTER TABLE progress ADD COLUMN saves bigint NOT NULL DEFAULT 0;
+
+-- They go with their job, whoever deletes it.
+CREATE FUNCTION milepost_forget_context() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  DELETE FROM durable_step USING old_rows WHERE durable_step.job_id = old_rows.id;
+  DELETE FROM progress USING old_rows WHERE progress.job_id = old_rows.id;
+  RETURN NULL;
+END $$;
+
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION milepost_forget_context() SET search_path = %I, pg_temp',
+                 current_schema());
+END $do$;
+
+REVOKE EXECUTE ON FUNCTION milepost_forget_context() FROM PUBLIC;
+
+CREATE TRIGGER job_forget_context AFTER DELETE ON job
+  REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT
+  EXECUTE FUNCTION milepost_forget_context();

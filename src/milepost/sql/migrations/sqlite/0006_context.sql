@@ -1,0 +1,21 @@
+-- What a running handler keeps for its next attempt: the steps it has done, and where it stands.
+
+-- `step` is a stage of a run; this is a piece of one job's handler that is done and stays done.
+CREATE TABLE durable_step (
+  job_id TEXT NOT NULL,
+  name TEXT NOT NULL,
+  fence INTEGER NOT NULL,                    -- the attempt that did it
+  at INTEGER NOT NULL,
+  result BLOB,                               -- NULL: it returned None
+  PRIMARY KEY (job_id, name)
+) STRICT;
+
+-- How often `position` was saved: whoever saves names the number it read, so that no save is lost.
+ALTER TABLE progress ADD COLUMN saves INTEGER NOT NULL DEFAULT 0;
+
+-- They go with their job, whoever deletes it.
+CREATE TRIGGER job_forget_context AFTER DELETE ON job
+BEGIN
+  DELETE FROM durable_step WHERE job_id = OLD.id;
+  DELETE FROM progress WHERE job_id = OLD.id;
+END;

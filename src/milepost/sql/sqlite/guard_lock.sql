@@ -1,0 +1,2 @@
+-- Whoever writes has SQLite to itself: there is nothing to wait for.
+SELECT 1

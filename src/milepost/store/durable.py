@@ -1,0 +1,109 @@
+"""What a running handler keeps: steps that are done, a cursor, its progress, a fence elsewhere.
+
+Each is written under the attempt's own fence, or not at all: no row back is `LeaseLost`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from milepost.errors import IllegalMove, LeaseLost
+from milepost.records import Claim
+from milepost.store.driver import Call, Steps
+
+__all__ = ["Saved", "Told", "cursor", "guard", "hold", "look", "record", "save", "tell"]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What an attempt says of itself."""
+
+    claim: Claim
+    share: float
+    text: str | None
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A cursor as it was saved, and by which save."""
+
+    number: int
+    data: bytes | None
+
+
+def hold(claim: Claim) -> Steps[None]:
+    """Keep the job from being taken until the transaction ends, or raise `LeaseLost`."""
+    if not (yield Call("job_hold", _held(claim))):
+        raise _lost(claim)
+
+
+def look(claim: Claim, name: str) -> Steps[tuple[bool, bytes | None]]:
+    """Tell whether a step is done, and its result; raise `LeaseLost` if it must not be begun."""
+    rows = yield Call("durable_look", {**_held(claim), "name": name}, alone=True)
+    if not rows:
+        raise _lost(claim)
+    [(done, result)] = rows
+    return done is not None, result
+
+
+def record(claim: Claim, name: str, result: bytes | None) -> Steps[None]:
+    """Record that a step is done; doing so twice is as good as once."""
+    parameters = {**_held(claim), "name": name, "result": result}
+    if not (yield Call("durable_record", parameters, alone=True)):
+        raise _lost(claim)
+
+
+def tell(told: Sequence[Told]) -> Steps[None]:
+    """Show the progress of many attempts; what an attempt without a lease says is not heard."""
+    yield Call(
+        "progress_tell",
+        {
+            "id": [one.claim.id for one in told],
+            "fence": [one.claim.fence for one in told],
+            "fraction": [one.share for one in told],
+            "message": [one.text for one in told],
+        },
+        alone=True,
+    )
+
+
+def cursor(claim: Claim) -> Steps[Saved]:
+    """Read where the attempts before this one came to."""
+    rows = yield Call("cursor_get", _held(claim), alone=True)
+    if not rows:
+        raise _lost(claim)
+    return Saved(rows[0][0], rows[0][1])
+
+
+def save(claim: Claim, data: bytes | None, *, after: Saved) -> Steps[Saved]:
+    """Move the cursor on from what was read, or raise: a save is never overwritten unseen."""
+    parameters = {**_held(claim), "position": data, "saves": after.number}
+    if (yield Call("cursor_save", parameters)):
+        return Saved(after.number + 1, data)
+    now = yield from cursor(claim)
+    # Ours, if the answer to it was lost: nobody else can have saved just that in our name.
+    if now == Saved(after.number + 1, data):
+        return now
+    raise IllegalMove(
+        f"the cursor of job {claim.id} was saved {now.number - after.number} times since it was "
+        "read here: save from one place, and read ctx.cursor before"
+    )
+
+
+def guard(claim: Claim) -> Steps[None]:
+    """Refuse an older attempt on a database of the user's own, in the user's transaction."""
+    [(exists,)] = yield Call("guard_exists")
+    if not exists:
+        yield Call("guard_lock")
+        yield Call("guard_create")
+    if not (yield Call("guard_fence", _held(claim))):
+        raise _lost(claim)
+
+
+def _held(claim: Claim) -> dict[str, object]:
+    return {"id": claim.id, "fence": claim.fence}
+
+
+def _lost(claim: Claim) -> LeaseLost:
+    return LeaseLost(
+        f"job {claim.id} is no longer held with fence {claim.fence}: another attempt has it or "
+        "it has ended; nothing was written"
+    )

@@ -1,0 +1,197 @@
+"""Connections lent to handlers: what they write commits together with what the engine records.
+
+They are the user's while lent, so they are none of the engine's own: a setting, a codec or a row
+factory that somebody leaves behind must not reach the engine. The user's errors stay the user's.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from milepost.config import StoreUrl
+from milepost.errors import Unavailable
+from milepost.store import failpoint
+from milepost.store.borrow import BorrowedConnection, borrow, require_transaction
+from milepost.store.driver import Steps
+from milepost.store.sqlite import connect
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
+__all__ = ["AsyncLender", "Lender", "Lent"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+CONNECTIONS = 32
+WAIT_SECONDS = 30.0
+
+
+class Lent:
+    """A connection in a transaction; the engine's operations can take part in it."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._borrowed = borrow(connection)
+
+    def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation inside the transaction."""
+        if not isinstance(self._borrowed, BorrowedConnection):
+            raise TypeError("an asynchronous connection takes run_async")
+        return self._borrowed.run(None, operation, *args, **kwargs)
+
+    async def run_async(
+        self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation inside the transaction."""
+        if isinstance(self._borrowed, BorrowedConnection):
+            return self._borrowed.run(None, operation, *args, **kwargs)
+        return await self._borrowed.run(None, operation, *args, **kwargs)
+
+
+class Lender:
+    """Lends connections to plain code: of sqlite3, or of psycopg."""
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._url = url
+        self._lock = Lock()
+        self._pool: ConnectionPool[Any] | None = None
+
+    @contextmanager
+    def lend(self) -> Iterator[Lent]:
+        """Begin a transaction; commit it at the end of the block, or undo it."""
+        with self._begun() as connection:
+            yield Lent(connection)
+            require_transaction(connection)
+            failpoint.reach("before:commit")
+        failpoint.reach("after:commit")
+
+    def _begun(self) -> AbstractContextManager[Any]:
+        return _sqlite(self._url) if self._url.dialect == "sqlite" else self._psycopg()
+
+    @contextmanager
+    def _psycopg(self) -> Iterator[Any]:
+        from psycopg_pool import PoolTimeout  # noqa: PLC0415 - an extra
+
+        try:
+            taken = self._opened().getconn()
+        except PoolTimeout as error:
+            raise Unavailable(
+                f"no connection to {self._url} for a transaction within {WAIT_SECONDS:g} s: the "
+                f"server is away, or {CONNECTIONS} transactions are open in this process"
+            ) from error
+        try:
+            # Within this block psycopg itself refuses commit() and rollback().
+            with taken.transaction():
+                yield taken
+        finally:
+            self._opened().putconn(taken)
+
+    def _opened(self) -> "ConnectionPool[Any]":
+        from psycopg_pool import ConnectionPool  # noqa: PLC0415 - an extra
+
+        with self._lock:
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    self._url.target,
+                    min_size=0,
+                    max_size=CONNECTIONS,
+                    timeout=WAIT_SECONDS,
+                    check=ConnectionPool.check_connection,
+                    reset=_as_new,
+                    open=True,
+                )
+            return self._pool
+
+    def close(self) -> None:
+        """Close what is not lent."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def _as_new(connection: Any) -> None:
+    """Forget what the last user has set."""
+    from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
+
+    connection.row_factory = tuple_row
+    connection.execute("RESET ALL")
+    connection.commit()
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"the SQLite store cannot be written to now: {error}") from error
+
+
+@contextmanager
+def _sqlite(url: StoreUrl) -> Iterator[sqlite3.Connection]:
+    connection = connect(url.target)
+    try:
+        _begin(connection)
+        yield connection
+        connection.execute("COMMIT")
+    finally:
+        connection.close()  # which undoes what is not committed
+
+
+async def _whole(function: Callable[..., object], *args: object) -> None:
+    """Run what may wait in a thread, to its end, even if the task is cancelled meanwhile."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+class AsyncLender:
+    """Lends connections to asynchronous code of one event loop: of asyncpg, or of sqlite3."""
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._url = url
+        self._pool: Any = None
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Lent]:
+        """Begin a transaction; commit it at the end of the block, or undo it."""
+        begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg()
+        async with begun as connection:
+            yield Lent(connection)
+            require_transaction(connection)
+            failpoint.reach("before:commit")
+        failpoint.reach("after:commit")
+
+    @asynccontextmanager
+    async def _sqlite(self) -> AsyncIterator[Any]:
+        connection = connect(self._url.target)
+        try:
+            await _whole(_begin, connection)
+            yield connection
+            await _whole(connection.execute, "COMMIT")
+        finally:
+            connection.close()
+
+    @asynccontextmanager
+    async def _asyncpg(self) -> AsyncIterator[Any]:
+        import asyncpg  # noqa: PLC0415 - an extra
+
+        if self._pool is None:
+            # Nothing is opened before it is needed: there is nothing to wait for.
+            self._pool = asyncpg.create_pool(self._url.target, min_size=0, max_size=CONNECTIONS)
+        await self._pool
+        async with (
+            self._pool.acquire(timeout=WAIT_SECONDS) as connection,
+            connection.transaction(),
+        ):
+            yield connection
+
+    async def close(self) -> None:
+        """Close what is not lent."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
