@@ -14,6 +14,9 @@ from milepost.policy import SECONDS_MOST, Policy
 __all__ = ["Arguments", "Definition", "Registry", "check_limits"]
 
 
+_PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 class Arguments:
     """A handler's parameters as a type: checked when a job is submitted, decoded when it runs."""
 
@@ -24,9 +27,17 @@ class Arguments:
         self.result_type = told.get("return", Any)
         self._struct = _struct_of(self._signature, told, name)
         self._kinds = [(name, p.kind) for name, p in self._signature.parameters.items()]
+        needed = [p for p in self._signature.parameters.values() if _required(p)]
+        self._places = [name for name, kind in self._kinds if kind in _PLACED]
+        self._least = len(needed)
+        if any(parameter.kind not in _PLACED for parameter in needed):
+            self._least = len(self._places) + 1  # no call without names will do
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Name every argument, or raise `Invalid` as Python itself would complain."""
+        # The everyday call, without what inspect costs; anything else is for inspect to judge.
+        if not kwargs and self._least <= len(args) <= len(self._places):
+            return dict(zip(self._places, args, strict=False))
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -64,6 +75,11 @@ class Arguments:
             else:
                 positional.append(value)
         return positional, named
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in stars
 
 
 def _own_parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from milepost.codec import JsonCodec
 from milepost.declare import Arguments
+from milepost.errors import Invalid
 
 CODEC = JsonCodec()
 
@@ -32,7 +33,11 @@ def nullable(a: int | None = 1, b: int | None = 2) -> list:
     return [a, b]
 
 
-HANDLERS = (plain, required, positional_only, starred, nullable)
+def named_only(a: int = 1, *, b: int) -> list:
+    return [a, b]
+
+
+HANDLERS = (plain, required, positional_only, starred, nullable, named_only)
 
 
 def carried(function, args, kwargs):
@@ -53,6 +58,8 @@ def test_every_call_that_python_takes_arrives_as_it_was_meant(function, args, kw
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
+        with pytest.raises(Invalid):
+            carried(function, args, kwargs)
         return
     assert carried(function, args, kwargs) == function(*args, **kwargs)
 
