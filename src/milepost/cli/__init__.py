@@ -20,6 +20,7 @@ from milepost.errors import (
 __all__ = ["main"]
 
 COMMANDS = {
+    "bench": ("milepost.cli.bench", "Measure a store beside SQL written by hand."),
     "completion": ("milepost.cli.completion", "Print the completion script of a shell."),
     "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
     "demo": ("milepost.cli.demo", "Convert documents, kill a worker, show that nothing was lost."),
@@ -28,6 +29,7 @@ COMMANDS = {
     "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),
     "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
+    "schedules": ("milepost.cli.schedules", "List, pause and resume schedules; when they fire."),
     "submit": ("milepost.cli.submit", "Submit a job."),
     "verify": ("milepost.cli.verify", "Fold the journal and compare it with the live rows."),
     "worker": ("milepost.cli.worker", "Run a worker, or several under a supervisor."),

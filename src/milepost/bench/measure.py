@@ -1,0 +1,257 @@
+"""The rounds: the engine and the loop by hand in turn, each in a fresh store; medians count."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from milepost.bench import probe, raw
+from milepost.bench.program import STORE, Program, percentiles
+from milepost.bench.scratch import fresh
+from milepost.config import StoreUrl
+from milepost.errors import Unavailable
+from milepost.store.driver import Call, Steps
+
+__all__ = ["STAGES", "bench"]
+
+ROUNDS = 3
+IMPORTS = 5
+STAGES = ROUNDS * 7 + 2
+LOOK_SECONDS = 0.005
+IMPORTING = "import time; t = time.perf_counter(); import milepost; print(time.perf_counter() - t)"
+
+
+def bench(
+    store: StoreUrl, jobs: int, progress: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Measure everything; `progress` is told what comes next, STAGES times."""
+    with tempfile.TemporaryDirectory(prefix="milepost-bench-") as folder, _probing(folder):
+        rates, sizes = _rounds(store, jobs, progress)
+        progress("pickup")
+        pickup = _pickup(store, max(20, min(jobs // 20, 300)))
+        progress("import")
+        imported = statistics.median(_import_seconds() for _ in range(IMPORTS))
+    return {
+        "store": str(store),
+        "jobs": jobs,
+        **{name: _beside(*both) for name, both in rates.items()},
+        "pickup_ms": pickup,
+        "rss_mib": round(statistics.median(sizes), 1),
+        "import_ms": round(imported * 1000, 1),
+    }
+
+
+@contextmanager
+def _probing(folder: str) -> Iterator[None]:
+    before = os.environ.get(probe.VARIABLE)
+    os.environ[probe.VARIABLE] = f"{folder}/probe"
+    probe.reset()
+    try:
+        yield
+    finally:
+        del os.environ[probe.VARIABLE]
+        if before is not None:
+            os.environ[probe.VARIABLE] = before
+
+
+Rates = dict[str, tuple[list[float], list[float]]]
+
+
+def _rounds(
+    store: StoreUrl, jobs: int, progress: Callable[[str], None]
+) -> tuple[Rates, list[float]]:
+    names = ("submit", "bulk", "drain", "drain_2", "drain_sync")
+    rates: Rates = {name: ([], []) for name in names}
+    sizes: list[float] = []
+    few = max(20, min(jobs // 10, 2_000))
+    for number in range(ROUNDS):
+
+        def told(name: str, number: int = number) -> None:
+            progress(f"{name}, round {number + 1} of {ROUNDS}")
+
+        told("submit")
+        _add(rates["submit"], *_submits(store, few, Program.single, raw.submit))
+        told("bulk")
+        _add(rates["bulk"], *_submits(store, jobs, Program.batch, raw.bulk))
+        told("one loop by hand")
+        limit = _drain_by_hand(store, jobs, 1)
+        told("drain by one worker")
+        rate, size = _drain(store, jobs)
+        sizes.append(size)
+        _add(rates["drain"], rate, limit)
+        told("drain by one worker, plain functions")
+        _add(rates["drain_sync"], _drain(store, jobs, plain=True)[0], limit)
+        told("two loops by hand")
+        limit = _drain_by_hand(store, jobs, 2)
+        told("drain by two workers")
+        _add(rates["drain_2"], _drain(store, jobs, workers=2)[0], limit)
+    return rates, sizes
+
+
+def _add(both: tuple[list[float], list[float]], rate: float, limit: float) -> None:
+    both[0].append(rate)
+    both[1].append(limit)
+
+
+def _beside(rates: list[float], limits: list[float]) -> dict[str, float]:
+    rate, limit = statistics.median(rates), statistics.median(limits)
+    return {
+        "jobs_per_s": round(rate, 1),
+        "limit_jobs_per_s": round(limit, 1),
+        "ratio": round(rate / limit, 3),
+    }
+
+
+def _submits(
+    store: StoreUrl,
+    count: int,
+    work: Callable[[Program, int], None],
+    by_hand: Callable[[StoreUrl, int], float],
+) -> tuple[float, float]:
+    with fresh(store) as mine, fresh(store) as theirs:
+        limit = by_hand(theirs, count)
+        program = Program(_address(mine))
+        program.job.submit(0)  # the first one opens the store
+        began = time.perf_counter()
+        work(program, count)
+        rate = count / (time.perf_counter() - began)
+        program.app.close()
+    return rate, limit
+
+
+def _address(store: StoreUrl) -> str:
+    return f"sqlite:///{store.target}" if store.dialect == "sqlite" else store.target
+
+
+# Processes
+
+
+def _started(store: StoreUrl, command: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(  # noqa: S603 - ourselves
+        [sys.executable, "-W", "ignore", "-m", "milepost.bench.program", command],
+        env={**os.environ, STORE: _address(store), **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def _workers(
+    store: StoreUrl, count: int, **environment: str
+) -> "Iterator[list[subprocess.Popen[str]]]":
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(count):
+            process = stack.enter_context(_started(store, "worker", **environment))
+            stack.callback(process.terminate)
+            processes.append(process)
+        yield processes
+
+
+def _drain(
+    store: StoreUrl, jobs: int, *, workers: int = 1, plain: bool = False
+) -> tuple[float, float]:
+    """Let workers drain a backlog; jobs in a second, and a worker's resident memory in MiB.
+
+    The queue rests until every worker is there, so that they begin together.
+    """
+    environment = {"MILEPOST_POLL_MAX": "0.02", "BENCH_PLAIN": "1" if plain else ""}
+    with fresh(store) as made:
+        program = Program(_address(made), plain=plain)
+        app = program.app
+        program.batch(jobs)
+        app.queues.pause("default")
+        probe.reset()
+        with _workers(made, workers, **environment) as processes:
+            until = time.monotonic() + 60 + jobs / 100
+            _await(lambda: _resting(program) == workers, processes, until)
+            app.queues.resume("default")
+            _await(lambda: probe.read()[0] >= jobs, processes, until)
+            _await(lambda: not app.client.run(_open), processes, until)
+            ended = time.monotonic_ns()
+            size = statistics.median(_resident_mib(process.pid) for process in processes)
+        app.close()
+    return jobs / ((ended - probe.read()[1]) / 1e9), size
+
+
+def _resting(program: Program) -> int:
+    return sum(worker.state == "IDLE" for worker in program.app.workers.list())
+
+
+def _open() -> Steps[int]:
+    [(count,)] = yield Call("job_open_count", alone=True)
+    return int(count)
+
+
+def _await(
+    done: Callable[[], bool], processes: "list[subprocess.Popen[str]]", until: float
+) -> None:
+    while not done():
+        if any(process.poll() is not None for process in processes):
+            raise Unavailable("a worker of the benchmark ended early; its own words stand above")
+        if time.monotonic() > until:
+            raise Unavailable("the benchmark's jobs were not done in time")
+        time.sleep(LOOK_SECONDS)
+
+
+def _resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+    told = subprocess.run(  # noqa: S603 - the process is ours
+        ["ps", "-o", "rss=", "-p", str(pid)],  # noqa: S607 - wherever ps is
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(told.stdout) / 1024
+
+
+def _drain_by_hand(store: StoreUrl, jobs: int, processes: int) -> float:
+    with fresh(store) as made, ExitStack() as stack:
+        raw.bulk(made, jobs)
+        loops = [stack.enter_context(_started(made, "raw")) for _ in range(processes)]
+        for loop in loops:
+            _line(loop)  # it is connected
+        for loop in loops:
+            print(file=loop.stdin, flush=True)
+        answers: list[tuple[int, int, int]] = [json.loads(_line(loop)) for loop in loops]
+    if (done := sum(count for count, _, _ in answers)) != jobs:
+        raise Unavailable(f"the loops by hand did {done} of {jobs} jobs")
+    began, ended = min(first for _, first, _ in answers), max(last for *_, last in answers)
+    return jobs / ((ended - began) / 1e9)
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        raise Unavailable("a loop by hand ended early; its own words stand above")
+    return line
+
+
+def _pickup(store: StoreUrl, count: int) -> dict[str, float]:
+    with fresh(store) as made, fresh(store) as theirs:
+        floor = sorted(seconds * 1000 for seconds in raw.floor(theirs, count))
+        program = Program(_address(made))
+        probe.reset()
+        with _workers(made, 1) as processes:
+            _await(lambda: _resting(program) == 1, processes, time.monotonic() + 60)
+            taken = program.latency(count)
+        program.app.close()
+    return {**percentiles(taken), "floor_p50": percentiles(floor)["p50"]}
+
+
+def _import_seconds() -> float:
+    done = subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
