@@ -466,7 +466,7 @@ def test_context_variables_do_not_leak_between_jobs(database, colour, before):
     app.close()
 
 
-def test_usage_is_recorded_with_success_and_only_then(app, raw):
+def test_usage_is_recorded_with_each_attempts_outcome(app, raw):
     @app.job(retry_delay=0, retries=1)
     def count(ctx: mp.Context) -> None:
         ctx.count("tokens", 100)
@@ -477,10 +477,12 @@ def test_usage_is_recorded_with_success_and_only_then(app, raw):
 
     job = count.submit()
     app.drain()
-    rows = raw.execute("SELECT job_id, fence, name, amount FROM usage ORDER BY name")
+    rows = raw.execute("SELECT job_id, fence, name, amount FROM usage ORDER BY fence, name")
+    # What the failed attempt used is spent as well.
     assert [(str(row[0]), *row[1:]) for row in rows] == [
-        (job.id, 2, "pages", 1.0),
-        (job.id, 2, "tokens", 120.5),
+        (job.id, attempt, name, amount)
+        for attempt in (1, 2)
+        for name, amount in (("pages", 1.0), ("tokens", 120.5))
     ]
 
 
