@@ -13,10 +13,11 @@ import uuid_utils
 from milepost.client import ACTOR, Client, new_id, refuse_in_loop
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound, WaitTimeout
 from milepost.lifecycle import JOB, JobState
-from milepost.records import Entry, Job, NewJob, Template, Worker
+from milepost.records import Entry, Job, NewJob, Template
 from milepost.specs import JOB_VIEWS, Facts
 from milepost.store import births, jobs, workers
 from milepost.store.driver import Steps
+from milepost.store.explain import Explanation, can_take, explain
 
 __all__ = ["JobError", "JobHandle", "Jobs"]
 
@@ -242,6 +243,14 @@ class JobHandle(Generic[R]):
         [job_id] = await self._client.create_async([_again(self.record)])
         return JobHandle(self._client, job_id, type_=self._type)
 
+    def explain(self) -> Explanation:
+        """Say why it is, or is not, running now; `.text` is for people."""
+        return self._client.run(explain, self.id)
+
+    async def explain_async(self) -> Explanation:
+        """Say why it is, or is not, running now; `.text` is for people."""
+        return await self._client.run_async(explain, self.id)
+
     def as_spec(self, spec: str) -> str:
         """Say where it stands in the words of spec A, B, C, D or E."""
         if spec not in JOB_VIEWS:
@@ -411,15 +420,7 @@ def _has_worker(job: Job | None) -> Steps[bool]:
     if job is None:  # not committed yet: no worker could know
         return True
     live = yield from workers.listing()
-    return any(_may_take(worker, job) for worker in live)
-
-
-def _may_take(worker: Worker, job: Job) -> bool:
-    if worker.state == "STOPPED" or worker.lease_seconds <= 0:
-        return False
-    serves = worker.queues is None or job.queue in msgspec.json.decode(worker.queues)
-    word = f"{job.kind} {job.kind_version}"
-    return serves and (worker.kinds is None or word in msgspec.json.decode(worker.kinds))
+    return any(can_take(worker, job) for worker in live)
 
 
 def _warn_no_worker(job_id: str) -> None:

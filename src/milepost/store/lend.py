@@ -40,12 +40,15 @@ class Lent:
         """Run an operation inside the transaction."""
         if not isinstance(self._borrowed, BorrowedConnection):
             raise TypeError("an asynchronous connection takes run_async")
+        # psycopg would begin another transaction, and what was ended inside would never be noticed.
+        require_transaction(self.connection)
         return self._borrowed.run(None, operation, *args, **kwargs)
 
     async def run_async(
         self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation inside the transaction."""
+        require_transaction(self.connection)
         if isinstance(self._borrowed, BorrowedConnection):
             return self._borrowed.run(None, operation, *args, **kwargs)
         return await self._borrowed.run(None, operation, *args, **kwargs)
@@ -64,7 +67,6 @@ class Lender:
         """Begin a transaction; commit it at the end of the block, or undo it."""
         with self._begun() as connection:
             yield Lent(connection)
-            require_transaction(connection)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 
@@ -162,7 +164,6 @@ class AsyncLender:
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg()
         async with begun as connection:
             yield Lent(connection)
-            require_transaction(connection)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 

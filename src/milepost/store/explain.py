@@ -1,0 +1,234 @@
+"""Why a job is, or is not, running now: looked up, and said so that a person understands it."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from milepost.lifecycle import JOB, JobState, RunState
+from milepost.records import Job, Run, StepCount, Worker
+from milepost.store import jobs, runs, workers
+from milepost.store.driver import Steps
+
+__all__ = ["Explanation", "can_take", "explain"]
+
+Why = Iterator[tuple[str, str]]
+"""Reasons: a word for programs, a sentence for people."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a job is, or is not, running now."""
+
+    job_id: str
+    kind: str
+    state: JobState
+    reasons: tuple[str, ...]
+    """One word for each reason, the nearest first: `due`, `queue_paused`, `no_worker`, …"""
+    details: tuple[str, ...]
+    """The same reasons in sentences."""
+
+    @property
+    def text(self) -> str:
+        """Everything in one sentence."""
+        return f"job {self.job_id} ({self.kind}) is {self.state}: {'; '.join(self.details)}"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What there is to know of a job and of whom and what it waits for."""
+
+    job: Job
+    now: datetime
+    paused: bool
+    workers: list[Worker]
+    run: Run | None
+    steps: list[StepCount]
+
+    @property
+    def live(self) -> list[Worker]:
+        """The workers that hold a lease."""
+        return [worker for worker in self.workers if is_live(worker)]
+
+    @property
+    def holder(self) -> Worker | None:
+        """The worker that runs it."""
+        return next((w for w in self.workers if w.id == self.job.worker_id), None)
+
+
+def explain(job_id: str) -> Steps[Explanation]:
+    """Say why a job is, or is not, running now; raise `NotFound` if it is not there."""
+    job = yield from jobs.get(job_id)
+    now = yield from workers.now()
+    paused = yield from workers.queues()
+    listed = yield from workers.listing()
+    run = (yield from runs.get(job.run_id)) if job.run_id else None
+    steps = (yield from runs.steps(job.run_id)) if job.run_id else []
+    facts = Facts(job, now, paused.get(job.queue, False), listed, run, steps)
+    told = list(_reasons(facts))
+    words, details = zip(*told, strict=True)
+    return Explanation(job.id, job.kind, job.state, words, details)
+
+
+def is_live(worker: Worker) -> bool:
+    """Tell whether a worker holds a lease."""
+    return worker.state != "STOPPED" and worker.lease_seconds > 0
+
+
+def can_take(worker: Worker, job: Job) -> bool:
+    """Tell whether a worker is there, serves the job's queue and knows its kind."""
+    return is_live(worker) and _serves(worker, job) and _knows(worker, job)
+
+
+def _serves(worker: Worker, job: Job) -> bool:
+    return worker.queues is None or job.queue in msgspec.json.decode(worker.queues)
+
+
+def _knows(worker: Worker, job: Job) -> bool:
+    word = f"{job.kind} {job.kind_version}"
+    return worker.kinds is None or word in msgspec.json.decode(worker.kinds)
+
+
+def _reasons(facts: Facts) -> Why:
+    state = facts.job.state
+    if state in JOB.terminal:
+        yield from _ended(facts.job)
+    elif state == JobState.RUNNING:
+        yield from _running(facts)
+    else:
+        yield from _waiting(facts)
+        yield from _hindered(facts)
+        if state == JobState.QUEUED:
+            yield from _in_line(facts)
+
+
+def _ended(job: Job) -> Why:
+    if job.state == JobState.SUCCEEDED:
+        yield "succeeded", f"it succeeded in attempt {job.attempt}"
+    elif job.state == JobState.CANCELLED:
+        yield "cancelled", f"it was cancelled ({job.cancel_reason or 'no reason was given'})"
+    else:
+        yield "failed", f"it failed ({job.cause or job.move}){_error(job)}"
+    if job.state != JobState.SUCCEEDED and job.run_id is None:
+        yield "final", "a final state is final: job.rerun() makes a new job of it"
+
+
+def _error(job: Job) -> str:
+    """Name the error's class; what it says may be private, and is in `job.error`."""
+    try:
+        return f" with {msgspec.json.decode(job.error or '')['type']}, see job.error"
+    except (msgspec.DecodeError, KeyError, TypeError):  # none, or one that was written by hand
+        return ""
+
+
+def _running(facts: Facts) -> Why:
+    job, holder = facts.job, facts.holder
+    begun = f"attempt {job.attempt} of {job.retries + 1} runs on {job.worker_id}"
+    share = f", {job.progress:.0%} done" if job.progress is not None else ""
+    said = f" ({job.progress_text})" if job.progress_text else ""
+    yield "running", f"{begun}{share}{said}"
+    if job.cancel_reason is not None:
+        yield "asked_to_stop", f"it was asked to stop ({job.cancel_reason}) and has not yet"
+    if facts.run is not None and facts.run.state == RunState.STOPPING:
+        yield "run_stopping", f"its run {facts.run.id} is stopping and waits for it"
+    if holder is None or not is_live(holder):
+        yield "lease_over", "its worker is gone: maintenance, which any worker does, takes it away"
+
+
+def _waiting(facts: Facts) -> Why:
+    job = facts.job
+    if job.state == JobState.CREATED:
+        held = "it is held" if facts.run is None else "its run is still being filled"
+        yield "held", f"{held}: nobody has called submit() yet"
+    elif job.state == JobState.GATED:
+        yield from _gated(facts)
+    elif job.state == JobState.READY:
+        yield "broker", "it waits to be handed to its queue's broker"
+    elif job.state == JobState.RETRYING:
+        yield "retry", f"{_last(job)}; {job.attempt} of {job.retries + 1} attempts are spent"
+    if job.state in (JobState.WAITING, JobState.RETRYING):
+        yield from _due(facts)
+
+
+def _gated(facts: Facts) -> Why:
+    job = facts.job
+    before = [step for step in facts.steps if step.number < (job.step or 0) and step.open]
+    for step in before:
+        yield (
+            "gate",
+            f"it waits at a gate: step {step.name} of run {job.run_id} has {step.open} open jobs",
+        )
+    if not before:
+        yield "gate", "its gate is about to open: maintenance, which any worker does, sends it on"
+
+
+def _last(job: Job) -> str:
+    if job.move == "lose":
+        return "its worker was lost"
+    if job.move == "release":
+        return "its worker gave it back"
+    return f"its last attempt failed{_error(job)}"
+
+
+def _due(facts: Facts) -> Why:
+    due = facts.job.due_at
+    if due is None:
+        yield "signal", "it waits for a signal: job.signal(data) sends one"
+        return
+    left = (due - facts.now).total_seconds()
+    if left > 0:
+        yield "due", f"it is due in {_span(left)}, at {due.isoformat(timespec='seconds')}"
+    else:
+        yield (
+            "overdue",
+            f"it has been due for {_span(-left)}: maintenance, which any worker does, sends it on",
+        )
+
+
+def _hindered(facts: Facts) -> Why:
+    job, run = facts.job, facts.run
+    if facts.paused:
+        yield "queue_paused", f"its queue {job.queue!r} is paused: resume it"
+    if run is not None and run.state == RunState.STOPPING:
+        yield "run_stopping", f"its run {run.id} is stopping: it will be cancelled"
+    if job.errors + job.losses > job.retries:
+        yield "spent", f"its {job.retries + 1} attempts are spent: maintenance will end it"
+    if job.deadline_at is not None and job.deadline_at <= facts.now:
+        yield "deadline", "its deadline has passed: maintenance will end it"
+    yield from _without_worker(facts)
+
+
+def _without_worker(facts: Facts) -> Why:
+    job, live = facts.job, facts.live
+    kind = f"{job.kind} version {job.kind_version}"
+    serving = [worker for worker in live if _serves(worker, job)]
+    if not live:
+        yield "no_worker", "no worker is alive: start one with `milepost worker app:app`"
+    elif not serving:
+        yield "no_worker_for_queue", f"none of {len(live)} live workers serves queue {job.queue!r}"
+    elif not any(_knows(worker, job) for worker in serving):
+        yield (
+            "no_worker_for_kind",
+            f"none of {len(serving)} live workers of its queue knows {kind}: deploy one that does",
+        )
+
+
+def _in_line(facts: Facts) -> Why:
+    able = [worker for worker in facts.live if can_take(worker, facts.job)]
+    if able and any(_free(worker) for worker in able):
+        yield "in_line", f"it is in line: any of {len(able)} live workers may take it next"
+    elif able:
+        yield "busy", f"it is in line: all of the {len(able)} workers that may take it are busy"
+
+
+def _free(worker: Worker) -> bool:
+    return worker.slots is None or bool(msgspec.json.decode(worker.slots).get("FREE"))
+
+
+def _span(seconds: float) -> str:
+    """Say how long, as a person would."""
+    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {name}".replace(".0 ", " ")
+    return f"{seconds:.1f} seconds".replace(".0 ", " ")

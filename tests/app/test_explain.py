@@ -1,0 +1,190 @@
+"""job.explain(): why a job is, or is not, running now."""
+
+import asyncio
+
+import pytest
+from attempts import claimed
+
+import milepost as mp
+from milepost import outcome
+from milepost.client import new_id
+from milepost.outcome import Problem
+from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
+from milepost.store import jobs, runs, workers
+from milepost.store.workers import NewWorker
+
+
+@pytest.fixture
+def work(app):
+    @app.job(name="work", retries=1)
+    def work() -> None: ...
+
+    return work
+
+
+@pytest.fixture
+def employ(app):
+    """Enter a worker, as one that lives somewhere would enter itself."""
+
+    def employ(name="w", *, queues=None, kinds='["work 1"]', slots='{"FREE": 4}'):
+        new = NewWorker(id=name, lease_us=30_000_000, queues=queues, kinds=kinds, slots=slots)
+        app.client.run(workers.register, new)
+
+    return employ
+
+
+def reasons(handle):
+    return list(handle.explain().reasons)
+
+
+def test_the_text_names_the_job_and_says_what_to_do(work):
+    job = work.submit()
+    told = job.explain()
+    assert str(told) == told.text
+    assert told.text == (
+        f"job {job.id} (work) is QUEUED: no worker is alive: start one with"
+        " `milepost worker app:app`"
+    )
+
+
+def test_a_job_in_line(work, employ):
+    job = work.submit()
+    employ()
+    assert job.explain().details == ("it is in line: any of 1 live workers may take it next",)
+    assert reasons(job) == ["in_line"]
+
+
+def test_a_job_whose_workers_are_busy(work, employ):
+    job = work.submit()
+    employ(slots='{"PROCESSING": 4}')
+    assert reasons(job) == ["busy"]
+
+
+def test_workers_that_do_not_serve_or_do_not_know(work, employ):
+    job = work.submit()
+    employ("elsewhere", queues='["slow"]')
+    assert reasons(job) == ["no_worker_for_queue"]
+    employ("older", kinds='["work 0", "other 1"]')
+    assert reasons(job) == ["no_worker_for_kind"]
+    assert "none of 1 live workers of its queue knows work version 1" in job.explain().text
+
+
+def test_a_dead_worker_is_none(work, employ, advance):
+    job = work.submit()
+    employ()
+    advance(31)
+    assert reasons(job) == ["no_worker"]
+
+
+def test_a_paused_queue(app, work, employ):
+    job = work.submit()
+    employ()
+    app.client.run(workers.pause, "default", paused=True, actor="me")
+    assert reasons(job) == ["queue_paused", "in_line"]
+    assert "its queue 'default' is paused" in job.explain().text
+
+
+def test_a_held_job(work, employ):
+    employ()
+    job = work.options(hold=True).submit()
+    assert reasons(job) == ["held"]
+    assert "nobody has called submit() yet" in job.explain().text
+
+
+def test_a_job_that_is_due_later_and_then_overdue(work, employ, advance):
+    job = work.options(start_in=7200).submit()
+    employ()
+    assert reasons(job) == ["due"]
+    assert "it is due in 2 hours, at 20" in job.explain().text
+    advance(7300)
+    employ("later")
+    assert reasons(job) == ["overdue"]
+
+
+def settle(app, context, result):
+    app.client.run(jobs.settle, [Settlement(context.claim, result)], actor="w")
+
+
+def test_a_job_that_waits_for_a_signal(app, work, employ):
+    job = work.submit()
+    employ()
+    settle(app, claimed(app), outcome.later(None))
+    assert reasons(job) == ["signal"]
+
+
+def test_a_job_that_is_tried_again_does_not_repeat_what_the_error_said(app, work, employ):
+    job = work.submit()
+    employ()
+    problem = Problem(type="ConnectionError", message="password=hunter2")
+    settle(app, claimed(app), outcome.retry(problem, after=4000))
+    assert reasons(job) == ["retry", "due"]
+    text = job.explain().text
+    assert "failed with ConnectionError, see job.error; 1 of 2 attempts are spent" in text
+    assert "it is due in 66." in text
+    assert "hunter2" not in text
+
+
+def test_a_running_job(app, work, advance):
+    job = work.submit()
+    context = claimed(app)
+    context.progress(0.4, "page 4 of 10")
+    told = job.explain()
+    assert told.reasons == ("running",)
+    assert "attempt 1 of 2 runs on worker-" in told.text
+    assert told.text.endswith(", 40% done (page 4 of 10)")
+    job.cancel("not needed")
+    assert reasons(job) == ["running", "asked_to_stop"]
+    advance(31)
+    assert reasons(job) == ["running", "asked_to_stop", "lease_over"]
+
+
+def test_a_job_whose_worker_was_lost(app, work, advance):
+    job = work.submit()
+    claimed(app)
+    advance(31)
+    app.client.run(workers.bury, most=10)
+    app.client.run(jobs.lose, actor="test", most=10)
+    assert reasons(job) == ["retry", "overdue", "no_worker"]
+    assert "its worker was lost; 1 of 2 attempts are spent" in job.explain().text
+
+
+def test_finished_jobs(app, work):
+    job = work.submit()
+    settle(app, claimed(app), outcome.succeeded(None))
+    assert reasons(job) == ["succeeded"]
+    job = work.submit()
+    settle(app, claimed(app), outcome.failed(Problem(type="Fail", message="x")))
+    assert reasons(job) == ["failed", "final"]
+    assert "it failed (error) with Fail, see job.error; a final state" in job.explain().text
+    job = work.submit()
+    job.cancel("not needed")
+    assert "it was cancelled (not needed)" in job.explain().text
+
+
+def test_a_job_at_a_gate(app, employ):
+    employ()
+    run_id = new_id()
+    steps = [
+        NewStep(number=0, name="load", kind="load"),
+        NewStep(number=1, name="index", kind="index", gated=True),
+    ]
+    first = [NewJob(new_id(), b"{}", Template(kind="load", run_id=run_id, step=0))]
+    late = NewJob(
+        new_id(), b"{}", Template(kind="work", run_id=run_id, step=1, state="GATED"), ordinal=0
+    )
+    app.client.run(runs.create, NewRun(id=run_id, kind="batch"), steps, [*first, late])
+    told = app.jobs.get(late.id).explain()
+    assert told.reasons == ("gate",)
+    assert f"it waits at a gate: step load of run {run_id} has 1 open jobs" in told.text
+
+
+def test_a_job_that_is_not_there(app, work):
+    with pytest.raises(mp.NotFound):
+        mp.JobHandle(app.client, new_id()).explain()
+
+
+async def test_it_can_be_awaited(app, work):
+    job = await work.submit_async()
+    assert (await job.explain_async()).reasons == ("no_worker",)
+    await app.close_async()
+    await asyncio.sleep(0)
