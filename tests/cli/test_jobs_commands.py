@@ -53,6 +53,7 @@ def test_one_job_is_shown_with_what_it_was_given_and_what_came_out(prompt, app, 
     assert (shown["id"], shown["state"], shown["done"]) == (job.id, "SUCCEEDED", True)
     assert (shown["arguments"], shown["result"]) == ({"document": "a", "format": "html"}, "a.html")
     assert (shown["tags"], shown["attempt"], shown["error"]) == ({"user": "42"}, 1, None)
+    assert shown["progress"] == 1.0
     lines = dict(line.split("\t") for line in prompt("jobs", "show", job.id).out.splitlines())
     assert (lines["id"], lines["result"], lines["state"]) == (job.id, "a.html", "SUCCEEDED")
     assert "error" not in lines
@@ -132,9 +133,26 @@ def test_running_again_makes_a_new_job_that_points_at_the_old_one(prompt, app, k
     assert (more["rerun_of"], more["state"]) == (job.id, "QUEUED")
 
 
-@pytest.mark.parametrize("command", ["show", "history", "wait", "cancel", "rerun"])
+def test_explaining_says_why_a_job_does_not_run(prompt, app, kinds):
+    job = kinds["convert"].submit("a")
+    app.queues.pause("default")
+    told = prompt("explain", job.id)
+    assert told.code == 0
+    head, *reasons = told.out.splitlines()
+    assert head == f"job {job.id} (convert) is QUEUED:"
+    assert any("paused" in reason for reason in reasons)
+    document = json.loads(prompt("explain", job.id[:30], "--json").out)
+    assert (document["id"], document["state"]) == (job.id, "QUEUED")
+    assert "queue_paused" in document["reasons"]
+    assert len(document["reasons"]) == len(document["details"]) == len(reasons)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("explain",), *(("jobs", word) for word in ("show", "history", "wait", "cancel", "rerun"))],
+)
 def test_an_id_that_is_not_there_is_exit_code_4(prompt, here, command):
-    missing = prompt("jobs", command, "0194")
+    missing = prompt(*command, "0194")
     assert (missing.code, missing.out) == (4, "")
     assert missing.err == "milepost: there is no job '0194'\n"
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
     "demo": ("milepost.cli.demo", "Convert documents, kill a worker, show that nothing was lost."),
     "dev": ("milepost.cli.dev", "Run a file's app: store, worker and maintenance in one process."),
+    "explain": ("milepost.cli.explain", "Say why a job is, or is not, running."),
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),
     "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),

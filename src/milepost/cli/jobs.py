@@ -14,6 +14,7 @@ from milepost.cli.output import (
     entry_document,
     job_document,
     job_summary,
+    printable,
     say,
     show_json,
     show_pairs,
@@ -150,7 +151,8 @@ def _watched(handle: "JobHandle[Any]") -> Iterator[None]:
     spinner = Spinner("dots")
 
     def now() -> Spinner:
-        spinner.update(text=f"{handle.kind} {handle.id}: {handle.state.value}")
+        share = f" {handle.progress:.0%} {handle.progress_text or ''}" if handle.progress else ""
+        spinner.update(text=printable(f"{handle.kind} {handle.id}: {handle.state.value}{share}"))
         return spinner
 
     with Live(get_renderable=now, console=Console(stderr=True), transient=True):

@@ -85,6 +85,8 @@ def job_summary(handle: "JobHandle[Any]") -> dict[str, object]:
         "priority": record.priority,
         "state": record.state.value,
         "done": handle.done,
+        "progress": handle.progress,
+        "progress_text": handle.progress_text,
         "attempt": record.attempt,
         "errors": record.errors,
         "losses": record.losses,
