@@ -16,6 +16,7 @@ from milepost.client import ACTOR, Client, new_id, refuse_in_loop
 from milepost.codec import Codec, JsonCodec, check_text, limited
 from milepost.config import Settings, store_url
 from milepost.context import Context
+from milepost.cron import Line, Missed
 from milepost.declare import Arguments, Definition, Registry, check_limits
 from milepost.errors import Invalid
 from milepost.handles import JobHandle, Jobs
@@ -25,8 +26,10 @@ from milepost.policy import Policy, RetryPolicy
 from milepost.queues import Queues
 from milepost.records import NewJob, Template
 from milepost.records import Worker as WorkerRecord
+from milepost.schedules import Schedules
 from milepost.store import births, jobs, workers
 from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
+from milepost.store.schedules import NewSchedule
 
 if TYPE_CHECKING:
     from milepost.worker.loop import Worker
@@ -168,6 +171,30 @@ class Job(Generic[C, P, R, A]):
     def within(self, connection: Any) -> "Job[C, P, R, A]":
         """Return a copy that submits inside the caller's own transaction."""
         return Job(self._app, self.definition, self._options, borrow(connection))
+
+    def scheduled(
+        self,
+        app: "App",
+        name: str | None,
+        line: Line,
+        *,
+        call: tuple[tuple[Any, ...], Mapping[str, Any]],
+        missed: Missed,
+    ) -> NewSchedule:
+        """Describe a schedule of this job; arguments that do not fit are refused here and now."""
+        if self._app is not app:
+            raise Invalid(f"{self!r} is another app's; schedule it there")
+        for option in ("unique", "start_in", "start_at", "hold"):
+            if getattr(self._options, option):
+                raise Invalid(f"a scheduled job takes no {option}: its slot is what it has")
+        if self._borrowed is not None:
+            raise Invalid("a schedule outlives a transaction: schedule the job without within()")
+        named = self.definition.name if name is None else name
+        check_text(named, what="name")
+        template = msgspec.structs.replace(self._template(), actor=f"schedule {named}")
+        return NewSchedule(
+            name=named, line=line, missed=missed, template=template, payload=self._payload(*call)
+        )
 
     # How a submission is stored
 
@@ -321,6 +348,8 @@ class App:
         self.jobs = Jobs(self.client, self._result_type)
         self.queues = Queues(self.client)
         self.workers = Workers(self.client)
+        self._scheduled: dict[str, NewSchedule] = {}
+        self.schedules = Schedules(self.client, self._scheduled)
         self._retry_on = _classes("retry_on", retry_on, ())
         self._fail_on = _classes("fail_on", fail_on, ())
 
@@ -369,6 +398,30 @@ class App:
         """Declare a job: `@app.job` or `@app.job(retries=5, …)`."""
         declare = Declare(self, **declared)
         return declare if function is None else declare(function)
+
+    def schedule(
+        self,
+        job: Job[Any, Any, Any, Any],
+        cron: str,
+        *,
+        zone: str = "UTC",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        missed: str = "last",
+        name: str | None = None,
+    ) -> None:
+        """Have a worker of this program submit a job at the times of a cron line in a time zone.
+
+        `missed` says what becomes of times that passed while no worker ran: "skip", "last", "all".
+        The schedule is known by its `name`, the job's own unless given.
+        """
+        if not isinstance(job, Job):
+            raise Invalid(f"{job!r} is no job: declare it with @app.job first")
+        line, call = Line(cron, zone), (tuple(args), kwargs or {})
+        new = job.scheduled(self, name, line, call=call, missed=Missed.named(missed))
+        if new.name in self._scheduled:
+            raise Invalid(f"schedule {new.name!r} is declared twice; give one of them a name=")
+        self._scheduled[new.name] = new
 
     # Running
 
@@ -428,6 +481,7 @@ class App:
         self, queues: Sequence[str] | None, concurrency: int | None, *, elected: bool = False
     ) -> "Worker":
         from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need no worker
+        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
         from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
 
         driver = await self.client.async_driver()
@@ -440,7 +494,12 @@ class App:
             self.registry,
             self.client.codec,
             settings,
-            maintain=Maintainer(driver, sweep=settings.sweep, elected=elected),
+            maintain=Maintainer(
+                driver,
+                sweep=settings.sweep,
+                elected=elected,
+                scheduler=Scheduler(self._scheduled),
+            ),
             queues=queues,
         )
 
@@ -458,8 +517,10 @@ class App:
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
         from milepost.maintain.chores import maintain  # noqa: PLC0415 - clients need none
+        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
 
-        return (await maintain(await self.client.async_driver())).total
+        also = {"fire": Scheduler(self._scheduled)}
+        return (await maintain(await self.client.async_driver(), also)).total
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count jobs by queue and state."""

@@ -50,11 +50,13 @@ class Lookup:
         from milepost.codec import JsonCodec
         from milepost.handles import Jobs
         from milepost.queues import Queues
+        from milepost.schedules import Schedules
 
         settings = Settings.load(os.environ)
         self.client = Client(store, codec=JsonCodec(), settings=settings, create=False)
         self.jobs = Jobs(self.client, lambda _kind, _version: Any)
         self.queues = Queues(self.client)
+        self.schedules = Schedules(self.client, {})
         self.workers = Workers(self.client)
 
 

@@ -1,6 +1,6 @@
 """One pass of maintenance. Several may run at once; one sick run does not stop the others."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -10,7 +10,7 @@ from milepost.store import jobs, runs, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
-__all__ = ["Passed", "maintain", "wake"]
+__all__ = ["Chore", "Passed", "maintain", "safely", "wake"]
 
 ACTOR = "maintenance"
 BATCH = 500
@@ -24,6 +24,7 @@ log = Log("milepost.maintain")
 class Passed(msgspec.Struct):
     """What one pass did."""
 
+    fired: int = 0
     woken: int = 0
     buried: int = 0
     lost: int = 0
@@ -41,17 +42,22 @@ class Passed(msgspec.Struct):
 
 
 Chore = Callable[[AsyncDriver, Passed], Awaitable[None]]
+NOTHING: Mapping[str, Chore] = {}
 
 
-async def maintain(driver: AsyncDriver) -> Passed:
-    """Do everything that is due, once; a chore in trouble does not stop the others (H-100)."""
+async def maintain(driver: AsyncDriver, also: Mapping[str, Chore] = NOTHING) -> Passed:
+    """Do everything that is due, once; a chore in trouble does not stop the others (H-100).
+
+    What needs to know the program comes first, as further chores: schedules make work.
+    """
     passed = Passed()
-    for name, chore in CHORES.items():
-        await _safely(chore(driver, passed), passed, chore=name)
+    for name, chore in {**also, **CHORES}.items():
+        await safely(chore(driver, passed), passed, chore=name)
     return passed
 
 
-async def _safely(work: Awaitable[None], passed: Passed, **named: str) -> None:
+async def safely(work: Awaitable[None], passed: Passed, **named: str) -> None:
+    """Do something; whatever goes wrong is told and counted, and the next has its turn."""
     try:
         await work
     except Unavailable:
@@ -103,7 +109,7 @@ async def _repeat(chore: Callable[[], Awaitable[int]]) -> int:
 async def forget(driver: AsyncDriver, passed: Passed) -> None:
     """Cancel held runs that nobody sealed in time (H-107)."""
     for run_id in await driver.run(runs.forgotten, most=BATCH):
-        await _safely(_cancel(driver, run_id, passed), passed, run_id=run_id)
+        await safely(_cancel(driver, run_id, passed), passed, run_id=run_id)
 
 
 async def _cancel(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
@@ -121,7 +127,7 @@ async def look_at_runs(driver: AsyncDriver, passed: Passed) -> None:
     after: str | None = None
     while page := await driver.run(runs.live, after=after, most=BATCH):
         for run_id, state in page:
-            await _safely(_tend(driver, run_id, state, passed), passed, run_id=run_id)
+            await safely(_tend(driver, run_id, state, passed), passed, run_id=run_id)
         after = page[-1][0]
 
 

@@ -1,7 +1,10 @@
 """Who does maintenance, and when: elected for economy, on the store's clock."""
 
+from collections.abc import Mapping
+
 from milepost.clock import Clock, SystemClock
-from milepost.maintain.chores import Passed, maintain, wake
+from milepost.maintain.chores import NOTHING, Chore, Passed, maintain, wake
+from milepost.maintain.scheduler import Scheduler
 from milepost.store import jobs, workers
 from milepost.store.driver import AsyncDriver
 
@@ -19,11 +22,15 @@ class Maintainer:
         *,
         sweep: float,
         elected: bool = False,
+        scheduler: Scheduler | None = None,
+        also: Mapping[str, Chore] = NOTHING,
         clock: Clock | None = None,
     ) -> None:
         """Take part in the election, or do the work unasked: it is safe, only not cheap."""
         self._driver = driver
         self._unasked = elected
+        self._scheduler = scheduler or Scheduler({})
+        self._also = also
         self._sweep = sweep
         self._clock = clock or SystemClock()
         self._next_pass = 0.0
@@ -35,12 +42,19 @@ class Maintainer:
         passed = Passed()
         if now >= self._next_pass and await self._elected(holder):
             self._next_pass = now + self._sweep
-            passed = await maintain(self._driver)
+            passed = await maintain(self._driver, {"fire": self._scheduler, **self._also})
         else:
+            # Elected or not: whoever is may be another program, with schedules of its own.
+            await self._scheduler(self._driver, passed)
             await wake(self._driver, passed)
-        due = await self._driver.run(jobs.next_due)
         self.passed = passed
-        return passed.total, self._sweep if due is None else max(0.0, min(due, self._sweep))
+        return passed.total, await self._pause()
+
+    async def _pause(self) -> float:
+        """Tell how long nothing comes due, up to a sweep."""
+        woken = await self._driver.run(jobs.next_due)
+        fired = await self._scheduler.next_due(self._driver)
+        return max(0.0, min(s for s in (woken, fired, self._sweep) if s is not None))
 
     async def _elected(self, holder: str) -> bool:
         return self._unasked or await self._driver.run(

@@ -1,0 +1,99 @@
+"""Schedules: what fires when, as the store has it and as this program declares it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+
+from milepost.client import ACTOR, Client
+from milepost.errors import Invalid, NotFound
+from milepost.store import schedules, workers
+from milepost.store.driver import Steps
+from milepost.store.schedules import NewSchedule, Schedule
+
+__all__ = ["Schedules"]
+
+NEXT_MOST = 1_000
+
+
+class Schedules:
+    """Looks schedules up, lets them rest, and says when they fire."""
+
+    def __init__(self, client: Client, declared: Mapping[str, NewSchedule]) -> None:
+        self._client = client
+        self._declared = declared
+
+    def list(self) -> Sequence[Schedule]:
+        """Return every schedule: those in the store, and those that only this program declares."""
+        return self._client.run(self._listing)
+
+    async def list_async(self) -> Sequence[Schedule]:
+        """Return every schedule: those in the store, and those that only this program declares."""
+        return await self._client.run_async(self._listing)
+
+    def pause(self, name: str) -> bool:
+        """Let it rest: slots that pass are skipped. False when it was paused already."""
+        return self._client.run(self._pause, name, paused=True)
+
+    async def pause_async(self, name: str) -> bool:
+        """Let it rest: slots that pass are skipped. False when it was paused already."""
+        return await self._client.run_async(self._pause, name, paused=True)
+
+    def resume(self, name: str) -> bool:
+        """Let it go on with its next slot. False when it was not paused."""
+        return self._client.run(self._pause, name, paused=False)
+
+    async def resume_async(self, name: str) -> bool:
+        """Let it go on with its next slot. False when it was not paused."""
+        return await self._client.run_async(self._pause, name, paused=False)
+
+    def next(self, name: str, count: int = 5) -> Sequence[datetime]:
+        """Say when it fires next, in its own time zone, paused or not."""
+        return self._client.run(self._next, name, count)
+
+    async def next_async(self, name: str, count: int = 5) -> Sequence[datetime]:
+        """Say when it fires next, in its own time zone, paused or not."""
+        return await self._client.run_async(self._next, name, count)
+
+    # What the store is asked
+
+    def _listing(self) -> Steps[Sequence[Schedule]]:
+        stored = yield from schedules.listing()
+        now = yield from workers.now()
+        found = {name: _unstored(new, now) for name, new in self._declared.items()}
+        for schedule in stored:
+            here = schedule.declared or schedule.name in self._declared
+            found[schedule.name] = msgspec.structs.replace(schedule, declared=here)
+        return [found[name] for name in sorted(found)]
+
+    def _pause(self, name: str, *, paused: bool) -> Steps[bool]:
+        known = {schedule.name for schedule in (yield from schedules.listing())}
+        if name in self._declared and name not in known:
+            yield from schedules.declare([self._declared[name]])
+        return (yield from schedules.pause(name, paused=paused, actor=ACTOR))
+
+    def _next(self, name: str, count: int) -> Steps[Sequence[datetime]]:
+        if not 1 <= count <= NEXT_MOST:
+            raise Invalid(f"count={count} must be between 1 and {NEXT_MOST}")
+        found = {schedule.name: schedule for schedule in (yield from self._listing())}
+        if name not in found:
+            raise NotFound(f"there is no schedule {name!r}; there are: {_named(found)}")
+        line = found[name].line
+        return [line.local(slot) for slot in islice(line.after(found[name].read_at), count)]
+
+
+def _unstored(new: NewSchedule, now: datetime) -> Schedule:
+    return Schedule(
+        name=new.name,
+        kind=new.template.kind,
+        cron=new.line.cron,
+        zone=new.line.zone,
+        missed=new.missed.value,
+        next_at=next(new.line.after(now)),
+        read_at=now,
+    )
+
+
+def _named(found: Mapping[str, Schedule]) -> str:
+    return ", ".join(found) or "none"
