@@ -8,6 +8,7 @@ import pytest
 from attempts import claimed, lose, overtaken
 
 import milepost as mp
+from milepost.context import Context
 from milepost.observe.verify import verify
 from milepost.store import durable
 
@@ -94,6 +95,31 @@ def test_the_job_can_be_cancelled_and_lost_while_a_block_is_open(app, job, advan
     with claimed(app).transaction() as connection:
         write(connection)
         assert job.cancel("not needed") == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda lent, claim: lent.run(durable.hold, claim),
+        lambda lent, claim: lent.run(durable.record, claim, "a", b"1"),
+        lambda lent, claim: lent.run(durable.save, claim, b"1", after=durable.Saved(0, None)),
+        lambda lent, claim: lent.run(durable.tell, [durable.Told(claim, 0.5, None)]),
+    ],
+    ids=["hold", "record", "save", "tell"],
+)
+def test_a_job_cannot_be_taken_between_a_write_under_its_fence_and_the_commit(
+    app, job, advance, database, written
+):
+    """I2: otherwise the next attempt would begin without seeing what this one did."""
+    if database.dialect == "sqlite":
+        pytest.skip("nobody else can write meanwhile, so the lease cannot be taken away")
+    context = claimed(app)
+    with app.client.lend() as lent:
+        written(lent, context.claim)
+        lose(app, advance)
+        assert job.refresh().state == "RUNNING"
+    lose(app, advance)
+    assert job.refresh().state == "QUEUED"
 
 
 def test_jobs_submitted_within_the_block_commit_with_it(app, job, raw):
@@ -287,19 +313,19 @@ def test_a_cursor_is_none_first_and_survives_the_attempt(app, job, advance):
 
 
 def test_an_attempt_that_lost_its_lease_saves_nothing(app, job, advance):
-    late, holder = overtaken(app, advance)
-    holder.save(7)
+    late = claimed(app)
+    assert late.cursor is None  # known before: the save itself must be refused
+    lose(app, advance)
+    holder = claimed(app)
     with pytest.raises(mp.LeaseLost):
         late.save(3)
+    assert holder.cursor is None
     with pytest.raises(mp.LeaseLost):
-        _ = late.cursor
-    assert holder.cursor == 7
+        _ = Context(late.claim, app.client).cursor
 
 
 def test_a_save_never_overwrites_one_that_was_not_seen(app, job):
     """H-46, H-47: the cursor moves by compare-and-swap; an update cannot be lost."""
-    from milepost.context import Context
-
     here = claimed(app)
     there = Context(here.claim, app.client)
     assert (here.cursor, there.cursor) == (None, None)
