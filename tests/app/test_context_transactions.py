@@ -8,9 +8,10 @@ import pytest
 from attempts import claimed, lose, overtaken
 
 import milepost as mp
+from milepost.config import StoreUrl
 from milepost.context import Context
 from milepost.observe.verify import verify
-from milepost.store import durable
+from milepost.store import durable, lend
 
 
 @pytest.fixture
@@ -214,6 +215,32 @@ async def test_a_block_whose_task_is_cancelled_leaves_nothing(app, job, raw):
         await write_async(connection, "after")
     assert effects(raw) == ["after"]
     await app.close_async()
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:hunter2@127.0.0.1:1/x"])
+async def test_a_server_that_is_away_is_named_without_its_password(monkeypatch, url):
+    monkeypatch.setattr(lend, "WAIT_SECONDS", 0.2)
+    lender = lend.Lender(StoreUrl.parse(url))
+    with pytest.raises(mp.Unavailable, match=r"me@127.0.0.1:1/x for a transaction: is the") as told:
+        await asyncio.to_thread(lender.lend().__enter__)
+    assert "hunter2" not in str(told.value)
+    await asyncio.to_thread(lender.close)
+    awaited = lend.AsyncLender(StoreUrl.parse(url))
+    with pytest.raises(mp.Unavailable, match="is the server running"):
+        await awaited.lend().__aenter__()
+    await awaited.close()
+
+
+def test_a_sqlite_store_that_another_writes_to_is_waited_for_and_then_named(
+    app, job, raw, database, monkeypatch
+):
+    if database.dialect == "postgres":
+        pytest.skip("PostgreSQL has many writers")
+    monkeypatch.setattr("milepost.store.sqlite.BUSY_SECONDS", 0.05)
+    context = claimed(app)
+    raw.execute("BEGIN IMMEDIATE")
+    with pytest.raises(mp.Unavailable, match="cannot be written to now: database is locked"):
+        context.transaction().__enter__()
 
 
 # A step

@@ -58,6 +58,34 @@ def in_a_handler(ctx: mp.Context) -> None:
     begun.close()
 
 
+# Steps: the function's own parameters, and its result.
+def count(document: str, *, dpi: int = 300) -> list[int]:
+    return [len(document), dpi]
+
+
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+def load(connection: Any, rows: list[int]) -> int:
+    return len(rows)
+
+
+def in_steps(ctx: mp.Context) -> None:
+    assert_type(ctx.step("count", count, "a", dpi=72), list[int])
+    assert_type(ctx.step("load", load, [1], transaction=True), int)
+    ctx.step("count", count, 7)  # wrong
+    ctx.step("count", count, "a", dpj=72)  # wrong
+    ctx.step("count")  # wrong
+
+
+async def in_awaited_steps(ctx: mp.Context) -> None:
+    assert_type(await ctx.step_async("fetch", fetch, "a"), bytes)
+    assert_type(await ctx.step_async("count", count, "a"), list[int])
+    assert_type(await ctx.step_async("load", load, [1], transaction=True), int)
+    await ctx.step_async("fetch", fetch, 7)  # wrong
+
+
 plain.submit()  # wrong
 plain.submit(7)  # wrong
 plain.submit("a", 300)  # wrong

@@ -77,19 +77,17 @@ class Lender:
     def _psycopg(self) -> Iterator[Any]:
         from psycopg_pool import PoolTimeout  # noqa: PLC0415 - an extra
 
+        pool = self._opened()
         try:
-            taken = self._opened().getconn()
+            taken = pool.getconn(WAIT_SECONDS)
         except PoolTimeout as error:
-            raise Unavailable(
-                f"no connection to {self._url} for a transaction within {WAIT_SECONDS:g} s: the "
-                f"server is away, or {CONNECTIONS} transactions are open in this process"
-            ) from error
+            raise _none(self._url) from error
         try:
             # Within this block psycopg itself refuses commit() and rollback().
             with taken.transaction():
                 yield taken
         finally:
-            self._opened().putconn(taken)
+            pool.putconn(taken)
 
     def _opened(self) -> "ConnectionPool[Any]":
         from psycopg_pool import ConnectionPool  # noqa: PLC0415 - an extra
@@ -100,7 +98,6 @@ class Lender:
                     self._url.target,
                     min_size=0,
                     max_size=CONNECTIONS,
-                    timeout=WAIT_SECONDS,
                     check=ConnectionPool.check_connection,
                     reset=_as_new,
                     open=True,
@@ -112,6 +109,13 @@ class Lender:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+def _none(url: StoreUrl) -> Unavailable:
+    return Unavailable(
+        f"no connection to {url} for a transaction: is the server running? This process opens at "
+        f"most {CONNECTIONS} such transactions at once, and waits {WAIT_SECONDS:g} s for one"
+    )
 
 
 def _as_new(connection: Any) -> None:
@@ -184,12 +188,16 @@ class AsyncLender:
         if self._pool is None:
             # Nothing is opened before it is needed: there is nothing to wait for.
             self._pool = asyncpg.create_pool(self._url.target, min_size=0, max_size=CONNECTIONS)
-        await self._pool
-        async with (
-            self._pool.acquire(timeout=WAIT_SECONDS) as connection,
-            connection.transaction(),
-        ):
-            yield connection
+        pool = await self._pool
+        try:
+            taken = await pool.acquire(timeout=WAIT_SECONDS)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise _none(self._url) from error
+        try:
+            async with taken.transaction():
+                yield taken
+        finally:
+            await pool.release(taken)
 
     async def close(self) -> None:
         """Close what is not lent."""
