@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from milepost.cli import COMMANDS
 
 LOADED = """
 import sys
+from pathlib import Path
 import click
 before = set(sys.modules)
 from milepost.cli import main
@@ -162,3 +164,54 @@ def test_tables_are_drawn_on_a_terminal(monkeypatch, capsys):
     assert "┃ id ┃ kind" in out
     assert "[bold]convert[/]" in out  # no markup is obeyed
     assert "id    1\nkind  x\n" in out
+
+
+def every_command(group=None, context=None):
+    import click
+
+    from milepost.cli import cli
+
+    group = group or cli
+    context = context or click.Context(cli)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield command
+        if isinstance(command, click.Group):
+            yield from every_command(command, context)
+
+
+def test_every_command_and_every_option_has_a_help():
+    import click
+
+    for command in every_command():
+        assert command.help, command.name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{command.name} {parameter.name}"
+
+
+def test_every_command_that_shows_data_has_json():
+    """What is not data is a script, a diagram, or runs until it is stopped."""
+    without = {
+        command.name
+        for command in every_command()
+        if not hasattr(command, "commands") and "as_json" not in {p.name for p in command.params}
+    }
+    assert without == {"completion", "demo", "dev", "machine", "migrate", "worker"}
+
+
+def test_the_committed_page_is_a_fresh_rendering():
+    from milepost.cli import reference
+
+    page = Path(__file__).parents[2] / reference.COMMANDS_PAGE
+    assert page.read_text() == reference.commands_page(), "run `make docs`"
+
+
+def test_the_page_has_every_command_and_every_exit_code():
+    from milepost.cli import EXIT_CODES, EXITS, reference
+
+    page = reference.commands_page()
+    for name in ("jobs ls", "jobs rerun", "queues pause", "config show", "bench", "submit"):
+        assert f"## milepost {name}\n" in page
+    assert "| 124 | timed out |" in page
+    assert {code for _, code in EXIT_CODES} < set(EXITS)

@@ -46,6 +46,16 @@ EXIT_CODES: tuple[tuple[type[MilepostError], int], ...] = (
     (Unavailable, 75),
     (WaitTimeout, 124),
 )
+EXITS = {
+    0: "done",
+    1: "failed",
+    2: "usage",
+    3: "the job awaited ended FAILED or CANCELLED",
+    4: "not found",
+    5: "refused",
+    75: "store unreachable",
+    124: "timed out",
+}
 
 
 class Milepost(LazyGroup):
@@ -56,8 +66,7 @@ class Milepost(LazyGroup):
 
 @click.group(
     cls=Milepost,
-    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the job awaited ended FAILED or CANCELLED, "
-    "4 not found, 5 refused, 75 store unreachable, 124 timed out.",
+    epilog=f"Exit codes: {', '.join(f'{code} {means}' for code, means in EXITS.items())}.",
 )
 @click.version_option(package_name="milepost")
 def cli() -> None:

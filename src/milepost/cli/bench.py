@@ -24,7 +24,14 @@ MEASURED = {
 
 @click.command()
 @store_option
-@click.option("--jobs", type=click.IntRange(1), default=10_000, show_default=True)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    default=10_000,
+    show_default=True,
+    help="How many are drained in each round.",
+)
 @json_option
 def bench(store: StoreUrl, jobs: int, *, as_json: bool) -> None:
     """Measure submitting, draining and pickup, beside SQL written by hand on the same schema.

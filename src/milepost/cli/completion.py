@@ -5,20 +5,16 @@ import click
 __all__ = ["completion"]
 
 VARIABLE = "_MILEPOST_COMPLETE"
-HOW = {
-    "bash": 'eval "$(milepost completion bash)"',
-    "zsh": 'eval "$(milepost completion zsh)"',
-    "fish": "milepost completion fish | source",
-}
 
 
-@click.command(
-    epilog="\b\nPut the line for your shell where it starts:\n"
-    + "\n".join(f"  {line}" for line in HOW.values())
-)
-@click.argument("shell", type=click.Choice(list(HOW)))
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell."""
+    """Print the completion script of a shell.
+
+    Put `eval "$(milepost completion bash)"`, or the same with zsh, where your shell starts; for
+    fish it is `milepost completion fish | source`.
+    """
     from click.shell_completion import get_completion_class
 
     from milepost.cli import cli

@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0
 
 @click.command()
 @click.argument("app", metavar="FILE")
-@click.option("--concurrency", type=click.IntRange(1), help="How many jobs at once.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once.")
 def dev(app: str, concurrency: int | None) -> None:
     """Run a file's app: store, worker and maintenance in one process, until Ctrl-C.
 

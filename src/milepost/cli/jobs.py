@@ -46,7 +46,14 @@ def jobs() -> None:
 @click.option("--state", type=STATES, help="Only those in this state.")
 @click.option("--kind", help="Only this kind.")
 @click.option("--queue", help="Only this queue.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="At most so many.",
+)
 @click.option("--before", metavar="ID", help="Go on after the last one of the page before.")
 @json_option
 def ls(  # noqa: PLR0917 - click passes by name
@@ -105,7 +112,7 @@ def history(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
 @jobs.command()
 @store_option
 @job_argument
-@click.option("--timeout", type=click.FloatRange(0), help="Give up after so many seconds.")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up then.")
 @json_option
 def wait(store: StoreUrl, job_id: str, timeout: float | None, *, as_json: bool) -> None:
     """Wait until a job is final, and print its result.

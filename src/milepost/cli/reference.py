@@ -1,8 +1,13 @@
-"""Writes what is generated from the machines: triggers in migrations, and the reference pages."""
+"""Writes what is generated: triggers in migrations, and the pages on machines and commands."""
 
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
+from milepost.cli import EXITS, cli
 from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS
@@ -10,6 +15,7 @@ from milepost.store import enforce, views
 
 MIGRATIONS = Path("src/milepost/sql/migrations")
 PAGE = Path("docs/reference/machines.md")
+COMMANDS_PAGE = Path("docs/reference/cli.md")
 
 REGION = re.compile(r"-- begin rendered: (\w+)\n.*?-- end rendered: \1\n", flags=re.DOTALL)
 
@@ -30,6 +36,24 @@ of state, and `milepost machine` prints it at a prompt.
 
 Each machine also has the words that five specifications use for its states. A specification's
 diagram shows what its reader can see: an edge is there when the engine can make it.
+"""
+
+COMMANDS_INTRODUCTION = """\
+# The command line
+
+This page is written by `make docs` from the commands themselves; change those, not this.
+
+Data goes to stdout, messages to stderr. On a terminal data is a table; elsewhere it is lines with
+tabs between, and with `--json` one JSON document. A command that only looks needs no app, and
+never creates or changes a store. Jobs are named by their id, or by a beginning of it that no other
+job's id has.
+
+The store is `--store URL`, else `MILEPOST_DATABASE_URL`, `DATABASE_URL`, `database_url` in
+`milepost.toml`, `./milepost.db`. An app is `MODULE:APP`, as in `app:app`, or a file, as in
+`app.py`.
+
+| exit code | means |
+|---|---|
 """
 
 
@@ -82,12 +106,57 @@ def _diagram(mermaid: str) -> str:
     return f"```mermaid\n{mermaid}\n```"
 
 
+def commands_page() -> str:
+    """Write every command, its arguments and its options as one Markdown page."""
+    codes = "".join(f"| {code} | {means} |\n" for code, means in EXITS.items())
+    root = click.Context(cli, info_name="milepost")
+    parts = [COMMANDS_INTRODUCTION + codes, *map(_described, _commands(root))]
+    return "\n".join(parts)
+
+
+def _commands(context: click.Context) -> Iterator[click.Context]:
+    """Walk through the commands; a group is told by its members."""
+    group = context.command
+    if not isinstance(group, click.Group):
+        yield context
+        return
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is not None:
+            yield from _commands(click.Context(command, info_name=name, parent=context))
+
+
+def _described(context: click.Context) -> str:
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    parts = [
+        f"## {context.command_path}",
+        inspect.cleandoc(command.help or ""),
+        f"```sh\n{usage}\n```",
+    ]
+    options = [
+        parameter.get_help_record(context)
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+    ]
+    rows = [_row(*option) for option in options if option is not None]
+    if rows:
+        parts.append("\n".join(["| option | means |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(name: str, means: str) -> str:
+    bar = "\\|"  # within a table even code must not hold a bare one
+    return f"| `{name.replace('|', bar)}` | {means.replace('|', bar)} |"
+
+
 def main() -> None:
     """Rewrite every generated file in place."""
     for folder in sorted(MIGRATIONS.iterdir()):
         for name, path in newest(folder).items():
             path.write_text(rendered(path.read_text(), folder.name, {name}))
     PAGE.write_text(machines_page())
+    COMMANDS_PAGE.write_text(commands_page())
 
 
 if __name__ == "__main__":

@@ -85,7 +85,14 @@ def _set(store: StoreUrl, name: str, *, paused: bool, as_json: bool) -> None:
 @schedules.command("next")
 @store_option
 @click.argument("name")
-@click.option("--count", type=click.IntRange(1, 1_000), default=5, show_default=True)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 1_000),
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="So many of them.",
+)
 @json_option
 def next_(store: StoreUrl, name: str, count: int, *, as_json: bool) -> None:
     """Say when a schedule fires next, in its own time zone."""

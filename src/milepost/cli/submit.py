@@ -23,14 +23,16 @@ __all__ = ["submit"]
 @click.argument("values", metavar="[ARG]...", nargs=-1)
 @click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="An argument by name.")
 @click.option("--queue", help="Another queue than the kind's own.")
-@click.option("--priority", type=click.IntRange(0, 9), help="Larger is sooner.")
-@click.option("--start-in", type=click.FloatRange(0), metavar="SECONDS")
-@click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS")
-@click.option("--retries", type=click.IntRange(0))
+@click.option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="Larger is sooner.")
+@click.option("--start-in", type=click.FloatRange(0), metavar="SECONDS", help="Not before then.")
+@click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS", help="Failed after then.")
+@click.option("--retries", type=click.IntRange(0), metavar="N", help="Instead of the kind's own.")
 @click.option("--unique", metavar="KEY", help="At most one such job that is not final.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit code 3 unless it succeeded.")
-@click.option("--timeout", type=click.FloatRange(0), help="With --wait: give up after so long.")
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="With --wait: give up then."
+)
 @json_option
 def submit(  # noqa: PLR0917 - click passes by name
     app: str,

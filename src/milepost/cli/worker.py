@@ -21,8 +21,15 @@ STEADY_SECONDS = 60.0
 @click.command()
 @click.argument("app", metavar="APP")
 @click.option("--queue", "queues", multiple=True, help="Serve this queue only; may be repeated.")
-@click.option("--concurrency", type=click.IntRange(1), help="How many jobs at once.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="How many, under a supervisor.",
+)
 def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes: int) -> None:
     """Run a worker until SIGTERM or SIGINT.
 

@@ -17,7 +17,14 @@ COLUMNS = ("id", "state", "live", "queues", "busy", "host", "pid", "heartbeat_at
 @click.command()
 @store_option
 @click.option("--all", "everyone", is_flag=True, help="Also those that have stopped.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="At most so many.",
+)
 @json_option
 def workers(store: StoreUrl, limit: int, *, everyone: bool, as_json: bool) -> None:
     """List the workers, newest first. No app is needed."""
