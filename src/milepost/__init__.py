@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from milepost.app import App
+    from milepost.batch.declaration import Collect, FailFast, Tolerate
+    from milepost.batch.handles import RunHandle
+    from milepost.batch.outputs import to
     from milepost.context import Context, current
     from milepost.errors import (
         IllegalMove,
@@ -29,8 +32,10 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Cancelled",
+    "Collect",
     "Context",
     "Fail",
+    "FailFast",
     "IllegalMove",
     "Invalid",
     "JobFailed",
@@ -41,18 +46,23 @@ __all__ = [
     "MilepostError",
     "NotFinished",
     "NotFound",
+    "RunHandle",
     "RunState",
     "SchemaMismatch",
+    "Tolerate",
     "Unavailable",
     "WaitTimeout",
     "current",
+    "to",
 ]
 
 _HOMES = {
     "App": "milepost.app",
     "Cancelled": "milepost.policy",
+    "Collect": "milepost.batch.declaration",
     "Context": "milepost.context",
     "Fail": "milepost.policy",
+    "FailFast": "milepost.batch.declaration",
     "IllegalMove": "milepost.errors",
     "Invalid": "milepost.errors",
     "JobFailed": "milepost.errors",
@@ -63,11 +73,14 @@ _HOMES = {
     "MilepostError": "milepost.errors",
     "NotFinished": "milepost.errors",
     "NotFound": "milepost.errors",
+    "RunHandle": "milepost.batch.handles",
     "RunState": "milepost.lifecycle",
     "SchemaMismatch": "milepost.errors",
+    "Tolerate": "milepost.batch.declaration",
     "Unavailable": "milepost.errors",
     "WaitTimeout": "milepost.errors",
     "current": "milepost.context",
+    "to": "milepost.batch.outputs",
 }
 
 

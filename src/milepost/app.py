@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 import msgspec
 
+from milepost.batch.declaration import Bearing
+from milepost.batch.handles import Runs
+from milepost.batch.start import Batch
 from milepost.client import ACTOR, Client, new_id, refuse_in_loop
 from milepost.codec import Codec, JsonCodec, check_text, limited
 from milepost.config import Settings, store_url
@@ -346,6 +349,8 @@ class App:
         )
         self.registry = Registry()
         self.jobs = Jobs(self.client, self._result_type)
+        self._batches: dict[tuple[str, int], Batch] = {}
+        self.runs = Runs(self.client, self._report_type)
         self.queues = Queues(self.client)
         self.workers = Workers(self.client)
         self._scheduled: dict[str, NewSchedule] = {}
@@ -398,6 +403,35 @@ class App:
         """Declare a job: `@app.job` or `@app.job(retries=5, …)`."""
         declare = Declare(self, **declared)
         return declare if function is None else declare(function)
+
+    def batch(
+        self,
+        name: str,
+        *,
+        version: int = 1,
+        params: Any = None,
+        policy: Bearing | None = None,
+    ) -> Batch:
+        """Declare a batch: decorate its steps with `@batch.step`, then `batch.start(…)`.
+
+        Versions stand side by side: new runs take the one they are started on, running ones keep
+        theirs. Without a policy the first failure stops a run.
+        """
+        if (name, version) in self._batches:
+            raise Invalid(f"batch {name!r} version {version} is declared twice")
+        declared = Batch(self, name, version=version, params=params, policy=policy)
+        self._batches[name, version] = declared
+        return declared
+
+    def define(
+        self, function: Callable[..., Any], declared: Mapping[str, Any], *, what: str
+    ) -> Definition:
+        """Turn a function and the options of `@app.job` into a definition; what batches call."""
+        return _definition(self, function, dict(declared), what=what)
+
+    def _report_type(self, name: str, version: int) -> Any:
+        batch = self._batches.get((name, version))
+        return Any if batch is None else batch.report_type(name, version)
 
     def schedule(
         self,
@@ -564,11 +598,14 @@ class Declare:
         return Job(self._app, definition)
 
 
-def _definition(app: App, function: Callable[..., Any], declared: dict[str, Any]) -> Definition:
-    _check_handler(function)
+def _definition(
+    app: App, function: Callable[..., Any], declared: dict[str, Any], *, what: str | None = None
+) -> Definition:
+    _check_handler(function, yields=what is not None)
     if unknown := sorted(set(declared) - DECLARED):
         raise Invalid(
-            f"@app.job takes no {', '.join(unknown)}; it takes {', '.join(sorted(DECLARED))}"
+            f"{what or '@app.job'} takes no {', '.join(unknown)}; it takes "
+            f"{', '.join(sorted(DECLARED))}"
         )
     name = declared.pop("name", None)
     name = function.__name__ if name is None else name
@@ -587,18 +624,19 @@ def _definition(app: App, function: Callable[..., Any], declared: dict[str, Any]
         name=name,
         function=function,
         arguments=Arguments(function, name),
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
         policy=policy,
         **declared,
     )
 
 
-def _check_handler(function: Any) -> None:
+def _check_handler(function: Any, *, yields: bool = False) -> None:
     if isinstance(function, Job):
         raise Invalid(f"{function!r} is a job already")
     if not inspect.isroutine(function):
         raise Invalid(f"{function!r} cannot be a job: declare a function, plain or async")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if generates and not yields:
         raise Invalid(
             f"{function.__name__} yields; a job returns one value (a batch's step yields)"
         )

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
         self._signature, self.wants_context = _own_parameters(function)
-        told = hints(function)
+        self._told = told = hints(function)
         self.result_type = told.get("return", Any)
         self._struct = _struct_of(self._signature, told, name)
         self._kinds = [(name, p.kind) for name, p in self._signature.parameters.items()]
@@ -32,6 +32,16 @@ class Arguments:
         self._least = len(needed)
         if any(parameter.kind not in _PLACED for parameter in needed):
             self._least = len(self._places) + 1  # no call without names will do
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters that a call gives, in order."""
+        return [name for name, _ in self._kinds]
+
+    @property
+    def hint_of_first(self) -> Any:
+        """What the first parameter is annotated with; Any if it is not."""
+        return self._told.get(self.names[0], Any) if self._kinds else Any
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Name every argument, or raise `Invalid` as Python itself would complain."""
@@ -163,8 +173,24 @@ def check_seconds(name: str, value: Any, *, zero: bool) -> None:
         raise Invalid(f"{name}={value} must be {'at least' if zero else 'more than'} zero seconds")
 
 
+class Outlet(Protocol):
+    """Takes what a handler gives where that is more than a result: outputs of a batch's step."""
+
+    def put(self, context: Context, value: Any) -> tuple[bytes | None, int]:
+        """Stage outputs; answer with the job's result and how many were staged."""
+        ...
+
+    async def put_async(self, context: Context, value: Any) -> tuple[bytes | None, int]:
+        """Stage outputs; answer with the job's result and how many were staged."""
+        ...
+
+
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of one kind of job."""
+    """One version of one kind of job.
+
+    `feed` makes the arguments of a handler that does not take the stored ones; `outlet` takes what
+    a handler gives where that becomes other jobs.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -180,6 +206,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     poll_limit: int = 1000
     poison_limit: int = 3
     policy: Policy = Policy()
+    feed: Callable[[Context], list[Any]] | None = None
+    outlet: Outlet | None = None
 
     def __post_init__(self) -> None:
         """Refuse a declaration that cannot be meant, when it is declared."""

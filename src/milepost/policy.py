@@ -38,13 +38,16 @@ class Fail(Exception):  # noqa: N818 - a handler says it in one word
         self.code = code
 
 
+POLL_SECONDS = 60.0
+
+
 class Later(BaseException):
     """Raised or returned by a handler: WAITING, nothing spent.
 
     A BaseException, so that a handler's own `except Exception` does not swallow it.
     """
 
-    def __init__(self, seconds: float | None = 60, *, detail: str | None = None) -> None:
+    def __init__(self, seconds: float | None = POLL_SECONDS, *, detail: str | None = None) -> None:
         if seconds is not None and not 0 <= seconds <= SECONDS_MOST:
             raise Invalid(f"Later({seconds}): the delay must be between zero and a century")
         super().__init__(seconds)

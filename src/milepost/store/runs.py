@@ -62,6 +62,16 @@ AT_ONCE = 1_000
 """How many jobs a gate or a seal moves in the transaction that decides; the rest follow."""
 
 
+HOOKS = {
+    RunState.SUCCEEDED: "on_success",
+    RunState.FAILED: "on_failure",
+    RunState.CANCELLED: "on_failure",
+}
+"""What is called once a run has ended so: a job of its own, whose failure changes no run (H-55)."""
+APART = {"reduce", *HOOKS.values()}
+"""Roles that are no part of the line of steps."""
+
+
 class Decision(msgspec.Struct, frozen=True):
     """The next move of a run."""
 
@@ -224,7 +234,7 @@ def _failing(cause: Cause, *, busy: bool) -> Decision:
 def _onward(
     state: RunState, current: int, counted: Sequence[StepCount], coming_to: int | None
 ) -> Decision | None:
-    work = [step for step in counted if step.role != "reduce"]
+    work = [step for step in counted if step.role not in APART]
     reached = [step for step in work if step.number <= current]
     if (coming_to is not None and coming_to <= current) or any(step.open for step in reached):
         return None
@@ -256,18 +266,33 @@ def _follow(
         yield Call("job_open", {"run_id": run_id, "most": AT_ONCE, "actor": actor})
     elif decision.move == "finalize":
         [reducer] = [step for step in counted if step.role == "reduce"]
-        yield from _create_reducer(run_id, reducer.number, actor=actor)
+        template = yield from _pinned(run_id, reducer.number, actor=actor)
+        inside = msgspec.structs.replace(template, run_id=run_id, step=reducer.number)
+        # A leased job of its own (H-34).
+        yield from births.create([NewJob(str(uuid_utils.uuid7()), None, inside, ordinal=0)])
     elif decision.move in ("stop", "fail", "cancel"):
         yield Call("publication_withdraw", {"run_id": run_id})
+    yield from _call_hooks(run_id, decision.state, counted, actor=actor)
 
 
-def _create_reducer(run_id: str, number: int, *, actor: str | None) -> Steps[None]:
-    """Create the finaliser as a leased job of its own (H-34), from what is pinned on its step."""
+def _call_hooks(
+    run_id: str, state: RunState, counted: Sequence[StepCount], *, actor: str | None
+) -> Steps[None]:
+    """Create the job that is to hear of a run's end, in the transaction that ends it."""
+    for step in counted:
+        if step.role == HOOKS.get(state):
+            template = yield from _pinned(run_id, step.number, actor=actor)
+            payload = msgspec.json.encode({"run": run_id})
+            outside = msgspec.structs.replace(template, parent_id=run_id)
+            yield from births.create([NewJob(str(uuid_utils.uuid7()), payload, outside)])
+
+
+def _pinned(run_id: str, number: int, *, actor: str | None) -> Steps[Template]:
+    """Read what a job of a step is made from: no user code is needed for it."""
     [row] = yield Call("step_get", {"run_id": run_id, "number": number})
     names = ("kind", "kind_version", "queue", "priority", "retries", "poll_limit", "poison_limit")
     pinned = dict(zip((*names, "timeout_us", "policy", "tenant", "trace"), row, strict=True))
-    template = Template(**pinned, actor=actor, run_id=run_id, step=number)
-    yield from births.create([NewJob(str(uuid_utils.uuid7()), None, template, ordinal=0)])
+    return Template(**pinned, actor=actor)
 
 
 def _locked(run_id: str) -> Steps[tuple[RunState, int, int, str | None, str | None]]:
@@ -414,7 +439,7 @@ def _halt(run_id: str, ended: Decision, *, reason: str, actor: str | None) -> St
     if any(step.open for step in counted):
         ended = Decision("stop", RunState.STOPPING, cause=ended.cause, ending=ended.state)
     yield from _move(run_id, version, ended, actor=actor, detail=reason)
-    yield Call("publication_withdraw", {"run_id": run_id})
+    yield from _follow(run_id, ended, counted, actor=actor)
     return ended.state
 
 

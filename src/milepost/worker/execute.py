@@ -1,6 +1,7 @@
 """Runs one claim and says what came of it. Knows nothing of the store."""
 
 import asyncio
+import inspect
 import traceback
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 from milepost import outcome, policy
 from milepost.codec import Codec, limited
 from milepost.context import Context, running
-from milepost.declare import Definition
+from milepost.declare import Definition, Outlet
 from milepost.errors import Invalid
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Cancelled, Later
@@ -39,7 +40,11 @@ class Executor:
         """Call a plain handler."""
         token = running.set(context)
         try:
-            result = self._succeeded(context, self._called(definition, context))
+            value = self._called(definition, context)
+            if definition.outlet is not None and not isinstance(value, Later):
+                result = self._gave(context, *definition.outlet.put(context, value))
+            else:
+                result = self._succeeded(context, value)
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
             result = self.judged(definition, context, error)
         finally:
@@ -52,7 +57,11 @@ class Executor:
         """Await an asynchronous handler."""
         token = running.set(context)
         try:
-            result = self._succeeded(context, await self._called(definition, context))
+            value = self._called(definition, context)
+            if definition.outlet is None:
+                result = self._succeeded(context, await value)
+            else:
+                result = await self._put_out(definition.outlet, context, value)
         except (asyncio.CancelledError, GeneratorExit):
             raise  # whoever runs the task knows who asked for it
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
@@ -63,8 +72,21 @@ class Executor:
             await context.tell_async()
         return result
 
+    async def _put_out(self, outlet: Outlet, context: Context, value: Any) -> Outcome:
+        given = await value if inspect.isawaitable(value) else value  # an asynchronous generator
+        if isinstance(given, Later):
+            return self._succeeded(context, given)
+        return self._gave(context, *await outlet.put_async(context, given))
+
+    def _gave(self, context: Context, data: bytes | None, staged: int) -> Outcome:
+        return outcome.succeeded(data, usage=context.usage, staged=staged or None)
+
     def _called(self, definition: Definition, context: Context) -> Any:
-        positional, named = definition.arguments.stored(context.claim.payload, self._codec)
+        named: dict[str, Any] = {}
+        if definition.feed is not None:
+            positional = definition.feed(context)
+        else:
+            positional, named = definition.arguments.stored(context.claim.payload, self._codec)
         if definition.arguments.wants_context:
             positional.insert(0, context)
         return definition.function(*positional, **named)

@@ -1,0 +1,1 @@
+"""Batches (spec A): steps whose outputs are the next step's jobs, gates, polling, a reducer."""

@@ -1,0 +1,455 @@
+"""Handles of runs: a run as it stood, and everything that can be asked of it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+
+from milepost.client import ACTOR, Client, new_id, refuse_in_loop
+from milepost.errors import Invalid, JobFailed, NotFinished, WaitTimeout
+from milepost.handles import checked_id
+from milepost.lifecycle import RUN, JobState, RunState
+from milepost.records import Entry, NewJob, NewRun, Run
+from milepost.specs import RUN_VIEWS, Facts
+from milepost.store import chains, jobs, runs
+
+__all__ = ["RunError", "RunHandle", "Runs", "StepState"]
+
+BATCH = 500
+WAIT_FIRST = 0.005
+WAIT_LONGEST = 0.25
+ETA_SHARE = 0.05
+"""Below this share of the work a guess of the rest says nothing."""
+HOLD_SECONDS = 3600.0
+"""A run that is filled in pieces is given up after this long (H-107)."""
+
+Filler = Callable[[Run, Iterable[Any]], list[NewJob]]
+
+
+class StepState(msgspec.Struct, frozen=True):
+    """One step of a run: its jobs by state."""
+
+    name: str
+    counts: dict[str, int]
+    gated: bool
+    opened: bool
+    role: str
+
+    @property
+    def ended(self) -> int:
+        """How many of its jobs are final."""
+        return sum(n for state, n in self.counts.items() if state in _FINAL)
+
+    @property
+    def total(self) -> int:
+        """How many jobs it has so far."""
+        return sum(self.counts.values())
+
+
+_FINAL = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
+
+
+class RunError(msgspec.Struct, frozen=True):
+    """Why one job of a run failed."""
+
+    job_id: str
+    step: str
+    type: str
+    message: str
+    cause: str | None = None
+
+
+class RunHandle:
+    """A run as it stood when it was last read; `refresh()` reads again."""
+
+    def __init__(
+        self,
+        client: Client,
+        run_id: str,
+        *,
+        type_of: Callable[[str, int], Any] | None = None,
+        fill: Filler | None = None,
+    ) -> None:
+        self._client = client
+        self._type_of = type_of
+        self._fill = fill
+        self._picture: chains.Picture | None = None
+        self._highest = 0.0
+        self.id = run_id
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} {self._picture.run.state if self._picture else 'not read yet'}>"
+
+    # As it stood
+
+    @property
+    def picture(self) -> chains.Picture:
+        """Everything that was read, read now if it never was."""
+        if self._picture is None:
+            self.refresh()
+        return cast("chains.Picture", self._picture)
+
+    @property
+    def record(self) -> Run:
+        """The row as it was read."""
+        return self.picture.run
+
+    @property
+    def kind(self) -> str:
+        """Which batch it is a run of."""
+        return self.record.kind
+
+    @property
+    def state(self) -> RunState:
+        """Where it stood."""
+        return self.record.state
+
+    @property
+    def done(self) -> bool:
+        """Whether it is final."""
+        return self.state in RUN.terminal
+
+    @property
+    def steps(self) -> list[StepState]:
+        """Its steps in order, each with its jobs by state."""
+        picture = self.picture
+        return [
+            StepState(
+                step.name,
+                dict(picture.counts.get(step.number, {})),
+                step.gated,
+                step.opened,
+                step.role,
+            )
+            for step in picture.steps
+            if step.role not in runs.HOOKS.values()
+        ]
+
+    @property
+    def current_step(self) -> str | None:
+        """The step it is at; the reducer while it finalizes, None once it has ended."""
+        if self.done:
+            return None
+        names = {step.number: step.name for step in self.picture.steps}
+        if self.state == RunState.FINALIZING:
+            return next(step.name for step in self.picture.steps if step.role == "reduce")
+        return names.get(self.record.current_step)
+
+    @property
+    def progress(self) -> float:
+        """How far it is, from 0 to 1; never less than this handle has said before (H-102)."""
+        self._highest = max(self._highest, _share(self.picture))
+        return self._highest
+
+    @property
+    def throughput(self) -> float | None:
+        """How many of its jobs ended per second since it began; None before that."""
+        seconds = self._seconds
+        return sum(step.ended for step in self.steps) / seconds if seconds else None
+
+    @property
+    def eta(self) -> timedelta | None:
+        """How long it will take at this pace; None while that cannot be known."""
+        share, seconds = _share(self.picture), self._seconds
+        if self.done or self.state == RunState.STOPPING or not seconds or share < ETA_SHARE:
+            return None
+        return timedelta(seconds=seconds * (1 - share) / share)
+
+    @property
+    def _seconds(self) -> float:
+        record = self.record
+        if record.started_at is None:
+            return 0.0
+        return max(
+            0.0, ((record.finished_at or self.picture.at) - record.started_at).total_seconds()
+        )
+
+    @property
+    def report(self) -> Any:
+        """What the reducer returned; raises `NotFinished` or `JobFailed` when there is nothing."""
+        record = self.record
+        if record.state == RunState.SUCCEEDED:
+            return self._decoded(record)
+        if record.state in RUN.terminal:
+            raise JobFailed(f"run {self.id} ({record.kind}) ended {record.state}: {self._why()}")
+        raise NotFinished(f"run {self.id} ({record.kind}) is {record.state}; wait() for it")
+
+    def _decoded(self, record: Run) -> Any:
+        if record.report is None:
+            return None
+        type_ = Any if self._type_of is None else self._type_of(record.kind, record.kind_version)
+        try:
+            return self._client.codec.decode(record.report, type_)
+        except Invalid:
+            return self._client.codec.decode(record.report)
+
+    def _why(self) -> str:
+        failed = sum(step.failed for step in self.picture.steps)
+        return f"{self.record.cause or 'cancelled'}, {failed} failed jobs; see run.errors"
+
+    @property
+    def error_count(self) -> int:
+        """How many of its jobs failed."""
+        return sum(step.failed for step in self.picture.steps)
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was created."""
+        return self.record.created_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its first job was claimed."""
+        return self.record.started_at
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it became final."""
+        return self.record.finished_at
+
+    def as_spec(self, spec: str) -> str:
+        """Say where it stands in the words of spec A, B or C."""
+        if spec not in RUN_VIEWS:
+            raise Invalid(f"there is no spec {spec!r} of runs; there are {', '.join(RUN_VIEWS)}")
+        record = self.record
+        waits = any(found.get(JobState.RETRYING) for found in self.picture.counts.values())
+        facts = Facts(record.state, phase=record.phase, retrying=waits)
+        return RUN_VIEWS[spec].word(facts)
+
+    # Reading
+
+    def refresh(self) -> "RunHandle":
+        """Read the run again."""
+        self._picture = self._client.run(chains.picture, self.id)
+        return self
+
+    async def refresh_async(self) -> "RunHandle":
+        """Read the run again."""
+        self._picture = await self._client.run_async(chains.picture, self.id)
+        return self
+
+    @property
+    def history(self) -> list[Entry]:
+        """Every move, in order, read now."""
+        return self._client.run(jobs.history, self.id, machine="run")
+
+    async def history_async(self) -> list[Entry]:
+        """Read every move, in order."""
+        return await self._client.run_async(jobs.history, self.id, machine="run")
+
+    @property
+    def errors(self) -> list[RunError]:
+        """Why its jobs failed, read now: the first hundred."""
+        return _errors(self._client.run(chains.errors, self.id, most=100))
+
+    async def errors_async(self, limit: int = 100) -> list[RunError]:
+        """Read why its jobs failed."""
+        return _errors(await self._client.run_async(chains.errors, self.id, most=limit))
+
+    def wait(self, timeout: float | None = None) -> "RunHandle":
+        """Return once it is final, or raise `WaitTimeout`."""
+        refuse_in_loop("wait")
+        for pause in _pauses(timeout):
+            if self._client.run(runs.get, self.id).state in RUN.terminal:
+                return self.refresh()
+            time.sleep(pause)
+        raise self._too_late(timeout)
+
+    async def wait_async(self, timeout: float | None = None) -> "RunHandle":  # noqa: ASYNC109
+        """Return once it is final, or raise `WaitTimeout`."""
+        for pause in _pauses(timeout):
+            if (await self._client.run_async(runs.get, self.id)).state in RUN.terminal:
+                return await self.refresh_async()
+            await asyncio.sleep(pause)
+        raise self._too_late(timeout)
+
+    def _too_late(self, timeout: float | None) -> WaitTimeout:
+        return WaitTimeout(f"run {self.id} has not ended after {timeout:g} s")
+
+    # Acting
+
+    def cancel(self, reason: str = "cancelled") -> RunState:
+        """Cancel it; answers with the state it is in now: STOPPING while a job still runs."""
+        self._client.run(runs.cancel, self.id, reason=reason, actor=ACTOR)
+        while self._client.run(runs.cancel_rest, self.id, actor=ACTOR, most=BATCH):
+            pass
+        return self.refresh().state
+
+    async def cancel_async(self, reason: str = "cancelled") -> RunState:
+        """Cancel it; answers with the state it is in now: STOPPING while a job still runs."""
+        await self._client.run_async(runs.cancel, self.id, reason=reason, actor=ACTOR)
+        while await self._client.run_async(runs.cancel_rest, self.id, actor=ACTOR, most=BATCH):
+            pass
+        return (await self.refresh_async()).state
+
+    def add(self, items: Iterable[Any]) -> int:
+        """Put items into a run that was started held, as jobs of its first step."""
+        new = self._filled(self._client.run(runs.get, self.id), items)
+        for begin in range(0, len(new), BATCH):
+            self._client.run(runs.add, self.id, new[begin : begin + BATCH])
+        return len(new)
+
+    async def add_async(self, items: Iterable[Any]) -> int:
+        """Put items into a run that was started held, as jobs of its first step."""
+        new = self._filled(await self._client.run_async(runs.get, self.id), items)
+        for begin in range(0, len(new), BATCH):
+            await self._client.run_async(runs.add, self.id, new[begin : begin + BATCH])
+        return len(new)
+
+    def _filled(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
+        if self._fill is None:
+            raise Invalid("this handle was looked up: add to the one that start(hold=True) gave")
+        return self._fill(run, items)
+
+    def submit(self) -> "RunHandle":
+        """Say that everything is in: a run that was started held begins."""
+        self._client.run(runs.seal, self.id, actor=ACTOR)
+        return self.refresh()
+
+    async def submit_async(self) -> "RunHandle":
+        """Say that everything is in: a run that was started held begins."""
+        await self._client.run_async(runs.seal, self.id, actor=ACTOR)
+        return await self.refresh_async()
+
+    def resume(self) -> "RunHandle":
+        """Make a new run of what did not succeed; what succeeded stays and is read from here."""
+        new = _resuming(self._client.run(runs.get, self.id))
+        self._client.run(chains.resume, self.id, new)
+        after: str | None = None
+        while after := self._client.run(
+            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=ACTOR
+        ):
+            pass
+        self._client.run(chains.go_on, self.id, new.id, actor=ACTOR)
+        return RunHandle(self._client, new.id, type_of=self._type_of)
+
+    async def resume_async(self) -> "RunHandle":
+        """Make a new run of what did not succeed; what succeeded stays and is read from here."""
+        new = _resuming(await self._client.run_async(runs.get, self.id))
+        await self._client.run_async(chains.resume, self.id, new)
+        after: str | None = None
+        while after := await self._client.run_async(
+            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=ACTOR
+        ):
+            pass
+        await self._client.run_async(chains.go_on, self.id, new.id, actor=ACTOR)
+        return RunHandle(self._client, new.id, type_of=self._type_of)
+
+
+def _share(picture: chains.Picture) -> float:
+    """Estimate how much is done: whole steps, and the share of the current one."""
+    if picture.run.state == RunState.SUCCEEDED:
+        return 1.0
+    line = [step for step in picture.steps if step.role not in runs.HOOKS.values()]
+    if not line:
+        return 0.0
+    reducing = picture.run.state == RunState.FINALIZING
+    at = next(
+        (
+            place
+            for place, step in enumerate(line)
+            if (step.role == "reduce" if reducing else step.number == picture.run.current_step)
+        ),
+        0,
+    )
+    step = line[at]
+    ended = step.succeeded + step.lost
+    inside = ended / (ended + step.open) if ended else 0.0
+    # The end itself is only reached with the last move.
+    return min((at + inside) / len(line), 0.99)
+
+
+def _errors(rows: Sequence[tuple[str, str, str | None, str | None]]) -> list[RunError]:
+    found = []
+    for job_id, step, cause, error in rows:
+        stored = msgspec.json.decode(error) if error else {}
+        kind, text = stored.get("type", cause or "unknown"), stored.get("message", "")
+        found.append(RunError(job_id, step, kind, text, cause))
+    return found
+
+
+def _resuming(old: Run) -> NewRun:
+    return NewRun(
+        id=new_id(),
+        kind=old.kind,
+        kind_version=old.kind_version,
+        payload=old.payload,
+        codec=old.codec,
+        actor=ACTOR,
+        queue=old.queue,
+        priority=old.priority,
+        tenant=old.tenant,
+        tags=old.tags,
+        trace=old.trace,
+        channel=old.channel,
+        resumes=old.id,
+        hold_us=int(HOLD_SECONDS * 1_000_000),
+    )
+
+
+def _pauses(timeout: float | None) -> Iterator[float]:
+    """Yield ever longer pauses until the time is over."""
+    begun = time.monotonic()
+    pause = WAIT_FIRST
+    while True:
+        left = None if timeout is None else timeout - (time.monotonic() - begun)
+        yield pause if left is None else max(0.0, min(pause, left))
+        if left is not None and left <= 0:
+            return
+        pause = min(pause * 1.5, WAIT_LONGEST)
+
+
+class Runs:
+    """Looks runs up."""
+
+    def __init__(self, client: Client, type_of: Callable[[str, int], Any]) -> None:
+        self._client = client
+        self._type_of = type_of
+
+    def get(self, run_id: str) -> RunHandle:
+        """Return a handle, or raise `NotFound`."""
+        return self._handle(checked_id(run_id)).refresh()
+
+    async def get_async(self, run_id: str) -> RunHandle:
+        """Return a handle, or raise `NotFound`."""
+        return await self._handle(checked_id(run_id)).refresh_async()
+
+    def list(
+        self,
+        *,
+        state: str | None = None,
+        kind: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Sequence[RunHandle]:
+        """Return a page, newest first; the next one starts at the last id as `cursor`."""
+        found = self._client.run(
+            runs.listing, state=_word(state), kind=kind, before=cursor, most=limit
+        )
+        return [self._handle(run.id).refresh() for run in found]
+
+    async def list_async(
+        self,
+        *,
+        state: str | None = None,
+        kind: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Sequence[RunHandle]:
+        """Return a page, newest first; the next one starts at the last id as `cursor`."""
+        found = await self._client.run_async(
+            runs.listing, state=_word(state), kind=kind, before=cursor, most=limit
+        )
+        return [await self._handle(run.id).refresh_async() for run in found]
+
+    def _handle(self, run_id: str) -> RunHandle:
+        return RunHandle(self._client, run_id, type_of=self._type_of)
+
+
+def _word(state: str | None) -> str | None:
+    if state is not None and state not in RunState.__members__:
+        raise Invalid(f"state={state!r}: expected one of {', '.join(RunState.__members__)}")
+    return None if state is None else str(state)

@@ -1,0 +1,192 @@
+"""Starting runs of a batch: parameters are checked, all of them, before anything is stored."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import msgspec
+
+from milepost.batch.declaration import Declaration, Step
+from milepost.batch.handles import HOLD_SECONDS, RunHandle
+from milepost.client import ACTOR, new_id
+from milepost.codec import from_builtin, limited
+from milepost.declare import check_seconds
+from milepost.errors import Invalid
+from milepost.lifecycle import JobState
+from milepost.outcome import micros
+from milepost.records import NewJob, NewRun, Run, Template
+from milepost.store import chains
+
+__all__ = ["Batch"]
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What one start asks for beyond its parameters."""
+
+    reuse: bool
+    hold: bool
+    deadline: float | None
+    priority: int
+    tags: Mapping[str, str] | None
+
+
+class Batch(Declaration):
+    """A declared batch: decorate its steps, then start runs of it."""
+
+    def __repr__(self) -> str:
+        return f"<batch {self.name} version {self.version}>"
+
+    def start(
+        self,
+        params: Any = None,
+        *,
+        reuse: bool = False,
+        hold: bool = False,
+        deadline: float | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+    ) -> RunHandle:
+        """Start a run; it is durable once this returns.
+
+        With `reuse` a live run with the same parameters is returned instead, never one that is
+        being cancelled. With `hold` the run waits for `add()` and `submit()`.
+        """
+        asked = _Asked(reuse, hold, deadline, priority, tags)
+        new, jobs = self._new(params, asked)
+        run_id = self.client.run(chains.start, new, self.plan(), jobs, hold=hold)
+        return self._handle(run_id)
+
+    async def start_async(
+        self,
+        params: Any = None,
+        *,
+        reuse: bool = False,
+        hold: bool = False,
+        deadline: float | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+    ) -> RunHandle:
+        """Start a run; it is durable once this returns."""
+        asked = _Asked(reuse, hold, deadline, priority, tags)
+        new, jobs = self._new(params, asked)
+        run_id = await self.client.run_async(chains.start, new, self.plan(), jobs, hold=hold)
+        return self._handle(run_id)
+
+    def _handle(self, run_id: str) -> RunHandle:
+        return RunHandle(self.client, run_id, type_of=self.report_type, fill=self._fill)
+
+    def report_type(self, name: str, version: int) -> Any:
+        """Say what the reducer returns."""
+        known = self.reducer is not None and (name, version) == (self.name, self.version)
+        return self.reducer.definition.arguments.result_type if known and self.reducer else Any
+
+    def _new(self, params: Any, asked: "_Asked") -> tuple[NewRun, list[NewJob]]:
+        check_seconds("deadline", asked.deadline, zero=False)
+        self.plan()
+        data = self._checked(params)
+        new = NewRun(
+            id=new_id(),
+            kind=self.name,
+            kind_version=self.version,
+            payload=data,
+            codec=self.client.codec.name,
+            actor=ACTOR,
+            policy=msgspec.json.encode(self.policy).decode(),
+            priority=asked.priority,
+            unique_key=_digest(data) if asked.reuse else None,
+            tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
+            deadline_us=None if asked.deadline is None else micros(asked.deadline),
+            hold_us=micros(HOLD_SECONDS) if asked.hold else None,
+        )
+        if asked.hold:
+            return new, []
+        first = self.steps[0]
+        return new, [self._job(first, self.payload(first, params), new.id, ordinal=0)]
+
+    def _checked(self, params: Any) -> bytes | None:
+        if self.params_type is None:
+            if params is not None:
+                raise Invalid(f"batch {self.name!r} takes no parameters; declare params=")
+            return None
+        data = self.client.codec.encode(params)
+        problems = _problems(self.client.codec.decode(data), self.params_type)
+        if problems:
+            raise Invalid(f"batch {self.name!r}: {'; '.join(problems)}")
+        return limited(data, most=self.client.settings.max_payload, what="the parameters")
+
+    def _fill(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
+        """Turn items into held jobs of the first step: all fit, or none is stored."""
+        first = self.steps[0]
+        return [
+            self._job(first, self.payload(first, item), run.id, ordinal=place, held=True)
+            for place, item in enumerate(items)
+        ]
+
+    def _job(
+        self, step: Step, payload: bytes, run_id: str, *, ordinal: int, held: bool = False
+    ) -> NewJob:
+        planned = step.planned(self.policy)
+        state = JobState.QUEUED if planned.poll_us is None else JobState.WAITING
+        template = Template(
+            kind=planned.kind,
+            kind_version=planned.kind_version,
+            queue=planned.queue,
+            priority=planned.priority,
+            state=JobState.CREATED.value if held else state.value,
+            delay_us=None if held else planned.poll_us,
+            timeout_us=planned.timeout_us,
+            retries=planned.retries,
+            poll_limit=planned.poll_limit,
+            poison_limit=planned.poison_limit,
+            codec=self.client.codec.name,
+            actor=ACTOR,
+            run_id=run_id,
+            step=step.number,
+        )
+        return NewJob(new_id(), payload, template, ordinal=ordinal)
+
+
+def _digest(data: bytes | None) -> str:
+    plain = msgspec.json.encode(msgspec.json.decode(data or b"null"), order="deterministic")
+    return hashlib.sha256(plain).hexdigest()
+
+
+def _problems(given: Any, type_: Any) -> list[str]:
+    """Name everything that does not fit, not the first thing alone."""
+    names = _fields(type_)
+    if names is None or not isinstance(given, dict):
+        return _misfit(given, type_, "")
+    unknown = [f"{name}: there is no such parameter" for name in given if name not in names]
+    found = [
+        problem
+        for name, (hint, required) in names.items()
+        for problem in (
+            _misfit(given[name], hint, f"{name}: ")
+            if name in given
+            else ([f"{name}: it is missing"] if required else [])
+        )
+    ]
+    return [*unknown, *found] or _misfit(given, type_, "")
+
+
+def _misfit(value: Any, type_: Any, place: str) -> list[str]:
+    try:
+        msgspec.convert(value, type_, dec_hook=from_builtin)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        return [f"{place}{error}"]
+    return []
+
+
+def _fields(type_: Any) -> dict[str, tuple[Any, bool]] | None:
+    """Name the fields of a Struct or a dataclass, with their types; None for anything else."""
+    if not (isinstance(type_, type) and (issubclass(type_, msgspec.Struct) or is_dataclass(type_))):
+        return None
+    if issubclass(type_, msgspec.Struct):
+        return {f.encode_name: (f.type, f.required) for f in msgspec.structs.fields(type_)}
+    import typing  # noqa: PLC0415 - rarely
+
+    hints = typing.get_type_hints(type_)
+    info = msgspec.inspect.type_info(type_)
+    required = {f.name: f.required for f in getattr(info, "fields", ())}
+    return {f.name: (hints[f.name], required.get(f.name, False)) for f in fields(type_)}

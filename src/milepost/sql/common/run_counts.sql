@@ -1,0 +1,1 @@
+SELECT step, state, count(*) FROM job WHERE run_id = :id GROUP BY step, state

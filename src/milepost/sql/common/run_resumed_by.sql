@@ -1,0 +1,1 @@
+SELECT {text:id} FROM run WHERE resumes = :id

@@ -1,0 +1,6 @@
+-- The index has run, step and state first, then the id: a page is read in order and no further.
+SELECT id::text, result FROM job
+ WHERE run_id = :run_id AND step = :step AND state = 'SUCCEEDED'
+   AND id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+ ORDER BY id
+ LIMIT :most

@@ -1,0 +1,148 @@
+"""Operations on runs that belong together: one that is used again, one that resumes another.
+
+A resumed run creates again every job that did not succeed; what succeeded stays where it is and is
+read through the chain. Outputs that were staged but not yet published when the old run stopped go
+over to the new one: their producers succeeded, and will not run again.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import uuid_utils
+
+from milepost.errors import Invalid
+from milepost.lifecycle import RUN, JobState, RunState
+from milepost.records import NewJob, NewRun, NewStep, Run, StepCount, Template
+from milepost.store import runs
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+__all__ = [
+    "Picture",
+    "chain",
+    "counts",
+    "create_again",
+    "errors",
+    "go_on",
+    "picture",
+    "results",
+    "resume",
+    "start",
+]
+
+LONGEST = 1_000
+"""How many runs that are being cancelled may stand in the way of one that asks for reuse."""
+
+
+def start(
+    new: NewRun, plan: Sequence[NewStep], jobs: Sequence[NewJob], *, hold: bool = False
+) -> Steps[str]:
+    """Create a run, or answer with the live one of its unique key that is not being cancelled."""
+    for _ in range(LONGEST):
+        run_id = yield from runs.create(new, plan, jobs, hold=hold)
+        if run_id == new.id:
+            return run_id
+        found = yield from runs.get(run_id)
+        if found.state not in (RunState.STOPPING, *RUN.terminal):
+            return run_id
+        # One that is being cancelled is never used again (H-106): take the key after its.
+        new = msgspec.structs.replace(new, unique_key=f"{found.unique_key}+{found.id}"[-500:])
+    raise Invalid("too many runs with these parameters are being cancelled; start again later")
+
+
+def resume(old_id: str, new: NewRun) -> Steps[None]:
+    """Create a run that goes on where an ended one stopped, held until its jobs are there."""
+    old = yield from runs.get(old_id)
+    if old.state not in (RunState.FAILED, RunState.CANCELLED):
+        raise Invalid(f"run {old_id} is {old.state}; only one that failed or was cancelled resumes")
+    newer = yield Call("run_resumed_by", {"id": old_id})
+    if newer:
+        raise Invalid(f"run {old_id} was resumed by run {newer[0][0]}; resume that one")
+    yield from runs.create(new, [], [], hold=True)
+    ids = {"old_id": old_id, "new_id": new.id}
+    yield Call("step_copy", ids)
+    yield Call("step_count_copy", ids)
+
+
+def create_again(
+    old_id: str, new_id: str, *, after: str | None, most: int, actor: str
+) -> Steps[str | None]:
+    """Create more of the old run's unfinished jobs in the new one; None when all are there."""
+    rows = yield Call("run_unfinished", {"run_id": old_id, "after": after, "most": most})
+    if not rows:
+        return None
+    yield from runs.add(new_id, [_again(row, new_id, actor) for row in rows])
+    return str(rows[-1][0])
+
+
+_PINNED = (
+    *("kind", "kind_version", "queue", "priority", "retries", "poll_limit", "poison_limit"),
+    *("timeout_us", "codec", "tenant", "trace", "parent_id", "step"),
+)
+
+
+def _again(row: Sequence[Any], run_id: str, actor: str) -> NewJob:
+    job_id, *pinned, ordinal, payload = row
+    template = Template(
+        **dict(zip(_PINNED, pinned, strict=True)),
+        state=JobState.CREATED.value,
+        actor=actor,
+        run_id=run_id,
+        rerun_of=job_id,
+    )
+    return NewJob(str(uuid_utils.uuid7()), payload, template, ordinal=ordinal)
+
+
+def go_on(old_id: str, new_id: str, *, actor: str) -> Steps[None]:
+    """Take over what the old run did not publish, and let the new one begin."""
+    yield Call("publication_move", {"old_id": old_id, "new_id": new_id})
+    yield from runs.seal(new_id, actor=actor)
+
+
+def chain(run_id: str) -> Steps[list[str]]:
+    """List a run and the ones it resumes, the oldest first."""
+    rows = yield Call("run_chain", {"id": run_id})
+    return [row[0] for row in rows]
+
+
+def results(
+    run_id: str, step: int, *, after: str | None, most: int
+) -> Steps[list[tuple[str, bytes | None]]]:
+    """Read a page of what the jobs of a step gave, in the order they were published."""
+    rows = yield Call("run_results", {"run_id": run_id, "step": step, "after": after, "most": most})
+    return [(job_id, data) for job_id, data in rows]
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A run, its steps and their jobs by state, as they stood at one time of the store's clock."""
+
+    run: Run
+    steps: Sequence[StepCount]
+    counts: Mapping[int, Mapping[str, int]]
+    at: datetime
+
+
+def picture(run_id: str) -> Steps[Picture]:
+    """Read how a run stands."""
+    run = yield from runs.get(run_id)
+    counted = yield from runs.steps(run_id)
+    by_state = yield from counts(run_id)
+    [[now]] = yield Call("clock_now")
+    return Picture(run, counted, by_state, instant(now))
+
+
+def counts(run_id: str) -> Steps[dict[int, dict[str, int]]]:
+    """Count each step's jobs by state."""
+    rows = yield Call("run_counts", {"id": run_id})
+    found: dict[int, dict[str, int]] = {}
+    for step, state, count in rows:
+        found.setdefault(step, {})[state] = count
+    return found
+
+
+def errors(run_id: str, *, most: int) -> Steps[list[tuple[str, str, str | None, str | None]]]:
+    """Read why jobs of a run failed: (job, step, cause, error)s, in the order of their ids."""
+    rows = yield Call("run_errors", {"id": run_id, "most": most})
+    return [(job_id, step, cause, error) for job_id, step, cause, error in rows]
