@@ -9,6 +9,8 @@ import pytest
 from attempts import claimed, lose, overtaken
 
 import milepost as mp
+from milepost.client import new_id
+from milepost.observe.verify import verify
 from milepost.store import durable, failpoint, jobs
 from milepost.store.failpoint import cut
 
@@ -285,3 +287,18 @@ def test_erase_empties_steps_cursor_and_texts(app, job, raw):
     # What the attempt says too late must not bring a text back.
     app.client.run(durable.tell, [durable.Told(context.claim, 0.9, "private")])
     assert raw.execute("SELECT message FROM progress") == [(None,)]
+
+
+@pytest.mark.parametrize("table", ["durable_step", "progress"])
+@pytest.mark.parametrize("change", ["fence = 2", f"job_id = '{new_id()}'"], ids=["fence", "job"])
+def test_verify_finds_what_no_attempt_can_have_kept(app, job, database, table, change):
+    """I2, I15."""
+    context = claimed(app)
+    context.step("a", lambda: 1)
+    context.save(1)
+    with database.driver() as driver:
+        assert verify(driver).clean
+        with database.raw() as raw:
+            raw.execute(f"UPDATE {table} SET {change}")
+        [problem] = verify(driver).problems
+    assert "of an attempt that it never had" in problem.text

@@ -2,7 +2,8 @@
 
 Both are read once, in the order of their ids, from one snapshot and side by side, so memory does
 not grow with the store. The fold knows nothing of the triggers: it is the second opinion. Then the
-counters of each run's steps are compared with the jobs that are there.
+counters of each run's steps are compared with the jobs that are there, and what attempts kept with
+the fences that their jobs have had.
 """
 
 from collections.abc import Callable, Iterator
@@ -75,6 +76,8 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
             verdict.add(RUN, run_id, text)
         for run_id, state in reader.stream(Call("verify_runs"), size=BATCH):
             verdict.add(RUN, run_id, f"it is {state} and has open jobs")
+        for job_id, what in reader.stream(Call("verify_kept"), size=BATCH):
+            verdict.add(JOB, job_id, f"it has a {what} of an attempt that it never had")
     return verdict
 
 
