@@ -1,5 +1,7 @@
 """`milepost machine` shows a lifecycle at a prompt."""
 
+import json
+
 import pytest
 
 from milepost.cli import main
@@ -58,3 +60,21 @@ def test_an_unknown_machine_is_a_usage_error(capsys):
     code, out, err = show(capsys, "door")
     assert (code, out) == (2, "")
     assert "'door' is not one of 'job', 'run', 'worker', 'slot'" in err
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_json_has_exactly_the_declared_moves(capsys, name):
+    document = json.loads(show(capsys, name, "--json")[1])
+    machine = MACHINES[name]
+    moves = {(m["move"], m["from"] or "", m["to"]) for m in document["moves"]}
+    assert moves == machine.triples
+    assert set(document["terminal"]) == machine.terminal
+    assert document["states"] == [state.value for state in machine.states]
+
+
+def test_json_speaks_a_specs_words(capsys):
+    document = json.loads(show(capsys, "job", "--spec", "D", "--json")[1])
+    assert document["spec"] == "D"
+    assert document["terminal"] == ["SUCCEEDED", "FAILED"]
+    assert {"move": "create", "from": None, "to": "QUEUED"} in document["moves"]
+    assert not [m for m in document["moves"] if (m["from"], m["to"]) == ("RUNNING", "QUEUED")]

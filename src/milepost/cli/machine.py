@@ -2,8 +2,11 @@
 
 import click
 
+from milepost.cli.options import json_option
+from milepost.cli.output import show_json
 from milepost.errors import Invalid
 from milepost.lifecycle import MACHINES
+from milepost.machine import Machine
 from milepost.specs import VIEWS, View
 
 __all__ = ["machine"]
@@ -26,12 +29,36 @@ SPECS = sorted({spec for views in VIEWS.values() for spec in views})
     show_default=True,
     help="The diagram, the table, or one after the other.",
 )
-def machine(name: str, spec: str | None, form: str) -> None:
+@json_option
+def machine(name: str, spec: str | None, form: str, *, as_json: bool) -> None:
     """Show a lifecycle: every state, every legal move, and when it is made."""
+    if as_json:
+        show_json(_document(MACHINES[name], view_of(name, spec) if spec else None))
+        return
     shown = view_of(name, spec) if spec else MACHINES[name]
     parts = {"mermaid": shown.mermaid, "table": shown.table}
     wanted = parts if form == "both" else [form]
     click.echo("\n\n".join(parts[part]() for part in wanted))
+
+
+def _document(machine: Machine, view: View | None) -> dict[str, object]:
+    """Say what the diagram draws; a birth has no from-state."""
+    if view is None:
+        states = [state.value for state in machine.states]
+        final = [state for state in states if state in machine.terminal]
+        moves = [(move.name, *pair) for move in machine.moves for pair in move.pairs]
+    else:
+        states = list(dict.fromkeys(word.name for word in view.words))
+        ends = {name for state in machine.terminal for name in view.names(state)}
+        final = [state for state in states if state in ends]
+        moves = [(m, *edge) for edge, names in sorted(view.edges.items()) for m in names]
+    return {
+        "machine": machine.name,
+        "spec": None if view is None else view.spec,
+        "states": states,
+        "terminal": final,
+        "moves": [{"move": m, "from": source or None, "to": target} for m, source, target in moves],
+    }
 
 
 def view_of(name: str, spec: str) -> View:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from milepost.cli.options import store_option
+from milepost.cli.options import json_option, store_option
+from milepost.cli.output import show_json
 from milepost.config import StoreUrl
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate as apply
@@ -21,7 +22,8 @@ __all__ = ["migrate"]
     type=click.Choice(["postgres", "sqlite"]),
     help="With --sql: print every migration of this database, without connecting.",
 )
-def migrate(store: StoreUrl, *, sql: bool, dialect: str | None) -> None:
+@json_option
+def migrate(store: StoreUrl, *, sql: bool, dialect: str | None, as_json: bool) -> None:
     """Bring a store's schema to this version.
 
     Numbered migrations are applied in order, all in one transaction; two runners wait for each
@@ -29,6 +31,8 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None) -> None:
     """
     if dialect and not sql:
         raise click.UsageError("--dialect goes with --sql")
+    if sql and as_json:
+        raise click.UsageError("--sql prints SQL, and --json JSON: choose one")
     if dialect:
         click.echo(script(dialect, list(migrations(dialect))), nl=False)
         return
@@ -45,4 +49,7 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None) -> None:
         driver.close()
     for migration in applied:
         click.echo(f"applied {migration.name}", err=True)
+    if as_json:
+        show_json({"store": str(store), "applied": [migration.name for migration in applied]})
+        return
     click.echo(f"{store} is up to date" if not applied else f"{store}: {len(applied)} applied")
