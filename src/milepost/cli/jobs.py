@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["await_end", "jobs"]
 
-COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at", "finished_at")
+COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at")
 STATES = click.Choice([state.value for state in JobState], case_sensitive=False)
 
 

@@ -43,7 +43,7 @@ def printable(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
+        return value.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
     text = json.dumps(value) if isinstance(value, dict | list | bool) else str(value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -55,11 +55,15 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         for line in (columns, *written):
             click.echo("\t".join(line))
         return
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns)
+    table = Table(box=SIMPLE_HEAD)
+    for name in columns:
+        # An id is there to be copied: whatever else has to give way, it stays whole.
+        table.add_column(name, overflow="fold", no_wrap=name == "id")
     for row in written:
         table.add_row(*map(Text, row))
     Console().print(table)
