@@ -22,6 +22,8 @@ from milepost.store.driver import Call, Steps
 __all__ = ["STAGES", "bench"]
 
 ROUNDS = 3
+TURNS = 4
+"""How often submitting changes sides within a round."""
 IMPORTS = 5
 STAGES = ROUNDS * 7 + 2
 LOOK_SECONDS = 0.005
@@ -70,7 +72,7 @@ def _rounds(
     names = ("submit", "bulk", "drain", "drain_2", "drain_sync")
     rates: Rates = {name: ([], []) for name in names}
     sizes: list[float] = []
-    few = max(20, min(jobs // 10, 2_000))
+    few = max(100, min(jobs // 10, 2_000))
     for number in range(ROUNDS):
 
         def told(name: str, number: int = number) -> None:
@@ -115,15 +117,18 @@ def _submits(
     work: Callable[[Program, int], None],
     by_hand: Callable[[StoreUrl, int], float],
 ) -> tuple[float, float]:
+    share = -(-count // TURNS)
+    ours = limit = 0.0
     with fresh(store) as mine, fresh(store) as theirs:
-        limit = by_hand(theirs, count)
         program = Program(_address(mine))
         program.job.submit(0)  # the first one opens the store
-        began = time.perf_counter()
-        work(program, count)
-        rate = count / (time.perf_counter() - began)
+        for _ in range(TURNS):
+            limit += share / by_hand(theirs, share)
+            began = time.perf_counter()
+            work(program, share)
+            ours += time.perf_counter() - began
         program.app.close()
-    return rate, limit
+    return share * TURNS / ours, share * TURNS / limit
 
 
 def _address(store: StoreUrl) -> str:
