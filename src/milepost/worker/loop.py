@@ -117,12 +117,14 @@ class Worker:
             self._walk_to_polling()
             while True:
                 # What ends during this round may have left something that is due already.
-                busy = bool(self._running)
+                busy = bool(self._running) or self._settler.busy
                 moved, pause = await self._chores()
                 while await self.claim_and_start():
                     moved += 1
                 if self._running:
                     await self._freed_within(min(pause, TICK_SECONDS))
+                elif self._settler.busy:
+                    await self._settler.flush()
                 elif not (busy or moved) and not await self._worth_waiting(until, pause):
                     return self.ran
         finally:

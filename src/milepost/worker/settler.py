@@ -62,6 +62,11 @@ class Settler:
             self._wanted.clear()
             self._quiet.set()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is not settled yet, or its outputs are not published yet."""
+        return not self._quiet.is_set()
+
     async def flush(self) -> None:
         """Wait until everything taken so far is settled, or cannot be."""
         await self._quiet.wait()
