@@ -7,6 +7,7 @@ import pytest
 
 import milepost as mp
 from milepost.cli import main
+from milepost.store import workers
 from milepost.testing.databases import Backends, backend_names
 
 PAGE = Path(__file__).parent.parent / "docs/how-to/share-a-database.md"
@@ -47,6 +48,23 @@ def test_a_role_without_rights_on_the_journal_submits_runs_and_is_journalled(sha
     app.close()
     assert raw.value("SELECT count(*) FROM milepost.journal") == 3
     assert raw.value("SELECT count(*) FROM jobs") == 0  # the application's own table
+
+
+def test_retention_runs_with_the_rights_of_that_role(shared):
+    raw, url = shared
+    app = mp.App(url)
+
+    @app.job
+    def nothing() -> None:
+        return None
+
+    nothing.submit()
+    assert app.drain() == 1
+    app.client.run(workers.advance_clock, 8 * 86_400)
+    app.maintain_once()
+    app.close()
+    assert raw.value("SELECT count(*) FROM milepost.job") == 0
+    assert raw.value("SELECT count(*) FROM milepost.journal") == 0
 
 
 def test_the_role_cannot_touch_the_journal(shared):

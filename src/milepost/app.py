@@ -32,9 +32,12 @@ from milepost.records import Worker as WorkerRecord
 from milepost.schedules import Schedules
 from milepost.store import births, jobs, workers
 from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
+from milepost.store.driver import AsyncDriver
+from milepost.store.retention import Keep
 from milepost.store.schedules import NewSchedule
 
 if TYPE_CHECKING:
+    from milepost.maintain.loop import Maintainer
     from milepost.worker.loop import Worker
 
 __all__ = ["App", "Job"]
@@ -514,9 +517,7 @@ class App:
     async def _worker(
         self, queues: Sequence[str] | None, concurrency: int | None, *, elected: bool = False
     ) -> "Worker":
-        from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need no worker
-        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
-        from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
+        from milepost.worker.loop import Worker  # noqa: PLC0415 - clients need no worker
 
         driver = await self.client.async_driver()
         settings = self.settings
@@ -528,13 +529,22 @@ class App:
             self.registry,
             self.client.codec,
             settings,
-            maintain=Maintainer(
-                driver,
-                sweep=settings.sweep,
-                elected=elected,
-                scheduler=Scheduler(self._scheduled),
-            ),
+            maintain=self._maintainer(driver, elected=elected),
             queues=queues,
+        )
+
+    def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":
+        from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none
+        from milepost.maintain.retention import Retention  # noqa: PLC0415 - likewise
+        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
+
+        settings = self.settings
+        return Maintainer(
+            driver,
+            sweep=settings.sweep,
+            elected=elected,
+            scheduler=Scheduler(self._scheduled),
+            retention=Retention(Keep(settings.keep_succeeded, settings.keep_failed)),
         )
 
     def maintain_once(self) -> int:
@@ -550,11 +560,8 @@ class App:
 
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
-        from milepost.maintain.chores import maintain  # noqa: PLC0415 - clients need none
-        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
-
-        also = {"fire": Scheduler(self._scheduled)}
-        return (await maintain(await self.client.async_driver(), also)).total
+        maintainer = self._maintainer(await self.client.async_driver())
+        return (await maintainer.whole_pass()).total
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count jobs by queue and state."""

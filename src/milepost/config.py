@@ -76,6 +76,10 @@ def _measured(text: str, units: Mapping[str, float], what: str) -> float:
     return float(match.group(1)) * units[match.group(2).lower()]
 
 
+KEEP_LEAST = 60.0
+KEEP_MOST = 36_500 * 86_400.0
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What can be set; each by MILEPOST_NAME, then milepost.toml. Durations are seconds."""
@@ -124,6 +128,12 @@ class Settings:
         for name in ("lease", "heartbeat", "sweep", "poll_min", "concurrency", "threads"):
             if getattr(self, name) <= 0:
                 raise Invalid(f"{name} must be more than zero")
+        for name in ("keep_succeeded", "keep_failed"):
+            if not KEEP_LEAST <= getattr(self, name) <= KEEP_MOST:
+                raise Invalid(
+                    f"{name} must be between 60s, so that whoever waits for a job sees its end, "
+                    "and 36500d"
+                )
 
 
 def origins(environment: Mapping[str, str], file: Path | None = None) -> dict[str, str]:

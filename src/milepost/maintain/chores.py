@@ -10,7 +10,7 @@ from milepost.store import jobs, runs, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
-__all__ = ["Chore", "Passed", "maintain", "safely", "wake"]
+__all__ = ["CHORES", "Passed", "maintain", "safely", "wake"]
 
 ACTOR = "maintenance"
 BATCH = 500
@@ -32,6 +32,7 @@ class Passed(msgspec.Struct):
     rejected: int = 0
     moved: int = 0
     published: int = 0
+    retired: int = 0
     troubled: int = 0
 
     @property
@@ -42,16 +43,12 @@ class Passed(msgspec.Struct):
 
 
 Chore = Callable[[AsyncDriver, Passed], Awaitable[None]]
-NOTHING: Mapping[str, Chore] = {}
 
 
-async def maintain(driver: AsyncDriver, also: Mapping[str, Chore] = NOTHING) -> Passed:
-    """Do everything that is due, once; a chore in trouble does not stop the others (H-100).
-
-    What needs to know the program comes first, as further chores: schedules make work.
-    """
+async def maintain(driver: AsyncDriver, chores: Mapping[str, Chore] | None = None) -> Passed:
+    """Do everything that is due, once; a chore in trouble does not stop the others (H-100)."""
     passed = Passed()
-    for name, chore in {**also, **CHORES}.items():
+    for name, chore in (CHORES if chores is None else chores).items():
         await safely(chore(driver, passed), passed, chore=name)
     return passed
 
@@ -157,7 +154,7 @@ async def sweep(driver: AsyncDriver, passed: Passed) -> None:  # noqa: ARG001 - 
     await driver.run(workers.prune, keep_seconds=KEEP_WORKERS)
 
 
-CHORES: dict[str, Chore] = {
+CHORES: Mapping[str, Chore] = {
     "bury": bury,
     "lose": lose,
     "expire": expire,
@@ -168,3 +165,4 @@ CHORES: dict[str, Chore] = {
     "look_at_runs": look_at_runs,
     "sweep": sweep,
 }
+"""What any program can do: it needs neither code nor settings."""

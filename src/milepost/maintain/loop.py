@@ -1,9 +1,8 @@
 """Who does maintenance, and when: elected for economy, on the store's clock."""
 
-from collections.abc import Mapping
-
 from milepost.clock import Clock, SystemClock
-from milepost.maintain.chores import NOTHING, Chore, Passed, maintain, wake
+from milepost.maintain.chores import CHORES, Passed, maintain, wake
+from milepost.maintain.retention import Retention
 from milepost.maintain.scheduler import Scheduler
 from milepost.store import jobs, workers
 from milepost.store.driver import AsyncDriver
@@ -23,14 +22,14 @@ class Maintainer:
         sweep: float,
         elected: bool = False,
         scheduler: Scheduler | None = None,
-        also: Mapping[str, Chore] = NOTHING,
+        retention: Retention | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Take part in the election, or do the work unasked: it is safe, only not cheap."""
         self._driver = driver
         self._unasked = elected
         self._scheduler = scheduler or Scheduler({})
-        self._also = also
+        self._retention = retention
         self._sweep = sweep
         self._clock = clock or SystemClock()
         self._next_pass = 0.0
@@ -42,13 +41,18 @@ class Maintainer:
         passed = Passed()
         if now >= self._next_pass and await self._elected(holder):
             self._next_pass = now + self._sweep
-            passed = await maintain(self._driver, {"fire": self._scheduler, **self._also})
+            passed = await self.whole_pass()
         else:
             # Elected or not: whoever is may be another program, with schedules of its own.
             await self._scheduler(self._driver, passed)
             await wake(self._driver, passed)
         self.passed = passed
         return passed.total, await self._pause()
+
+    async def whole_pass(self) -> Passed:
+        """Do everything once: schedules first, for they make work, and last what may wait."""
+        last = {} if self._retention is None else {"retain": self._retention}
+        return await maintain(self._driver, {"fire": self._scheduler, **CHORES, **last})
 
     async def _pause(self) -> float:
         """Tell how long nothing comes due, up to a sweep."""

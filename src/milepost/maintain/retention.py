@@ -1,0 +1,60 @@
+"""Lets finished jobs and runs leave after their time, a few at once, so that other chores go on."""
+
+from milepost.clock import Clock, SystemClock
+from milepost.maintain.chores import Passed
+from milepost.store import retention
+from milepost.store.driver import AsyncDriver
+from milepost.store.retention import FIRST, Keep
+
+__all__ = ["Retention"]
+
+BATCH = 500
+RUNS = 50
+"""How many jobs leave at once, and how many runs are looked at."""
+ROUNDS = 4
+"""How many batches one pass does. With a pass a second, that is 2,000 jobs a second."""
+REST_SECONDS = 60.0
+"""How long to rest after everything old was looked at."""
+
+
+class Retention:
+    """A chore: walks over what is old, goes on where it stopped, and rests at the end.
+
+    What is old and stays (failures, which are kept longer, and the jobs of runs) is walked over
+    once in a while, never at every pass.
+    """
+
+    def __init__(self, keep: Keep, *, clock: Clock | None = None) -> None:
+        self._keep = keep
+        self._clock = clock or SystemClock()
+        self._jobs: str | None = FIRST
+        self._runs: str | None = FIRST
+        self._rest_until = 0.0
+
+    async def __call__(self, driver: AsyncDriver, passed: Passed) -> None:
+        """Let some leave."""
+        if self._clock.monotonic() < self._rest_until:
+            return
+        for _ in range(ROUNDS):
+            if self._jobs is not None:
+                page = await driver.run(
+                    retention.forget_jobs, self._keep, after=self._jobs, most=BATCH
+                )
+                passed.retired += page.left
+                self._jobs = page.after
+            if self._runs is not None:
+                self._runs = await self._forget_runs(driver, self._runs, passed)
+        if self._jobs is None and self._runs is None:
+            self._jobs = self._runs = FIRST
+            self._rest_until = self._clock.monotonic() + REST_SECONDS
+
+    async def _forget_runs(self, driver: AsyncDriver, after: str, passed: Passed) -> str | None:
+        """Look at some runs; answer where to go on: at the same place if there was too much."""
+        page = await driver.run(retention.old_runs, self._keep, after=after, most=RUNS)
+        most = passed.retired + BATCH
+        for run_id in page.over:
+            while gone := await driver.run(retention.forget_chain, run_id, self._keep, most=BATCH):
+                passed.retired += gone
+                if passed.retired >= most:
+                    return after
+        return page.after

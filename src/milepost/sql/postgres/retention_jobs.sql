@@ -1,0 +1,14 @@
+-- A page of old jobs, in the order of their ids, which is that of their births: whose time is over?
+-- Those of a run leave with it. A move by hand sets no finished_at; the journal knows.
+SELECT job.id::text, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+       AND coalesce(job.finished_at,
+                    (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+                        AND seq = job.version))
+           <= {now} - (CASE job.state WHEN 'SUCCEEDED' THEN :succeeded_us::bigint
+                        ELSE :failed_us::bigint END){micros}
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'job' AND subject_id = job.id
+                          AND delivered_at IS NULL AND dead_at IS NULL)
+  FROM job
+ WHERE job.id > :after::uuid AND job.id < :before::uuid
+ ORDER BY job.id
+ LIMIT :most

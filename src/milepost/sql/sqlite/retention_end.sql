@@ -1,0 +1,1 @@
+UPDATE retention SET active = 0

@@ -1,0 +1,3 @@
+DELETE FROM run
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+RETURNING id

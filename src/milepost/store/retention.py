@@ -1,0 +1,121 @@
+"""What leaves, and when: finished jobs and runs whose time is over, whole, in bounded batches.
+
+A row, what hangs on it and its entries in the journal leave in one transaction, so that what is
+left is never cut: a history is whole or gone, and nothing has to stand in for a past. The jobs of a
+run leave when the run may, and a chain of resumed runs is one.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from milepost.outcome import micros
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+__all__ = ["FIRST", "Keep", "Page", "forget_chain", "forget_jobs", "old_runs"]
+
+FIRST = "00000000-0000-0000-0000-000000000000"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """How long what has ended is kept, in seconds."""
+
+    succeeded: float
+    failed: float
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """What the queries take."""
+        return {"succeeded_us": micros(self.succeeded), "failed_us": micros(self.failed)}
+
+    @property
+    def least(self) -> timedelta:
+        """How old everything is that may leave."""
+        return timedelta(seconds=min(self.succeeded, self.failed))
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What was looked at: where to go on (None at the end), and how many left."""
+
+    after: str | None
+    left: int = 0
+    over: tuple[str, ...] = ()
+
+
+def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
+    """Look at the next old jobs after an id, and let go of those whose time is over."""
+    page = yield from _old("retention_jobs", keep, after=after, most=most)
+    if not page.over:
+        return page
+    gone = yield from _forget("retention_forget_job", page.over)
+    return Page(page.after, gone)
+
+
+def old_runs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
+    """Look at the next old runs after an id; answer with those whose own time is over."""
+    return (yield from _old("retention_runs", keep, after=after, most=most))
+
+
+def _old(query: str, keep: Keep, *, after: str, most: int) -> Steps[Page]:
+    [(now,)] = yield Call("clock_now")
+    rows = yield Call(
+        query,
+        {
+            "after": after,
+            "before": _first_id(instant(now) - keep.least),
+            "most": most,
+            **keep.parameters,
+        },
+    )
+    over = tuple(row[0] for row in rows if row[1])
+    return Page(rows[-1][0] if len(rows) == most else None, 0, over)
+
+
+def _first_id(moment: datetime) -> str:
+    """Make the smallest id that the engine could have made then: ids begin with their time."""
+    passed = f"{max(moment - EPOCH, timedelta()) // MILLISECOND:012x}"
+    return f"{passed[:8]}-{passed[8:]}-7000-8000-000000000000"
+
+
+def forget_chain(run_id: str, keep: Keep, *, most: int) -> Steps[int]:
+    """Let go of a run and all that it resumes or that resume it, if the time of each is over.
+
+    Their jobs leave first, at most so many at once; answer with how many rows left. It is to be
+    asked again while anything does.
+    """
+    chain = yield from _chain(run_id, keep)
+    if not all(chain.values()):
+        return 0
+    ids = sorted(chain)
+    held = yield Call("retention_lock", {"id": ids})
+    # What was resumed in between is seen now; whoever comes later finds nothing to resume.
+    if len(held) < len(ids) or (yield from _chain(run_id, keep)) != chain:
+        return 0
+    jobs = yield Call("retention_run_jobs", {"id": ids, "most": most})
+    if jobs:
+        return (yield from _forget("retention_forget_job", [row[0] for row in jobs]))
+    return (yield from _forget("retention_forget_run", ids))
+
+
+def _chain(run_id: str, keep: Keep) -> Steps[dict[str, bool]]:
+    """Read a chain of resumed runs, from any of them: whether the time of each is over."""
+    chain: dict[str, bool] = {}
+    asked: set[str] = set()
+    unknown = {run_id}
+    while unknown:
+        rows = yield Call("retention_chain", {"id": sorted(unknown), **keep.parameters})
+        chain |= {row[0]: bool(row[2]) for row in rows}
+        asked |= unknown
+        unknown = {name for row in rows for name in row[:2] if name is not None} - asked
+    return chain
+
+
+def _forget(query: str, ids: Sequence[str]) -> Steps[int]:
+    yield Call("retention_begin")
+    gone = yield Call(query, {"id": list(ids)})
+    yield Call("retention_end")
+    return len(gone)
