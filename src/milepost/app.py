@@ -531,6 +531,7 @@ class App:
             settings,
             maintain=self._maintainer(driver, elected=elected),
             queues=queues,
+            client=self.client,
         )
 
     def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":

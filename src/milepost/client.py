@@ -137,10 +137,16 @@ class Client:
     @asynccontextmanager
     async def lend_async(self) -> AsyncIterator[Lent]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
-        loop = asyncio.get_running_loop()
-        lender = self._lenders.get(loop) or self._lenders.setdefault(loop, AsyncLender(self.url))
-        async with lender.lend() as lent:
+        async with self._async_lender().lend() as lent:
             yield lent
+
+    async def call_async(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a plain function that may wait, for the store or anything else, in a thread."""
+        return await self._async_lender().call(function, *args, **kwargs)
+
+    def _async_lender(self) -> AsyncLender:
+        loop = asyncio.get_running_loop()
+        return self._lenders.get(loop) or self._lenders.setdefault(loop, AsyncLender(self.url))
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs; callers at the same time share a statement."""

@@ -30,6 +30,8 @@ Args = tuple[Any, ...]
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 """How long a store that is away is waited for when what is done already must be recorded."""
 
+NAME_LIMIT = 200
+
 _lent: ContextVar[Lent | None] = ContextVar("milepost_lent", default=None)
 
 
@@ -87,7 +89,7 @@ class Durable:
     ) -> Any:
         """Do a step once, or give back what it came to before; a plain function has a thread."""
         if not inspect.iscoroutinefunction(function):
-            return await asyncio.to_thread(
+            return await self._client.call_async(
                 self.step, name, function, args, kwargs, transaction=transaction
             )
         with self._named(name):
@@ -107,7 +109,8 @@ class Durable:
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
         """Let a name be used once in an attempt; a step that failed may be tried again."""
-        check_text(name, what="the name of a step")
+        if len(check_text(name, what="the name of a step")) > NAME_LIMIT:
+            raise Invalid(f"the name of a step has at most {NAME_LIMIT} characters: {name[:40]!r}…")
         if is_open():
             raise Invalid(
                 f"step {name!r} was begun inside a transaction, which may yet be undone: do it "

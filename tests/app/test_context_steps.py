@@ -131,10 +131,15 @@ def test_a_result_that_does_not_fit_its_annotation_is_refused_the_first_time(app
     assert names(raw) == []
 
 
-@pytest.mark.parametrize("name", ["", "nul\0", 7, "\ud800"])
+@pytest.mark.parametrize("name", ["", "nul\0", 7, "\ud800", "x" * 201])
 def test_a_name_that_no_database_stores_is_refused(app, job, name):
-    with pytest.raises(mp.Invalid, match="the name of a step="):
+    with pytest.raises(mp.Invalid, match="the name of a step"):
         claimed(app).step(name, lambda: 1)
+
+
+def test_a_long_name_in_any_script_is_kept(app, job, raw):
+    claimed(app).step("\U0001f4c4" * 200, lambda: 1)
+    assert names(raw) == ["\U0001f4c4" * 200]
 
 
 def test_an_attempt_that_lost_its_lease_begins_no_step(app, job, advance, called):

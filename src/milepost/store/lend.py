@@ -7,7 +7,10 @@ factory that somebody leaves behind must not reach the engine. The user's errors
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import copy_context
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -145,22 +148,24 @@ def _sqlite(url: StoreUrl) -> Iterator[sqlite3.Connection]:
         connection.close()  # which undoes what is not committed
 
 
-async def _whole(function: Callable[..., object], *args: object) -> None:
-    """Run what may wait in a thread, to its end, even if the task is cancelled meanwhile."""
-    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
-
-
 class AsyncLender:
-    """Lends connections to asynchronous code of one event loop: of asyncpg, or of sqlite3."""
+    """Lends connections to asynchronous code of one event loop: of asyncpg, or of sqlite3.
+
+    What may wait for SQLite's one writer has threads of its own: in the loop's own few, those who
+    wait could take up the thread that the writer needs to go on.
+    """
 
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
         self._pool: Any = None
+        self._turn = asyncio.Lock()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="milepost-lent")
+        self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="milepost-step")
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a plain function in a thread, with the caller's context variables."""
+        call = partial(copy_context().run, function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Lent]:
@@ -173,13 +178,23 @@ class AsyncLender:
 
     @asynccontextmanager
     async def _sqlite(self) -> AsyncIterator[Any]:
-        connection = connect(self._url.target)
+        async with self._turn:
+            connection = connect(self._url.target)
+            try:
+                await self._whole(_begin, connection)
+                yield connection
+                await self._whole(connection.execute, "COMMIT")
+            finally:
+                connection.close()
+
+    async def _whole(self, function: Callable[..., object], *args: object) -> None:
+        """Run what may wait in the writer's thread, to its end, even if the task is cancelled."""
+        work = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
         try:
-            await _whole(_begin, connection)
-            yield connection
-            await _whole(connection.execute, "COMMIT")
-        finally:
-            connection.close()
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            raise
 
     @asynccontextmanager
     async def _asyncpg(self) -> AsyncIterator[Any]:
@@ -201,6 +216,8 @@ class AsyncLender:
 
     async def close(self) -> None:
         """Close what is not lent."""
+        self._writer.shutdown(wait=False)
+        self._threads.shutdown(wait=False)
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()

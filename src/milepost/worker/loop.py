@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from milepost.client import Client
 from milepost.clock import Clock, SystemClock
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
@@ -19,7 +20,7 @@ from milepost.errors import LeaseLost
 from milepost.lifecycle import WORKER, WorkerState
 from milepost.outcome import Outcome, micros
 from milepost.records import Claim, Settlement
-from milepost.store import jobs, workers
+from milepost.store import durable, jobs, workers
 from milepost.store.connect import open_driver
 from milepost.store.driver import AsyncDriver, Call, Steps
 from milepost.telemetry import Log
@@ -55,10 +56,12 @@ class Worker:
         maintain: Callable[[str], Awaitable[tuple[int, float]]],
         queues: Sequence[str] | None = None,
         clock: Clock | None = None,
+        client: Client | None = None,
     ) -> None:
         """Make a worker.
 
         `maintain(holder)` does chores; it tells how much it moved, and when it wants to be called.
+        `client` is the way to the store that handlers keep things by.
         """
         self.id = _name()
         self.ran = 0
@@ -70,6 +73,7 @@ class Worker:
         self._maintain = maintain
         self._queues = None if queues is None else list(queues)
         self._clock = clock or SystemClock()
+        self._client = client
         self._running: dict[str, Running] = {}
         self._met_plain = True
         self._slots = Slots(settings.concurrency)
@@ -327,7 +331,7 @@ class Worker:
                 self._slots.report(good=False)
                 self._settler.add(Settlement(claim, unknown_kind(claim)))
                 continue
-            running = Running(definition, Context(claim))
+            running = Running(definition, Context(claim, self._client))
             self._running[claim.id] = running
             (awaited if definition.is_async else plain).append(running)
         self._met_plain = bool(plain)
@@ -396,6 +400,7 @@ class Worker:
         """Maintain; answer with how much moved and the seconds until that is due again."""
         self._sweep_overdue()
         await self._pass_on_requests_to_stop()
+        await self._tell_progress()
         moved, pause = await self._maintain(self.id)
         if moved:
             self._watch.poke()
@@ -409,6 +414,12 @@ class Worker:
             # Once: a handler that cleans up must not be cancelled again and again.
             if running is not None and running.context.fence == fence and not running.asked:
                 self._lane_of(running).stop_job(running, reason)
+
+    async def _tell_progress(self) -> None:
+        """Write what handlers said of themselves, all at once."""
+        told = [news for r in self._running.values() if (news := r.context.take_news())]
+        if told:
+            await self._driver.run(durable.tell, told)
 
     async def _reconcile(self) -> None:
         """Give back what the store says we hold and we do not know: a claim's lost reply."""
