@@ -669,3 +669,33 @@ def test_progress_only_grows_and_stays_below_one_until_the_end_h102(app):
     assert said == sorted(said)
     assert all(0 < share < 1 for share in said)
     assert run.refresh().progress == 1.0
+
+
+def test_collect_lets_what_already_moves_on_end_before_it_fails_h59(app):
+    batch = app.batch("onward", policy=mp.Collect())
+    stored = []
+
+    @batch.step
+    def find() -> Iterator[int]:
+        yield from range(3)
+
+    @batch.step(retries=0)
+    def load(number: int) -> int:
+        if number == 0:
+            raise mp.Fail("broken")
+        return number
+
+    @batch.step
+    def store(number: int) -> int:
+        stored.append(number)
+        return number
+
+    @batch.step(gated=True)
+    def publish(number: int) -> None:
+        stored.append("published")
+
+    run = batch.start()
+    app.drain()
+    assert run.refresh().state == mp.RunState.FAILED
+    assert sorted(stored) == [1, 2]
+    assert set(counts(run)["publish"]) <= {"CANCELLED"}

@@ -35,11 +35,14 @@ class Maintainer:
         self._next_pass = 0.0
         self.passed = Passed()
 
-    async def __call__(self, holder: str) -> tuple[int, float]:
-        """Do what is due; answer with how much there was, and the seconds until more is."""
+    async def __call__(self, holder: str, *, whole: bool = False) -> tuple[int, float]:
+        """Do what is due; answer with how much there was, and the seconds until more is.
+
+        Everything is looked at once a sweep, or now if the `whole` is asked for.
+        """
         now = self._clock.monotonic()
         passed = Passed()
-        if now >= self._next_pass and await self._elected(holder):
+        if (whole or now >= self._next_pass) and await self._elected(holder):
             self._next_pass = now + self._sweep
             passed = await self.whole_pass()
         else:

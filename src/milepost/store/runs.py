@@ -238,9 +238,13 @@ def _onward(
     reached = [step for step in work if step.number <= current]
     if (coming_to is not None and coming_to <= current) or any(step.open for step in reached):
         return None
-    if not all(step.bearable for step in reached):
-        return _failing(Cause.POLICY, busy=any(step.open for step in counted))
     later = [step for step in work if step.number > current]
+    if not all(step.bearable for step in reached):
+        # What succeeded and is not held by a gate may end first (H-59).
+        moving = [step for step in later if step.opened]
+        if any(step.open or step.number == coming_to for step in moving):
+            return None
+        return _failing(Cause.POLICY, busy=any(step.open for step in counted))
     expected = coming_to is not None or any(step.open for step in later)
     if later and (expected or state == RunState.RUNNING):
         return _advanced(state, later[0])

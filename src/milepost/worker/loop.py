@@ -4,9 +4,10 @@ import asyncio
 import os
 import platform
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -42,6 +43,14 @@ FLUSH_SECONDS = 5.0
 GOOD = ("succeed", "later")
 
 
+class Maintain(Protocol):
+    """What does chores for a worker."""
+
+    def __call__(self, holder: str, *, whole: bool = False) -> Awaitable[tuple[int, float]]:
+        """Do what is due; answer with how much there was, and the seconds until more is."""
+        ...
+
+
 class Worker:
     """One worker, on one event loop."""
 
@@ -53,7 +62,7 @@ class Worker:
         codec: Codec,
         settings: Settings,
         *,
-        maintain: Callable[[str], Awaitable[tuple[int, float]]],
+        maintain: "Maintain",
         queues: Sequence[str] | None = None,
         clock: Clock | None = None,
         client: Client | None = None,
@@ -122,7 +131,7 @@ class Worker:
             while True:
                 # What ends during this round may have left something that is due already.
                 busy = bool(self._running) or self._settler.busy
-                moved, pause = await self._chores()
+                moved, pause = await self._chores(whole=not busy)
                 while await self.claim_and_start():
                     moved += 1
                 if self._running:
@@ -396,12 +405,12 @@ class Worker:
                 log.warning("maintenance is in trouble", error=repr(error))
             await self._clock.sleep(max(pause, self._settings.poll_min))
 
-    async def _chores(self) -> tuple[int, float]:
+    async def _chores(self, *, whole: bool = False) -> tuple[int, float]:
         """Maintain; answer with how much moved and the seconds until that is due again."""
         self._sweep_overdue()
         await self._pass_on_requests_to_stop()
         await self._tell_progress()
-        moved, pause = await self._maintain(self.id)
+        moved, pause = await self._maintain(self.id, whole=whole)
         if moved:
             self._watch.poke()
         return moved, max(0.0, min(pause, self._settings.sweep))
