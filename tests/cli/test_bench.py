@@ -1,12 +1,14 @@
 """`milepost bench`: what it tells, that its limit is honest, and that it leaves nothing behind."""
 
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import milepost as mp
-from milepost.bench import measure, raw
+from milepost.bench import measure, probe, raw
 from milepost.bench.scratch import fresh
 from milepost.config import StoreUrl
 from milepost.observe.verify import verify
@@ -124,3 +126,29 @@ def test_the_scratch_database_is_on_the_same_server_and_not_in_a_schema_of_the_o
     assert _renamed(url, "fresh") == "postgresql://me:pw@db:5433/fresh?sslmode=require"
     socket = "postgresql://me@/jobs?host=%2Ftmp%2Fpg&dbname=other"
     assert _renamed(socket, "fresh") == "postgresql://me@/fresh?host=%2Ftmp%2Fpg"
+
+
+def test_the_probe_counts_every_call_of_every_thread(tmp_path, monkeypatch):
+    """A call that is not counted would be waited for until the time is over."""
+    monkeypatch.setenv(probe.VARIABLE, str(tmp_path / "probe"))
+    probe.reset()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for _ in range(20_000):
+                threads.submit(probe.hit, 1)
+    finally:
+        sys.setswitchinterval(before)
+    assert probe.read()[0] == 20_000
+    assert len(probe.latencies()) == probe.LOGGED_MOST
+    probe.reset()
+    assert probe.read() == (0, 0, 0)
+    probe.reset()
+
+
+def test_without_the_extra_it_says_what_to_install(prompt, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    missing = prompt("bench", "--store", "postgresql://me@localhost/jobs")
+    assert (missing.code, missing.out) == (75, "")
+    assert "pip install 'milepost[postgres]'" in missing.err

@@ -27,6 +27,7 @@ TURNS = 4
 IMPORTS = 5
 STAGES = ROUNDS * 7 + 2
 LOOK_SECONDS = 0.005
+START_SECONDS = 60.0
 IMPORTING = "import time; t = time.perf_counter(); import milepost; print(time.perf_counter() - t)"
 
 
@@ -176,11 +177,11 @@ def _drain(
         app.queues.pause("default")
         probe.reset()
         with _workers(made, workers, **environment) as processes:
-            until = time.monotonic() + 60 + jobs / 100
-            _await(lambda: _resting(program) == workers, processes, until)
+            until = time.monotonic() + START_SECONDS + jobs / 100
+            _await("workers at rest", workers, lambda: _resting(program), processes, until)
             app.queues.resume("default")
-            _await(lambda: probe.read()[0] >= jobs, processes, until)
-            _await(lambda: not app.client.run(_open), processes, until)
+            _await("calls of jobs", jobs, lambda: probe.read()[0], processes, until)
+            _await("stores done", 1, lambda: not app.client.run(_open), processes, until)
             ended = time.monotonic_ns()
             size = statistics.median(_resident_mib(process.pid) for process in processes)
         app.close()
@@ -197,13 +198,17 @@ def _open() -> Steps[int]:
 
 
 def _await(
-    done: Callable[[], bool], processes: "list[subprocess.Popen[str]]", until: float
+    what: str,
+    wanted: int,
+    look: Callable[[], int],
+    processes: "list[subprocess.Popen[str]]",
+    until: float,
 ) -> None:
-    while not done():
+    while (seen := look()) < wanted:
         if any(process.poll() is not None for process in processes):
             raise Unavailable("a worker of the benchmark ended early; its own words stand above")
         if time.monotonic() > until:
-            raise Unavailable("the benchmark's jobs were not done in time")
+            raise Unavailable(f"the benchmark waits in vain: {seen} of {wanted} {what}")
         time.sleep(LOOK_SECONDS)
 
 
@@ -249,7 +254,8 @@ def _pickup(store: StoreUrl, count: int) -> dict[str, float]:
         program = Program(_address(made))
         probe.reset()
         with _workers(made, 1) as processes:
-            _await(lambda: _resting(program) == 1, processes, time.monotonic() + 60)
+            until = time.monotonic() + START_SECONDS
+            _await("workers at rest", 1, lambda: _resting(program), processes, until)
             taken = program.latency(count)
         program.app.close()
     return {**percentiles(taken), "floor_p50": percentiles(floor)["p50"]}

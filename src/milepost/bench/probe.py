@@ -7,12 +7,14 @@ import struct
 import time
 from io import BufferedRandom
 from pathlib import Path
+from threading import Lock
 
 __all__ = ["VARIABLE", "hit", "latencies", "read", "reset"]
 
 VARIABLE = "BENCH_PROBE"
 LOGGED_MOST = 8192
 SIZE = 64 + 8 * LOGGED_MOST
+_threads = Lock()
 _opened: list[tuple[BufferedRandom, mmap.mmap]] = []
 
 
@@ -38,14 +40,15 @@ def reset() -> None:
 def hit(t0: int = 0) -> None:
     """Count one call; with the time of its submission, log how long it took to come here."""
     now = time.monotonic_ns()
-    file, memory = _map()
-    fcntl.lockf(file, fcntl.LOCK_EX)
-    count, first, _, logged = struct.unpack_from("<4q", memory, 0)
-    if t0 and logged < LOGGED_MOST:
-        struct.pack_into("<q", memory, 64 + 8 * logged, now - t0)
-        logged += 1
-    struct.pack_into("<4q", memory, 0, count + 1, first or now, now, logged)
-    fcntl.lockf(file, fcntl.LOCK_UN)
+    with _threads:  # a lock on a file keeps out other processes, not other threads
+        file, memory = _map()
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        count, first, _, logged = struct.unpack_from("<4q", memory, 0)
+        if t0 and logged < LOGGED_MOST:
+            struct.pack_into("<q", memory, 64 + 8 * logged, now - t0)
+            logged += 1
+        struct.pack_into("<4q", memory, 0, count + 1, first or now, now, logged)
+        fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def read() -> tuple[int, int, int]:

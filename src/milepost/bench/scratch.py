@@ -42,10 +42,10 @@ def _file(store: StoreUrl) -> Iterator[StoreUrl]:
 
 @contextmanager
 def _database(store: StoreUrl) -> Iterator[StoreUrl]:
+    open_driver(store).close()  # says in a sentence what is missing, or wrong with the address
     import psycopg  # noqa: PLC0415 - an extra
 
     name = f"milepost_bench_{secrets.token_hex(6)}"
-    open_driver(store).close()  # says in a sentence what is wrong with the address
     with psycopg.connect(store.target, autocommit=True) as connection:
         try:
             connection.execute(f"CREATE DATABASE {name}".encode())
