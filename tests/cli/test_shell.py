@@ -42,7 +42,7 @@ def test_help_loads_click_and_next_to_nothing_else():
     assert len(loaded) < 25, sorted(loaded)
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"demo"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_help_of_a_command_loads_no_driver_and_no_terminal_library(name):
     assert not loaded_by(name, "--help") & {"rich", "sqlite3", "psycopg", "asyncpg", "asyncio"}
 

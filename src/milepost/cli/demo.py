@@ -1,151 +1,306 @@
-"""`milepost demo`: one job and one run on the record, and what happens to those who cheat."""
+"""`milepost demo`: documents are converted, workers are killed, and nothing is lost."""
 
-import sqlite3
+import os
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from milepost.config import StoreUrl
-from milepost.observe.verify import verify
-from milepost.store.connect import open_driver
-from milepost.store.migrate import migrate
+from milepost.cli.output import printable
+from milepost.errors import MilepostError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from milepost.handles import JobHandle
+    from milepost.records import Job
 
 __all__ = ["demo"]
 
-JOB = "019a0000-0000-7000-8000-000000000001"
-OTHER = "019a0000-0000-7000-8000-000000000002"
-RUN = "019a0000-0000-7000-8000-0000000000aa"
-
-BIRTH = (
-    "INSERT INTO {0} (id, kind, state, move, actor) VALUES ('{1}', '{2}', '{3}', 'create', 'demo')"
-)
-WALK = {
-    "job": (
-        BIRTH.format("job", JOB, "convert", "CREATED"),
-        "move = 'submit', state = 'QUEUED', actor = 'demo'",
-        "move = 'claim', state = 'RUNNING', fence = fence + 1, worker_id = 'w1', actor = 'w1'",
-        "move = 'retry', state = 'RETRYING', worker_id = NULL, detail = '{\"error\": \"timeout\"}'",
-        "move = 'due', state = 'QUEUED', actor = 'maintenance', detail = NULL",
-        "move = 'claim', state = 'RUNNING', fence = fence + 1, worker_id = 'w2', actor = 'w2'",
-        "move = 'succeed', state = 'SUCCEEDED', worker_id = NULL",
-    ),
-    "run": (
-        BIRTH.format("run", RUN, "import-patients", "CREATED"),
-        "move = 'seal', state = 'QUEUED'",
-        "move = 'begin', state = 'RUNNING', actor = 'w1'",
-        "move = 'advance', current_step = current_step + 1",
-        "move = 'finalize', state = 'FINALIZING'",
-        "move = 'finish', state = 'SUCCEEDED'",
-    ),
+WORKERS = 2
+KILLS = (0.25, 0.6)
+"""After which share of the documents a worker is killed."""
+LOOK_SECONDS = 0.1
+LINE_SECONDS = 2.0
+GIVE_UP_SECONDS = 110.0
+SETTINGS = {
+    "MILEPOST_LEASE": "3",
+    "MILEPOST_HEARTBEAT": "1",
+    "MILEPOST_SWEEP": "0.2",
+    "MILEPOST_POLL_MAX": "0.2",
+    "MILEPOST_CONCURRENCY": "8",
+    "MILEPOST_THREADS": "4",
 }
-CHEATS = (
-    (
-        "reopen a finished job",
-        "UPDATE job SET state = 'QUEUED', move = 'due', version = version + 1",
-    ),
-    ("change a row without a move", "UPDATE job SET result = x'00'"),
-    ("skip the queue", f"UPDATE job SET state = 'RUNNING' WHERE id = '{OTHER}'"),
-    (
-        "be born finished",
-        BIRTH.format("job", "019a0000-0000-7000-8000-000000000003", "convert", "SUCCEEDED"),
-    ),
-    (
-        "replace a row in place",
-        "INSERT OR REPLACE" + BIRTH.format("job", JOB, "convert", "QUEUED").removeprefix("INSERT"),
-    ),
-    ("step over the guard", "UPDATE OR IGNORE job SET version = version + 1, move = 'claim'"),
-    ("delete unfinished work", f"DELETE FROM job WHERE id = '{OTHER}'"),
-    ("rewrite history", "UPDATE journal SET actor = 'somebody else'"),
-    ("forget history", "DELETE FROM journal"),
-    ("invent history", "INSERT INTO journal SELECT * FROM journal"),
-)
+"""A short lease, so that nobody waits half a minute for a dead worker to be noticed."""
+STATES = {
+    "SUCCEEDED": "converted",
+    "FAILED": "refused for good",
+    "RUNNING": "being converted",
+    "RETRYING": "to be tried again",
+    "WAITING": "at the partner's",
+}
 
 
 @click.command()
-def demo() -> None:
-    """Walk one job and one run through their machines, and try to cheat.
+@click.option(
+    "--documents",
+    type=click.IntRange(20),
+    metavar="N",
+    default=400,
+    show_default=True,
+    help="How many are converted.",
+)
+def demo(documents: int) -> None:
+    """Convert documents, kill workers with SIGKILL, and show that nothing was lost or done twice.
 
-    Makes a fresh store, moves both by plain SQL, lets a raw connection try to cheat, and shows the
-    refusals, the history and the verdict of verify.
+    Everything happens in a temporary folder, on a SQLite store, in less than a minute.
     """
-    console = Console()
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 100)
     with tempfile.TemporaryDirectory(prefix="milepost-demo-") as folder:
-        path = Path(folder) / "demo.db"
-        driver = open_driver(StoreUrl.parse(f"sqlite:///{path}"))
+        good = _Story(console, Path(folder), documents).told()
+    sys.exit(0 if good else 1)
+
+
+class _Story:
+    """One demonstration, from an empty folder to the verdict."""
+
+    def __init__(self, console: "Console", folder: Path, documents: int) -> None:
+        from milepost.app import App
+        from milepost.cli.demo_app import converter
+
+        self.console = console
+        self.documents = documents
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/demo.db"
+        self.app = App(self.url)
+        self.job = converter(self.app)
+        self.killed: list[str] = []
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def told(self) -> bool:
+        """Tell it; answer whether everything is as promised."""
         try:
-            applied = migrate(driver)
-            console.print(f"[bold]1. A fresh SQLite store[/]: {len(applied)} migrations applied.\n")
-            with _raw(path) as raw:
-                _walk(console, raw)
-                refused = _cheat(console, raw)
-                _history(console, raw)
-            verdict = verify(driver)
+            self._begin()
+            with _bars(self.console, self.documents) as show:
+                self._work(show)
         finally:
-            driver.close()
-    told = "clean" if verdict.clean else f"{verdict.found} problems"
-    console.print(
-        "[bold]5. milepost verify[/]: the journal, folded from empty, against the live rows: "
-        f"[bold]{told}[/] ({verdict.entries} entries, {verdict.rows} rows)."
-    )
-    sys.exit(0 if verdict.clean and refused == len(CHEATS) else 1)
+            self._stop_workers()
+        self._say_what_happened()
+        self._show_a_history()
+        honest, kept = self._nobody_cheats(), self._verdict()
+        self.app.close()
+        return honest and kept
+
+    def _begin(self) -> None:
+        from milepost.cli.demo_app import TABLE
+
+        self.job.submit_many([(number,) for number in range(1, self.documents + 1)])
+        with self._raw() as raw:
+            raw.execute(TABLE)
+        for _ in range(WORKERS):
+            self._start_worker()
+        self._say(
+            f"[bold]1. {self.documents} documents to convert[/], on a fresh SQLite store, by "
+            f"{WORKERS} worker processes. Some partners hang up, some take their time, some "
+            "formats are not supported."
+        )
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+    @contextmanager
+    def _raw(self) -> Iterator[Any]:
+        """Open what a person with a SQL prompt has: no engine, only the database."""
+        import sqlite3
+        from contextlib import closing
+
+        path = self.folder / "demo.db"
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection:
+            yield connection
+
+    # Work, and workers that are killed
+
+    def _start_worker(self) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("MILEPOST_")}
+        with (self.folder / "workers.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "milepost.cli", "worker", "milepost.cli.demo_app:app"],
+                cwd=self.folder,
+                env={**kept, **SETTINGS, "MILEPOST_DATABASE_URL": self.url},
+                stdout=log,
+                stderr=log,
+            )
+        self.workers.append(process)
+
+    def _stop_workers(self) -> None:
+        for process in self.workers:
+            process.terminate()
+        for process in self.workers:
+            process.wait()
+
+    def _work(self, show: Callable[[Mapping[str, int]], None]) -> None:
+        until = time.monotonic() + GIVE_UP_SECONDS
+        kills = [round(share * self.documents) for share in KILLS]
+        while True:
+            counts = self.app.counts().get("default", {})
+            show(counts)
+            done = counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
+            if done == self.documents:
+                return
+            if kills and done >= kills[0]:
+                kills = kills[1:] if self._kill_a_worker() else kills
+            self._check_on_workers(until)
+            time.sleep(LOOK_SECONDS)
+
+    def _kill_a_worker(self) -> bool:
+        """Kill a worker in the middle of something, without a warning, and start another."""
+        busy = {handle.record.worker_id for handle in self.app.jobs.list(state="RUNNING")}
+        pids = {w.pid: w.id for w in self.app.workers.list() if w.id in busy}
+        for process in self.workers:
+            if process.pid in pids:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                self.workers.remove(process)
+                self.killed.append(pids[process.pid])
+                held = [h for h in self.app.jobs.list(state="RUNNING") if _held_by(h, self.killed)]
+                self.console.print(
+                    f"   [bold red]kill -9 {process.pid}[/]: that worker was converting "
+                    f"{len(held)} documents; another one starts",
+                    highlight=False,
+                )
+                self._start_worker()
+                return True
+        return False
+
+    def _check_on_workers(self, until: float) -> None:
+        log = self.folder / "workers.log"
+        if any(process.poll() is not None for process in self.workers):
+            raise MilepostError(f"a worker ended by itself:\n{log.read_text()[-2000:]}")
+        if time.monotonic() > until:
+            raise MilepostError(f"the work was not done in time:\n{log.read_text()[-2000:]}")
+
+    # What came of it
+
+    def _records(self) -> "list[Job]":
+        return [handle.record for handle in self.app.jobs.list(limit=self.documents)]
+
+    def _say_what_happened(self) -> None:
+        from rich.table import Table
+
+        records = self._records()
+        good = [r for r in records if r.state == "SUCCEEDED"]
+        table = Table("what happened", "documents", title="2. What happened")
+        table.columns[1].justify = "right"
+        for said, found in (
+            ("converted at the first attempt", [r for r in good if r.attempt == 1 and not r.polls]),
+            ("converted when the partner was asked again later", [r for r in good if r.polls]),
+            ("converted after the partner had hung up", [r for r in good if r.errors]),
+            ("lost with a killed worker, converted by another", [r for r in good if r.losses]),
+            ("refused for good: the format is not supported", _in(records, "FAILED")),
+        ):
+            table.add_row(said, str(len(found)))
+        self._say("")
+        self.console.print(table)
+        self._say("Some documents met more than one of these.\n")
+
+    def _show_a_history(self) -> None:
+        from rich.table import Table
+
+        records = self._records()
+        told = max(records, key=lambda r: (r.losses, r.errors, r.version))
+        columns = ("seq", "move", "from_state", "to_state", "attempt", "actor")
+        table = Table("after", *columns, title=f"3. The history of document {_number(told)}")
+        for entry in self.app.jobs.get(told.id).history:
+            after = 0.0 if entry.at is None else (entry.at - told.created_at).total_seconds()
+            cells = (printable(getattr(entry, name)) for name in columns)
+            table.add_row(f"{after:.1f} s", *cells)
+        self.console.print(table)
+        self._say(f"Killed: {', '.join(self.killed) or 'nobody'}.\n")
+
+    def _nobody_cheats(self) -> bool:
+        from milepost.cli.cheats import CHEATS, tried
+
+        with self._raw() as raw:
+            said = tried(raw)
+        refused = [wish for wish, answer in said.items() if answer is not None]
+        self._say(
+            "[bold]4. Somebody with a SQL prompt[/] tries to "
+            f"{', '.join(CHEATS)}: {len(refused)} of {len(CHEATS)} refused by the database.\n"
+        )
+        return len(refused) == len(CHEATS)
+
+    def _verdict(self) -> bool:
+        from milepost.cli.demo_app import is_supported
+        from milepost.observe.verify import verify
+
+        verdict = verify(self.app.client.driver)
+        with self._raw() as raw:
+            kept = dict(raw.execute("SELECT job_id, count(*) FROM converted GROUP BY job_id"))
+        able = {r.id for r in self._records() if is_supported(_number(r))}
+        lost, twice = able - set(kept), [job_id for job_id, count in kept.items() if count > 1]
+        strange = set(kept) - able
+        told = "clean" if verdict.clean else f"{verdict.found} problems"
+        self._say(
+            f"[bold]5. The verdict.[/] Of {self.documents} documents {len(able)} can be converted; "
+            f"{sum(kept.values())} conversions were kept: [bold]{len(lost)} lost, {len(twice)} "
+            f"done twice[/], {len(strange)} that should not be there.\n"
+            f"   milepost verify folded the journal's {verdict.entries:,} entries from empty and "
+            f"compared them with {verdict.rows:,} rows: [bold]{told}[/]."
+        )
+        return verdict.clean and not (lost or twice or strange)
+
+
+def _held_by(handle: "JobHandle[Any]", workers: list[str]) -> bool:
+    return handle.record.worker_id == workers[-1]
+
+
+def _in(records: "list[Job]", state: str) -> "list[Job]":
+    return [record for record in records if record.state == state]
+
+
+def _number(record: "Job") -> int:
+    import json
+
+    return int(json.loads(record.payload or b"{}").get("document", 0))
 
 
 @contextmanager
-def _raw(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open what a person with a SQL prompt has: no engine, only the database."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        yield connection
-    finally:
-        connection.close()
+def _bars(console: "Console", documents: int) -> Iterator[Callable[[Mapping[str, int]], None]]:
+    """Show the states as bars on a terminal, and as a line now and then elsewhere."""
+    if not console.is_terminal:
+        yield _lines(console, documents)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("   {task.description:18}"), BarColumn(50), MofNCompleteColumn())
+    with Progress(*columns, console=console) as bars:
+        tasks = {state: bars.add_task(said, total=documents) for state, said in STATES.items()}
+
+        def show(counts: Mapping[str, int]) -> None:
+            for state, task in tasks.items():
+                bars.update(task, completed=counts.get(state, 0))
+
+        yield show
 
 
-def _walk(console: Console, raw: sqlite3.Connection) -> None:
-    for table, (birth, *moves) in WALK.items():
-        raw.execute(birth)
-        states = [_state(raw, table)]
-        for move in moves:
-            raw.execute(f"UPDATE {table} SET version = version + 1, {move}")
-            states.append(_state(raw, table))
-        console.print(f"[bold]2. A {table}[/], moved by plain SQL: {' → '.join(states)}")
-    raw.execute(BIRTH.format("job", OTHER, "convert", "QUEUED"))
-    console.print()
+def _lines(console: "Console", documents: int) -> Callable[[Mapping[str, int]], None]:
+    told = 0.0
 
+    def show(counts: Mapping[str, int]) -> None:
+        nonlocal told
+        done = counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
+        if time.monotonic() - told >= LINE_SECONDS or done == documents:
+            told = time.monotonic()
+            parts = [f"{counts.get(state, 0)} {said}" for state, said in STATES.items()]
+            console.print(f"   {', '.join(parts)}", highlight=False)
 
-def _state(raw: sqlite3.Connection, table: str) -> str:
-    [(state,)] = raw.execute(f"SELECT state FROM {table}")
-    return str(state)
-
-
-def _cheat(console: Console, raw: sqlite3.Connection) -> int:
-    table = Table("somebody tries to …", "the database says", title="3. Cheating", expand=False)
-    refused = 0
-    for wish, statement in CHEATS:
-        try:
-            raw.execute(statement)
-            table.add_row(wish, "[red]let it pass[/]")
-        except sqlite3.IntegrityError as error:
-            refused += 1
-            table.add_row(wish, str(error).removeprefix("milepost: "))
-    console.print(table)
-    console.print(f"{refused} of {len(CHEATS)} refused; nothing changed.\n")
-    return refused
-
-
-def _history(console: Console, raw: sqlite3.Connection) -> None:
-    table = Table("seq", "move", "from", "to", "fence", "actor", title="4. The job's journal")
-    entries = raw.execute(
-        "SELECT seq, move, from_state, to_state, fence, actor FROM journal"
-        " WHERE subject_id = ? ORDER BY seq",
-        (JOB,),
-    )
-    for entry in entries:
-        table.add_row(*(str(value) if value is not None else "-" for value in entry))
-    console.print(table)
-    console.print()
+    return show

@@ -1,0 +1,42 @@
+"""What somebody with a SQL prompt may try, and what the database says."""
+
+import sqlite3
+
+__all__ = ["CHEATS", "tried"]
+
+OPEN = "019a0000-0000-7000-8000-000000000002"
+BORN = (
+    "INSERT INTO job (id, kind, state, move, actor) VALUES ('{0}', 'convert', '{1}', 'create', 'x')"
+)
+CHEATS = {
+    "reopen a finished job": (
+        "UPDATE job SET state = 'QUEUED', move = 'due', version = version + 1"
+        " WHERE state = 'SUCCEEDED'"
+    ),
+    "change a row without a move": "UPDATE job SET result = x'00'",
+    "skip the queue": f"UPDATE job SET state = 'RUNNING' WHERE id = '{OPEN}'",
+    "be born finished": BORN.format("019a0000-0000-7000-8000-000000000003", "SUCCEEDED"),
+    "replace a row in place": BORN.format(OPEN, "QUEUED").replace("INSERT", "INSERT OR REPLACE"),
+    "step over the guard": "UPDATE OR IGNORE job SET version = version + 1, move = 'claim'",
+    "delete unfinished work": f"DELETE FROM job WHERE id = '{OPEN}'",
+    "rewrite history": "UPDATE journal SET actor = 'somebody else'",
+    "forget history": "DELETE FROM journal",
+    "invent history": "INSERT INTO journal SELECT * FROM journal",
+}
+
+
+def tried(raw: sqlite3.Connection) -> dict[str, str | None]:
+    """Try each, and answer with what the database said; None where it let something pass."""
+    raw.execute("BEGIN")
+    raw.execute(BORN.format(OPEN, "QUEUED"))  # something unfinished to cheat with
+    said = {wish: _said(raw, statement) for wish, statement in CHEATS.items()}
+    raw.execute("ROLLBACK")
+    return said
+
+
+def _said(raw: sqlite3.Connection, statement: str) -> str | None:
+    try:
+        raw.execute(statement)
+    except sqlite3.IntegrityError as error:
+        return str(error).removeprefix("milepost: ")
+    return None
