@@ -9,7 +9,6 @@ the store - first job's start). Without the peers' harness only Milepost and the
 """
 
 import argparse
-import asyncio
 import json
 import os
 import sqlite3
@@ -22,35 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import probe
+from milepost.bench import probe, raw
+from milepost.config import StoreUrl
 from milepost.testing.servers import running
 
 PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"
 os.environ.setdefault("BENCH_PROBE", str(PROBE))
 
-CLAIM = """
-WITH picked AS MATERIALIZED (
-  SELECT id FROM job WHERE queue = 'default' AND priority = 0 AND state = 'QUEUED'
-   ORDER BY queued_seq LIMIT $1 FOR UPDATE SKIP LOCKED)
-UPDATE job SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,
-       worker_id = 'raw', actor = 'raw'
-  FROM picked WHERE job.id = picked.id RETURNING job.id, fence, payload"""
-SETTLE = """
-UPDATE job SET state = 'SUCCEEDED', move = 'succeed', version = version + 1, worker_id = NULL,
-       result = i.result, finished_at = now()
-  FROM unnest($1::uuid[], $2::bigint[], $3::bytea[]) AS i (id, fence, result)
- WHERE job.id = i.id AND job.fence = i.fence
-   AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END
-RETURNING job.id"""
-LITE_CLAIM = """
-UPDATE job SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,
-       worker_id = 'raw', actor = 'raw'
- WHERE rowid IN (SELECT rowid FROM job WHERE queue = 'default' AND priority = 0
-                    AND state = 'QUEUED' ORDER BY queued_seq LIMIT ?)
-RETURNING id, fence, payload"""
-LITE_SETTLE = """
-UPDATE job SET state = 'SUCCEEDED', move = 'succeed', version = version + 1, worker_id = NULL,
-       result = ? WHERE id = ? AND fence = ? AND state = 'RUNNING'"""
 BATCH = 100
 GOALS = {
     ("postgres", "milepost", "pgqueuer"): 1.5,
@@ -126,40 +103,8 @@ def resident(pid: int) -> float:
 def raw_drain(url: str, jobs: int) -> float:
     answer(adapter(url, "setup"))
     answer(adapter(url, "batch", str(jobs)))
-    return raw_sqlite(url) if url.startswith("sqlite") else asyncio.run(raw_postgres(url))
-
-
-async def raw_postgres(url: str) -> float:
-    import asyncpg
-
-    connection = await asyncpg.connect(url)
-    began, done = time.perf_counter(), 0
-    while rows := await connection.fetch(CLAIM, BATCH):
-        results = [json.dumps(json.loads(row[2]).get("t0", 0)).encode() for row in rows]
-        ids, fences = [row[0] for row in rows], [row[1] for row in rows]
-        done += len(await connection.fetch(SETTLE, ids, fences, results))
-    rate = done / (time.perf_counter() - began)
-    await connection.close()
-    return rate
-
-
-def raw_sqlite(url: str) -> float:
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-    connection.execute("PRAGMA synchronous = FULL")
-    began, done = time.perf_counter(), 0
-    while True:
-        connection.execute("BEGIN IMMEDIATE")
-        rows = connection.execute(LITE_CLAIM, (BATCH,)).fetchall()
-        connection.execute("COMMIT")
-        if not rows:
-            return done / (time.perf_counter() - began)
-        results = [json.dumps(json.loads(row[2]).get("t0", 0)).encode() for row in rows]
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(
-            LITE_SETTLE, [(r, row[0], row[1]) for r, row in zip(results, rows, strict=True)]
-        )
-        connection.execute("COMMIT")
-        done += len(rows)
+    done, began, ended = raw.drain(StoreUrl.parse(url), lambda: None, BATCH)
+    return done / ((ended - began) / 1e9)
 
 
 class Peers:
