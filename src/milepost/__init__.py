@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from milepost import testing as testing
     from milepost.app import App
     from milepost.batch.declaration import Collect, FailFast, Tolerate
     from milepost.batch.handles import RunHandle
@@ -85,6 +86,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("milepost.testing")
     if name not in _HOMES:
         raise AttributeError(f"module 'milepost' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

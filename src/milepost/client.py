@@ -50,12 +50,20 @@ class Client:
         create: bool = True,
     ) -> None:
         """Take an address; without `create` a store must be there already, and stays as it is."""
-        self.url = url
         self.codec = codec
         self.settings = settings
         self._migrate_older = migrate_older
         self._create = create
         self._lock = Lock()
+        self._births = _Births(self)
+        self._async_births: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncBirths] = (
+            WeakKeyDictionary()
+        )
+        self.move_to(url)
+
+    def move_to(self, url: StoreUrl) -> None:
+        """Use another store from now on; what was opened of the one before is to be closed."""
+        self.url = url
         self._driver: Driver | None = None
         self._identity: str | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = WeakKeyDictionary()
@@ -63,10 +71,11 @@ class Client:
         self._lenders: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLender] = (
             WeakKeyDictionary()
         )
-        self._births = _Births(self)
-        self._async_births: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncBirths] = (
-            WeakKeyDictionary()
-        )
+
+    @property
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops in which something is open."""
+        return list({*self._async, *self._lenders})
 
     @property
     def driver(self) -> Driver:

@@ -37,11 +37,11 @@ def drive(steps: Steps[T], execute: Callable[[Call], Rows]) -> T:
     try:
         call = next(steps)
         while True:
-            if failpoint.active:
-                failpoint.reach(f"before:{call.name}")
+            if failpoint.active or failpoint.watchers:
+                call = _announced(call)
             rows = execute(call)
-            if failpoint.active:
-                failpoint.reach(f"after:{call.name}")
+            if failpoint.active or failpoint.watchers:
+                failpoint.reach(f"after:{call.name}", rows)
             call = steps.send(rows)
     except StopIteration as end:
         result: T = end.value
@@ -53,15 +53,21 @@ async def drive_async(steps: Steps[T], execute: Callable[[Call], Awaitable[Rows]
     try:
         call = next(steps)
         while True:
-            if failpoint.active:
-                failpoint.reach(f"before:{call.name}")
+            if failpoint.active or failpoint.watchers:
+                call = _announced(call)
             rows = await execute(call)
-            if failpoint.active:
-                failpoint.reach(f"after:{call.name}")
+            if failpoint.active or failpoint.watchers:
+                failpoint.reach(f"after:{call.name}", rows)
             call = steps.send(rows)
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def _announced(call: Call) -> Call:
+    """Reach the point before a statement; watched, it has a commit that a crash can precede."""
+    failpoint.reach(f"before:{call.name}")
+    return msgspec.structs.replace(call, alone=False) if failpoint.watchers else call
 
 
 class Reader(Protocol):

@@ -3,28 +3,44 @@
 Every driver reaches `before:QUERY` and `after:QUERY` around each statement, `before:commit`, and
 `after:commit` before it answers. Off, a fail point costs one look at an empty dictionary.
 `MILEPOST_FAILPOINTS="after:job_settle=exit"` switches them on in a process started by a test;
-`after:job_settle=exit@3` fires at the third time.
+`after:job_settle=exit@3` fires at the third time. `watched` sees every point, and what each
+statement answered.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from milepost.errors import Unavailable
 
-__all__ = ["active", "armed", "reach"]
+__all__ = ["active", "armed", "reach", "watched"]
 
 EXIT_CODE = 86
 
+Watcher = Callable[[str, Sequence[Any]], None]
+
 active: dict[str, Callable[[], None]] = {}
+watchers: list[Watcher] = []
 
 
-def reach(point: str) -> None:
-    """Fail here if a test asked for it."""
+def reach(point: str, rows: Sequence[Any] = ()) -> None:
+    """Fail here if a test asked for it; `rows` are what the statement answered."""
+    for watcher in watchers:
+        watcher(point, rows)
     action = active.get(point)
     if action is not None:
         action()
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Show every point to a test for a while."""
+    watchers.append(watcher)
+    try:
+        yield
+    finally:
+        watchers.remove(watcher)
 
 
 @contextmanager

@@ -1,0 +1,219 @@
+"""Fresh stores for users' tests: an app that exists is pointed at one for a while."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from atexit import register
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+from weakref import WeakKeyDictionary
+
+from milepost.app import App
+from milepost.client import Client, refuse_in_loop
+from milepost.config import StoreUrl
+from milepost.errors import Invalid, Unavailable
+from milepost.store import workers
+from milepost.store.connect import open_driver
+from milepost.store.migrate import migrate
+from milepost.store.postgres import MISSING
+
+__all__ = ["StoreClock", "connection", "fresh_store", "fresh_store_async", "made_on", "new_store"]
+
+SQLITE = "sqlite"
+
+_homes: WeakKeyDictionary[Client, str] = WeakKeyDictionary()
+"""On what the fresh store of an app was made, while it has one."""
+
+
+class StoreClock:
+    """The clock that decides on leases, due times and schedules, in a test's hand."""
+
+    def __init__(self, app: App) -> None:
+        self._client = app.client
+
+    @property
+    def now(self) -> datetime:
+        """What the store's clock shows."""
+        return self._client.run(workers.now)
+
+    def advance(self, seconds: float) -> None:
+        """Move the store's clock on; nothing sleeps meanwhile."""
+        self._client.run(workers.advance_clock, seconds)
+
+    async def now_async(self) -> datetime:
+        """Read what the store's clock shows."""
+        return await self._client.run_async(workers.now)
+
+    async def advance_async(self, seconds: float) -> None:
+        """Move the store's clock on; nothing sleeps meanwhile."""
+        await self._client.run_async(workers.advance_clock, seconds)
+
+
+@contextmanager
+def connection(app: App) -> Iterator[Any]:
+    """Open a transaction on the app's store: to make tables that handlers write, and to look.
+
+    The connection is sqlite3's or psycopg's; it commits at the end of the block.
+    """
+    with app.client.lend() as lent:
+        yield lent.connection
+
+
+@contextmanager
+def fresh_store(app: App, on: str | None = None) -> Iterator[str]:
+    """Point an app at a store that nobody used, for the time of the block; yields its address.
+
+    `on` is "sqlite" (the default: a file that is removed at the end) or the address of a PostgreSQL
+    server, on which a database is made and dropped. The app's own store is not touched.
+    """
+    refuse_in_loop("fresh_store")
+    home, kept = app.client.url, _homes.get(app.client)
+    with new_store(on) as url:
+        _leave(app.client)
+        app.client.move_to(StoreUrl.parse(url))
+        _homes[app.client] = on or SQLITE
+        try:
+            yield url
+        finally:
+            _leave(app.client)
+            _return(app.client, home, kept)
+
+
+@asynccontextmanager
+async def fresh_store_async(app: App, on: str | None = None) -> AsyncIterator[str]:
+    """Point an app at a store that nobody used, for the time of the block; yields its address."""
+    home, kept = app.client.url, _homes.get(app.client)
+    making = new_store(on)
+    url = await asyncio.to_thread(making.__enter__)
+    try:
+        await app.close_async()
+        app.client.move_to(StoreUrl.parse(url))
+        _homes[app.client] = on or SQLITE
+        try:
+            yield url
+        finally:
+            await app.close_async()
+            _return(app.client, home, kept)
+    finally:
+        await asyncio.to_thread(making.__exit__, None, None, None)
+
+
+def made_on(app: App) -> str | None:
+    """Tell on what the app's fresh store was made; None when the app is at home."""
+    return _homes.get(app.client)
+
+
+def _return(client: Client, home: StoreUrl, kept: str | None) -> None:
+    client.move_to(home)
+    _homes.pop(client, None)
+    if kept is not None:
+        _homes[client] = kept
+
+
+def _leave(client: Client) -> None:
+    """Close everything, also what a test opened in an event loop and left."""
+    for loop in client.loops:
+        if loop.is_closed():
+            continue  # nobody can close it any more
+        # A test framework keeps its loop until after the fixtures.
+        with suppress(RuntimeError):
+            loop.run_until_complete(client.close_async())
+    client.close()
+
+
+def new_store(on: str | None) -> AbstractContextManager[str]:
+    """Make a store that nobody used, and remove it at the end."""
+    if on is None or on == SQLITE:
+        return _file()
+    if StoreUrl.parse(on).dialect != "postgres":
+        raise Invalid(f"{on!r}: a fresh store is made on 'sqlite' or on a PostgreSQL server")
+    return _database(on)
+
+
+@contextmanager
+def _file() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="milepost-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "milepost.db"
+        path.write_bytes(_migrated_file())
+        yield f"sqlite:///{path}"
+
+
+@cache
+def _migrated_file() -> bytes:
+    """Migrate once; the others are copies."""
+    folder = Path(tempfile.mkdtemp(prefix="milepost-"))
+    try:
+        driver = open_driver(StoreUrl.parse(f"sqlite:///{folder / 'milepost.db'}"))
+        migrate(driver)
+        driver.close()
+        return (folder / "milepost.db").read_bytes()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _database(server: str) -> Iterator[str]:
+    name = _created(server, f' TEMPLATE "{_migrated_database(server)}"')
+    try:
+        yield _beside(server, name)
+    finally:
+        _drop(server, name)
+
+
+@cache
+def _migrated_database(server: str) -> str:
+    """Migrate once; the others are copies. It is dropped when the tests are over."""
+    name = _created(server)
+    register(_drop_quietly, server, name, os.getpid())
+    driver = open_driver(StoreUrl.parse(_beside(server, name)))
+    migrate(driver)
+    driver.close()
+    return name
+
+
+def _created(server: str, how: str = "") -> str:
+    name = f"milepost_test_{uuid4().hex}"
+    _tell(server, f'CREATE DATABASE "{name}"{how}')
+    return name
+
+
+def _beside(server: str, name: str) -> str:
+    return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+
+
+def _drop(server: str, name: str) -> None:
+    # A worker that was killed may still be connected.
+    _tell(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def _drop_quietly(server: str, name: str, owner: int) -> None:
+    # A server that was there for the tests alone may be gone by now.
+    if os.getpid() == owner:
+        with suppress(Unavailable):
+            _drop(server, name)
+
+
+def _tell(server: str, statement: str) -> None:
+    try:
+        import psycopg  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise Unavailable(MISSING) from error
+    try:
+        with psycopg.connect(server, autocommit=True, connect_timeout=10) as administrator:
+            administrator.execute(statement.encode())
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Unavailable(
+            f"{StoreUrl.parse(server)}: its user may not make databases; "
+            "ALTER ROLE … CREATEDB, or name another user"
+        ) from error
+    except psycopg.OperationalError as error:
+        # Not the driver's own text: it may repeat the address, password included.
+        place = StoreUrl.parse(server)
+        raise Unavailable(f"{place} cannot be reached; is the server running?") from error
