@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
@@ -38,7 +39,8 @@ class _Parts:
 
     def __init__(self) -> None:
         self.usage: dict[str, float] = {}
-        self.news: Told | None = None
+        # One place that is filled and emptied in one stroke: the worker's thread is another.
+        self.news: deque[Told] = deque(maxlen=1)
         self.told_at = -math.inf
         self.durable: Durable | None = None
         self.log: Any = None
@@ -138,22 +140,25 @@ class Context:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise Invalid(f"progress({share!r}): a share from 0 to 1 is expected, such as 4 / 10")
         told = None if text is None else storable(str(text))[:TEXT_LIMIT]
-        self._parts.news = Told(self.claim, float(share), told)
+        self._parts.news.append(Told(self.claim, float(share), told))
 
     def _may_tell(self) -> bool:
         # A SQLite store has one writer: inside a transaction the handler would wait for itself.
         return time.monotonic() - self._parts.told_at >= PROGRESS_SECONDS and not is_open()
 
     @property
-    def news(self) -> Told | None:
-        """What was said and is not written yet."""
-        return None if self._made is None else self._made.news
+    def has_news(self) -> bool:
+        """Whether something was said that is not written yet."""
+        return self._made is not None and bool(self._made.news)
 
     def take_news(self) -> Told | None:
         """Give out what was said and is not written yet, once; what the worker calls."""
-        if self._made is None or self._made.news is None:
+        if self._made is None:
             return None
-        news, self._made.news = self._made.news, None
+        try:
+            news = self._made.news.pop()
+        except IndexError:
+            return None
         self._made.told_at = time.monotonic()
         return news
 
@@ -176,7 +181,8 @@ class Context:
                 self._untold(news)
 
     def _untold(self, news: Told) -> None:
-        self._parts.news = self._parts.news or news
+        if not self._parts.news:  # what was said since is newer
+            self._parts.news.append(news)
 
     # What it does once and keeps
 

@@ -103,7 +103,7 @@ def test_a_store_that_is_away_does_not_end_the_handler(app, job, watch):
     with failpoint.armed("before:progress_tell", cut):
         context.progress(0.3)
     assert shown(job)[0] == 0.0
-    assert context.news is not None  # the worker, or the next call, tells it
+    assert context.has_news  # the worker, or the next call, tells it
     context.tell()
     assert shown(job)[0] == 0.3
 
@@ -112,7 +112,7 @@ def test_progress_inside_a_transaction_waits_for_its_end(app, job, watch):
     context = claimed(app)
     with context.transaction():
         context.progress(0.3)
-    assert context.news is not None
+    assert context.has_news
     context.progress(0.4)
     assert shown(job)[0] == 0.4
 
@@ -120,7 +120,7 @@ def test_progress_inside_a_transaction_waits_for_its_end(app, job, watch):
 async def test_progress_in_an_event_loop_waits_for_nobody(app, job, watch):
     context = await asyncio.to_thread(claimed, app)
     context.progress(0.3)
-    assert context.news is not None
+    assert context.has_news
     await context.progress_async(0.5)
     assert (await job.refresh_async()).progress == 0.5
     await context.progress_async(0.6)  # within the same second
@@ -177,5 +177,5 @@ def test_a_context_without_a_store_says_so(app, job):
 def test_a_context_that_is_not_used_holds_nothing(app, job):
     """A job that does nothing must cost nothing."""
     context = claimed(app)
-    assert (context.news, context.usage, context.take_news()) == (None, None, None)
+    assert (context.has_news, context.usage, context.take_news()) == (False, None, None)
     assert context._made is None

@@ -80,7 +80,7 @@ def test_a_paused_queue(app, work, employ):
     job = work.submit()
     employ()
     app.client.run(workers.pause, "default", paused=True, actor="me")
-    assert reasons(job) == ["queue_paused", "in_line"]
+    assert reasons(job) == ["queue_paused"]
     assert "its queue 'default' is paused" in job.explain().text
 
 
@@ -176,6 +176,38 @@ def test_a_job_at_a_gate(app, employ):
     told = app.jobs.get(late.id).explain()
     assert told.reasons == ("gate",)
     assert f"it waits at a gate: step load of run {run_id} has 1 open jobs" in told.text
+
+
+def test_a_job_whose_run_is_stopping(app, employ):
+    employ(kinds=None)
+    run_id = new_id()
+    steps = [NewStep(number=0, name="load", kind="load")]
+    new = [NewJob(new_id(), b"{}", Template(kind="load", run_id=run_id, step=0)) for _ in "ab"]
+    app.client.run(runs.create, NewRun(id=run_id, kind="batch"), steps, new)
+    held = claimed(app).id
+    app.client.run(runs.cancel, run_id, reason="wrong folder", actor="me")
+    [waiting] = {job.id for job in new} - {held}
+    assert reasons(app.jobs.get(held)) == ["running", "run_stopping"]
+    assert "run_stopping" in reasons(app.jobs.get(waiting))
+
+
+def disarm(raw):
+    if raw.dialect == "postgres":
+        raw.execute("ALTER TABLE job DISABLE TRIGGER USER")
+        return
+    for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+        raw.execute(f"DROP TRIGGER {name}")
+
+
+def test_a_job_that_maintenance_is_about_to_end(app, work, employ, advance, raw):
+    late = work.options(deadline=10, start_in=5).submit()
+    advance(11)
+    employ()
+    assert reasons(late) == ["overdue", "deadline"]
+    spent = work.submit()
+    disarm(raw)  # no lawful move leads there
+    raw.execute(f"UPDATE job SET errors = 2 WHERE id = '{spent.id}'")
+    assert reasons(spent) == ["spent"]
 
 
 def test_a_job_that_is_not_there(app, work):

@@ -98,9 +98,10 @@ def _reasons(facts: Facts) -> Why:
         yield from _running(facts)
     else:
         yield from _waiting(facts)
-        yield from _hindered(facts)
-        if state == JobState.QUEUED:
-            yield from _in_line(facts)
+        hindered = list(_hindered(facts))
+        yield from hindered
+        if state == JobState.QUEUED and not hindered:
+            yield _in_line(facts)
 
 
 def _ended(job: Job) -> Why:
@@ -214,12 +215,11 @@ def _without_worker(facts: Facts) -> Why:
         )
 
 
-def _in_line(facts: Facts) -> Why:
+def _in_line(facts: Facts) -> tuple[str, str]:
     able = [worker for worker in facts.live if can_take(worker, facts.job)]
-    if able and any(_free(worker) for worker in able):
-        yield "in_line", f"it is in line: any of {len(able)} live workers may take it next"
-    elif able:
-        yield "busy", f"it is in line: all of the {len(able)} workers that may take it are busy"
+    if any(_free(worker) for worker in able):
+        return "in_line", f"it is in line: any of {len(able)} live workers may take it next"
+    return "busy", f"it is in line: all of the {len(able)} workers that may take it are busy"
 
 
 def _free(worker: Worker) -> bool:
