@@ -12,6 +12,7 @@ from milepost.maintain.chores import Passed
 from milepost.maintain.loop import Maintainer
 from milepost.maintain.scheduler import Scheduler
 from milepost.observe.verify import verify
+from milepost.schedules import Schedules
 from milepost.store import schedules, workers
 
 BERLIN = "Europe/Berlin"
@@ -408,3 +409,25 @@ def test_one_sick_schedule_does_not_stop_the_others(app, at, raw):
     passed = looked(app, scheduler)
     assert (passed.fired, passed.troubled) == (1, 1)
     assert slots(app) == written(GAP + HOUR)
+    looked(app, scheduler)
+    assert scheduler.next_in > 0  # nobody runs in circles around what cannot fire
+
+
+def test_what_is_declared_is_said_again_now_and_then(app, at):
+    class Stopped:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Stopped()
+    scheduler = Scheduler(declared(app)._scheduled, clock=clock)
+    other = Schedules(app.client, {})
+    at(GAP)
+    looked(app, scheduler)
+    at(GAP + 2 * MINUTE)
+    looked(app, scheduler)
+    assert [schedule.state for schedule in other.list()] == ["vanished"]
+    clock.now = schedules.SEEN_SECONDS
+    looked(app, scheduler)
+    assert [schedule.state for schedule in other.list()] == ["active"]

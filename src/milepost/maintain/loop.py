@@ -60,8 +60,8 @@ class Maintainer:
     async def _pause(self) -> float:
         """Tell how long nothing comes due, up to a sweep."""
         woken = await self._driver.run(jobs.next_due)
-        fired = await self._scheduler.next_due(self._driver)
-        return max(0.0, min(s for s in (woken, fired, self._sweep) if s is not None))
+        waits = (woken, self._scheduler.next_in, self._sweep)
+        return max(0.0, min(seconds for seconds in waits if seconds is not None))
 
     async def _elected(self, holder: str) -> bool:
         return self._unasked or await self._driver.run(

@@ -17,6 +17,7 @@ from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 __all__ = [
+    "SEEN_SECONDS",
     "NewSchedule",
     "Schedule",
     "declare",
@@ -103,7 +104,8 @@ def _columns(new: NewSchedule) -> dict[str, Any]:
 
 def see(names: Sequence[str]) -> Steps[None]:
     """Say that a running program declares them."""
-    yield Call("schedule_see", {"name": list(names), "every_us": micros(SEEN_SECONDS)}, alone=True)
+    every = micros(SEEN_SECONDS / 2)
+    yield Call("schedule_see", {"name": list(names), "every_us": every}, alone=True)
 
 
 def due(names: Sequence[str]) -> Steps[list[tuple[str, float]]]:

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from milepost import outcome
+from milepost.cron import Line, Missed
 from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
-from milepost.store import births, failpoint, jobs, runs, workers
+from milepost.store import births, failpoint, jobs, retention, runs, schedules, workers
 from milepost.testing.suite.store import PROBLEM, Store, new_id, plan
 
 __all__ = ["FailpointSuite"]
+
+DAY = 86_400
+KEEP = retention.Keep(30 * DAY, 30 * DAY)
 
 
 class Tripwire(dict[str, Callable[[], None]]):
@@ -195,6 +199,63 @@ def _finished(store: Store) -> str:
     return job_id
 
 
+def _due(store: Store) -> str:
+    """Declare a schedule of a kind of its own, whose slot has come."""
+    name = new_id()
+    store.run(
+        schedules.declare,
+        [
+            schedules.NewSchedule(
+                name=name,
+                line=Line("0 0 1 1 *"),
+                missed=Missed.LAST,
+                template=Template(kind=name),
+                payload=b"x",
+            )
+        ],
+    )
+    store.advance(366 * DAY)
+    return name
+
+
+def _fired_once(store: Store, name: str) -> bool:
+    fired = [s.fired for s in store.run(schedules.listing) if s.name == name]
+    return (fired, len(store.run(jobs.listing, kind=name))) == ([1], 1)
+
+
+def _old_job(store: Store) -> str:
+    job_id = _finished(store)
+    store.advance(31 * DAY)
+    return job_id
+
+
+def _old_run(store: Store) -> str:
+    run_id = store.start([2, 1], child={"queue": new_id()})
+    _cancel_run(store, run_id)
+    store.advance(31 * DAY)
+    return run_id
+
+
+def _forget_jobs(store: Store, _: Any) -> None:
+    after: str | None = retention.FIRST
+    while after is not None:
+        after = store.run(retention.forget_jobs, KEEP, after=after, most=99).after
+
+
+def _forget_run(store: Store, run_id: str) -> None:
+    while store.run(retention.forget_chain, run_id, KEEP, most=2):
+        pass
+
+
+def _gone(store: Store, subject_id: str, *, table: str) -> bool:
+    left = [
+        *store.rows(f"SELECT 1 FROM {table} WHERE id = '{subject_id}'"),
+        *store.rows(f"SELECT 1 FROM job WHERE run_id = '{subject_id}'"),
+        *store.rows(f"SELECT 1 FROM journal WHERE subject_id = '{subject_id}'"),
+    ]
+    return left == []
+
+
 def _run_is(store: Store, before: Any, *, state: str, moves: list[str]) -> bool:
     run_id = before if isinstance(before, str) else before[0]
     return store.run_state(run_id) == state and store.moves(run_id, "run") == moves
@@ -268,6 +329,9 @@ STORIES = {
         lambda store, job_id: store.run(jobs.reject, job_id, reason="r", actor="m"),
         partial(_job_is, state="FAILED"),
     ),
+    "fire": Story(_due, lambda store, name: store.run(schedules.fire, name), _fired_once),
+    "let a job leave": Story(_old_job, _forget_jobs, partial(_gone, table="job")),
+    "let a run leave": Story(_old_run, _forget_run, partial(_gone, table="run")),
 }  # fmt: skip
 
 

@@ -10,25 +10,28 @@ CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal FOR EACH ROW
         OR current_setting('milepost.retaining', true) IS DISTINCT FROM 'on')
   EXECUTE FUNCTION milepost_refuse_hand();
 
--- A plan for few rows, whatever the planner believes of a table that it never saw: by the keys.
+-- By the keys, whatever the planner believes of a table of old rows that it never saw: joined with
+-- it, the journal was read whole for every batch.
 CREATE FUNCTION milepost_forget() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-  SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET jit = off AS $$
+  SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  ids uuid[] := ARRAY(SELECT id FROM old_rows);
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
   IF TG_TABLE_NAME = 'job' THEN
-    DELETE FROM failure USING old_rows WHERE failure.job_id = old_rows.id;
-    DELETE FROM usage USING old_rows WHERE usage.job_id = old_rows.id;
-    DELETE FROM signal USING old_rows WHERE signal.job_id = old_rows.id;
-    DELETE FROM staged USING old_rows WHERE staged.producer_id = old_rows.id;
-    DELETE FROM publication USING old_rows WHERE publication.producer_id = old_rows.id;
+    DELETE FROM durable_step WHERE job_id = ANY (ids);
+    DELETE FROM progress WHERE job_id = ANY (ids);
+    DELETE FROM failure WHERE job_id = ANY (ids);
+    DELETE FROM usage WHERE job_id = ANY (ids);
+    DELETE FROM signal WHERE job_id = ANY (ids);
+    DELETE FROM staged WHERE producer_id = ANY (ids);
+    DELETE FROM publication WHERE producer_id = ANY (ids);
   END IF;
   IF current_setting('milepost.retaining', true) = 'on' THEN
-    DELETE FROM outbox USING old_rows
-     WHERE outbox.machine = TG_TABLE_NAME AND outbox.subject_id = old_rows.id;
-    DELETE FROM journal USING old_rows
-     WHERE journal.subject_id = old_rows.id AND journal.machine = TG_TABLE_NAME;
+    DELETE FROM outbox WHERE machine = TG_TABLE_NAME AND subject_id = ANY (ids);
+    DELETE FROM journal WHERE subject_id = ANY (ids) AND machine = TG_TABLE_NAME;
   END IF;
   RETURN NULL;
 END $$;
@@ -40,6 +43,8 @@ END $do$;
 
 REVOKE EXECUTE ON FUNCTION milepost_forget() FROM PUBLIC;
 
+DROP TRIGGER job_forget_context ON job;
+DROP FUNCTION milepost_forget_context();
 CREATE TRIGGER job_forget AFTER DELETE ON job
   REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION milepost_forget();
 CREATE TRIGGER run_forget AFTER DELETE ON run

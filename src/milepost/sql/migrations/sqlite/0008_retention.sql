@@ -19,8 +19,11 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: its entries leave by retention alone');
 END;
 
+DROP TRIGGER job_forget_context;
 CREATE TRIGGER job_forget AFTER DELETE ON job
 BEGIN
+  DELETE FROM durable_step WHERE job_id = OLD.id;
+  DELETE FROM progress WHERE job_id = OLD.id;
   DELETE FROM failure WHERE job_id = OLD.id;
   DELETE FROM usage WHERE job_id = OLD.id;
   DELETE FROM signal WHERE job_id = OLD.id;
