@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 
 import psycopg
 import pytest
@@ -44,6 +45,9 @@ def effects(raw):
 
 def steps(raw):
     return [name for (name,) in raw.execute("SELECT name FROM durable_step ORDER BY name")]
+
+
+WITHIN = {"transaction": True}
 
 
 async def write_async(connection, name="x"):
@@ -157,16 +161,43 @@ def test_errors_of_the_users_statements_stay_the_users(app, job, database):
 
 
 def test_what_a_handler_sets_on_its_connection_does_not_reach_the_next(app, job, database):
-    if database.dialect == "sqlite":
-        pytest.skip("every transaction has a connection of its own")
     context = claimed(app)
     with context.transaction() as connection:
-        connection.row_factory = psycopg.rows.dict_row
-        connection.execute("SET application_name = 'mine'")
-    app.client._lender._opened().wait()
+        if database.dialect == "sqlite":
+            connection.row_factory = sqlite3.Row
+        else:
+            connection.row_factory = psycopg.rows.dict_row
+            connection.execute("SET application_name = 'mine'")
+    if database.dialect == "postgres":
+        app.client._lender._opened().wait()
     with context.transaction() as connection:
-        assert connection.execute("SHOW application_name").fetchone() != ("mine",)
-        assert connection.execute("SELECT 1").fetchone() == (1,)
+        found = connection.execute("SELECT 1").fetchone()
+        assert (type(found), found) == (tuple, (1,))
+        if database.dialect == "postgres":
+            assert connection.execute("SHOW application_name").fetchone() != ("mine",)
+
+
+def test_a_connection_that_the_handler_closed_commits_nothing_and_is_replaced(app, job, raw):
+    context = claimed(app)
+    with pytest.raises(Exception, match="closed"), context.transaction() as connection:
+        each(lambda: write(connection, "closed"), connection.close)
+    with context.transaction() as connection:
+        write(connection, "next")
+    assert effects(raw) == ["next"]
+
+
+def test_more_blocks_at_once_than_connections_are_kept(app, job, raw):
+    context = claimed(app)
+    for round_ in range(2):
+        threads = [
+            threading.Thread(target=context.step, args=(f"{round_}-{n}", write), kwargs=WITHIN)
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(effects(raw)) == 16
 
 
 def test_a_block_within_a_block_and_a_step_within_one_are_refused(app, job):

@@ -6,6 +6,7 @@ factory that somebody leaves behind must not reach the engine. The user's errors
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -29,6 +30,7 @@ __all__ = ["AsyncLender", "Lender", "Lent"]
 T = TypeVar("T")
 P = ParamSpec("P")
 CONNECTIONS = 32
+IDLE = 4
 WAIT_SECONDS = 30.0
 
 
@@ -57,11 +59,45 @@ class Lent:
         return await self._borrowed.run(None, operation, *args, **kwargs)
 
 
+class _SqliteFile:
+    """Connections to a SQLite file, a few of them kept: a new one reads the whole schema first."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._idle: deque[sqlite3.Connection] = deque()
+
+    def take(self) -> sqlite3.Connection:
+        """Take one that is in no transaction."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return connect(self._path)
+
+    def give_back(self, connection: sqlite3.Connection) -> None:
+        """Undo what is not committed, and forget what the user has set."""
+        try:
+            connection.rollback()
+        except sqlite3.Error:  # the user closed it, or it is broken: closing it undoes all
+            connection.close()
+            return
+        connection.row_factory, connection.text_factory = None, str
+        if len(self._idle) < IDLE:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close those that are kept."""
+        while self._idle:
+            self._idle.pop().close()
+
+
 class Lender:
     """Lends connections to plain code: of sqlite3, or of psycopg."""
 
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
+        self._file = _SqliteFile(url.target)
         self._lock = Lock()
         self._pool: ConnectionPool[Any] | None = None
 
@@ -74,7 +110,17 @@ class Lender:
         failpoint.reach("after:commit")
 
     def _begun(self) -> AbstractContextManager[Any]:
-        return _sqlite(self._url) if self._url.dialect == "sqlite" else self._psycopg()
+        return self._sqlite() if self._url.dialect == "sqlite" else self._psycopg()
+
+    @contextmanager
+    def _sqlite(self) -> Iterator[sqlite3.Connection]:
+        connection = self._file.take()
+        try:
+            _begin(connection)
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            self._file.give_back(connection)
 
     @contextmanager
     def _psycopg(self) -> Iterator[Any]:
@@ -109,6 +155,7 @@ class Lender:
 
     def close(self) -> None:
         """Close what is not lent."""
+        self._file.close()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -137,17 +184,6 @@ def _begin(connection: sqlite3.Connection) -> None:
         raise Unavailable(f"the SQLite store cannot be written to now: {error}") from error
 
 
-@contextmanager
-def _sqlite(url: StoreUrl) -> Iterator[sqlite3.Connection]:
-    connection = connect(url.target)
-    try:
-        _begin(connection)
-        yield connection
-        connection.execute("COMMIT")
-    finally:
-        connection.close()  # which undoes what is not committed
-
-
 class AsyncLender:
     """Lends connections to asynchronous code of one event loop: of asyncpg, or of sqlite3.
 
@@ -157,6 +193,7 @@ class AsyncLender:
 
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
+        self._file = _SqliteFile(url.target)
         self._pool: Any = None
         self._turn = asyncio.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="milepost-lent")
@@ -179,13 +216,13 @@ class AsyncLender:
     @asynccontextmanager
     async def _sqlite(self) -> AsyncIterator[Any]:
         async with self._turn:
-            connection = connect(self._url.target)
+            connection = self._file.take()
             try:
                 await self._whole(_begin, connection)
                 yield connection
                 await self._whole(connection.execute, "COMMIT")
             finally:
-                connection.close()
+                self._file.give_back(connection)
 
     async def _whole(self, function: Callable[..., object], *args: object) -> None:
         """Run what may wait in the writer's thread, to its end, even if the task is cancelled."""
@@ -216,6 +253,7 @@ class AsyncLender:
 
     async def close(self) -> None:
         """Close what is not lent."""
+        self._file.close()
         self._writer.shutdown(wait=False)
         self._threads.shutdown(wait=False)
         pool, self._pool = self._pool, None
