@@ -170,6 +170,7 @@ def test_dev_says_what_it_found_and_runs_what_is_submitted(app, here):
     try:
         said = [process.stdout.readline() for _ in range(5)]
         assert "job     convert(document: str, *, format: str = 'pdf') -> str\n" in said
+        assert "job     refuse(size: int) -> None\n" in said
         assert "submit  milepost submit newcomer:app convert DOCUMENT\n" in said
         assert said[-1] == "look    milepost jobs ls\n"
         job = app.registry.newest("convert")
@@ -181,6 +182,17 @@ def test_dev_says_what_it_found_and_runs_what_is_submitted(app, here):
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in err
+
+
+def test_dev_shows_what_a_job_needs(prompt, folder, monkeypatch):
+    from milepost.app import App
+
+    declared = "def send(ctx: m.Context, to: str, *more: int, subject: str, copy: int = 1): ..."
+    (folder / "mail.py").write_text(f"import milepost as m\napp = m.App()\n@app.job\n{declared}\n")
+    monkeypatch.setattr(App, "run_worker", lambda *_: None)
+    shown = prompt("dev", "mail.py").out
+    assert "job     send(to: str, *more: int, subject: str, copy: int = 1)\n" in shown
+    assert "submit  milepost submit mail:app send TO --set subject=…\n" in shown
 
 
 def test_dev_without_jobs_says_that_there_is_nothing_to_do(prompt, folder, monkeypatch):

@@ -42,7 +42,7 @@ def _describe(app: "App") -> None:
     definitions = list(app.registry)
     click.echo(f"store   {app.client.url}")
     for definition in definitions:
-        click.echo(f"job     {definition.name}{inspect.signature(definition.function)}")
+        click.echo(f"job     {definition.name}{_signature(definition)}")
     if definitions:
         click.echo(f"submit  milepost submit {target} {_call(definitions[0])}")
     click.echo("look    milepost jobs ls")
@@ -51,12 +51,20 @@ def _describe(app: "App") -> None:
     say("a worker is running; Ctrl-C drains")
 
 
+def _signature(definition: "Definition") -> inspect.Signature:
+    """What whoever submits has to do with: the context is the worker's business."""
+    whole = inspect.signature(definition.function)
+    own = list(whole.parameters.values())[definition.arguments.wants_context :]
+    return whole.replace(parameters=own)
+
+
 def _call(definition: "Definition") -> str:
     """Show how the job is submitted: what it needs, by its names."""
-    parameters = list(inspect.signature(definition.function).parameters.values())
-    own = parameters[definition.arguments.wants_context :]
     needed = [
-        p for p in own if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        parameter
+        for parameter in _signature(definition).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     words = [f"--set {p.name}=…" if p.kind is p.KEYWORD_ONLY else p.name.upper() for p in needed]
     return " ".join([definition.name, *words])
