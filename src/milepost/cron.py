@@ -10,12 +10,14 @@ that is skipped and both times for one that comes twice.
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
 
 import msgspec
-from cronsim import CronSim, CronSimError
 
 from milepost.errors import Invalid
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 __all__ = ["LATE_SECONDS", "MADE_UP_MOST", "Line", "Missed", "due"]
 
@@ -61,16 +63,13 @@ class Line(msgspec.Struct, frozen=True):
                 f"cron line {self.cron!r} must have five fields: "
                 "minute, hour, day of month, month, day of week"
             )
-        zone = self._zone
-        try:
-            next(CronSim(self.cron, datetime(2000, 1, 1, tzinfo=zone)))
-        except (CronSimError, ValueError, TypeError, AssertionError) as error:
-            raise Invalid(f"cron line {self.cron!r} cannot be read: {error}") from error
-        except StopIteration:
-            raise Invalid(f"cron line {self.cron!r} never fires") from None
+        if next(_walls(self.cron, datetime(2000, 1, 1, tzinfo=self._zone)), None) is None:
+            raise Invalid(f"cron line {self.cron!r} never fires")
 
     @property
     def _zone(self) -> tzinfo:
+        from zoneinfo import ZoneInfo  # noqa: PLC0415 - for those alone who have schedules
+
         try:
             return ZoneInfo(self.zone)
         except (KeyError, ValueError, TypeError, OSError) as error:
@@ -114,7 +113,7 @@ class Line(msgspec.Struct, frozen=True):
 
 def _next_of_the_day(cron: str, zone: tzinfo, after: datetime) -> datetime:
     """Find the next slot of a line that names its hours and minutes."""
-    walls = CronSim(cron, after.astimezone(zone))
+    walls = _walls(cron, after.astimezone(zone))
     # While a time comes the second time, its first coming lies behind us.
     while (slot := next(walls).astimezone(UTC)) <= after:
         pass
@@ -129,7 +128,7 @@ def _next_passing(cron: str, zone: tzinfo, after: datetime) -> datetime:
     """
     offset = _offset(zone, after)
     while True:
-        wall = next(CronSim(cron, (after + offset).replace(tzinfo=None)))
+        wall = next(_walls(cron, (after + offset).replace(tzinfo=None)))
         slot = wall.replace(tzinfo=UTC) - offset
         if slot - after > NEAR:
             after = slot - NEAR  # nothing fires until then, whatever the offsets between
@@ -139,6 +138,16 @@ def _next_passing(cron: str, zone: tzinfo, after: datetime) -> datetime:
         else:
             change = _change(zone, after, slot)
             after, offset = change - SECOND, _offset(zone, change)
+
+
+def _walls(cron: str, after: datetime) -> "CronSim":
+    """Read a line: what the wall clock shows when it fires."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - for those alone who have schedules
+
+    try:
+        return CronSim(cron, after)
+    except (CronSimError, ValueError, TypeError, AssertionError) as error:
+        raise Invalid(f"cron line {cron!r} cannot be read: {error}") from error
 
 
 def _offset(zone: tzinfo, moment: datetime) -> timedelta:
