@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
+from numbers import Real
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from milepost.client import Client
@@ -28,6 +29,8 @@ R = TypeVar("R")
 PROGRESS_SECONDS = 1.0
 """How often an attempt's progress is written at most; the worker writes what came in between."""
 TEXT_LIMIT = 1_000
+MOST = 1e300
+"""Beyond it an amount is a mistake, and a sum of such would be more than a database can store."""
 
 running: ContextVar["Context | None"] = ContextVar("milepost_context", default=None)
 
@@ -108,12 +111,10 @@ class Context:
     def count(self, name: str, amount: float = 1) -> None:
         """Add to what this attempt used; recorded with its outcome, whatever that is."""
         check_text(name, what="the name of what is counted")
-        if isinstance(amount, bool) or not isinstance(amount, int | float):
-            raise Invalid(f"count({name!r}, {amount!r}): an amount is a number")
-        if not math.isfinite(amount):
-            raise Invalid(f"count({name!r}, {amount}): an amount is finite")
+        if not _is_number(amount) or not -MOST <= amount <= MOST:
+            raise Invalid(f"count({name!r}, …): an amount is a number, and not endless")
         usage = self._parts.usage
-        usage[name] = usage.get(name, 0) + amount
+        usage[name] = usage.get(name, 0) + float(amount)
 
     @property
     def usage(self) -> dict[str, float] | None:
@@ -137,7 +138,7 @@ class Context:
             await self.tell_async()
 
     def _note(self, share: float, text: str | None) -> None:
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        if not _is_number(share) or not 0 <= share <= 1:
             raise Invalid(f"progress({share!r}): a share from 0 to 1 is expected, such as 4 / 10")
         told = None if text is None else storable(str(text))[:TEXT_LIMIT]
         self._parts.news.append(Told(self.claim, float(share), told))
@@ -321,6 +322,10 @@ class Context:
         if self._parts.durable is None:
             self._parts.durable = Durable(self.claim, self._store)
         return self._parts.durable
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _in_loop() -> bool:

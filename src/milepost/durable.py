@@ -217,7 +217,8 @@ class Durable:
         """Move the cursor on; in an open transaction it moves with its commit."""
         refuse_in_loop("save")
         data = self._encoded(cursor, what=f"the cursor of job {self._claim.id}")
-        after = self._saved
+        # Whatever goes wrong from here on: the cursor is then read again.
+        after, self._saved = self._saved, None
         if after is None:
             after = self._run(durable.cursor, self._claim)
         self._saved = self._run(durable.save, self._claim, data, after=after)
@@ -225,7 +226,7 @@ class Durable:
     async def save_async(self, cursor: Any) -> None:
         """Move the cursor on; in an open transaction it moves with its commit."""
         data = self._encoded(cursor, what=f"the cursor of job {self._claim.id}")
-        after = self._saved
+        after, self._saved = self._saved, None
         if after is None:
             after = await self._run_async(durable.cursor, self._claim)
         self._saved = await self._run_async(durable.save, self._claim, data, after=after)

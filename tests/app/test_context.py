@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from fractions import Fraction
 
 import pytest
 from attempts import claimed, overtaken
@@ -51,7 +52,7 @@ def test_progress_shows_on_the_job(app, job, watch):
     context.progress(0.4, "page 4 of 10")
     assert shown(job) == (0.4, "page 4 of 10")
     watch.seconds += 1
-    context.progress(0.2)  # it may go back
+    context.progress(Fraction(1, 5))  # it may go back
     assert shown(job) == (0.2, None)
 
 
@@ -138,9 +139,11 @@ def test_usage_is_summed_and_checked(app, job):
     context.count("tokens", 30.5)
     context.count("calls")
     assert context.usage == {"tokens": 150.5, "calls": 1}
-    for name, amount in (("", 1), ("a", math.nan), ("a", math.inf), ("a", "1"), ("a", True)):
-        with pytest.raises(mp.Invalid):
-            context.count(name, amount)
+    for amount in (math.nan, math.inf, -math.inf, 10**400, "1", True, None):
+        with pytest.raises(mp.Invalid, match=r"count\('a', …\): an amount is a number"):
+            context.count("a", amount)
+    with pytest.raises(mp.Invalid, match="the name of what is counted"):
+        context.count("", 1)
 
 
 def test_the_log_names_the_job_in_every_line(app, job):
