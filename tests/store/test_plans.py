@@ -255,6 +255,32 @@ def test_runs_worth_a_look_are_looked_up_by_their_ids(scene, mode, way, size):
     assert scene.small or by_id(plan, "run")
 
 
+OLD = {
+    "after": "00000000-0000-0000-0000-000000000000",
+    "before": "ffffffff-ffff-7fff-8fff-ffffffffffff",
+    "succeeded_us": 1,
+    "failed_us": 1,
+}
+
+
+@both_modes
+@both_ways
+@pytest.mark.parametrize(("table", "size"), [("job", 500), ("run", 50)])
+def test_retention_walks_the_key_in_order_and_stops_at_its_limit(scene, table, mode, way, size):
+    plan = explained(scene.raw, f"retention_{table}s", {**OLD, "most": size}, mode=mode, way=way)
+    assert scene.small or plan.reads(table) == {("Index Scan", f"{table}_pkey")}
+    assert scene.small or not plan.sorts("id")
+
+
+@both_modes
+@both_ways
+@pytest.mark.parametrize("size", [1, 100])
+def test_what_leaves_is_looked_up_by_its_id(scene, mode, way, size):
+    ids = [row[0] for row in scene.raw.execute(f"SELECT id::text FROM job LIMIT {size}")]
+    plan = explained(scene.raw, "retention_forget_job", {"id": ids}, mode=mode, way=way)
+    assert scene.small or by_id(plan, "job")
+
+
 # SQLite: no statistics unless somebody asks for them
 
 
@@ -337,3 +363,9 @@ def test_opening_a_gate_on_sqlite_walks_the_runs_jobs_and_stops_at_its_limit(lit
         assert "SEARCH job USING COVERING INDEX job_run (run_id=?" in found
         assert "TEMP B-TREE" not in found
         assert "SCAN job" not in found
+
+
+def test_retention_on_sqlite_walks_the_key_in_order(lite):
+    found = steps_of(lite, "retention_jobs", {**OLD, "most": 100})
+    assert "SEARCH job USING INDEX sqlite_autoindex_job_1 (id>?)" in found
+    assert "TEMP B-TREE" not in found

@@ -71,8 +71,8 @@ def _old(query: str, keep: Keep, *, after: str, most: int) -> Steps[Page]:
             **keep.parameters,
         },
     )
-    over = tuple(row[0] for row in rows if row[1])
-    return Page(rows[-1][0] if len(rows) == most else None, 0, over)
+    over = tuple(sorted(row[0] for row in rows if row[1]))
+    return Page(max(row[0] for row in rows) if len(rows) == most else None, 0, over)
 
 
 def _first_id(moment: datetime) -> str:

@@ -1,5 +1,6 @@
 -- A page of old jobs, in the order of their ids, which is that of their births: whose time is over?
--- Those of a run leave with it. A move by hand sets no finished_at; the journal knows.
+-- Those of a run leave with it. A move by hand sets no finished_at; the journal knows. (What is too
+-- young is cut off outside: a range with two ends looks small to the planner, and then it sorts.)
 SELECT job.id, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
        AND coalesce(job.finished_at,
                     (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
@@ -8,7 +9,8 @@ SELECT job.id, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANC
                         ELSE :failed_us END)
        AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'job' AND subject_id = job.id
                           AND delivered_at IS NULL AND dead_at IS NULL)
-  FROM job
- WHERE job.id > :after AND job.id < :before
- ORDER BY job.id
- LIMIT :most
+  FROM (SELECT id, state, run_id, finished_at, version FROM job
+         WHERE id > :after
+         ORDER BY id
+         LIMIT :most) AS job
+ WHERE job.id < :before

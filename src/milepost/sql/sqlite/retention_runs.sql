@@ -7,7 +7,8 @@ SELECT run.id, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
                         ELSE :failed_us END)
        AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'run' AND subject_id = run.id
                           AND delivered_at IS NULL AND dead_at IS NULL)
-  FROM run
- WHERE run.id > :after AND run.id < :before
- ORDER BY run.id
- LIMIT :most
+  FROM (SELECT id, state, finished_at, version FROM run
+         WHERE id > :after
+         ORDER BY id
+         LIMIT :most) AS run
+ WHERE run.id < :before
