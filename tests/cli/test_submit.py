@@ -157,6 +157,7 @@ def test_an_unreachable_store_is_exit_code_75(prompt, folder, monkeypatch):
     assert "hunter2" not in away.err
 
 
+@pytest.mark.filterwarnings("ignore:job .* waits")  # the worker may need a while to be there
 def test_dev_says_what_it_found_and_runs_what_is_submitted(app, here):
     """The whole engine in one process, started as a newcomer starts it."""
     process = subprocess.Popen(

@@ -52,7 +52,7 @@ def _describe(app: "App") -> None:
 
 
 def _signature(definition: "Definition") -> inspect.Signature:
-    """What whoever submits has to do with: the context is the worker's business."""
+    """Show what whoever submits passes; the context is the worker's business."""
     whole = inspect.signature(definition.function)
     own = list(whole.parameters.values())[definition.arguments.wants_context :]
     return whole.replace(parameters=own)
