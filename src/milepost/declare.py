@@ -9,6 +9,7 @@ import msgspec
 from milepost.codec import Codec, check_text, from_builtin, hints
 from milepost.context import Context
 from milepost.errors import Invalid
+from milepost.outcome import Outcome
 from milepost.policy import SECONDS_MOST, Policy
 
 __all__ = ["Arguments", "Definition", "Registry", "check_limits"]
@@ -176,12 +177,12 @@ def check_seconds(name: str, value: Any, *, zero: bool) -> None:
 class Outlet(Protocol):
     """Takes what a handler gives where that is more than a result: outputs of a batch's step."""
 
-    def put(self, context: Context, value: Any) -> tuple[bytes | None, int]:
-        """Stage outputs; answer with the job's result and how many were staged."""
+    def put(self, context: Context, value: Any) -> Outcome:
+        """Stage outputs, or send them along; answer with what the attempt came to."""
         ...
 
-    async def put_async(self, context: Context, value: Any) -> tuple[bytes | None, int]:
-        """Stage outputs; answer with the job's result and how many were staged."""
+    async def put_async(self, context: Context, value: Any) -> Outcome:
+        """Stage outputs, or send them along; answer with what the attempt came to."""
         ...
 
 

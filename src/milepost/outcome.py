@@ -50,6 +50,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None = None
     usage: Mapping[str, float] | None = None
     staged: int | None = None
+    outputs: tuple[tuple[int, bytes], ...] = ()
 
 
 def succeeded(
@@ -57,10 +58,19 @@ def succeeded(
     *,
     usage: Mapping[str, float] | None = None,
     staged: int | None = None,
+    outputs: tuple[tuple[int, bytes], ...] = (),
 ) -> Outcome:
-    """Say that it returned a value; `staged` outputs of it become visible."""
+    """Say that it returned a value; `staged` outputs of it become visible.
+
+    A few small `outputs`, as (step, payload)s, need not be staged before: they come along.
+    """
     return Outcome(
-        move="succeed", state=JobState.SUCCEEDED, result=result, usage=usage, staged=staged
+        move="succeed",
+        state=JobState.SUCCEEDED,
+        result=result,
+        usage=usage,
+        staged=staged or len(outputs) or None,
+        outputs=outputs,
     )
 
 

@@ -24,7 +24,7 @@ from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.testing.databases import Backends, Database, Raw, backend_names
 from milepost.testing.suite.prove import PROVING, size
-from milepost.worker.settler import PUBLISHED
+from milepost.worker.publisher import BATCH
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 FINISHED, QUEUED, FEW = size(1_000_000), size(100_000), 1_000
@@ -215,7 +215,7 @@ def published_in_batches(driver: Driver, run_id: str) -> tuple[list[float], int,
     try:
         while True:
             begun = time.perf_counter()
-            count = driver.run(runs.publish, actor="m", most=PUBLISHED, run_id=run_id)
+            count = driver.run(runs.publish, actor="m", most=BATCH, run_id=run_id)
             taken.append(time.perf_counter() - begun)
             if len(taken) == 20:
                 early = tracemalloc.get_traced_memory()[1]
@@ -247,7 +247,7 @@ class Published:
         median, longest = self.seconds[len(self.seconds) // 2], self.seconds[-1]
         print(
             f"{OUTPUTS:,} outputs in {self.during[1] - self.during[0]:.1f} s; transactions of "
-            f"{PUBLISHED}: median {median * 1000:.0f} ms, longest {longest * 1000:.0f} ms; memory "
+            f"{BATCH}: median {median * 1000:.0f} ms, longest {longest * 1000:.0f} ms; memory "
             f"{self.early / 1024:.0f} then {self.late / 1024:.0f} KiB; claims' p99 "
             f"{before * 1000:.1f} then {during * 1000:.1f} ms"
         )

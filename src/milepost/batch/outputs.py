@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from milepost import outcome
 from milepost.batch.handles import RunHandle
 from milepost.client import Client
 from milepost.codec import from_builtin, limited
 from milepost.context import Context
 from milepost.errors import Invalid
+from milepost.outcome import Outcome
 from milepost.policy import Later
 from milepost.store import chains, runs
 
@@ -20,11 +22,14 @@ __all__ = ["Inputs", "Outlet", "RunGiven", "To", "to"]
 
 CHUNK = 500
 CHUNK_BYTES = 1024**2
+ALONG = 16
+ALONG_BYTES = 16 * 1024
+"""Few and small outputs are stored by the transaction that ends their producer."""
 PAGE = 500
 MANY = "$yield"
 """What marks a result of the last step as several inputs of the reducer."""
 
-Staged = tuple[int, int, bytes | None]
+Staged = tuple[int, int, bytes]
 
 
 class To(msgspec.Struct, frozen=True):
@@ -54,6 +59,15 @@ class _Chunk:
         self._bytes += len(payload)
         return len(self.rows) >= CHUNK or self._bytes >= CHUNK_BYTES
 
+    @property
+    def is_small(self) -> bool:
+        """Whether all there is may go along with the outcome."""
+        return len(self.rows) == self.count <= ALONG and self._bytes <= ALONG_BYTES
+
+    def outputs(self) -> tuple[tuple[int, bytes], ...]:
+        """Give them out as an outcome takes them along."""
+        return tuple((step, payload) for _, step, payload in self.rows)
+
     def take(self) -> list[Staged]:
         """Give them out, once."""
         rows, self.rows, self._bytes = self.rows, [], 0
@@ -71,33 +85,37 @@ class Outlet:
     def _client(self) -> Client:
         return self._batch.client
 
-    def put(self, context: Context, value: Any) -> tuple[bytes | None, int]:
-        """Stage the outputs; answer with the job's result and how many were staged."""
+    def put(self, context: Context, value: Any) -> Outcome:
+        """Stage the outputs, or send them along; answer with what the attempt came to."""
         if not isinstance(value, Iterator):
             value = iter(() if value is None else (value,))
         if self._is_last:
-            return self._result(list(value)), 0
+            return outcome.succeeded(self._result(list(value)))
         chunk = _Chunk()
         for item in value:
             if self._add(chunk, item):
                 context.check()
                 self._client.run(runs.stage, context.claim, chunk.take())
+        if chunk.is_small:
+            return outcome.succeeded(outputs=chunk.outputs())
         if chunk.rows:
             self._client.run(runs.stage, context.claim, chunk.take())
-        return None, chunk.count
+        return outcome.succeeded(staged=chunk.count)
 
-    async def put_async(self, context: Context, value: Any) -> tuple[bytes | None, int]:
-        """Stage the outputs; answer with the job's result and how many were staged."""
+    async def put_async(self, context: Context, value: Any) -> Outcome:
+        """Stage the outputs, or send them along; answer with what the attempt came to."""
         items = value if isinstance(value, AsyncIterable) else _each(value)
         if self._is_last:
-            return self._result([item async for item in items]), 0
+            return outcome.succeeded(self._result([item async for item in items]))
         chunk = _Chunk()
         async for item in items:
             if self._add(chunk, item):
                 await self._client.run_async(runs.stage, context.claim, chunk.take())
+        if chunk.is_small:
+            return outcome.succeeded(outputs=chunk.outputs())
         if chunk.rows:
             await self._client.run_async(runs.stage, context.claim, chunk.take())
-        return None, chunk.count
+        return outcome.succeeded(staged=chunk.count)
 
     @property
     def _is_last(self) -> bool:

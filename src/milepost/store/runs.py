@@ -241,10 +241,9 @@ def _onward(
     later = [step for step in work if step.number > current]
     if not all(step.bearable for step in reached):
         # What succeeded and is not held by a gate may end first (H-59).
-        moving = [step for step in later if step.opened]
-        if any(step.open or step.number == coming_to for step in moving):
-            return None
-        return _failing(Cause.POLICY, busy=any(step.open for step in counted))
+        moves = any(s.opened and (s.open or s.number == coming_to) for s in later)
+        busy = any(step.open for step in counted)
+        return None if moves else _failing(Cause.POLICY, busy=busy)
     expected = coming_to is not None or any(step.open for step in later)
     if later and (expected or state == RunState.RUNNING):
         return _advanced(state, later[0])
@@ -268,6 +267,7 @@ def _follow(
     if decision.move == "advance":
         yield Call("step_open", {"run_id": run_id, "number": decision.current_step})
         yield Call("job_open", {"run_id": run_id, "most": AT_ONCE, "actor": actor})
+        yield Call("worker_hint")
     elif decision.move == "finalize":
         [reducer] = [step for step in counted if step.role == "reduce"]
         template = yield from _pinned(run_id, reducer.number, actor=actor)
@@ -353,7 +353,25 @@ def stage(claim: Claim, outputs: Sequence[tuple[int, int, bytes | None]]) -> Ste
 
 
 def publish_outputs(settled: Sequence[Settlement]) -> Steps[None]:
-    """Say, with the producer's end, that its staged outputs count."""
+    """Say, with the producer's end, that its staged outputs count; stage those that come along."""
+    along = [
+        (s.claim, seq, step, payload)
+        for s in settled
+        for seq, (step, payload) in enumerate(s.outcome.outputs)
+    ]
+    if along:
+        yield Call(
+            "staged_put",
+            {
+                "producer_id": [claim.id for claim, *_ in along],
+                "fence": [claim.fence for claim, *_ in along],
+                "codec": [claim.codec for claim, *_ in along],
+                "seq": [seq for _, seq, _, _ in along],
+                "step": [step for _, _, step, _ in along],
+                "job_id": [str(uuid_utils.uuid7()) for _ in along],
+                "payload": [payload for *_, payload in along],
+            },
+        )
     yield Call(
         "publication_add",
         {
@@ -381,6 +399,7 @@ def publish(*, actor: str, most: int, run_id: str | None = None) -> Steps[int]:
     yield Call("staged_remove", columns)
     for touched in sorted({piece[2] for piece in slices}):
         yield from look_at(touched, actor=actor)
+    yield Call("worker_hint")
     return sum(high - low for *_, low, high in slices)
 
 

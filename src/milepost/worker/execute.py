@@ -42,7 +42,7 @@ class Executor:
         try:
             value = self._called(definition, context)
             if definition.outlet is not None and not isinstance(value, Later):
-                result = self._gave(context, *definition.outlet.put(context, value))
+                result = _used(context, definition.outlet.put(context, value))
             else:
                 result = self._succeeded(context, value)
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
@@ -76,10 +76,7 @@ class Executor:
         given = await value if inspect.isawaitable(value) else value  # an asynchronous generator
         if isinstance(given, Later):
             return self._succeeded(context, given)
-        return self._gave(context, *await outlet.put_async(context, given))
-
-    def _gave(self, context: Context, data: bytes | None, staged: int) -> Outcome:
-        return outcome.succeeded(data, usage=context.usage, staged=staged or None)
+        return _used(context, await outlet.put_async(context, given))
 
     def _called(self, definition: Definition, context: Context) -> Any:
         named: dict[str, Any] = {}

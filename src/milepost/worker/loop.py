@@ -4,10 +4,10 @@ import asyncio
 import os
 import platform
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,6 +29,7 @@ from milepost.worker.execute import Executor, unknown_kind
 from milepost.worker.floors import Floors
 from milepost.worker.keeper import Keeper
 from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
+from milepost.worker.publisher import Publisher
 from milepost.worker.settler import Settler
 from milepost.worker.slots import Slots
 from milepost.worker.watch import Watch, open_watch
@@ -102,8 +103,12 @@ class Worker:
             executor, self._report, threads=settings.threads, may_start=self._may_start
         )
         self._settler = Settler(
-            driver, clock=self._clock, settled=self._settled, hopeless=lambda: self._lost
+            driver,
+            clock=self._clock,
+            settled=self._settled,
+            hopeless=lambda: self._lost,
         )
+        self._publisher = Publisher(driver, published=self._watch.poke)
 
     # Coming and going
 
@@ -111,7 +116,7 @@ class Worker:
         """Work until drained."""
         await self.open()
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(self._settler.run()), tasks.create_task(self._tend())]
+            beside = [tasks.create_task(work) for work in (*self._writers(), self._tend())]
             try:
                 while not self._draining:
                     await self._turn_safely()
@@ -125,25 +130,35 @@ class Worker:
         """Work until nothing is open or due within the time; answer with how many jobs ran."""
         until = self._now + seconds
         await self.open()
-        settling = asyncio.create_task(self._settler.run())
+        writing = [asyncio.create_task(work) for work in self._writers()]
         try:
             self._walk_to_polling()
             while True:
                 # What ends during this round may have left something that is due already.
-                busy = bool(self._running) or self._settler.busy
+                busy = self._busy
                 moved, pause = await self._chores(whole=not busy)
                 while await self.claim_and_start():
                     moved += 1
                 if self._running:
                     await self._freed_within(min(pause, TICK_SECONDS))
-                elif self._settler.busy:
+                elif self._busy:
                     await self._settler.flush()
+                    await self._publisher.flush()
                 elif not (busy or moved) and not await self._worth_waiting(until, pause):
                     return self.ran
         finally:
             await self._finish()
-            settling.cancel()
+            for task in writing:
+                task.cancel()
             await self.close()
+
+    def _writers(self) -> list[Coroutine[Any, Any, None]]:
+        """Name what writes to the store beside the claims."""
+        return [self._settler.run(), self._publisher.run()]
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._running) or self._settler.busy or self._publisher.busy
 
     async def _worth_waiting(self, until: float, pause: float) -> bool:
         """Wait for what may come due; False when the time is over or nothing is open."""
@@ -158,7 +173,7 @@ class Worker:
         """Enter the worker's row and keep its lease from a thread of its own."""
         self.state = None
         self._move("boot")
-        self._settler.worker_id = self.id
+        self._settler.worker_id = self._publisher.worker_id = self.id
         await self._driver.run(workers.register, self._described())
         self._shown = self.state
         loop = asyncio.get_running_loop()
@@ -369,6 +384,10 @@ class Worker:
         good = sum(settlement.outcome.move in GOOD for settlement in batch)
         self._slots.reported(good, good=True)
         self._slots.reported(len(batch) - good, good=False)
+        if any(settlement.outcome.staged for settlement in batch):
+            self._publisher.want()
+        if any(settlement.claim.run_id is not None for settlement in batch):
+            self._watch.poke()  # its run may have come to the next jobs
         self._freed.set()
 
     def _forget(self, claim: Claim) -> None:

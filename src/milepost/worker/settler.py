@@ -10,7 +10,7 @@ from milepost.errors import Unavailable
 from milepost.outcome import Problem
 from milepost.policy import storable
 from milepost.records import Settlement
-from milepost.store import jobs, runs
+from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
@@ -19,7 +19,6 @@ __all__ = ["Settler"]
 log = Log("milepost.worker")
 
 BATCH = 1_000
-PUBLISHED = 500
 PAUSE = 0.05
 LONGEST = 1.0
 
@@ -64,7 +63,7 @@ class Settler:
 
     @property
     def busy(self) -> bool:
-        """Whether something is not settled yet, or its outputs are not published yet."""
+        """Whether something is not settled yet."""
         return not self._quiet.is_set()
 
     async def flush(self) -> None:
@@ -81,7 +80,6 @@ class Settler:
                 return
             held = await self._failed(batch[0], error)
         self._settled(batch, held)
-        await self._publish(batch)
 
     async def _written(self, batch: list[Settlement]) -> set[str]:
         """Write outcomes; answer with the ids that were held. A store that is away is awaited."""
@@ -113,15 +111,3 @@ class Settler:
         except Exception as again:  # noqa: BLE001 - given back by the next reconciliation
             log.warning("a job could not be ended", job_id=claim.id, error=repr(again))
             return set()
-
-    async def _publish(self, batch: list[Settlement]) -> None:
-        """Turn the outputs of these jobs into jobs at once; maintenance would do it later."""
-        producers = {s.claim.run_id for s in batch if s.outcome.staged}
-        try:
-            for run_id in sorted(filter(None, producers)):
-                while await self._driver.run(
-                    runs.publish, actor=self.worker_id, most=PUBLISHED, run_id=run_id
-                ):
-                    pass
-        except Exception as error:  # noqa: BLE001 - maintenance does it later
-            log.warning("outputs are published later", error=repr(error))

@@ -1,0 +1,189 @@
+"""Batches beside plain jobs: chunks per second, cost per chunk, and how soon a gate lets go.
+
+    python -m benchmarks.batch [--chunks 100000] [--store URL]
+
+One worker process. A batch of N chunks has three steps, the second gated, and a reducer; the plain
+drain is of N no-ops, in the same run. On a server of its own unless a store's address is given.
+"""
+
+import argparse
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import milepost as mp
+from milepost.testing.servers import running
+
+URL = os.environ.get("BENCH_MILEPOST_URL", "sqlite:///bench-batch.db")
+app = mp.App(URL)
+chunks = app.batch("chunks", params=int)
+small = app.batch("small")
+
+
+@app.job(retries=0)
+async def noop(number: int) -> int:
+    return number
+
+
+@chunks.step
+def find(params: int) -> Iterator[int]:
+    yield from range(params // 3)
+
+
+@chunks.step
+async def load(number: int) -> int:
+    return number
+
+
+@chunks.step(gated=True)
+async def index(number: int) -> int:
+    return number
+
+
+@chunks.step
+async def check(number: int) -> int:
+    return number
+
+
+@chunks.reduce
+def total(numbers: Iterable[int]) -> int:
+    return sum(1 for _ in numbers)
+
+
+@small.step
+async def begin() -> int:
+    return 1
+
+
+@small.step(gated=True)
+async def end(number: int) -> None:
+    del number
+
+
+GATES = """
+SELECT extract(epoch FROM first.at - gate.at) * 1000
+  FROM journal gate
+  JOIN run ON run.id = gate.subject_id AND run.kind = 'small'
+  CROSS JOIN LATERAL (SELECT min(claim.at) AS at FROM job
+                        JOIN journal claim ON claim.subject_id = job.id AND claim.machine = 'job'
+                                          AND claim.move = 'claim'
+                       WHERE job.run_id = run.id AND job.step = 1) first
+ WHERE gate.machine = 'run' AND gate.move = 'advance'
+ ORDER BY 1"""
+
+
+@contextmanager
+def worker() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.batch", "--worker"],
+        env={**os.environ, "BENCH_MILEPOST_URL": URL},
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def plain_rate(count: int) -> float:
+    first = noop.submit(0)
+    for begin_at in range(1, count, 1000):
+        noop.submit_many([(0,)] * min(1000, count - begin_at))
+    with worker() as process:
+        while _open_jobs():
+            rest(process)
+    return count / seconds(
+        "SELECT min(started_at), max(finished_at) FROM job WHERE id >= ", first.id
+    )
+
+
+def rest(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        raise RuntimeError("the worker ended before its work")
+    time.sleep(0.05)
+
+
+def _open_jobs() -> int:
+    counted = app.counts().get("default", {})
+    return counted.get("QUEUED", 0) + counted.get("RUNNING", 0)
+
+
+def batch_rate(count: int) -> float:
+    run = chunks.start(count)
+    with worker() as process:
+        while not run.refresh().done:
+            rest(process)
+    assert run.report == count // 3, run.report
+    return count / seconds("SELECT started_at, finished_at FROM run WHERE id = ", run.id)
+
+
+def seconds(query: str, subject: str) -> float:
+    """Measure by the store's own clock, from the first start to the last end."""
+    if app.client.url.dialect == "sqlite":
+        [began, ended] = (
+            sqlite3.connect(app.client.url.target).execute(f"{query}?", [subject]).fetchone()
+        )
+        return (ended - began) / 1e6
+    import psycopg
+
+    with psycopg.connect(URL) as connection:
+        [began, ended] = connection.execute(f"{query}%s", [subject]).fetchone()
+    return (ended - began).total_seconds()
+
+
+def gates(count: int) -> tuple[float, float]:
+    """Start small gated runs one by one; answer with p50 and p99 from gate to first start."""
+    import psycopg
+
+    with worker():
+        started = []
+        for _ in range(count):
+            started.append(small.start())
+            time.sleep(0.01)
+        for run in started:
+            run.wait(60)
+    with psycopg.connect(URL) as connection:
+        found = [float(row[0]) for row in connection.execute(GATES)]
+    return found[len(found) // 2], found[len(found) * 99 // 100]
+
+
+def measure(count: int) -> None:
+    app.counts()
+    for size in (1_000, 10_000, count):
+        rate, plain = batch_rate(size), plain_rate(size)
+        print(
+            f"{size:>9,} chunks: {rate:,.0f}/s, {1e6 / rate:.0f} us each; "
+            f"plain {plain:,.0f}/s; ratio {rate / plain:.2f}",
+            flush=True,
+        )
+    if app.client.url.dialect == "postgres":
+        middle, late = gates(300)
+        print(f"gate to first start over 300 small runs: p50 {middle:.1f} ms, p99 {late:.1f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chunks", type=int, default=100_000)
+    parser.add_argument("--store")
+    parser.add_argument("--worker", action="store_true")
+    options = parser.parse_args()
+    if options.worker:
+        app.run_worker(concurrency=1000)
+    elif options.store or "BENCH_MILEPOST_URL" in os.environ:
+        if options.store and options.store != URL:
+            os.environ["BENCH_MILEPOST_URL"] = options.store
+            os.execv(sys.executable, [sys.executable, "-m", "benchmarks.batch", *sys.argv[1:]])
+        measure(options.chunks)
+    else:
+        with running("18", {"shared_buffers": "512MB", "max_wal_size": "4GB"}) as server:
+            environment = {**os.environ, "BENCH_MILEPOST_URL": server.url()}
+            command = [sys.executable, "-m", "benchmarks.batch", *sys.argv[1:]]
+            sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()
