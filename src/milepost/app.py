@@ -498,13 +498,20 @@ class App:
             await self.client.close_async()
 
     async def run_worker_async(
-        self, queues: Sequence[str] | None = None, concurrency: int | None = None
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        *,
+        signals: bool = True,
     ) -> None:
-        """Be a worker until SIGTERM or SIGINT, or until the task is cancelled."""
+        """Be a worker until SIGTERM or SIGINT, or until the task is cancelled.
+
+        Without `signals` they are left to the server that this worker is a part of.
+        """
         worker = await self._worker(queues, concurrency)
         loop = asyncio.get_running_loop()
         caught = []
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, worker.drain)
                 caught.append(number)

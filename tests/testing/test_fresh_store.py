@@ -33,8 +33,10 @@ def test_jobs_of_a_block_stay_in_it(place, home):
         job = double.submit(21)
         assert app.drain() == 1
         assert job.refresh().result == 42
-        assert url != home
+        assert mp.testing.address(app) == url != home
 
+    with pytest.raises(mp.Invalid, match="inside fresh_store"):
+        mp.testing.address(app)
     assert [job.state for job in app.jobs.list()] == ["QUEUED"]
     app.close()
 

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from milepost.testing.everywhere import crash_everywhere, crash_everywhere_async
-    from milepost.testing.fresh import StoreClock, connection, fresh_store, fresh_store_async
+    from milepost.testing.fresh import (
+        StoreClock,
+        address,
+        connection,
+        fresh_store,
+        fresh_store_async,
+    )
 
 __all__ = [
     "StoreClock",
+    "address",
     "connection",
     "crash_everywhere",
     "crash_everywhere_async",

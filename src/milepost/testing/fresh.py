@@ -15,6 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from milepost.app import App
 from milepost.client import Client, refuse_in_loop
 from milepost.config import StoreUrl
@@ -24,12 +26,25 @@ from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
 from milepost.store.postgres import MISSING
 
-__all__ = ["StoreClock", "connection", "fresh_store", "fresh_store_async", "made_on", "new_store"]
+__all__ = [
+    "StoreClock",
+    "address",
+    "connection",
+    "fresh_store",
+    "fresh_store_async",
+    "made_on",
+    "new_store",
+]
 
 SQLITE = "sqlite"
 
-_homes: WeakKeyDictionary[Client, str] = WeakKeyDictionary()
-"""On what the fresh store of an app was made, while it has one."""
+_fresh: WeakKeyDictionary[Client, "_Fresh"] = WeakKeyDictionary()
+"""The fresh store of an app, while it has one."""
+
+
+class _Fresh(msgspec.Struct, frozen=True):
+    on: str
+    url: str
 
 
 class StoreClock:
@@ -56,6 +71,14 @@ class StoreClock:
         await self._client.run_async(workers.advance_clock, seconds)
 
 
+def address(app: App) -> str:
+    """Tell the address of the app's fresh store, for an engine or a pool of your own."""
+    fresh = _fresh.get(app.client)
+    if fresh is None:
+        raise Invalid("this app is on its own store: use address() inside fresh_store()")
+    return fresh.url
+
+
 @contextmanager
 def connection(app: App) -> Iterator[Any]:
     """Open a transaction on the app's store: to make tables that handlers write, and to look.
@@ -74,47 +97,46 @@ def fresh_store(app: App, on: str | None = None) -> Iterator[str]:
     server, on which a database is made and dropped. The app's own store is not touched.
     """
     refuse_in_loop("fresh_store")
-    home, kept = app.client.url, _homes.get(app.client)
+    home, kept = app.client.url, _fresh.get(app.client)
     with new_store(on) as url:
         _leave(app.client)
-        app.client.move_to(StoreUrl.parse(url))
-        _homes[app.client] = on or SQLITE
+        _move(app.client, StoreUrl.parse(url), _Fresh(on or SQLITE, url))
         try:
             yield url
         finally:
             _leave(app.client)
-            _return(app.client, home, kept)
+            _move(app.client, home, kept)
 
 
 @asynccontextmanager
 async def fresh_store_async(app: App, on: str | None = None) -> AsyncIterator[str]:
     """Point an app at a store that nobody used, for the time of the block; yields its address."""
-    home, kept = app.client.url, _homes.get(app.client)
+    home, kept = app.client.url, _fresh.get(app.client)
     making = new_store(on)
     url = await asyncio.to_thread(making.__enter__)
     try:
         await app.close_async()
-        app.client.move_to(StoreUrl.parse(url))
-        _homes[app.client] = on or SQLITE
+        _move(app.client, StoreUrl.parse(url), _Fresh(on or SQLITE, url))
         try:
             yield url
         finally:
             await app.close_async()
-            _return(app.client, home, kept)
+            _move(app.client, home, kept)
     finally:
         await asyncio.to_thread(making.__exit__, None, None, None)
 
 
 def made_on(app: App) -> str | None:
     """Tell on what the app's fresh store was made; None when the app is at home."""
-    return _homes.get(app.client)
+    fresh = _fresh.get(app.client)
+    return None if fresh is None else fresh.on
 
 
-def _return(client: Client, home: StoreUrl, kept: str | None) -> None:
-    client.move_to(home)
-    _homes.pop(client, None)
-    if kept is not None:
-        _homes[client] = kept
+def _move(client: Client, url: StoreUrl, fresh: _Fresh | None) -> None:
+    client.move_to(url)
+    _fresh.pop(client, None)
+    if fresh is not None:
+        _fresh[client] = fresh
 
 
 def _leave(client: Client) -> None:

@@ -1,0 +1,24 @@
+"""The examples' own tests, on PostgreSQL too; `make test` runs them on SQLite."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("example", ["fastapi_app"])
+def test_an_example_works_on_every_store(example, place):
+    if place == "sqlite":
+        return
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", f"--milepost-store={place}"]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / example)],
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
