@@ -1,43 +1,104 @@
-"""The documents' examples are run: a python block is a file, the text block after it its output."""
+"""The documents' examples are run.
+
+A block whose first line is a comment with a file's name is that file. A python file is run, by
+pytest if it holds tests; so is a shell block after `<!-- run -->`. The text block that follows is
+what was printed, with `…` for what differs from run to run.
+"""
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from milepost.lifecycle import JOB, RUN
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
-WITH_EXAMPLES = [page for page in PAGES if "```python\n# " in page.read_text()]
+BLOCK = re.compile(r"(<!-- run -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+FILE = re.compile(r"# ([\w.]+\.(?:py|toml|ini))\n")
+WITH_EXAMPLES = [page for page in PAGES if re.search(r"```\w+\n# [\w.]+\.py\n", page.read_text())]
+
+
+def commands(run, language, text):
+    """Say how a block is run; None for one that is only read."""
+    named = FILE.match(text)
+    if named and named.group(1).startswith("test_"):
+        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", named.group(1)]
+    if named and language == "python":
+        return [sys.executable, named.group(1)]
+    return ["bash", "-e", "-u", "-c", text] if run else None
+
+
+def finished(command, folder):
+    """Run it in a session of its own, and take along whatever it left in the background."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MILEPOST", "PYTEST"))}
+    environment.pop("DATABASE_URL", None)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    with (folder / "printed").open("w+") as printed, (folder / "errors").open("w+") as errors:
+        # Files, not pipes: what is left in the background would hold a pipe open.
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=printed,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        printed.seek(0)
+        errors.seek(0)
+        assert process.returncode == 0, printed.read() + errors.read()
+        return printed.read()
+
+
+def shown(blocks):
+    """Find the text that a block is followed by, past a command that says how to run it."""
+    for run, language, text in blocks[:2]:
+        if language == "text":
+            return text
+        if run or language != "sh":
+            break
+    return None
+
+
+def alike(printed, told):
+    """Compare with what the page says; `…` stands for anything on a line."""
+    pattern = re.escape(told).replace("…", "[^\n]*")
+    return re.fullmatch(pattern, printed) is not None
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
 def test_examples_print_what_the_page_says(page, tmp_path):
     blocks = BLOCK.findall(page.read_text())
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MILEPOST")}
-    environment.pop("DATABASE_URL", None)
     ran = 0
-    for index, (language, text) in enumerate(blocks):
-        if language != "python" or not (named := re.match(r"# (\w+\.py)\n", text)):
+    for index, (run, language, text) in enumerate(blocks):
+        if named := FILE.match(text):
+            (tmp_path / named.group(1)).write_text(text)
+        if (command := commands(run, language, text)) is None:
             continue
-        (tmp_path / named.group(1)).write_text(text)
-        done = subprocess.run(
-            [sys.executable, named.group(1)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        printed = [out for kind, out in blocks[index + 1 : index + 3] if kind == "text"]
-        if printed:
-            assert done.stdout == printed[0]
-            ran += 1
+        printed = finished(command, tmp_path)
+        ran += 1
+        told = shown(blocks[index + 1 :])
+        if told is not None and "pytest" not in command:
+            assert alike(printed, told), f"printed:\n{printed}\ntold:\n{told}"
     assert ran
+
+
+@pytest.mark.parametrize(
+    ("printed", "told", "same"),
+    [("a 1 b\n", "a … b\n", True), ("a\nb\n", "a…\n", False), ("a.b\n", "a-b\n", False)],
+)
+def test_what_differs_is_told_by_dots(printed, told, same):
+    assert alike(printed, told) is same
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -45,3 +106,18 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+def edges(text):
+    """Read the moves of the diagrams that were drawn by hand."""
+    for diagram in re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL):
+        yield re.findall(r"^ +(\S+) --> (\S+): (.+)$", diagram, re.MULTILINE)
+
+
+def test_the_diagrams_drawn_by_hand_show_declared_moves_only():
+    text = (ROOT / "docs/explanation/how-it-works.md").read_text()
+    for machine, drawn in zip((JOB, RUN), edges(text), strict=True):
+        for source, target, names in drawn:
+            for name in names.replace("create, due later", "create").split(", "):
+                targets = machine.targets(name, None if source == "[*]" else source)
+                assert target in targets, f"{source} {name} {target}"

@@ -1,4 +1,4 @@
-"""Writes what is generated: triggers in migrations, and the pages on machines and commands."""
+"""Writes what is generated: triggers in migrations, pages on machines, commands and names."""
 
 import inspect
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from milepost.cli import EXITS, cli
+from milepost.cli.api_reference import api_page
 from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS
@@ -16,6 +17,7 @@ from milepost.store import enforce, views
 MIGRATIONS = Path("src/milepost/sql/migrations")
 PAGE = Path("docs/reference/machines.md")
 COMMANDS_PAGE = Path("docs/reference/cli.md")
+API_PAGE = Path("docs/reference/api.md")
 
 REGION = re.compile(r"-- begin rendered: (\w+)\n.*?-- end rendered: \1\n", flags=re.DOTALL)
 
@@ -157,6 +159,7 @@ def main() -> None:
             path.write_text(rendered(path.read_text(), folder.name, {name}))
     PAGE.write_text(machines_page())
     COMMANDS_PAGE.write_text(commands_page())
+    API_PAGE.write_text(api_page())
 
 
 if __name__ == "__main__":

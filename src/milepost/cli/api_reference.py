@@ -1,0 +1,218 @@
+"""Writes the page on the public names, from their signatures and docstrings."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+import milepost
+from milepost import testing
+from milepost.app import App, Job, Workers
+from milepost.batch.declaration import Collect, FailFast, Tolerate
+from milepost.batch.handles import RunHandle, Runs
+from milepost.batch.start import Batch
+from milepost.config import Settings
+from milepost.context import Context
+from milepost.errors import MilepostError
+from milepost.handles import JobHandle, Jobs
+from milepost.policy import Cancelled, Fail, Later
+from milepost.queues import Queues
+from milepost.schedules import Schedules
+
+__all__ = ["api_page", "told"]
+
+INTRODUCTION = """\
+# The public names
+
+This page is written by `make docs` from the code; change the docstrings, not this.
+
+`import milepost as mp` gives the names below that are marked with `mp.`; the others are what they
+return. A call marked with *async* has a twin with the suffix `_async` that takes the same arguments
+and is awaited. Whatever is not on this page may change with any release.
+"""
+
+SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "Declaring and running": (("mp.App", App), ("@app.job → Job", Job)),
+    "Looking at jobs": (("mp.JobHandle", JobHandle), ("app.jobs", Jobs)),
+    "Inside a handler": (("mp.Context", Context),),
+    "Batches": (
+        ("app.batch → Batch", Batch),
+        ("mp.RunHandle", RunHandle),
+        ("app.runs", Runs),
+        *((f"mp.{policy.__name__}", policy) for policy in (FailFast, Collect, Tolerate)),
+    ),
+    "Queues, workers, schedules": (
+        ("app.queues", Queues),
+        ("app.workers", Workers),
+        ("app.schedules", Schedules),
+    ),
+    "What a handler can raise": tuple((f"mp.{k.__name__}", k) for k in (Fail, Later, Cancelled)),
+}
+TOLD_APART = (MilepostError, Enum)
+HIDDEN = {
+    App: {"client", "registry", "settings", "define"},
+    Job: {"scheduled"},
+    JobHandle: {"record"},
+    Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
+    Batch: {"client", "named", "payload", "plan", "report_type"},
+    RunHandle: {"record", "picture"},
+}
+"""What the engine's own parts call on each other."""
+
+
+def api_page() -> str:
+    """Write every public name with its signature and the promise of its docstring."""
+    sections = [_section(title, entries) for title, entries in _sections().items()]
+    rest = [_functions(), _errors(), _states(), _settings(), _testing()]
+    return "\n".join([INTRODUCTION, *sections, *rest])
+
+
+def told() -> set[str]:
+    """Name what the page tells of `mp.`: a test compares it with what there is."""
+    return set(re.findall(r"`mp\.(\w+)", api_page()))
+
+
+def _sections() -> dict[str, tuple[tuple[str, Any], ...]]:
+    """Give what has no section yet one of its own."""
+    named = {class_ for entries in SECTIONS.values() for _, class_ in entries}
+    found = [getattr(milepost, name) for name in milepost.__all__]
+    more = [
+        (f"mp.{class_.__name__}", class_)
+        for class_ in found
+        if inspect.isclass(class_) and class_ not in named and not issubclass(class_, TOLD_APART)
+    ]
+    return SECTIONS | ({"More": tuple(more)} if more else {})
+
+
+def _section(title: str, entries: tuple[tuple[str, Any], ...]) -> str:
+    parts = [f"## {title}"]
+    for name, class_ in entries:
+        parts += [f"### `{name}`", inspect.getdoc(class_) or ""]
+        if name.startswith("mp.") and class_ is not Context and not name.endswith("Handle"):
+            parts.append(_code(f"{name}{_signature(class_)}"))
+        rows = [_row(member, value) for member, value in _members(class_)]
+        if rows:
+            parts.append("\n".join(["| member | is |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _members(class_: type) -> Iterator[tuple[str, Any]]:
+    """Walk through what is public, the twins of others left out."""
+    if issubclass(class_, BaseException | msgspec.Struct):
+        return
+    hidden = HIDDEN.get(class_, set())
+    twins = {f"{name}_async" for name in dir(class_)}
+    for name, value in _declared(class_).items():
+        is_told = callable(value) or isinstance(value, property)
+        if is_told and not name.startswith("_") and name not in hidden | twins:
+            yield name, (value, hasattr(class_, f"{name}_async"))
+
+
+def _declared(class_: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for base in reversed(class_.__mro__[:-1]):
+        found |= {k: v for k, v in vars(base).items() if base.__module__.startswith("milepost")}
+    return found
+
+
+def _row(name: str, member: tuple[Any, bool]) -> str:
+    value, has_twin = member
+    shown = name if isinstance(value, property) else f"{name}{_signature(_spoken(value))}"
+    means = _sentence(value) + (" *async*" if has_twin else "")
+    return f"| `{_cell(shown)}` | {_cell(means)} |"
+
+
+def _spoken(value: Any) -> Any:
+    """Choose the signature that says most: `job` takes what a declaration takes."""
+    if value is App.job:
+        from typing import get_overloads
+
+        return get_overloads(value)[-1]
+    return value
+
+
+def _signature(value: Any) -> str:
+    """Spell a call without its annotations, which a table has no room for."""
+    try:
+        signature = inspect.signature(value)
+    except ValueError:
+        return "()"
+    kept = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.name != "self"
+    ]
+    text = str(signature.replace(parameters=kept, return_annotation=signature.empty))
+    return re.sub(r"<class '(\w+)'>", r"\1", text)
+
+
+def _sentence(value: Any) -> str:
+    text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    # Which hazard a promise answers is for whoever changes the code.
+    return re.sub(r" \([HF]-?\d+(, [HF]-?\d+)*\)", "", text)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def _functions() -> str:
+    rows = [
+        f"| `mp.{name}{_cell(_signature(getattr(milepost, name)))}` | "
+        f"{_cell(_sentence(getattr(milepost, name)))} |"
+        for name in milepost.__all__
+        if inspect.isfunction(getattr(milepost, name))
+    ]
+    return "\n".join(["## Functions\n", "| function | is |", "|---|---|", *rows, ""])
+
+
+def _errors() -> str:
+    found = [getattr(milepost, name) for name in milepost.__all__]
+    errors = [e for e in found if inspect.isclass(e) and issubclass(e, MilepostError)]
+    rows = [
+        f"| `mp.{error.__name__}` | {_cell(_sentence(error))} | `{error.__bases__[0].__name__}` |"
+        for error in errors
+    ]
+    head = ["## Errors\n", "| error | means | is a |", "|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _states() -> str:
+    states = [getattr(milepost, n) for n in milepost.__all__]
+    rows = [
+        f"* `mp.{kind.__name__}`: {', '.join(f'`{state.value}`' for state in kind)}"
+        for kind in states
+        if inspect.isclass(kind) and issubclass(kind, Enum)
+    ]
+    head = ["## States\n", "Every state and move is told in [the machines](machines.md).\n"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _settings() -> str:
+    rows = [
+        f"| `{field.name}` | `MILEPOST_{field.name.upper()}` | `{field.default:.10g}` |"
+        for field in fields(Settings)
+    ]
+    told = (
+        "Given to `mp.App` by name, else in the environment, else in `milepost.toml`. Durations\n"
+        "are seconds, or have a unit: `30s`, `7d`.\n"
+    )
+    head = ["## Settings\n", told, "| setting | variable | default |", "|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _testing() -> str:
+    head = ["## `mp.testing`\n", "How it is used: [testing](../how-to/testing.md).\n"]
+    parts = []
+    for name in testing.__all__:
+        value = getattr(testing, name)
+        parts += [f"### `mp.testing.{name}{_signature(value)}`", inspect.getdoc(value) or ""]
+    return "\n".join(head) + "\n" + "\n\n".join(parts) + "\n"
