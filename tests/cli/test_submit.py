@@ -196,6 +196,18 @@ def test_dev_shows_what_a_job_needs(prompt, folder, monkeypatch):
     assert "submit  milepost submit mail:app send TO --set subject=…\n" in shown
 
 
+def test_the_steps_of_a_batch_are_not_submitted_one_by_one(prompt, folder, monkeypatch):
+    from milepost.app import App
+
+    step = "batch = app.batch('load')\n@batch.step\ndef find(params: int) -> int: ..."
+    (folder / "steps.py").write_text(f"import milepost as m\napp = m.App()\n{step}\n")
+    monkeypatch.setattr(App, "run_worker", lambda *_: None)
+    shown = prompt("dev", "steps.py")
+    assert "load.find" not in shown.out
+    assert "nothing to do" not in shown.err
+    assert "no job is called 'load.find'" in prompt("submit", "steps.py", "load.find", "1").err
+
+
 def test_dev_without_jobs_says_that_there_is_nothing_to_do(prompt, folder, monkeypatch):
     from milepost.app import App
 

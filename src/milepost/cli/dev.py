@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from milepost.cli.load import load_app, module_path
+from milepost.cli.load import kinds, load_app, module_path
 from milepost.cli.output import say
 from milepost.errors import MilepostError
 
@@ -39,14 +39,14 @@ def dev(app: str, concurrency: int | None) -> None:
 
 def _describe(app: "App") -> None:
     target = module_path(app)
-    definitions = list(app.registry)
+    definitions = list(kinds(app).values())
     click.echo(f"store   {app.client.url}")
     for definition in definitions:
         click.echo(f"job     {definition.name}{_signature(definition)}")
     if definitions:
         click.echo(f"submit  milepost submit {target} {_call(definitions[0])}")
     click.echo("look    milepost jobs ls")
-    if not definitions:
+    if not any(app.registry):
         say("this app declares no job yet: nothing to do; add one with @app.job")
     say("a worker is running; Ctrl-C drains")
 

@@ -12,8 +12,9 @@ from milepost.errors import Invalid, MilepostError
 
 if TYPE_CHECKING:
     from milepost.app import App
+    from milepost.declare import Definition
 
-__all__ = ["load_app", "module_path"]
+__all__ = ["kinds", "load_app", "module_path"]
 
 
 def load_app(path: str) -> "App":
@@ -24,6 +25,12 @@ def load_app(path: str) -> "App":
         raise Invalid(f"{path!r}: expected MODULE:APP, as in app:app, or a file, as in app.py")
     module = _from_file(Path(place)) if is_file else _from_name(place)
     return _chosen(module, name or None)
+
+
+def kinds(app: "App") -> dict[str, "Definition"]:
+    """Return what can be submitted, newest versions only; a batch's steps begin with the batch."""
+    names = {d.name for d in app.registry if d.feed is None and d.outlet is None}
+    return {name: app.registry.newest(name) for name in sorted(names)}
 
 
 def module_path(app: "App") -> str:

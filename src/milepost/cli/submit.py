@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost.cli.groups import did_you_mean
-from milepost.cli.load import load_app
+from milepost.cli.load import kinds, load_app
 from milepost.cli.options import json_option
 from milepost.cli.output import job_document, say, show_json
 from milepost.errors import Invalid
@@ -72,11 +72,11 @@ def submit(  # noqa: PLR0917 - click passes by name
 def _declared(app: "App", kind: str) -> "Job[..., ..., Any, Any]":
     from milepost.app import Job
 
-    names = sorted({definition.name for definition in app.registry})
-    if kind not in names:
-        guess = did_you_mean(kind, names) or f" Declared: {', '.join(names) or 'none'}."
+    declared = kinds(app)
+    if kind not in declared:
+        guess = did_you_mean(kind, declared) or f" Declared: {', '.join(declared) or 'none'}."
         raise Invalid(f"no job is called {kind!r}.{guess}")
-    return Job(app, app.registry.newest(kind))
+    return Job(app, declared[kind])
 
 
 def _pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
