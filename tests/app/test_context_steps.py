@@ -165,7 +165,7 @@ def test_an_attempt_that_loses_its_lease_within_a_step_records_nothing(app, job,
 
 
 def test_a_record_whose_answer_was_lost_is_not_lost(app, job, called):
-    """F3: what was done already is recorded again, not done again."""
+    """F3, H-39: what was done already is recorded again, not done again."""
     context = claimed(app)
 
     def fail_once():

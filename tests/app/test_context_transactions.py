@@ -168,8 +168,6 @@ def test_what_a_handler_sets_on_its_connection_does_not_reach_the_next(app, job,
         else:
             connection.row_factory = psycopg.rows.dict_row
             connection.execute("SET application_name = 'mine'")
-    if database.dialect == "postgres":
-        app.client._lender._opened().wait()
     with context.transaction() as connection:
         found = connection.execute("SELECT 1").fetchone()
         assert (type(found), found) == (tuple, (1,))

@@ -96,6 +96,29 @@ def test_a_retry_goes_on_where_the_last_attempt_stopped(app, raw):
     assert used == [(1, "pages", 3.0), (2, "pages", 3.0)]
 
 
+def test_a_job_that_polls_asks_once_and_a_rerun_asks_anew(app):
+    asked, polled = [], []
+
+    def order() -> str:
+        asked.append(1)
+        return f"ticket-{len(asked)}"
+
+    @app.job
+    def work(ctx: mp.Context) -> str:
+        ticket = ctx.step("order", order)
+        polled.append(ticket)
+        if len(polled) % 3:
+            raise mp.Later(0)
+        return ticket
+
+    job = work.submit()
+    app.drain(10)
+    again = job.rerun()
+    app.drain(10)
+    assert (job.refresh().result, again.refresh().result) == ("ticket-1", "ticket-2")
+    assert polled == ["ticket-1"] * 3 + ["ticket-2"] * 3
+
+
 def test_steps_deep_in_a_call_find_the_job_that_runs(app):
     def deep() -> int:
         return mp.current().step("deep", lambda: mp.current().attempt)
