@@ -131,6 +131,22 @@ def test_a_second_sigterm_gives_back_at_once(crew, folder, database):
     assert (job.refresh().state, job.record.releases, job.attempt) == ("RETRYING", 1, 0)
 
 
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_workers_whose_supervisor_was_killed_drain_by_themselves(crew, folder, database):
+    with started(folder, database, "--processes", "2") as supervisor:
+        pids = until(lambda: alive(crew, 2))
+        supervisor.kill()
+        until(lambda: all(gone(pid) for pid in pids))
+    assert {worker.state for worker in crew.workers.list()} == {"STOPPED"}
+
+
 def test_a_killed_child_is_replaced_and_sigterm_ends_all_with_code_0(crew, folder, database):
     with started(folder, database, "--processes", "2") as supervisor:
         first = until(lambda: alive(crew, 2))

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import FrameType
 
@@ -13,6 +14,7 @@ from milepost.cli.load import load_app
 
 __all__ = ["worker"]
 
+SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
 RESTART_FIRST = 0.5
 RESTART_LONGEST = 30.0
 STEADY_SECONDS = 60.0
@@ -39,6 +41,7 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     """
     loaded = load_app(app)
     if processes == 1:
+        _leave_with_supervisor()
         click.echo(f"worker for {loaded.client.url}; Ctrl-C drains", err=True)
         loaded.run_worker(list(queues) or None, concurrency)
         return
@@ -46,6 +49,20 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     if concurrency is not None:
         arguments.append(f"--concurrency={concurrency}")
     sys.exit(Supervisor(arguments, processes).run())
+
+
+def _leave_with_supervisor() -> None:
+    """Drain when the supervisor is gone: nobody else would ever stop this worker."""
+    supervisor = os.environ.pop(SUPERVISOR, None)
+    if supervisor is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(supervisor):
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="milepost-supervised", daemon=True).start()
 
 
 class Supervisor:
@@ -85,7 +102,8 @@ class Supervisor:
 
     def _started(self) -> "subprocess.Popen[bytes]":
         # In a group of its own: Ctrl-C reaches it once, through us, and not twice.
-        child = subprocess.Popen(self._command, process_group=0)  # noqa: S603 - ourselves
+        known = {**os.environ, SUPERVISOR: str(os.getpid())}
+        child = subprocess.Popen(self._command, process_group=0, env=known)  # noqa: S603 - ourselves
         if self._stopping:  # the signal came while it was being made
             child.terminate()
         return child
