@@ -7,13 +7,21 @@ import pytest
 from milepost.testing.databases import Backends, backend_names
 
 
+def address(backend: str, backends: Backends) -> str:
+    if backend == "postgres-url":
+        return os.environ["MILEPOST_TEST_POSTGRES_URL"]
+    server = backends.fresh(backend, empty=True).server
+    assert server is not None
+    return server.url()
+
+
 @pytest.fixture(params=backend_names())
 def place(request: pytest.FixtureRequest, backends: Backends) -> str:
     """What `fresh_store` is told: "sqlite", or the address of a server."""
-    if request.param == "sqlite":
-        return "sqlite"
-    if request.param == "postgres-url":
-        return os.environ["MILEPOST_TEST_POSTGRES_URL"]
-    server = backends.fresh(request.param, empty=True).server
-    assert server is not None
-    return server.url()
+    return "sqlite" if request.param == "sqlite" else address(request.param, backends)
+
+
+@pytest.fixture
+def server(backends: Backends) -> str:
+    """One server: for tests that start a whole pytest on it."""
+    return address(next(name for name in backend_names() if name != "sqlite"), backends)

@@ -28,7 +28,7 @@ def rows(app: mp.App, table: str) -> int:
 
 
 def test_three_steps_leave_each_effect_once_wherever_the_worker_dies(app, place, tmp_path):
-    """What issue 5 asks for: every step's effect once, results kept (H-36)."""
+    """What issue 5 asks for: every step's effect once, results kept (H-39)."""
     tried = tmp_path / "tried"
     jobs = []
 
@@ -66,7 +66,7 @@ def test_three_steps_leave_each_effect_once_wherever_the_worker_dies(app, place,
     assert mp.testing.crash_everywhere(app, start, check) == 10
 
 
-def test_a_batch_reports_the_same_wherever_the_worker_dies(small):
+def test_a_batch_reports_the_same_wherever_the_worker_dies_h34_h65(small):
     numbers = small.batch("numbers")
     runs = []
 

@@ -64,11 +64,9 @@ def test_each_test_gets_the_named_app_on_a_fresh_store(shop):
     run(shop).assert_outcomes(passed=2)
 
 
-def test_the_same_tests_run_on_every_store_that_is_named(shop, place):
-    if place == "sqlite":
-        return
+def test_the_same_tests_run_on_every_store_that_is_named(shop, server):
     shop.makepyfile(TESTS)
-    result = run(shop, "-v", "--milepost-store=sqlite", f"--milepost-store={place}")
+    result = run(shop, "-v", "--milepost-store=sqlite", f"--milepost-store={server}")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["*tried_again[[]postgresql[]] PASSED*"])
 

@@ -142,10 +142,9 @@ def _move(client: Client, url: StoreUrl, fresh: _Fresh | None) -> None:
 def _leave(client: Client) -> None:
     """Close everything, also what a test opened in an event loop and left."""
     for loop in client.loops:
-        if loop.is_closed():
-            continue  # nobody can close it any more
-        # A test framework keeps its loop until after the fixtures.
-        with suppress(RuntimeError):
+        # A test framework keeps its loop until after the fixtures; one that runs elsewhere, or is
+        # closed, is beyond reach.
+        if not (loop.is_closed() or loop.is_running()):
             loop.run_until_complete(client.close_async())
     client.close()
 
