@@ -29,7 +29,7 @@ def rows(app: mp.App, table: str) -> int:
 
 def test_three_steps_leave_each_effect_once_wherever_the_worker_dies(app, place, tmp_path):
     """What issue 5 asks for: every step's effect once, results kept (H-39)."""
-    tried = tmp_path / "tried"
+    tried, seen = tmp_path / "tried", set()
     jobs = []
 
     def write(connection, table: str) -> str:
@@ -59,11 +59,12 @@ def test_three_steps_leave_each_effect_once_wherever_the_worker_dies(app, place,
         assert app.client.url.dialect == place[: len(app.client.url.dialect)], "where it was asked"
         assert jobs[0].refresh().result == [7, "booking", "bill"]
         assert rows(app, "booking") == rows(app, "bill") == 1
-        # Not transactional: a crash between effect and record is the one that repeats it.
-        assert tried.read_text() in ("x", "xx")
+        seen.add(tried.read_text())
 
     # Both sides of the claim, of three steps, and of the outcome.
     assert mp.testing.crash_everywhere(app, start, check) == 10
+    # Not transactional: a crash between effect and record is the one that repeats it.
+    assert seen == {"x", "xx"}
 
 
 def test_a_batch_reports_the_same_wherever_the_worker_dies_h34_h65(small):
