@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import msgspec
 
 from milepost.batch.declaration import Bearing
-from milepost.batch.handles import Runs
+from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
 from milepost.client import ACTOR, Client, new_id, refuse_in_loop
 from milepost.codec import Codec, JsonCodec, check_text, limited
@@ -431,6 +431,11 @@ class App:
     ) -> Definition:
         """Turn a function and the options of `@app.job` into a definition; what batches call."""
         return _definition(self, function, dict(declared), what=what)
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        """The declared batches, every version, in the order of their names."""
+        return [self._batches[key] for key in sorted(self._batches)]
 
     def _report_type(self, name: str, version: int) -> Any:
         batch = self._batches.get((name, version))

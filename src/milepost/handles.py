@@ -3,7 +3,7 @@
 import asyncio
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
 
@@ -19,7 +19,19 @@ from milepost.store import births, jobs, workers
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, can_take, explain
 
-__all__ = ["JobError", "JobHandle", "Jobs"]
+__all__ = [
+    "LIKE_NAMED",
+    "JobError",
+    "JobHandle",
+    "Jobs",
+    "Pause",
+    "between",
+    "checked_id",
+    "has_worker",
+    "only",
+    "patience",
+    "warn_no_worker",
+]
 
 R = TypeVar("R")
 
@@ -170,23 +182,23 @@ class JobHandle(Generic[R]):
     def wait(self, timeout: float | None = None) -> "JobHandle[R]":
         """Return once it is final, or raise `WaitTimeout`."""
         refuse_in_loop("wait")
-        for pause in _patience(timeout, self):
+        for pause in patience(timeout):
             found = self._client.run(jobs.find, [self.id])
             if self._settled(found):
                 return self
-            if pause.warn and not self._client.run(_has_worker, found.get(self.id)):
-                _warn_no_worker(self.id)
+            if pause.warn and not self._client.run(has_worker, found.get(self.id)):
+                warn_no_worker(f"job {self.id}")
             time.sleep(pause.seconds)
         raise self._too_late(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> "JobHandle[R]":  # noqa: ASYNC109
         """Return once it is final, or raise `WaitTimeout`."""
-        for pause in _patience(timeout, self):
+        for pause in patience(timeout):
             found = await self._client.run_async(jobs.find, [self.id])
             if self._settled(found):
                 return self
-            if pause.warn and not await self._client.run_async(_has_worker, found.get(self.id)):
-                _warn_no_worker(self.id)
+            if pause.warn and not await self._client.run_async(has_worker, found.get(self.id)):
+                warn_no_worker(f"job {self.id}")
             await asyncio.sleep(pause.seconds)
         raise self._too_late(timeout)
 
@@ -310,13 +322,13 @@ class Jobs:
 
     def find(self, beginning: str) -> JobHandle[Any]:
         """Return the one job whose id begins so, or raise `NotFound` or `Invalid`."""
-        found = self._client.run(jobs.within, *_between(beginning), most=LIKE_NAMED)
-        return self.get(_only(beginning, found))
+        found = self._client.run(jobs.within, *between(beginning), most=LIKE_NAMED)
+        return self.get(only(beginning, found))
 
     async def find_async(self, beginning: str) -> JobHandle[Any]:
         """Return the one job whose id begins so, or raise `NotFound` or `Invalid`."""
-        found = await self._client.run_async(jobs.within, *_between(beginning), most=LIKE_NAMED)
-        return await self.get_async(_only(beginning, found))
+        found = await self._client.run_async(jobs.within, *between(beginning), most=LIKE_NAMED)
+        return await self.get_async(only(beginning, found))
 
     def list(
         self,
@@ -367,25 +379,26 @@ def _filter(
     return {"state": word, "kind": kind, "queue": queue, "before": before, "most": limit}
 
 
-def checked_id(text: str) -> str:
+def checked_id(text: str, *, what: str = "job") -> str:
     """Return an id in the store's spelling, or raise `NotFound`: no job has any other."""
     try:
         return str(uuid_utils.UUID(str(text)))
     except ValueError as error:
-        raise NotFound(f"there is no job {text!r}") from error
+        raise NotFound(f"there is no {what} {text!r}") from error
 
 
-def _between(beginning: str) -> tuple[str, str]:
+def between(beginning: str, *, what: str = "job") -> tuple[str, str]:
     """Return the lowest and the highest id that begin so."""
     digits = str(beginning).replace("-", "").lower()
     if not digits or len(digits) > DIGITS or set(digits) - set("0123456789abcdef"):
-        raise NotFound(f"there is no job {beginning!r}")
+        raise NotFound(f"there is no {what} {beginning!r}")
     return checked_id(digits.ljust(DIGITS, "0")), checked_id(digits.ljust(DIGITS, "f"))
 
 
-def _only(beginning: str, found: Sequence[str]) -> str:
+def only(beginning: str, found: Sequence[str], *, what: str = "job") -> str:
+    """Return the one id that begins so, or raise `NotFound` or `Invalid`."""
     if not found:
-        raise NotFound(f"there is no job {beginning!r}")
+        raise NotFound(f"there is no {what} {beginning!r}")
     if len(found) > 1:
         more = ", …" if len(found) == LIKE_NAMED else ""
         raise Invalid(
@@ -394,14 +407,15 @@ def _only(beginning: str, found: Sequence[str]) -> str:
     return found[0]
 
 
-class _Pause(msgspec.Struct, frozen=True):
+class Pause(msgspec.Struct, frozen=True):
+    """How long to wait before the next look, and whether to warn if nobody is at work."""
+
     seconds: float
     warn: bool
 
 
-def _patience(timeout: float | None, handle: JobHandle[Any]) -> Any:
+def patience(timeout: float | None) -> Iterator[Pause]:
     """Yield ever longer pauses until the time is over."""
-    del handle
     begun = time.monotonic()
     warned = False
     pause = WAIT_FIRST
@@ -410,22 +424,24 @@ def _patience(timeout: float | None, handle: JobHandle[Any]) -> Any:
         left = None if timeout is None else timeout - waited
         warn = not warned and waited > WARN_AFTER
         warned |= warn
-        yield _Pause(pause if left is None else max(0.0, min(pause, left)), warn)
+        yield Pause(pause if left is None else max(0.0, min(pause, left)), warn)
         if left is not None and left <= 0:
             return
         pause = min(pause * 1.5, WAIT_LONGEST)
 
 
-def _has_worker(job: Job | None) -> Steps[bool]:
+def has_worker(job: Job | None) -> Steps[bool]:
+    """Tell whether a live worker could take the job."""
     if job is None:  # not committed yet: no worker could know
         return True
     live = yield from workers.listing()
     return any(can_take(worker, job) for worker in live)
 
 
-def _warn_no_worker(job_id: str) -> None:
+def warn_no_worker(what: str) -> None:
+    """Say to whoever waits that nobody is at work."""
     warnings.warn(
-        f"job {job_id} waits and no live worker could take it; start one with "
+        f"{what} waits and no live worker could take it; start one with "
         "`milepost worker app:app` or call app.drain()",
         RuntimeWarning,
         stacklevel=3,

@@ -65,10 +65,10 @@ def test_options_reach_the_job(prompt, app):
     ],
 )
 def test_each_value_is_json_if_it_parses_else_a_string(text, value):
-    from milepost.cli.submit import _value
+    from milepost.cli import values
 
-    assert _value(text) == value
-    assert type(_value(text)) is type(value)
+    assert values.value(text) == value
+    assert type(values.value(text)) is type(value)
 
 
 def test_a_value_that_was_read_as_json_says_how_to_pass_a_text(prompt, folder):

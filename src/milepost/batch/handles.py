@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -10,17 +10,16 @@ import msgspec
 
 from milepost.client import ACTOR, Client, new_id, refuse_in_loop
 from milepost.errors import Invalid, JobFailed, NotFinished, WaitTimeout
-from milepost.handles import checked_id
+from milepost.handles import has_worker, patience, warn_no_worker
 from milepost.lifecycle import RUN, JobState, RunState
 from milepost.records import Entry, NewJob, NewRun, Run
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import chains, jobs, runs
+from milepost.store.driver import Steps
 
-__all__ = ["RunError", "RunHandle", "Runs", "StepState"]
+__all__ = ["RunError", "RunHandle", "StepState"]
 
 BATCH = 500
-WAIT_FIRST = 0.005
-WAIT_LONGEST = 0.25
 ETA_SHARE = 0.05
 """Below this share of the work a guess of the rest says nothing."""
 HOLD_SECONDS = 3600.0
@@ -69,6 +68,7 @@ class RunHandle:
         self,
         client: Client,
         run_id: str,
+        record: Run | None = None,
         *,
         type_of: Callable[[str, int], Any] | None = None,
         fill: Filler | None = None,
@@ -76,18 +76,19 @@ class RunHandle:
         self._client = client
         self._type_of = type_of
         self._fill = fill
+        self._record = record
         self._picture: chains.Picture | None = None
         self._highest = 0.0
         self.id = run_id
 
     def __repr__(self) -> str:
-        return f"<run {self.id} {self._picture.run.state if self._picture else 'not read yet'}>"
+        return f"<run {self.id} {self._record.state if self._record else 'not read yet'}>"
 
     # As it stood
 
     @property
     def picture(self) -> chains.Picture:
-        """Everything that was read, read now if it never was."""
+        """The run with its steps, read now if they never were."""
         if self._picture is None:
             self.refresh()
         return cast("chains.Picture", self._picture)
@@ -95,7 +96,7 @@ class RunHandle:
     @property
     def record(self) -> Run:
         """The row as it was read."""
-        return self.picture.run
+        return self._record or self.picture.run
 
     @property
     def kind(self) -> str:
@@ -223,12 +224,14 @@ class RunHandle:
 
     def refresh(self) -> "RunHandle":
         """Read the run again."""
-        self._picture = self._client.run(chains.picture, self.id)
-        return self
+        return self._seen(self._client.run(chains.picture, self.id))
 
     async def refresh_async(self) -> "RunHandle":
         """Read the run again."""
-        self._picture = await self._client.run_async(chains.picture, self.id)
+        return self._seen(await self._client.run_async(chains.picture, self.id))
+
+    def _seen(self, picture: chains.Picture) -> "RunHandle":
+        self._picture, self._record = picture, picture.run
         return self
 
     @property
@@ -252,18 +255,45 @@ class RunHandle:
     def wait(self, timeout: float | None = None) -> "RunHandle":
         """Return once it is final, or raise `WaitTimeout`."""
         refuse_in_loop("wait")
-        for pause in _pauses(timeout):
+        for pause in patience(timeout):
             if self._client.run(runs.get, self.id).state in RUN.terminal:
                 return self.refresh()
-            time.sleep(pause)
+            if pause.warn and not self._client.run(_has_worker, self.id):
+                warn_no_worker(f"run {self.id}")
+            time.sleep(pause.seconds)
         raise self._too_late(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> "RunHandle":  # noqa: ASYNC109
         """Return once it is final, or raise `WaitTimeout`."""
-        for pause in _pauses(timeout):
+        for pause in patience(timeout):
             if (await self._client.run_async(runs.get, self.id)).state in RUN.terminal:
                 return await self.refresh_async()
-            await asyncio.sleep(pause)
+            if pause.warn and not await self._client.run_async(_has_worker, self.id):
+                warn_no_worker(f"run {self.id}")
+            await asyncio.sleep(pause.seconds)
+        raise self._too_late(timeout)
+
+    def watch(self, timeout: float | None = None) -> "Iterator[RunHandle]":
+        """Yield it, read again, until it is final or `WaitTimeout` is raised."""
+        refuse_in_loop("watch")
+        for pause in patience(timeout):
+            yield self.refresh()
+            if self.done:
+                return
+            if pause.warn and not self._client.run(_has_worker, self.id):
+                warn_no_worker(f"run {self.id}")
+            time.sleep(pause.seconds)
+        raise self._too_late(timeout)
+
+    async def watch_async(self, timeout: float | None = None) -> "AsyncIterator[RunHandle]":  # noqa: ASYNC109
+        """Yield it, read again, until it is final or `WaitTimeout` is raised."""
+        for pause in patience(timeout):
+            yield await self.refresh_async()
+            if self.done:
+                return
+            if pause.warn and not await self._client.run_async(_has_worker, self.id):
+                warn_no_worker(f"run {self.id}")
+            await asyncio.sleep(pause.seconds)
         raise self._too_late(timeout)
 
     def _too_late(self, timeout: float | None) -> WaitTimeout:
@@ -390,66 +420,7 @@ def _resuming(old: Run) -> NewRun:
     )
 
 
-def _pauses(timeout: float | None) -> Iterator[float]:
-    """Yield ever longer pauses until the time is over."""
-    begun = time.monotonic()
-    pause = WAIT_FIRST
-    while True:
-        left = None if timeout is None else timeout - (time.monotonic() - begun)
-        yield pause if left is None else max(0.0, min(pause, left))
-        if left is not None and left <= 0:
-            return
-        pause = min(pause * 1.5, WAIT_LONGEST)
-
-
-class Runs:
-    """Looks runs up."""
-
-    def __init__(self, client: Client, type_of: Callable[[str, int], Any]) -> None:
-        self._client = client
-        self._type_of = type_of
-
-    def get(self, run_id: str) -> RunHandle:
-        """Return a handle, or raise `NotFound`."""
-        return self._handle(checked_id(run_id)).refresh()
-
-    async def get_async(self, run_id: str) -> RunHandle:
-        """Return a handle, or raise `NotFound`."""
-        return await self._handle(checked_id(run_id)).refresh_async()
-
-    def list(
-        self,
-        *,
-        state: str | None = None,
-        kind: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Sequence[RunHandle]:
-        """Return a page, newest first; the next one starts at the last id as `cursor`."""
-        found = self._client.run(
-            runs.listing, state=_word(state), kind=kind, before=cursor, most=limit
-        )
-        return [self._handle(run.id).refresh() for run in found]
-
-    async def list_async(
-        self,
-        *,
-        state: str | None = None,
-        kind: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Sequence[RunHandle]:
-        """Return a page, newest first; the next one starts at the last id as `cursor`."""
-        found = await self._client.run_async(
-            runs.listing, state=_word(state), kind=kind, before=cursor, most=limit
-        )
-        return [await self._handle(run.id).refresh_async() for run in found]
-
-    def _handle(self, run_id: str) -> RunHandle:
-        return RunHandle(self._client, run_id, type_of=self._type_of)
-
-
-def _word(state: str | None) -> str | None:
-    if state is not None and state not in RunState.__members__:
-        raise Invalid(f"state={state!r}: expected one of {', '.join(RunState.__members__)}")
-    return None if state is None else str(state)
+def _has_worker(run_id: str) -> Steps[bool]:
+    """Tell whether what the run has in a queue, if anything, could be taken by a live worker."""
+    queued = yield from jobs.listing(run_id=run_id, state=JobState.QUEUED.value, most=1)
+    return (yield from has_worker(queued[0] if queued else None))

@@ -20,6 +20,7 @@ from milepost.errors import (
 __all__ = ["main"]
 
 COMMANDS = {
+    "batches": ("milepost.cli.batches", "List batches, start a run of one."),
     "bench": ("milepost.cli.bench", "Measure a store beside SQL written by hand."),
     "completion": ("milepost.cli.completion", "Print the completion script of a shell."),
     "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
@@ -30,6 +31,7 @@ COMMANDS = {
     "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),
     "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
+    "runs": ("milepost.cli.runs", "List, show, watch, cancel and resume runs of batches."),
     "schedules": ("milepost.cli.schedules", "List, pause and resume schedules; when they fire."),
     "submit": ("milepost.cli.submit", "Submit a job."),
     "verify": ("milepost.cli.verify", "Fold the journal and compare it with the live rows."),
@@ -50,7 +52,7 @@ EXITS = {
     0: "done",
     1: "failed",
     2: "usage",
-    3: "the job awaited ended FAILED or CANCELLED",
+    3: "the job or run awaited ended FAILED or CANCELLED",
     4: "not found",
     5: "refused",
     75: "store unreachable",

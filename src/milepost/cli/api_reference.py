@@ -13,7 +13,8 @@ import milepost
 from milepost import testing
 from milepost.app import App, Job, Workers
 from milepost.batch.declaration import Collect, FailFast, Tolerate
-from milepost.batch.handles import RunHandle, Runs
+from milepost.batch.handles import RunHandle
+from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
 from milepost.config import Settings
 from milepost.context import Context

@@ -1,7 +1,6 @@
 """`milepost jobs`: what is there, how one job stands, what happened to it, and what to do now."""
 
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from milepost.cli.output import (
     show_json,
     show_pairs,
     show_table,
+    told_of_warnings,
 )
 from milepost.config import StoreUrl
 from milepost.errors import IllegalMove, Invalid
@@ -125,7 +125,7 @@ def wait(store: StoreUrl, job_id: str, timeout: float | None, *, as_json: bool) 
 
 def await_end(handle: "JobHandle[Any]", timeout: float | None, *, as_json: bool) -> None:
     """Wait for a job; print its result, or raise what its end means."""
-    with _told_of_warnings(), _watched(handle):
+    with told_of_warnings(), _watched(handle):
         handle.wait(timeout)
     document = job_document(handle)
     if as_json:
@@ -134,15 +134,6 @@ def await_end(handle: "JobHandle[Any]", timeout: float | None, *, as_json: bool)
         show_json(document["result"])
     if handle.state != JobState.SUCCEEDED:
         _ = handle.result  # raises, and says why
-
-
-@contextmanager
-def _told_of_warnings() -> Iterator[None]:
-    """Say on stderr that no worker could take the job, without a line of our code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", RuntimeWarning)
-        warnings.showwarning = lambda message, *_args, **_more: say(f"milepost: {message}")
-        yield
 
 
 @contextmanager

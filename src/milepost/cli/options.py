@@ -46,6 +46,7 @@ class Lookup:
 
     def __init__(self, store: StoreUrl) -> None:
         from milepost.app import Workers
+        from milepost.batch.lookup import Runs
         from milepost.client import Client
         from milepost.codec import JsonCodec
         from milepost.handles import Jobs
@@ -55,6 +56,7 @@ class Lookup:
         settings = Settings.load(os.environ)
         self.client = Client(store, codec=JsonCodec(), settings=settings, create=False)
         self.jobs = Jobs(self.client, lambda _kind, _version: Any)
+        self.runs = Runs(self.client, lambda _kind, _version: Any)
         self.queues = Queues(self.client)
         self.schedules = Schedules(self.client, {})
         self.workers = Workers(self.client)

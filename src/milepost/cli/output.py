@@ -2,31 +2,46 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from milepost.batch.handles import RunHandle
     from milepost.handles import JobHandle
-    from milepost.records import Entry, Job
+    from milepost.records import Entry, Job, Run
 
 __all__ = [
     "entry_document",
     "job_document",
     "job_summary",
     "printable",
+    "run_document",
+    "run_summary",
     "say",
     "show_json",
     "show_pairs",
     "show_table",
+    "told_of_warnings",
 ]
 
 
 def say(text: str) -> None:
     """Tell something that is not data."""
     click.echo(printable(text), err=True)
+
+
+@contextmanager
+def told_of_warnings() -> Iterator[None]:
+    """Say on stderr that no worker could take what is awaited, without a line of our code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RuntimeWarning)
+        warnings.showwarning = lambda message, *_args, **_more: say(f"milepost: {message}")
+        yield
 
 
 def show_json(document: object) -> None:
@@ -127,7 +142,48 @@ def job_document(handle: "JobHandle[Any]") -> dict[str, object]:
     return {**job_summary(handle), **carried}
 
 
-def _stored(record: "Job", data: bytes | None) -> object:
+def run_summary(handle: "RunHandle") -> dict[str, object]:
+    """Say where a run stands, without what it carries."""
+    record = handle.record
+    # One that broke off is not on its way any more.
+    ended = 1.0 if record.state == "SUCCEEDED" else None
+    return {
+        "id": record.id,
+        "batch": record.kind,
+        "version": record.kind_version,
+        "priority": record.priority,
+        "state": record.state.value,
+        "done": handle.done,
+        "progress": ended if handle.done else round(handle.progress, 3),
+        "cause": record.cause,
+        "created_at": record.created_at,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+        "deadline_at": record.deadline_at,
+        "tags": json.loads(record.tags) if record.tags else {},
+        "resumes": record.resumes,
+    }
+
+
+def run_document(handle: "RunHandle") -> dict[str, object]:
+    """Say everything of a run: its steps, its parameters and report, why jobs of it failed."""
+    record = handle.record
+    names = ("name", "role", "gated", "opened", "counts")
+    causes = ("job_id", "step", "type", "message", "cause")
+    return {
+        **run_summary(handle),
+        "current_step": handle.current_step,
+        "eta_seconds": None if handle.eta is None else round(handle.eta.total_seconds(), 1),
+        "jobs_per_second": handle.throughput and round(handle.throughput, 1),
+        "error_count": handle.error_count,
+        "parameters": _stored(record, record.payload),
+        "report": _stored(record, record.report),
+        "steps": [{name: getattr(step, name) for name in names} for step in handle.steps],
+        "errors": [{name: getattr(error, name) for name in causes} for error in handle.errors],
+    }
+
+
+def _stored(record: "Job | Run", data: bytes | None) -> object:
     if data is None:
         return None
     # Another codec's bytes may be encrypted; only its app can read them.

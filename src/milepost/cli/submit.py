@@ -1,6 +1,5 @@
 """`milepost submit app:app KIND ARG…`: a job from a prompt."""
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +8,7 @@ from milepost.cli.groups import did_you_mean
 from milepost.cli.load import kinds, load_app
 from milepost.cli.options import json_option
 from milepost.cli.output import job_document, say, show_json
+from milepost.cli.values import pairs, quoting, value
 from milepost.errors import Invalid
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ def submit(  # noqa: PLR0917 - click passes by name
     APP is MODULE:APP, as in app:app, or a file, as in app.py. Each value is JSON if it parses, else
     a string: 42 is a number, '"42"' a string. What begins with a dash goes after `--`.
     """
-    job = _declared(load_app(app), kind).options(tags=_pairs("--tag", tags) or None, **options)
-    arguments = {name: _value(text) for name, text in _pairs("--set", named).items()}
+    job = _declared(load_app(app), kind).options(tags=pairs("--tag", tags) or None, **options)
+    arguments = {name: value(text) for name, text in pairs("--set", named).items()}
     try:
-        handle = job.submit(*map(_value, values), **arguments)
+        handle = job.submit(*map(value, values), **arguments)
     except Invalid as error:
-        raise Invalid(f"{error}{_quoting((*values, *named))}") from error
+        raise Invalid(f"{error}{quoting((*values, *named))}") from error
     if wait:
         from milepost.cli.jobs import await_end
 
@@ -77,33 +77,3 @@ def _declared(app: "App", kind: str) -> "Job[..., ..., Any, Any]":
         guess = did_you_mean(kind, declared) or f" Declared: {', '.join(declared) or 'none'}."
         raise Invalid(f"no job is called {kind!r}.{guess}")
     return Job(app, declared[kind])
-
-
-def _pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in given:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise Invalid(f"{option} {pair!r}: expected NAME=VALUE")
-        found[name] = value
-    return found
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refused)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _refused(word: str) -> Any:
-    raise ValueError(word)  # NaN and Infinity are no JSON, whatever Python says
-
-
-def _quoting(given: tuple[str, ...]) -> str:
-    """Say how to pass a text that looks like something else, where that may be what is wrong."""
-    for text in given:
-        value = text.partition("=")[2] or text
-        if not isinstance(_value(value), str):
-            return f"; {value} was read as JSON, and as a text it is '{json.dumps(value)}'"
-    return ""

@@ -26,10 +26,12 @@ __all__ = [
     "create_again",
     "errors",
     "go_on",
+    "kinds",
     "picture",
     "results",
     "resume",
     "start",
+    "within",
 ]
 
 LONGEST = 1_000
@@ -139,6 +141,21 @@ def counts(run_id: str) -> Steps[dict[int, dict[str, int]]]:
     found: dict[int, dict[str, int]] = {}
     for step, state, count in rows:
         found.setdefault(step, {})[state] = count
+    return found
+
+
+def within(low: str, high: str, *, most: int) -> Steps[list[str]]:
+    """Name the first runs whose ids stand between these two."""
+    rows = yield Call("run_within", {"low": low, "high": high, "most": most})
+    return [row[0] for row in rows]
+
+
+def kinds() -> Steps[dict[str, dict[str, int]]]:
+    """Count the runs of each kind by state."""
+    rows = yield Call("run_kinds")
+    found: dict[str, dict[str, int]] = {}
+    for kind, state, count in rows:
+        found.setdefault(kind, {})[state] = count
     return found
 
 

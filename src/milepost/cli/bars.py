@@ -1,0 +1,111 @@
+"""How a run goes, step by step: bars on a terminal, a line now and then elsewhere."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from milepost.cli.output import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from milepost.batch.handles import RunHandle, StepState
+
+__all__ = ["Show", "lines", "stepwise"]
+
+LINE_SECONDS = 2.0
+BAR_WIDTH = 40
+
+Show = Callable[["RunHandle"], None]
+
+
+class _Row(NamedTuple):
+    name: str
+    done: float
+    total: float
+    counted: str
+    note: str
+
+
+def _rows(run: "RunHandle") -> Iterator[_Row]:
+    """Give the bars: one of the whole run, then one of each step."""
+    yield _Row(run.state.value, run.progress, 1.0, _share(run), _left(run))
+    for step in run.steps:
+        # A bar of nothing would count as full.
+        total = step.total or 1
+        yield _Row(printable(step.name), step.ended, total, _count(step), _note(step))
+
+
+@contextmanager
+def stepwise(console: "Console | None", echo: Callable[[str], None]) -> Iterator[Show]:
+    """Draw bars on a console that is a terminal; without one tell it line by line."""
+    if console is None or not console.is_terminal:
+        yield lines(echo)
+        return
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    columns = (
+        TextColumn("   {task.description}", markup=False),
+        BarColumn(BAR_WIDTH),
+        TextColumn("{task.fields[count]}", markup=False),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Progress(*columns, console=console) as drawn:
+        tasks: list[TaskID] = []
+
+        def show(run: "RunHandle") -> None:
+            for place, row in enumerate(_rows(run)):
+                if place == len(tasks):
+                    tasks.append(drawn.add_task(row.name, count="", note=""))
+                name, done, total, count, note = row
+                task = tasks[place]
+                drawn.update(task, description=name, completed=done, total=total)
+                drawn.update(task, count=count, note=note)
+
+        yield show
+
+
+def lines(echo: Callable[[str], None]) -> Show:
+    """Tell how a run stands when that has changed, not too often, and at its end."""
+    told, at = "", -math.inf
+
+    def show(run: "RunHandle") -> None:
+        nonlocal told, at
+        text, now = _line(run), time.monotonic()
+        if text != told and (run.done or now - at >= LINE_SECONDS):
+            told, at = text, now
+            echo(text)
+
+    return show
+
+
+def _line(run: "RunHandle") -> str:
+    parts = [
+        f"{step.name} {_count(step) or '-'}{f' ({note})' if (note := _note(step)) else ''}"
+        for step in run.steps
+    ]
+    told = ", ".join(word for word in (_share(run), _left(run)) if word)
+    return printable(f"{run.state.value}{told and f' {told}'}: {', '.join(parts)}")
+
+
+def _count(step: "StepState") -> str:
+    return f"{step.ended}/{step.total}" if step.total else ""
+
+
+def _note(step: "StepState") -> str:
+    """Name what is out of the ordinary: everything but success, and a gate that is shut."""
+    told = [f"{n} {state.lower()}" for state, n in step.counts.items() if state != "SUCCEEDED"]
+    shut = step.gated and not step.opened
+    return ", ".join(["the gate is shut"] if shut and not told else told)
+
+
+def _share(run: "RunHandle") -> str:
+    """Say how far it is; one that broke off is not on its way any more."""
+    is_on_its_way = not run.done or run.state == "SUCCEEDED"
+    return f"{run.progress:.0%}" if is_on_its_way else ""
+
+
+def _left(run: "RunHandle") -> str:
+    return "" if run.eta is None else f"about {run.eta.total_seconds():.0f} s to go"

@@ -1,0 +1,1 @@
+SELECT id::text FROM run WHERE id BETWEEN :low::uuid AND :high::uuid ORDER BY id LIMIT :most

@@ -1,0 +1,1 @@
+SELECT id FROM run WHERE id BETWEEN :low AND :high ORDER BY id LIMIT :most
