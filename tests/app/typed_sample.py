@@ -3,7 +3,7 @@
 A line that ends in `# wrong` must be reported; no other line may be.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, assert_type
 
 import milepost as mp
@@ -86,6 +86,32 @@ async def in_awaited_steps(ctx: mp.Context) -> None:
     await ctx.step_async("fetch", fetch, 7)  # wrong
 
 
+# Batches: a decorated function stays what it was.
+batch = app.batch("typed")
+
+
+@batch.step
+def find(folder: str) -> list[str]:
+    return [folder]
+
+
+@batch.step(gated=True, poll=60, retries=5, timeout=None)
+def parse(ctx: mp.Context, path: str) -> int:
+    return len(path)
+
+
+@batch.reduce(retries=1)
+def total(sizes: Iterable[int]) -> int:
+    return sum(sizes)
+
+
+assert_type(find("a"), list[str])
+assert_type(total([1]), int)
+
+find(7)  # wrong
+batch.step(gatd=True)  # wrong
+batch.step(retries="5")  # wrong
+batch.reduce(gated=True)  # wrong
 plain.submit()  # wrong
 plain.submit(7)  # wrong
 plain.submit("a", 300)  # wrong

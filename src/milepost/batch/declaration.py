@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
@@ -18,6 +18,7 @@ from milepost.records import NewStep
 
 __all__ = ["Bearing", "Collect", "Declaration", "FailFast", "Host", "Step", "Tolerate"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 SLOTS = 16
 """Counters of a step: settlers of a large one do not queue for a single row."""
 
@@ -41,6 +42,24 @@ class Tolerate(msgspec.Struct, frozen=True, tag=True):
             raise Invalid(f"Tolerate({self.share!r}) takes a share, such as 0.05")
         if not 0 <= self.share <= 1:
             raise Invalid(f"Tolerate({self.share}) takes a share between 0 and 1")
+
+
+class Declared(TypedDict, total=False):
+    """What steps, reducers and hooks take of the options of `@app.job`."""
+
+    name: str
+    queue: str
+    priority: int
+    retries: int
+    retry_delay: float
+    backoff: str
+    max_delay: float
+    jitter: bool
+    retry_on: tuple[type[BaseException], ...]
+    fail_on: tuple[type[BaseException], ...]
+    timeout: float | None
+    poll_limit: int
+    poison_limit: int
 
 
 Bearing = FailFast | Collect | Tolerate
@@ -118,7 +137,17 @@ class Declaration:
 
     # Declaring
 
-    def step(self, function: Any = None, /, **declared: Any) -> Any:
+    @overload
+    def step(self, function: F, /) -> F: ...
+    @overload
+    def step(
+        self,
+        *,
+        gated: bool = False,
+        poll: float | bool | None = None,
+        **declared: Unpack[Declared],
+    ) -> Callable[[F], F]: ...
+    def step(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare the next step: `@batch.step` or `@batch.step(gated=True, poll=60, …)`."""
         if function is None:
             return lambda given: self.step(given, **declared)
@@ -134,7 +163,11 @@ class Declaration:
         self._host.registry.add(definition)
         return function
 
-    def reduce(self, function: Any = None, /, **declared: Any) -> Any:
+    @overload
+    def reduce(self, function: F, /) -> F: ...
+    @overload
+    def reduce(self, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
+    def reduce(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare the reducer: it gets what the last step gave, and returns the report."""
         if function is None:
             return lambda given: self.reduce(given, **declared)
@@ -149,11 +182,19 @@ class Declaration:
         self._host.registry.add(definition)
         return function
 
-    def on_success(self, function: Any = None, /, **declared: Any) -> Any:
+    @overload
+    def on_success(self, function: F, /) -> F: ...
+    @overload
+    def on_success(self, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
+    def on_success(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare what is called with the run, as a job of its own, once it has SUCCEEDED."""
         return self._hook("on_success", function, declared)
 
-    def on_failure(self, function: Any = None, /, **declared: Any) -> Any:
+    @overload
+    def on_failure(self, function: F, /) -> F: ...
+    @overload
+    def on_failure(self, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
+    def on_failure(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare what is called with the run, as a job of its own, once FAILED or CANCELLED."""
         return self._hook("on_failure", function, declared)
 

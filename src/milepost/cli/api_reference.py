@@ -128,8 +128,8 @@ def _row(name: str, member: tuple[Any, bool]) -> str:
 
 
 def _spoken(value: Any) -> Any:
-    """Choose the signature that says most: `job` takes what a declaration takes."""
-    if value is App.job:
+    """Choose the signature that says most: `job` and `step` take what a declaration takes."""
+    if value in (App.job, Batch.step):
         from typing import get_overloads
 
         return get_overloads(value)[-1]
