@@ -24,7 +24,10 @@ COMMANDS = {
     "bench": ("milepost.cli.bench", "Measure a store beside SQL written by hand."),
     "completion": ("milepost.cli.completion", "Print the completion script of a shell."),
     "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
-    "demo": ("milepost.cli.demo", "Convert documents, kill a worker, show that nothing was lost."),
+    "demo": (
+        "milepost.cli.demo",
+        "Kill workers, show that nothing was lost; import a folder in steps.",
+    ),
     "dev": ("milepost.cli.dev", "Run a file's app: store, worker and maintenance in one process."),
     "explain": ("milepost.cli.explain", "Say why a job is, or is not, running."),
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),

@@ -1,4 +1,4 @@
-"""`milepost demo`: documents are converted, workers are killed, and nothing is lost."""
+"""`milepost demo`: workers are killed and nothing is lost; then a folder is imported in steps."""
 
 import os
 import signal
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from milepost.cli.bars import stepwise
 from milepost.cli.output import printable
 from milepost.errors import MilepostError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from milepost.batch.handles import RunHandle
+    from milepost.cli.fhir_import import Report
     from milepost.handles import JobHandle
     from milepost.records import Job
 
@@ -57,48 +60,60 @@ STATES = {
     show_default=True,
     help="How many are converted.",
 )
-def demo(documents: int) -> None:
+@click.option(
+    "--patients",
+    type=click.IntRange(20),
+    metavar="N",
+    default=300,
+    show_default=True,
+    help="How many patients' files are imported.",
+)
+def demo(documents: int, patients: int) -> None:
     """Convert documents, kill workers with SIGKILL, and show that nothing was lost or done twice.
 
-    Everything happens in a temporary folder, on a SQLite store, in less than a minute.
+    Then a folder of FHIR patients is imported by a batch: step by step, with a gate and a report.
+    Everything happens in a temporary folder, on a SQLite store, in less than two minutes.
     """
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 100)
     with tempfile.TemporaryDirectory(prefix="milepost-demo-") as folder:
-        good = _Story(console, Path(folder), documents).told()
+        good = _Story(console, Path(folder), documents, patients).told()
     sys.exit(0 if good else 1)
 
 
 class _Story:
     """One demonstration, from an empty folder to the verdict."""
 
-    def __init__(self, console: "Console", folder: Path, documents: int) -> None:
+    def __init__(self, console: "Console", folder: Path, documents: int, patients: int) -> None:
         from milepost.app import App
         from milepost.cli.demo_app import converter
+        from milepost.cli.fhir_import import importer
 
         self.console = console
         self.documents = documents
+        self.patients = patients
         self.folder = folder
         self.url = f"sqlite:///{folder}/demo.db"
         self.app = App(self.url)
         self.job = converter(self.app)
+        self.batch = importer(self.app)
         self.killed: list[str] = []
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def told(self) -> bool:
         """Tell it; answer whether everything is as promised."""
-        try:
-            self._begin()
+        self._begin()
+        with self._at_work():
+            self._introduce()
             with _bars(self.console, self.documents) as show:
                 self._work(show)
-        finally:
-            self._stop_workers()
         self._say_what_happened()
         self._show_a_history()
         honest, kept = self._nobody_cheats(), self._verdict()
+        imported = self._import()
         self.app.close()
-        return honest and kept
+        return honest and kept and imported
 
     def _begin(self) -> None:
         from milepost.cli.demo_app import TABLE
@@ -106,8 +121,8 @@ class _Story:
         self.job.submit_many([(number,) for number in range(1, self.documents + 1)])
         with self._raw() as raw:
             raw.execute(TABLE)
-        for _ in range(WORKERS):
-            self._start_worker()
+
+    def _introduce(self) -> None:
         self._say(
             f"[bold]1. {self.documents} documents to convert[/], on a fresh SQLite store, by "
             f"{WORKERS} worker processes. Some partners hang up, some take their time, some "
@@ -129,6 +144,15 @@ class _Story:
 
     # Work, and workers that are killed
 
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        try:
+            for _ in range(WORKERS):
+                self._start_worker()
+            yield
+        finally:
+            self._stop_workers()
+
     def _start_worker(self) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("MILEPOST_")}
         with (self.folder / "workers.log").open("ab") as log:
@@ -146,6 +170,7 @@ class _Story:
             process.terminate()
         for process in self.workers:
             process.wait()
+        self.workers.clear()
 
     def _work(self, show: Callable[[Mapping[str, int]], None]) -> None:
         until = time.monotonic() + GIVE_UP_SECONDS
@@ -257,6 +282,47 @@ class _Story:
             f"compared them with {verdict.rows:,} rows: [bold]{told}[/]."
         )
         return verdict.clean and not (lost or twice or strange)
+
+    # The second act
+
+    def _import(self) -> bool:
+        from milepost.cli.fhir_import import Import, is_sound, make_patients
+
+        folder = self.folder / "patients"
+        make_patients(folder, self.patients)
+        run = self.batch.start(Import(folder=str(folder)))
+        self._say(
+            f"\n[bold]6. A folder of {self.patients} FHIR patients[/] is imported by a batch: find "
+            "the files, parse each, index them once all are parsed, ask until they are found, "
+            "report. Some files are broken, some can only be read at the second attempt."
+        )
+        until = time.monotonic() + GIVE_UP_SECONDS
+        with self._at_work(), stepwise(self.console, lambda line: self._say(f"   {line}")) as show:
+            for now in run.watch():
+                show(now)
+                self._check_on_workers(until)
+        sound = sum(map(is_sound, range(1, self.patients + 1)))
+        return self._say_what_was_imported(run, sound)
+
+    def _say_what_was_imported(self, run: "RunHandle", sound: int) -> bool:
+        from rich.markup import escape
+
+        from milepost.cli.fhir_import import SearchIndex
+        from milepost.observe.verify import verify
+
+        found = SearchIndex(str(self.folder / "patients")).names()
+        clean = verify(self.app.client.driver).clean
+        report: Report = run.report
+        genders = ", ".join(f"{count} {gender}" for gender, count in report.genders.items())
+        for error in run.errors[:2]:
+            self._say(f"   refused: {escape(printable(error.message))}")
+        self._say(
+            f"\n[bold]7. The report.[/] {report.patients} patients: {genders}; the oldest was born "
+            f"in {report.oldest}. {run.error_count} files were refused.\n   Of {self.patients} "
+            f"files {sound} can be imported; the search index holds [bold]{len(found)}[/]. "
+            f"milepost verify: [bold]{'clean' if clean else 'problems'}[/]."
+        )
+        return clean and len(found) == report.patients == sound
 
 
 def _held_by(handle: "JobHandle[Any]", workers: list[str]) -> bool:

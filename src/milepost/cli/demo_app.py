@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from milepost.app import App, Job
+from milepost.cli.fhir_import import importer
 from milepost.context import Context
 from milepost.policy import Fail, Later
 
@@ -48,3 +49,4 @@ def converter(app: App) -> Job[[Context, int], [int], str, str]:
 
 app = App()
 converter(app)
+importer(app)

@@ -1,0 +1,130 @@
+"""The import of FHIR patients: what it prints, what a run leaves, and a crash at every commit."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import milepost as mp
+from milepost.cli.fhir_import import (
+    Import,
+    Patient,
+    Report,
+    SearchIndex,
+    importer,
+    is_sound,
+    make_patients,
+    parsed,
+)
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "fhir_import"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "patients"
+
+
+@pytest.fixture
+def app(database):
+    made = mp.App(database.url)
+    yield made
+    made.close()
+
+
+def moves_of(job):
+    return [entry.move for entry in job.history]
+
+
+def test_the_example_runs_as_it_is_told(tmp_path, monkeypatch):
+    monkeypatch.delenv("MILEPOST_DATABASE_URL", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "app.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = (EXAMPLE / "README.md").read_text().split("```text\n")[1].split("```")[0]
+    assert done.stdout == told
+
+
+def test_every_sound_file_is_imported_once(app, folder):
+    make_patients(folder, 60)
+    run = importer(app).start(Import(folder=str(folder)))
+    app.drain(timeout=60)
+    assert run.refresh().state == mp.RunState.SUCCEEDED
+    sound = [f"patient-{number:04}" for number in range(1, 61) if is_sound(number)]
+    assert SearchIndex(str(folder)).names() == sound
+    assert run.report == Report(57, {"female": 28, "male": 28, "unknown": 1}, 1931)
+    assert [error.message.split()[0] for error in run.errors] == [
+        *("patient-0029.json", "patient-0041.json", "patient-0058.json"),
+    ]
+    jobs = {kind: app.jobs.list(kind=f"import-patients.{kind}") for kind in ("parse", "indexed")}
+    assert sum("retry" in moves_of(job) for job in jobs["parse"]) == 4  # files 13, 26, 39, 52
+    assert (
+        sum("later" in moves_of(job) for job in jobs["indexed"]) == 57 - 20
+    )  # all but every third
+    assert all("wake" in moves_of(job) for job in jobs["indexed"])  # born waiting
+
+
+def test_a_folder_with_too_many_broken_files_is_refused(app, folder):
+    make_patients(folder, 4)
+    (folder / "patient-0002.json").write_text("{")
+    run = importer(app).start(Import(folder=str(folder)))
+    app.drain(timeout=60)
+    assert (run.refresh().state, run.record.cause) == (mp.RunState.FAILED, "policy")
+    assert not (folder / "index.db").exists()  # the gate stayed shut
+
+
+def test_an_empty_folder_is_reported_too(app, folder):
+    run = importer(app).start(Import(folder=str(folder)))
+    app.drain(timeout=60)
+    assert run.refresh().report == Report(0, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"resourceType": "Pati', "is broken: JSONDecodeError"),
+        ("[]", "is broken: TypeError"),
+        ('{"resourceType": "Observation"}', "holds no Patient: Observation"),
+        ('{"resourceType": "Patient", "id": "x", "name": []}', "is broken: IndexError"),
+    ],
+)
+def test_a_broken_file_is_refused_with_a_reason(tmp_path, text, told):
+    path = tmp_path / "patient-0001.json"
+    path.write_text(text)
+    with pytest.raises(mp.Fail, match=told):
+        parsed(path)
+
+
+def test_putting_a_patient_again_changes_nothing(tmp_path):
+    index = SearchIndex(str(tmp_path))
+    patient = Patient("patient-0002", "Levin", "female", 1932, str(tmp_path))
+    index.put(patient)
+    assert [index.can_find(patient.id) for _ in range(2)] == [False, False]
+    index.put(patient)
+    assert index.can_find(patient.id)
+
+
+def test_a_crash_at_any_commit_loses_no_patient_and_imports_none_twice(milepost_app, folder):
+    """H-56, H-65: outputs appear with the end of their producer, the report is about all."""
+    batch = importer(milepost_app)
+
+    def start():
+        shutil.rmtree(folder, ignore_errors=True)
+        make_patients(folder, 2)
+        batch.start(Import(folder=str(folder)))
+
+    def check():
+        [run] = milepost_app.runs.list()
+        assert run.report == Report(2, {"female": 1, "male": 1}, 1931)
+        assert SearchIndex(str(folder)).names() == ["patient-0001", "patient-0002"]
+
+    assert mp.testing.crash_everywhere(milepost_app, start, check) > 10
