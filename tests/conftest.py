@@ -7,7 +7,7 @@ import pytest
 # Before anything imports it: a failing assertion of the suite then shows its values.
 pytest.register_assert_rewrite("milepost.testing.suite")
 
-from milepost.testing.databases import Backends, Database, Raw, backend_names  # noqa: E402
+from milepost.testing.databases import Backends, Database, Raw, everyday_names  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     made.close()
 
 
-@pytest.fixture(params=backend_names())
+@pytest.fixture(params=everyday_names())
 def database(request: pytest.FixtureRequest, backends: Backends) -> Database:
     """A fresh, migrated store, on each database in turn."""
     return backends.fresh(request.param)

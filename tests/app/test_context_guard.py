@@ -14,7 +14,7 @@ from attempts import claimed, overtaken
 
 import milepost as mp
 from milepost.config import StoreUrl
-from milepost.testing.databases import backend_names
+from milepost.testing.databases import backend_names, everyday_names
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def app(backends):
     made.close()
 
 
-@pytest.fixture(params=backend_names())
+@pytest.fixture(params=everyday_names())
 def other(request, backends):
     """A database that knows nothing of Milepost."""
     database = backends.fresh(request.param, empty=True)

@@ -318,10 +318,15 @@ def steps_of(connection: sqlite3.Connection, name: str, parameters: dict[str, An
     lists = {name: parameters.pop(name.removesuffix("*")) for name in statement.rows}
     same = frozenset(name for name, values in lists.items() if _alike(values))
     parameters |= {name.removesuffix("*"): lists.pop(name)[0] for name in same}
-    text = with_same(name, same) if statement.rows else statement.text
-    packed = _packed(lists, slice(0, 1)) if statement.rows else {}
-    rows = connection.execute(f"EXPLAIN QUERY PLAN {text}", {**parameters, **packed}).fetchall()
-    return "\n".join(row[3] for row in rows)
+    texts = (with_same(name, same) if statement.rows else statement).texts
+    given = {**parameters, "picked": "[]", **(_packed(lists, slice(0, 1)) if lists else {})}
+    if statement.rows:
+        given = {"rows": "[]", **given}
+    return "\n".join(
+        row[3]
+        for text in texts
+        for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", given).fetchall()
+    )
 
 
 @sizes

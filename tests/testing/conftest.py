@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from milepost.testing.databases import Backends, backend_names
+from milepost.testing.databases import Backends, backend_names, everyday_names
 
 
 def address(backend: str, backends: Backends) -> str:
@@ -15,7 +15,7 @@ def address(backend: str, backends: Backends) -> str:
     return server.url()
 
 
-@pytest.fixture(params=backend_names())
+@pytest.fixture(params=everyday_names())
 def place(request: pytest.FixtureRequest, backends: Backends) -> str:
     """What `fresh_store` is told: "sqlite", or the address of a server."""
     return "sqlite" if request.param == "sqlite" else address(request.param, backends)

@@ -17,8 +17,9 @@ from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.store.migrate import migrate
 from milepost.testing.servers import PostgresServer, binaries, running
+from milepost.testing.suite.prove import PROVING
 
-__all__ = ["Backends", "Database", "Raw", "backend_names"]
+__all__ = ["Backends", "Database", "Raw", "backend_names", "everyday_names"]
 
 TEMPLATE = "milepost_template"
 
@@ -29,6 +30,15 @@ def backend_names() -> list[str]:
     if "MILEPOST_TEST_POSTGRES_URL" in os.environ:
         named.append("postgres-url")
     return named
+
+
+def everyday_names() -> list[str]:
+    """Name one database of each kind: what stands above the store need not try every version."""
+    names = backend_names()
+    if PROVING:
+        return names
+    newest = next((name for name in names if name.startswith("postgres")), None)
+    return [name for name in names if name in ("sqlite", newest, "postgres-url")]
 
 
 class Raw:

@@ -20,4 +20,4 @@ UPDATE job
        polls = polls + (i.move = 'later'),
        releases = releases + (i.move = 'release')
   FROM i
- WHERE job.id = i.id AND job.rowid IN (SELECT value FROM json_each(:picked))
+ WHERE job.id = i.id AND +job.rowid IN (SELECT value FROM json_each(:picked))
