@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from milepost.testing.suite.prove import PROVING
+from milepost.testing.prove import PROVING
 
 PROGRAM = """
 # app.py

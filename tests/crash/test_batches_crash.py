@@ -11,7 +11,7 @@ import pytest
 
 from milepost.observe.verify import verify
 from milepost.testing.databases import Backends
-from milepost.testing.suite.prove import PROVING, size
+from milepost.testing.prove import PROVING, size
 
 PROGRAM = """
 import asyncio

@@ -6,8 +6,8 @@ import pytest
 
 from milepost.testing.crash import Plan, broken_invariants, crash
 from milepost.testing.databases import _create_database, _migrate
+from milepost.testing.prove import PROVING
 from milepost.testing.servers import binaries, running
-from milepost.testing.suite.prove import PROVING
 
 SHARE = 1 if PROVING else 10
 NEWEST = max(binaries(), key=int, default="")

@@ -23,7 +23,7 @@ from milepost.store.catalog import query
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.testing.databases import Backends, Database, Raw, backend_names
-from milepost.testing.suite.prove import PROVING, size
+from milepost.testing.prove import PROVING, size
 from milepost.worker.publisher import BATCH
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]

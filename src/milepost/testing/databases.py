@@ -16,8 +16,8 @@ from milepost.store.catalog import spelled
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.store.migrate import migrate
+from milepost.testing.prove import PROVING
 from milepost.testing.servers import PostgresServer, binaries, running
-from milepost.testing.suite.prove import PROVING
 
 __all__ = ["Backends", "Database", "Raw", "backend_names", "everyday_names"]
 
