@@ -205,7 +205,9 @@ def test_the_steps_of_a_batch_are_not_submitted_one_by_one(prompt, folder, monke
     shown = prompt("dev", "steps.py")
     assert "load.find" not in shown.out
     assert "nothing to do" not in shown.err
+    assert "batch   load: milepost batches start steps:app load\n" in shown.out
     assert "no job is called 'load.find'" in prompt("submit", "steps.py", "load.find", "1").err
+    assert "load is a batch: `milepost batches start`" in prompt("submit", "steps.py", "load").err
 
 
 def test_dev_without_jobs_says_that_there_is_nothing_to_do(prompt, folder, monkeypatch):

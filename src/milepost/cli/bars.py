@@ -48,7 +48,8 @@ def stepwise(console: "Console | None", echo: Callable[[str], None]) -> Iterator
 
     columns = (
         TextColumn("   {task.description}", markup=False),
-        BarColumn(BAR_WIDTH),
+        # Plain colours: a terminal of sixteen would show a full bar like an empty one.
+        BarColumn(BAR_WIDTH, complete_style="cyan", finished_style="green"),
         TextColumn("{task.fields[count]}", markup=False),
         TextColumn("{task.fields[note]}", markup=False),
     )

@@ -45,6 +45,9 @@ def _describe(app: "App") -> None:
         click.echo(f"job     {definition.name}{_signature(definition)}")
     if definitions:
         click.echo(f"submit  milepost submit {target} {_call(definitions[0])}")
+    for batch in {batch.name: batch for batch in app.batches}.values():
+        asks = "" if batch.params_type is None else " JSON"
+        click.echo(f"batch   {batch.name}: milepost batches start {target} {batch.name}{asks}")
     click.echo("look    milepost jobs ls")
     if not any(app.registry):
         say("this app declares no job yet: nothing to do; add one with @app.job")

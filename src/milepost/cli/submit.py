@@ -74,6 +74,8 @@ def _declared(app: "App", kind: str) -> "Job[..., ..., Any, Any]":
 
     declared = kinds(app)
     if kind not in declared:
+        if kind in {batch.name for batch in app.batches}:
+            raise Invalid(f"{kind} is a batch: `milepost batches start` starts it")
         guess = did_you_mean(kind, declared) or f" Declared: {', '.join(declared) or 'none'}."
         raise Invalid(f"no job is called {kind!r}.{guess}")
     return Job(app, declared[kind])
