@@ -307,6 +307,8 @@ class StepCount(msgspec.Struct, frozen=True):
     succeeded: int
     failed: int
     cancelled: int
+    succeeded_before: int = 0
+    """In the runs that this one resumes; only read where its policy asks for it."""
 
     @property
     def lost(self) -> int:
@@ -316,7 +318,7 @@ class StepCount(msgspec.Struct, frozen=True):
     @property
     def bearable(self) -> bool:
         """Whether its policy holds, given what has ended so far."""
-        ended = self.succeeded + self.lost
+        ended = self.succeeded_before + self.succeeded + self.lost
         # A share like 0.29 has no exact float: 29 of 100 must still be bearable.
         return self.lost <= self.tolerance * ended * (1 + 1e-9)
 

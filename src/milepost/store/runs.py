@@ -174,7 +174,7 @@ def look_at(run_id: str, *, actor: str | None) -> Steps[list[str]]:
         state, version, current, ending, _ = yield from _locked(run_id)
         if state in RUN.terminal:
             return made
-        counted = yield from steps(run_id)
+        counted = yield from _borne(run_id, (yield from steps(run_id)))
         [(coming, first)] = yield Call("run_coming", {"id": run_id})
         pending = None if not coming else first
         decision = decide(state, current, counted, ending=ending, coming_to=pending)
@@ -183,6 +183,18 @@ def look_at(run_id: str, *, actor: str | None) -> Steps[list[str]]:
         yield from _move(run_id, version, decision, actor=actor)
         yield from _follow(run_id, decision, counted, actor=actor)
         made.append(decision.move)
+
+
+def _borne(run_id: str, counted: list[StepCount]) -> Steps[list[StepCount]]:
+    """Look at what succeeded before a resumed run, where its policy does not hold without."""
+    if all(step.bearable or not step.tolerance for step in counted):
+        return counted
+    rows = yield Call("run_succeeded_before", {"id": run_id})
+    before = {step: int(count) for step, count in rows}
+    return [
+        msgspec.structs.replace(step, succeeded_before=before.get(step.number, 0))
+        for step in counted
+    ]
 
 
 def decide(
