@@ -352,14 +352,15 @@ def test_watch_draws_on_a_terminal(prompt, farm, monkeypatch):
 def test_lines_come_when_something_changed_and_not_too_often(prompt, farm, monkeypatch):
     from milepost.cli import bars
 
+    monkeypatch.setattr(bars, "LINE_SECONDS", 0)
     run, told = farm.runs.get(started(prompt, "sale")), []
     show = bars.lines(told.append)
     show(run)
     show(run)
+    monkeypatch.setattr(bars, "LINE_SECONDS", 1e9)
     run.cancel()
     show(run)  # the end is always told
     assert [line.split(":")[0] for line in told] == ["QUEUED 0%", "CANCELLED"]
-    monkeypatch.setattr(bars, "LINE_SECONDS", 1e9)
     other, later = farm.runs.get(started(prompt, "harvest", '{"fields": 1}')), []
     show = bars.lines(later.append)
     show(other)
