@@ -38,6 +38,7 @@ __all__ = ["Worker"]
 
 log = Log("milepost.worker")
 
+FEW = 8
 TICK_SECONDS = 1.0
 FLUSH_SECONDS = 5.0
 """How long a store that is away may hold up a worker that stops."""
@@ -245,8 +246,10 @@ class Worker:
         most, kinds = self._fitting()
         if most <= 0 or not kinds:
             await self._freed_within(TICK_SECONDS)
-        elif await self.claim_and_start():
+        elif started := await self.claim_and_start():
             self._pause = self._settings.poll_min
+            if started <= FEW:
+                await asyncio.sleep(0)  # they begin before the next claim is prepared
         else:
             await self._rest()
 
