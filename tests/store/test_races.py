@@ -68,7 +68,7 @@ def assert_each_advanced_once(store: Store, count: int, *, racing: int = 4) -> N
 def test_last_children_that_end_together_advance_their_run_once_h58(
     store: Store, slots: int, point: str, staged: int
 ) -> None:
-    rounds = size(400)
+    rounds = size(1_000)
     claims = last_children(store, rounds, 4, slots=slots)
     barrier = racers.SPAWN.Barrier(4)
     point = point if store.dialect == "postgres" else ""
