@@ -7,7 +7,7 @@ import signal
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import msgspec
@@ -20,7 +20,7 @@ from milepost.codec import Codec, JsonCodec, check_text, limited
 from milepost.config import Settings, store_url
 from milepost.context import Context
 from milepost.cron import Line, Missed
-from milepost.declare import Arguments, Definition, Registry, check_limits
+from milepost.declare import Arguments, Definition, Registry, check_limits, check_seconds
 from milepost.errors import Invalid
 from milepost.handles import JobHandle, Jobs
 from milepost.lifecycle import JobState
@@ -55,6 +55,10 @@ DECLARED = {
     "version",
 }
 
+START_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
+START_LAST = datetime(9000, 1, 1, tzinfo=UTC)
+"""Instants outside are mistakes, and databases and zones disagree on the last ones."""
+
 Borrowed = BorrowedConnection | BorrowedAsyncConnection
 
 
@@ -81,13 +85,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         check_limits(self)
         if self.start_in is not None and self.start_at is not None:
             raise Invalid("start_in and start_at exclude each other")
-        if self.start_at is not None and self.start_at.tzinfo is None:
-            raise Invalid("start_at needs a time zone: datetime(..., tzinfo=UTC)")
+        self._check_start_at()
         for name in ("unique", "channel"):
             if (text := getattr(self, name)) is not None:
                 check_text(text, what=name)
         for text in (text for pair in (self.tags or {}).items() for text in pair):
             check_text(text or "-", what="tags")
+
+    def _check_start_at(self) -> None:
+        if self.start_at is None:
+            return
+        if not isinstance(self.start_at, datetime):
+            raise Invalid(f"start_at={self.start_at!r} must be a datetime; start_in takes seconds")
+        if self.start_at.tzinfo is None:
+            raise Invalid("start_at needs a time zone: datetime(..., tzinfo=UTC)")
+        if not START_FIRST < self.start_at < START_LAST:
+            raise Invalid(f"start_at={self.start_at.isoformat()} is beyond what calendars agree on")
 
 
 class Job(Generic[C, P, R, A]):
@@ -154,6 +167,8 @@ class Job(Generic[C, P, R, A]):
         poison_limit: int | None = None,
     ) -> "Job[C, P, R, A]":
         """Return a copy that submits with these options; what is left out stays as it was."""
+        if tags is not None and not isinstance(tags, Mapping):
+            raise Invalid(f"tags={tags!r} must be a dict of texts, such as {{'user': '42'}}")
         given = {
             "queue": queue,
             "priority": priority,
@@ -484,6 +499,7 @@ class App:
 
     async def drain_async(self, timeout: float = 0) -> int:  # noqa: ASYNC109 - the caller's limit
         """Run what is due, here, with the real worker; return how many jobs were run."""
+        check_seconds("timeout", timeout, zero=True)
         worker = await self._worker(None, None, elected=True)
         return await worker.run_until_idle(timeout)
 

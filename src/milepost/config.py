@@ -27,7 +27,13 @@ class StoreUrl:
     @classmethod
     def parse(cls, url: str) -> "StoreUrl":
         """Read an address, or say what one looks like."""
-        parts = urlsplit(url)
+        if not isinstance(url, str) or "\0" in url:
+            raise Invalid(f"a store's address is a text; expected {_EXPECTED}")
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError as error:  # its own text may repeat a password
+            raise Invalid(f"the store's address cannot be read; expected {_EXPECTED}") from error
         if parts.scheme in _POSTGRES:
             return cls("postgres", url)
         if parts.scheme == "sqlite":

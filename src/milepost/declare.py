@@ -156,7 +156,7 @@ def check_limits(asked: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             raise Invalid(f"{name}={value!r} must be a whole number")
         if not least <= value <= (9 if name == "priority" else MOST):
-            within = "between 0 and 9" if name == "priority" else f"at least {least}"
+            within = f"between {least} and {9 if name == 'priority' else MOST}"
             raise Invalid(f"{name}={value} must be {within}")
     for name in ("timeout", "deadline", "start_within", "start_in"):
         check_seconds(name, getattr(asked, name, None), zero=name != "timeout")
@@ -171,7 +171,8 @@ def check_seconds(name: str, value: Any, *, zero: bool) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Invalid(f"{name}={value!r} must be a number of seconds")
     if not (value >= 0 if zero else value > 0) or not value <= SECONDS_MOST:
-        raise Invalid(f"{name}={value} must be {'at least' if zero else 'more than'} zero seconds")
+        within = "at least zero" if zero else "more than zero"
+        raise Invalid(f"{name}={value} must be {within} seconds, and at most a hundred years")
 
 
 class Outlet(Protocol):

@@ -1,6 +1,7 @@
 """Handles: a job as it stood, and everything that can be asked of it."""
 
 import asyncio
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,7 @@ WAIT_FIRST = 0.005
 WAIT_LONGEST = 0.25
 WARN_AFTER = 2.0
 DIGITS = 32
+PAGE_MOST = 1_000_000
 LIKE_NAMED = 4
 """How many ids are named when a beginning of one fits several."""
 
@@ -368,8 +370,7 @@ def _filter(
 ) -> dict[str, Any]:
     if state is not None and state not in JobState.__members__:
         raise Invalid(f"state={state!r}: expected one of {', '.join(JobState.__members__)}")
-    if limit < 1:
-        raise Invalid(f"limit={limit} must be at least 1")
+    check_page(limit)
     try:
         before = None if cursor is None else checked_id(cursor)
     except NotFound as error:
@@ -377,6 +378,12 @@ def _filter(
     # A plain text: drivers need not know what a member of an enum is.
     word = None if state is None else str(state)
     return {"state": word, "kind": kind, "queue": queue, "before": before, "most": limit}
+
+
+def check_page(limit: Any) -> None:
+    """Refuse what is no size of a page."""
+    if not isinstance(limit, int) or not 1 <= limit <= PAGE_MOST:
+        raise Invalid(f"limit={limit!r} must be a whole number between 1 and {PAGE_MOST:,}")
 
 
 def checked_id(text: str, *, what: str = "job") -> str:
@@ -416,6 +423,8 @@ class Pause(msgspec.Struct, frozen=True):
 
 def patience(timeout: float | None) -> Iterator[Pause]:
     """Yield ever longer pauses until the time is over."""
+    if timeout is not None and (not isinstance(timeout, int | float) or math.isnan(timeout)):
+        raise Invalid(f"timeout={timeout!r} must be a number of seconds, or None")
     begun = time.monotonic()
     warned = False
     pause = WAIT_FIRST

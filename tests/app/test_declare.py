@@ -14,6 +14,7 @@ import pytest
 
 import milepost as mp
 from milepost.policy import RetryPolicy
+from milepost.store.instants import instant
 
 
 @pytest.fixture
@@ -303,3 +304,60 @@ def test_ctx_is_known_by_its_annotation_or_its_name(app):
     assert one.refresh().result == two.refresh().result == 2
     with pytest.raises(mp.Invalid, match="inside a handler only"):
         mp.current()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"start_at": "tomorrow"}, "must be a datetime"),
+        ({"start_at": datetime.max.replace(tzinfo=UTC)}, "calendars"),
+        ({"tags": [1]}, "must be a dict"),
+        ({"start_in": 1e300}, "at most a hundred years"),
+        ({"retries": 10**20}, "between 0 and"),
+    ],
+)
+def test_options_that_cannot_be_meant_say_what_can(tmp_path, options, told):
+    app = mp.App(f"sqlite:///{tmp_path}/store.db")
+
+    @app.job
+    def work() -> None: ...
+
+    with pytest.raises(mp.Invalid, match=told):
+        work.options(**options)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://localhost:99999/x", "postgresql://[::1/x", "sqlite:///a\0b", 5]
+)
+def test_an_address_that_cannot_be_read_is_refused_without_repeating_it(url):
+    with pytest.raises(mp.Invalid, match="expected"):
+        mp.App(url)
+
+
+@pytest.mark.parametrize("limit", [0, 10**20, "x"])
+def test_a_page_that_cannot_be_meant_is_refused(tmp_path, limit):
+    app = mp.App(f"sqlite:///{tmp_path}/store.db")
+    with pytest.raises(mp.Invalid, match="between 1 and"):
+        app.jobs.list(limit=limit)
+    app.close()
+
+
+def test_the_last_instant_of_a_store_can_be_read():
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    stored = (last - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert instant(stored) == last
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "x"])
+def test_a_timeout_that_never_ends_is_refused(tmp_path, timeout):
+    app = mp.App(f"sqlite:///{tmp_path}/store.db")
+
+    @app.job
+    def work() -> None: ...
+
+    job = work.options(start_in=100).submit()
+    with pytest.raises(mp.Invalid, match="timeout"):
+        job.wait(timeout)
+    with pytest.raises(mp.Invalid, match="timeout"):
+        app.drain(timeout)
+    app.close()

@@ -51,7 +51,7 @@ def test_a_page_is_read_as_it_stood_and_its_steps_when_they_are_asked_for(app, b
     ("wrong", "told"),
     [
         ({"state": "DONE"}, "expected one of CREATED"),
-        ({"limit": 0}, "must be at least 1"),
+        ({"limit": 0}, "must be a whole number between 1"),
         ({"cursor": "x"}, "is not the id of a run"),
     ],
 )

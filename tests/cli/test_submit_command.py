@@ -98,6 +98,7 @@ def test_a_value_that_was_read_as_json_says_how_to_pass_a_text(prompt, folder):
         (["json.py", "convert"], "has the name of another module"),
         (["broken.py", "convert"], "broken cannot be imported: ZeroDivisionError"),
         (["broken.py", "convert"], "broken.py, line 2)"),
+        (["quitting.py", "convert"], "it ends the program"),
         (["needy:app", "convert"], "No module named 'not_installed'"),
         (["needy:app", "convert"], "needy.py, line 1)"),
         (["torn.py", "convert"], "SyntaxError"),
@@ -111,6 +112,7 @@ def test_what_is_wrong_is_a_usage_error_that_says_what_to_do(prompt, folder, arg
     (folder / "my-app.py").write_text("")
     (folder / "json.py").write_text("")
     (folder / "broken.py").write_text("\n1 / 0\n")
+    (folder / "quitting.py").write_text("raise SystemExit(0)\n")
     (folder / "needy.py").write_text("import not_installed\n")
     (folder / "torn.py").write_text("def :\n")
     (folder / "two.py").write_text("import milepost as m\none = m.App()\nother = m.App()\n")

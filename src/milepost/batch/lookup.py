@@ -6,7 +6,7 @@ from typing import Any
 from milepost.batch.handles import RunHandle
 from milepost.client import Client
 from milepost.errors import Invalid, NotFound
-from milepost.handles import LIKE_NAMED, between, checked_id, only
+from milepost.handles import LIKE_NAMED, between, check_page, checked_id, only
 from milepost.lifecycle import RunState
 from milepost.records import Run
 from milepost.store import chains, runs
@@ -84,8 +84,7 @@ def _filter(
 ) -> dict[str, Any]:
     if state is not None and state not in RunState.__members__:
         raise Invalid(f"state={state!r}: expected one of {', '.join(RunState.__members__)}")
-    if limit < 1:
-        raise Invalid(f"limit={limit} must be at least 1")
+    check_page(limit)
     try:
         before = None if cursor is None else checked_id(cursor)
     except NotFound as error:

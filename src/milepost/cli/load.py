@@ -78,6 +78,8 @@ def _imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     except MilepostError:
         raise
+    except SystemExit as error:
+        raise Invalid(f"{name} cannot be imported: it ends the program ({error!r})") from error
     except Exception as error:
         line = _line(error)
         if line is None and isinstance(error, ModuleNotFoundError):

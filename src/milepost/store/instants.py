@@ -1,13 +1,16 @@
 """Instants as either database gives them."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 __all__ = ["instant"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def instant(value: Any) -> datetime:
     """Read a timestamp (PostgreSQL) or microseconds since 1970 (SQLite)."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
-    return datetime.fromtimestamp(value / 1_000_000, tz=UTC)
+    # Whole microseconds: a float of a far instant is off, and the last one would be out of range.
+    return EPOCH + timedelta(microseconds=value)
