@@ -1,40 +1,31 @@
 """App: what users hold. It wires the layers and knows nothing else."""
 
 import asyncio
-import inspect
 import os
 import signal
-import warnings
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from milepost.batch.declaration import Bearing
 from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
-from milepost.client import ACTOR, Client, new_id, refuse_in_loop
-from milepost.codec import Codec, JsonCodec, check_text, limited
+from milepost.client import Client, refuse_in_loop
+from milepost.codec import Codec, JsonCodec
 from milepost.config import Settings, store_url
 from milepost.context import Context
 from milepost.cron import Line, Missed
-from milepost.declare import Arguments, Definition, Registry, check_limits, check_seconds
+from milepost.declare import Definition, Registry, check_seconds
 from milepost.errors import Invalid
-from milepost.handles import JobHandle, Jobs
-from milepost.lifecycle import JobState
-from milepost.outcome import micros
-from milepost.policy import Policy, RetryPolicy
+from milepost.handles import Jobs
+from milepost.job import Declare, Job, define, error_classes
 from milepost.queues import Queues
-from milepost.records import NewJob, Template
-from milepost.records import Worker as WorkerRecord
 from milepost.schedules import Schedules
-from milepost.store import births, jobs, workers
-from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
+from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import Keep
 from milepost.store.schedules import NewSchedule
+from milepost.workers import Workers
 
 if TYPE_CHECKING:
     from milepost.maintain.loop import Maintainer
@@ -43,305 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["App", "Job"]
 
 P = ParamSpec("P")
-C = ParamSpec("C")
 R = TypeVar("R")
-A = TypeVar("A")
-V = TypeVar("V")
-
-Errors = tuple[type[BaseException], ...]
-DECLARED = {
-    *("name", "queue", "priority", "retries", "retry_delay", "backoff", "max_delay", "jitter"),
-    *("retry_on", "fail_on", "timeout", "deadline", "start_within", "poll_limit", "poison_limit"),
-    "version",
-}
-
-START_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
-START_LAST = datetime(9000, 1, 1, tzinfo=UTC)
-"""Instants outside are mistakes, and databases and zones disagree on the last ones."""
-
-Borrowed = BorrowedConnection | BorrowedAsyncConnection
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What one submission asks for beyond its declaration."""
-
-    queue: str | None = None
-    priority: int | None = None
-    start_in: float | None = None
-    start_at: datetime | None = None
-    deadline: float | None = None
-    start_within: float | None = None
-    unique: str | None = None
-    tags: Mapping[str, str] | None = None
-    hold: bool = False
-    channel: str | None = None
-    retries: int | None = None
-    timeout: float | None = None
-    poll_limit: int | None = None
-    poison_limit: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        check_limits(self)
-        if self.start_in is not None and self.start_at is not None:
-            raise Invalid("start_in and start_at exclude each other")
-        self._check_start_at()
-        for name in ("unique", "channel"):
-            if (text := getattr(self, name)) is not None:
-                check_text(text, what=name)
-        for text in (text for pair in (self.tags or {}).items() for text in pair):
-            check_text(text or "-", what="tags")
-
-    def _check_start_at(self) -> None:
-        if self.start_at is None:
-            return
-        if not isinstance(self.start_at, datetime):
-            raise Invalid(f"start_at={self.start_at!r} must be a datetime; start_in takes seconds")
-        if self.start_at.tzinfo is None:
-            raise Invalid("start_at needs a time zone: datetime(..., tzinfo=UTC)")
-        if not START_FIRST < self.start_at < START_LAST:
-            raise Invalid(f"start_at={self.start_at.isoformat()} is beyond what calendars agree on")
-
-
-class Job(Generic[C, P, R, A]):
-    """A declared job: callable as the function it is, and submittable."""
-
-    def __init__(
-        self,
-        app: "App",
-        definition: Definition,
-        options: Options | None = None,
-        borrowed: Borrowed | None = None,
-    ) -> None:
-        self._app = app
-        self._options = options or Options()
-        self._borrowed = borrowed
-        self.definition = definition
-        self.__doc__ = definition.function.__doc__
-        self.__name__ = definition.name
-
-    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> A:
-        """Call the function itself, here and now."""
-        return cast("A", self.definition.function(*args, **kwargs))
-
-    def __repr__(self) -> str:
-        return f"<job kind {self.definition.name} version {self.definition.version}>"
-
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
-        _warn_if_in_loop(self.definition.name)
-        new = self._new([(args, kwargs)])
-        return self._handles(self._stored(new))[0]
-
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
-        new = self._new([(args, kwargs)])
-        return self._handles(await self._stored_async(new))[0]
-
-    def submit_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
-        """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
-        new = self._new([_arguments(call) for call in calls])
-        return self._handles(self._stored(new))
-
-    async def submit_many_async(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
-        """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
-        new = self._new([_arguments(call) for call in calls])
-        return self._handles(await self._stored_async(new))
-
-    def options(
-        self,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        start_in: float | None = None,
-        start_at: datetime | None = None,
-        deadline: float | None = None,
-        start_within: float | None = None,
-        unique: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        hold: bool | None = None,
-        channel: str | None = None,
-        retries: int | None = None,
-        timeout: float | None = None,
-        poll_limit: int | None = None,
-        poison_limit: int | None = None,
-    ) -> "Job[C, P, R, A]":
-        """Return a copy that submits with these options; what is left out stays as it was."""
-        if tags is not None and not isinstance(tags, Mapping):
-            raise Invalid(f"tags={tags!r} must be a dict of texts, such as {{'user': '42'}}")
-        given = {
-            "queue": queue,
-            "priority": priority,
-            "start_in": start_in,
-            "start_at": start_at,
-            "deadline": deadline,
-            "start_within": start_within,
-            "unique": unique,
-            "tags": None if tags is None else dict(tags),
-            "hold": hold,
-            "channel": channel,
-            "retries": retries,
-            "timeout": timeout,
-            "poll_limit": poll_limit,
-            "poison_limit": poison_limit,
-        }
-        chosen = {name: value for name, value in given.items() if value is not None}
-        options = msgspec.structs.replace(self._options, **chosen)
-        return Job(self._app, self.definition, options, self._borrowed)
-
-    def within(self, connection: Any) -> "Job[C, P, R, A]":
-        """Return a copy that submits inside the caller's own transaction."""
-        return Job(self._app, self.definition, self._options, borrow(connection))
-
-    def scheduled(
-        self,
-        app: "App",
-        name: str | None,
-        line: Line,
-        *,
-        call: tuple[tuple[Any, ...], Mapping[str, Any]],
-        missed: Missed,
-    ) -> NewSchedule:
-        """Describe a schedule of this job; arguments that do not fit are refused here and now."""
-        if self._app is not app:
-            raise Invalid(f"{self!r} is another app's; schedule it there")
-        for option in ("unique", "start_in", "start_at", "hold"):
-            if getattr(self._options, option):
-                raise Invalid(f"a scheduled job takes no {option}: its slot is what it has")
-        if self._borrowed is not None:
-            raise Invalid("a schedule outlives a transaction: schedule the job without within()")
-        named = self.definition.name if name is None else name
-        check_text(named, what="name")
-        template = msgspec.structs.replace(self._template(), actor=f"schedule {named}")
-        return NewSchedule(
-            name=named, line=line, missed=missed, template=template, payload=self._payload(*call)
-        )
-
-    # How a submission is stored
-
-    def _stored(self, new: list[NewJob]) -> list[str]:
-        if not new:
-            return []
-        if self._borrowed is None:
-            return self._app.client.create(new)
-        if isinstance(self._borrowed, BorrowedAsyncConnection):
-            raise Invalid("this connection is asynchronous: await submit_async() instead")
-        self._same_kind(self._borrowed)
-        return self._borrowed.run(self._app.client.identity, births.create, new)
-
-    async def _stored_async(self, new: list[NewJob]) -> list[str]:
-        if not new:
-            return []
-        if self._borrowed is None:
-            return await self._app.client.create_async(new)
-        if isinstance(self._borrowed, BorrowedConnection):
-            raise Invalid("this connection is synchronous: call submit() instead")
-        self._same_kind(self._borrowed)
-        home = await self._app.client.identity_async()
-        return await self._borrowed.run(home, births.create, new)
-
-    def _same_kind(self, borrowed: Borrowed) -> None:
-        if borrowed.dialect != self._app.client.url.dialect:
-            raise Invalid(
-                f"this connection speaks {borrowed.dialect} and the app's store is "
-                f"{self._app.client.url}: they must be the same database"
-            )
-
-    def _handles(self, ids: list[str]) -> list[JobHandle[R]]:
-        type_ = self.definition.arguments.result_type
-        return [JobHandle(self._app.client, job_id, type_=type_) for job_id in ids]
-
-    def _new(self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[NewJob]:
-        template = self._template()
-        return [
-            NewJob(new_id(), self._payload(*call), template, unique_key=self._options.unique)
-            for call in calls
-        ]
-
-    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        arguments = self.definition.arguments
-        data = self._app.client.codec.encode(arguments.bind(args, kwargs))
-        arguments.check(data, self._app.client.codec)
-        most = self._app.settings.max_payload
-        return limited(data, most=most, what=f"the arguments of {self.definition.name}")
-
-    def _template(self) -> Template:
-        definition, options = self.definition, self._options
-        delay = None if options.start_in is None else micros(options.start_in)
-        # Whether a given time has come is for the store's clock to say, not for this machine's.
-        later = bool(delay) or options.start_at is not None
-        state = JobState.WAITING if later else JobState.QUEUED
-        return Template(
-            kind=definition.name,
-            kind_version=definition.version,
-            queue=options.queue or definition.queue,
-            priority=_chosen(options.priority, definition.priority),
-            state=JobState.CREATED.value if options.hold else state.value,
-            actor=ACTOR,
-            due_at=options.start_at,
-            delay_us=delay or None,
-            deadline_us=_micros(_chosen(options.deadline, definition.deadline)),
-            start_within_us=_micros(_chosen(options.start_within, definition.start_within)),
-            timeout_us=_micros(_chosen(options.timeout, definition.timeout)),
-            retries=_chosen(options.retries, definition.retries),
-            poll_limit=_chosen(options.poll_limit, definition.poll_limit),
-            poison_limit=_chosen(options.poison_limit, definition.poison_limit),
-            codec=self._app.client.codec.name,
-            tags=_tags(options.tags),
-            channel=options.channel,
-        )
-
-
-def _chosen(option: V | None, declared: V) -> V:
-    return declared if option is None else option
-
-
-def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else micros(seconds)
-
-
-def _tags(tags: Mapping[str, str] | None) -> str | None:
-    return None if tags is None else msgspec.json.encode(dict(tags)).decode()
-
-
-def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    if isinstance(call, Mapping):
-        return (), call
-    if isinstance(call, tuple | list):
-        return tuple(call), {}
-    raise Invalid(f"submit_many takes a tuple or a dict for each job, not {type(call).__name__}")
-
-
-_warned_in_loop: set[str] = set()
-
-
-def _warn_if_in_loop(name: str) -> None:
-    """Warn once that a synchronous submit blocks the event loop."""
-    if name in _warned_in_loop:
-        return
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        _warned_in_loop.add(name)
-        warnings.warn(
-            f"{name}.submit() blocks the running event loop; await {name}.submit_async() instead",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-
-class Workers:
-    """Looks workers up."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def list(self, *, limit: int = 100) -> Sequence[WorkerRecord]:
-        """Return the workers, newest first."""
-        return self._client.run(workers.listing, most=limit)
-
-    async def list_async(self, *, limit: int = 100) -> Sequence[WorkerRecord]:
-        """Return the workers, newest first."""
-        return await self._client.run_async(workers.listing, most=limit)
 
 
 class App:
@@ -373,8 +66,8 @@ class App:
         self.workers = Workers(self.client)
         self._scheduled: dict[str, NewSchedule] = {}
         self.schedules = Schedules(self.client, self._scheduled)
-        self._retry_on = _classes("retry_on", retry_on, ())
-        self._fail_on = _classes("fail_on", fail_on, ())
+        self._retry_on = error_classes("retry_on", retry_on, ())
+        self._fail_on = error_classes("fail_on", fail_on, ())
 
     def _result_type(self, name: str, version: int) -> Any:
         definition = self.registry.find(name, version)
@@ -416,7 +109,7 @@ class App:
         poll_limit: int = 1000,
         poison_limit: int = 3,
         version: int = 1,
-    ) -> "Declare": ...
+    ) -> Declare: ...
     def job(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare a job: `@app.job` or `@app.job(retries=5, …)`."""
         declare = Declare(self, **declared)
@@ -442,10 +135,16 @@ class App:
         return declared
 
     def define(
-        self, function: Callable[..., Any], declared: Mapping[str, Any], *, what: str
+        self,
+        function: Callable[..., Any],
+        declared: Mapping[str, Any],
+        *,
+        what: str | None = None,
     ) -> Definition:
         """Turn a function and the options of `@app.job` into a definition; what batches call."""
-        return _definition(self, function, dict(declared), what=what)
+        return define(
+            function, dict(declared), retry_on=self._retry_on, fail_on=self._fail_on, what=what
+        )
 
     @property
     def batches(self) -> Sequence[Batch]:
@@ -604,90 +303,6 @@ class App:
         """Close what was opened, in the running event loop and outside of it."""
         await self.client.close_async()
         await asyncio.to_thread(self.client.close)
-
-
-class Declare:
-    """Turns functions into jobs of an app."""
-
-    def __init__(self, app: App, **declared: Any) -> None:
-        self._app = app
-        self._declared = declared
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> Job[Concatenate[Context, P], P, R, Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], R], /
-    ) -> Job[Concatenate[Context, P], P, R, R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Job[P, P, R, Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Job[P, P, R, R]: ...
-    def __call__(self, function: Any, /) -> Any:
-        """Declare the function."""
-        definition = _definition(self._app, function, dict(self._declared))
-        self._app.registry.add(definition)
-        return Job(self._app, definition)
-
-
-def _definition(
-    app: App, function: Callable[..., Any], declared: dict[str, Any], *, what: str | None = None
-) -> Definition:
-    _check_handler(function, yields=what is not None)
-    if unknown := sorted(set(declared) - DECLARED):
-        raise Invalid(
-            f"{what or '@app.job'} takes no {', '.join(unknown)}; it takes "
-            f"{', '.join(sorted(DECLARED))}"
-        )
-    name = declared.pop("name", None)
-    name = function.__name__ if name is None else name
-    retry = RetryPolicy(
-        delay=declared.pop("retry_delay", 1.0),
-        backoff=declared.pop("backoff", "fixed"),
-        max_delay=declared.pop("max_delay", 3600.0),
-        jitter=declared.pop("jitter", False),
-    )
-    policy = Policy(
-        retry=retry,
-        retry_on=_classes("retry_on", declared.pop("retry_on", None), app._retry_on),  # noqa: SLF001
-        fail_on=(*app._fail_on, *_classes("fail_on", declared.pop("fail_on", None), ())),  # noqa: SLF001
-    )
-    return Definition(
-        name=name,
-        function=function,
-        arguments=Arguments(function, name),
-        is_async=inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
-        policy=policy,
-        **declared,
-    )
-
-
-def _check_handler(function: Any, *, yields: bool = False) -> None:
-    if isinstance(function, Job):
-        raise Invalid(f"{function!r} is a job already")
-    if not inspect.isroutine(function):
-        raise Invalid(f"{function!r} cannot be a job: declare a function, plain or async")
-    generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    if generates and not yields:
-        raise Invalid(
-            f"{function.__name__} yields; a job returns one value (a batch's step yields)"
-        )
-
-
-def _classes(name: str, given: Any, declared: Errors) -> Errors:
-    """Take one class of errors or several; None is for what was not given."""
-    if given is None:
-        return declared
-    chosen = (given,) if isinstance(given, type) else given
-    if not isinstance(chosen, tuple | list) or not all(
-        isinstance(kind, type) and issubclass(kind, BaseException) for kind in chosen
-    ):
-        raise Invalid(f"{name}={given!r} must be classes of exceptions")
-    return tuple(chosen)
 
 
 def _as_dict(settings: Settings) -> dict[str, Any]:

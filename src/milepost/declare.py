@@ -6,13 +6,15 @@ from typing import Any, Protocol
 
 import msgspec
 
+from milepost.client import Client
 from milepost.codec import Codec, check_text, from_builtin, hints
+from milepost.config import Settings
 from milepost.context import Context
 from milepost.errors import Invalid
 from milepost.outcome import Outcome
 from milepost.policy import SECONDS_MOST, Policy
 
-__all__ = ["Arguments", "Definition", "Registry", "check_limits"]
+__all__ = ["Arguments", "Definition", "Host", "Registry", "check_limits"]
 
 
 _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -262,3 +264,21 @@ class Registry:
 
     def __iter__(self) -> Iterator[Definition]:
         return iter(self._by_word.values())
+
+
+class Host(Protocol):
+    """What jobs and batches need of their app."""
+
+    client: Client
+    registry: Registry
+    settings: Settings
+
+    def define(
+        self,
+        function: Callable[..., Any],
+        declared: Mapping[str, Any],
+        *,
+        what: str | None = None,
+    ) -> Definition:
+        """Turn a function and the options of `@app.job` into a definition."""
+        ...

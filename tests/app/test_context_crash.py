@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import three_steps
 
-from milepost.app import Job
+from milepost.job import Job
 from milepost.observe.verify import verify
 from milepost.store import workers
 

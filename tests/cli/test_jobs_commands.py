@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def kinds(app):
-    from milepost.app import Job
+    from milepost.job import Job
 
     return {definition.name: Job(app, definition) for definition in app.registry}
 

@@ -9,7 +9,7 @@ import pytest
 def scheduled(app):
     """A schedule that a worker has entered, and one whose program is gone."""
     convert = app.registry.newest("convert")
-    from milepost.app import Job
+    from milepost.job import Job
 
     app.schedule(Job(app, convert), "0 2 * * *", zone="Europe/Berlin", args=("a",), name="nightly")
     app.maintain_once()

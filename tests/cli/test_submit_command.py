@@ -177,7 +177,7 @@ def test_dev_says_what_it_found_and_runs_what_is_submitted(app, here):
         assert "submit  milepost submit newcomer:app convert DOCUMENT\n" in said
         assert said[-1] == "look    milepost jobs ls\n"
         job = app.registry.newest("convert")
-        from milepost.app import Job
+        from milepost.job import Job
 
         assert Job(app, job).submit("a").wait(60).result == "a.pdf"
     finally:

@@ -2,21 +2,20 @@
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
 from milepost.batch.outputs import Inputs, Outlet, RunGiven
 from milepost.client import Client
 from milepost.codec import check_text, limited
-from milepost.config import Settings
-from milepost.declare import Definition, Registry, check_seconds
+from milepost.declare import Definition, Host, check_seconds
 from milepost.errors import Invalid
 from milepost.outcome import micros
 from milepost.policy import POLL_SECONDS
 from milepost.records import NewStep
 
-__all__ = ["Bearing", "Collect", "Declaration", "FailFast", "Host", "Step", "Tolerate"]
+__all__ = ["Bearing", "Collect", "Declaration", "FailFast", "Step", "Tolerate"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 SLOTS = 16
@@ -63,20 +62,6 @@ class Declared(TypedDict, total=False):
 
 
 Bearing = FailFast | Collect | Tolerate
-
-
-class Host(Protocol):
-    """What a batch needs of its app."""
-
-    client: Client
-    registry: Registry
-    settings: Settings
-
-    def define(
-        self, function: Callable[..., Any], declared: Mapping[str, Any], *, what: str
-    ) -> Definition:
-        """Turn a function and the options of `@app.job` into a definition."""
-        ...
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -12,10 +12,11 @@ import sys
 import time
 from typing import Any
 
-from milepost.app import App, Job
+from milepost.app import App
 from milepost.bench import probe, raw
 from milepost.bench.probe import hit
 from milepost.config import StoreUrl
+from milepost.job import Job
 
 __all__ = ["STORE", "Program", "main", "percentiles"]
 

@@ -11,7 +11,7 @@ import msgspec
 
 import milepost
 from milepost import testing
-from milepost.app import App, Job, Workers
+from milepost.app import App
 from milepost.batch.declaration import Collect, FailFast, Tolerate
 from milepost.batch.handles import RunHandle
 from milepost.batch.lookup import Runs
@@ -20,9 +20,11 @@ from milepost.config import Settings
 from milepost.context import Context
 from milepost.errors import MilepostError
 from milepost.handles import JobHandle, Jobs
+from milepost.job import Job
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
 from milepost.schedules import Schedules
+from milepost.workers import Workers
 
 __all__ = ["api_page", "told"]
 

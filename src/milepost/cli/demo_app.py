@@ -3,9 +3,10 @@
 import time
 from typing import Any
 
-from milepost.app import App, Job
+from milepost.app import App
 from milepost.cli.fhir_import import importer
 from milepost.context import Context
+from milepost.job import Job
 from milepost.policy import Fail, Later
 
 __all__ = ["TABLE", "app", "converter", "is_supported"]

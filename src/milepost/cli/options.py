@@ -45,13 +45,13 @@ class Lookup:
     """A store that is looked at without an app: what it holds is shown as it was stored."""
 
     def __init__(self, store: StoreUrl) -> None:
-        from milepost.app import Workers
         from milepost.batch.lookup import Runs
         from milepost.client import Client
         from milepost.codec import JsonCodec
         from milepost.handles import Jobs
         from milepost.queues import Queues
         from milepost.schedules import Schedules
+        from milepost.workers import Workers
 
         settings = Settings.load(os.environ)
         self.client = Client(store, codec=JsonCodec(), settings=settings, create=False)

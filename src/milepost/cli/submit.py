@@ -12,7 +12,8 @@ from milepost.cli.values import pairs, quoting, value
 from milepost.errors import Invalid
 
 if TYPE_CHECKING:
-    from milepost.app import App, Job
+    from milepost.app import App
+    from milepost.job import Job
 
 __all__ = ["submit"]
 
@@ -70,7 +71,7 @@ def submit(  # noqa: PLR0917 - click passes by name
 
 
 def _declared(app: "App", kind: str) -> "Job[..., ..., Any, Any]":
-    from milepost.app import Job
+    from milepost.job import Job
 
     declared = kinds(app)
     if kind not in declared:

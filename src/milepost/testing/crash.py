@@ -285,7 +285,7 @@ def _go_through(
 
 def _submit(client: App, figures: Figures, total: int) -> None:
     """Submit up to that many; only what was acknowledged is owed."""
-    from milepost.app import Job  # noqa: PLC0415 - beside App
+    from milepost.job import Job  # noqa: PLC0415 - beside App
 
     kinds = [Job[Any, Any, Any, Any](client, definition) for definition in client.registry]
     while (count := len(figures.acknowledged)) < total:
