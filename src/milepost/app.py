@@ -16,10 +16,11 @@ from milepost.config import Settings, store_url
 from milepost.context import Context
 from milepost.cron import Line, Missed
 from milepost.declare import Definition, Registry, check_seconds
-from milepost.errors import Invalid
+from milepost.errors import Invalid, Unavailable
 from milepost.handles import Jobs
 from milepost.job import Declare, Job, define, error_classes
 from milepost.queues import Queues
+from milepost.records import NewJob
 from milepost.schedules import Schedules
 from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
@@ -28,6 +29,8 @@ from milepost.store.schedules import NewSchedule
 from milepost.workers import Workers
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from milepost.maintain.loop import Maintainer
     from milepost.worker.loop import Worker
 
@@ -178,6 +181,31 @@ class App:
         if new.name in self._scheduled:
             raise Invalid(f"schedule {new.name!r} is declared twice; give one of them a name=")
         self._scheduled[new.name] = new
+
+    # The API
+
+    def new_job(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> NewJob:
+        """Make a job that is to be stored, from names and values; what the API calls."""
+        definition = self.registry.newest(kind)
+        if definition.feed is not None or definition.outlet is not None:
+            raise Invalid(f"{kind} is a step of a batch; start a run of the batch")
+        job: Job[Any, Any, Any, Any] = Job(self, definition)
+        return job.options(**options).new(args, kwargs)
+
+    def asgi(self, *, access: str = "local", hosts: Sequence[str] = ()) -> "ASGIApp":
+        """Return the HTTP API, to be served by itself or mounted under any prefix.
+
+        `access` says who needs no token: "local" callers on this machine as long as there never was
+        one, nobody ("tokens"), or everybody ("open": whoever mounts it guards it). `hosts` are
+        names that it answers to beside addresses and names without a dot.
+        """
+        try:
+            from milepost.web.api import create_api  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise Unavailable("the API needs an extra: pip install 'milepost[web]'") from error
+        return create_api(self, access=access, hosts=hosts)
 
     # Running
 

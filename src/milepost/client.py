@@ -3,13 +3,15 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
 import uuid_utils
 
 from milepost.codec import Codec
@@ -23,13 +25,39 @@ from milepost.store.driver import AsyncDriver, Driver, Steps
 from milepost.store.lend import AsyncLender, Lender, Lent
 from milepost.store.migrate import check, migrate, migrations, pending
 
-__all__ = ["ACTOR", "Client", "new_id", "refuse_in_loop"]
+__all__ = ["ACTOR", "Caller", "Client", "acting", "caller", "new_id", "refuse_in_loop"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 BATCH = 1_000
 ACTOR = "client"
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """In whose name something is done: the journal's actor, and the tenant of what is created."""
+
+    actor: str = ACTOR
+    tenant: str = ""
+
+
+_PROGRAM = Caller()
+_caller: ContextVar[Caller] = ContextVar("milepost_caller", default=_PROGRAM)
+
+
+def caller() -> Caller:
+    """Tell in whose name this is done: the program's own, unless somebody acts for another."""
+    return _caller.get()
+
+
+@contextmanager
+def acting(actor: str, *, tenant: str = "") -> Iterator[Caller]:
+    """Do what follows, in this task or thread, in somebody's name."""
+    known = _caller.set(Caller(actor, tenant))
+    try:
+        yield _caller.get()
+    finally:
+        _caller.reset(known)
 
 
 def new_id() -> str:

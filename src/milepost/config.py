@@ -82,6 +82,7 @@ def _measured(text: str, units: Mapping[str, float], what: str) -> float:
     return float(match.group(1)) * units[match.group(2).lower()]
 
 
+PORT_MOST = 65_535
 KEEP_LEAST = 60.0
 KEEP_MOST = 36_500 * 86_400.0
 
@@ -103,6 +104,10 @@ class Settings:
     keep_succeeded: float = 7 * 86_400.0
     keep_failed: float = 30 * 86_400.0
     max_payload: int = 1024**2
+    host: str = "127.0.0.1"
+    port: int = 8000
+    hosts: str = ""
+    api_rate: float = 1000.0
 
     @classmethod
     def load(
@@ -134,6 +139,8 @@ class Settings:
         for name in ("lease", "heartbeat", "sweep", "poll_min", "concurrency", "threads"):
             if getattr(self, name) <= 0:
                 raise Invalid(f"{name} must be more than zero")
+        if not 0 <= self.port <= PORT_MOST:
+            raise Invalid(f"port={self.port} must be between 0 (any) and {PORT_MOST}")
         for name in ("keep_succeeded", "keep_failed"):
             if not KEEP_LEAST <= getattr(self, name) <= KEEP_MOST:
                 raise Invalid(
@@ -157,7 +164,9 @@ def origins(environment: Mapping[str, str], file: Path | None = None) -> dict[st
     return found
 
 
-def _converted(name: str, type_: object, value: object) -> float | int:
+def _converted(name: str, type_: object, value: object) -> float | int | str:
+    if type_ in (str, "str"):
+        return str(value)
     if name == "max_payload":
         return int(_measured(str(value), _SIZES, name))
     if type_ in (int, "int"):

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 import uuid_utils
 
-from milepost.client import ACTOR, Client, new_id, refuse_in_loop
+from milepost.client import Client, caller, new_id, refuse_in_loop
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound, WaitTimeout
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Entry, Job, NewJob, Template
@@ -26,6 +26,7 @@ __all__ = [
     "JobHandle",
     "Jobs",
     "Pause",
+    "again",
     "between",
     "checked_id",
     "has_worker",
@@ -215,22 +216,24 @@ class JobHandle(Generic[R]):
 
     def cancel(self, reason: str = "cancelled") -> JobState:
         """Cancel it, or ask the worker that runs it; answers with the state it is in now."""
-        state, _ = self._client.run(jobs.cancel, self.id, reason=reason, actor=ACTOR)
+        state, _ = self._client.run(jobs.cancel, self.id, reason=reason, actor=caller().actor)
         return state
 
     async def cancel_async(self, reason: str = "cancelled") -> JobState:
         """Cancel it, or ask the worker that runs it; answers with the state it is in now."""
-        state, _ = await self._client.run_async(jobs.cancel, self.id, reason=reason, actor=ACTOR)
+        state, _ = await self._client.run_async(
+            jobs.cancel, self.id, reason=reason, actor=caller().actor
+        )
         return state
 
     def submit(self) -> "JobHandle[R]":
         """Release a job that was created held."""
-        self._client.run(births.submit, [self.id], actor=ACTOR)
+        self._client.run(births.submit, [self.id], actor=caller().actor)
         return self.refresh()
 
     async def submit_async(self) -> "JobHandle[R]":
         """Release a job that was created held."""
-        await self._client.run_async(births.submit, [self.id], actor=ACTOR)
+        await self._client.run_async(births.submit, [self.id], actor=caller().actor)
         return await self.refresh_async()
 
     def signal(self, data: Any = None) -> bool:
@@ -243,18 +246,17 @@ class JobHandle(Generic[R]):
 
     def _signal(self, data: Any) -> dict[str, Any]:
         encoded = None if data is None else self._client.codec.encode(data)
-        return {"signal_id": new_id(), "data": encoded, "actor": ACTOR}
+        return {"signal_id": new_id(), "data": encoded, "actor": caller().actor}
 
     def rerun(self) -> "JobHandle[R]":
         """Run it again as a new job that points at this one (H-9)."""
-        again = _again(self.refresh().record)
-        [job_id] = self._client.create([again])
+        [job_id] = self._client.create([again(self.refresh().record)])
         return JobHandle(self._client, job_id, type_=self._type)
 
     async def rerun_async(self) -> "JobHandle[R]":
         """Run it again as a new job that points at this one (H-9)."""
         await self.refresh_async()
-        [job_id] = await self._client.create_async([_again(self.record)])
+        [job_id] = await self._client.create_async([again(self.record)])
         return JobHandle(self._client, job_id, type_=self._type)
 
     def explain(self) -> Explanation:
@@ -273,7 +275,8 @@ class JobHandle(Generic[R]):
         return JOB_VIEWS[spec].word(Facts(record.state, record.fence, record.phase))
 
 
-def _again(record: Job) -> NewJob:
+def again(record: Job) -> NewJob:
+    """Make a new job of a finished one, that points at it."""
     if record.state not in JOB.terminal:
         raise Invalid(f"job {record.id} is {record.state}; only a finished one is run again")
     if record.run_id is not None:
@@ -295,7 +298,7 @@ def _again(record: Job) -> NewJob:
         tenant=record.tenant,
         channel=record.channel,
         rerun_of=record.id,
-        actor=ACTOR,
+        actor=caller().actor,
     )
     return NewJob(new_id(), record.payload, template)
 

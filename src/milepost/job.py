@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
-from milepost.client import ACTOR, new_id
+from milepost.client import caller, new_id
 from milepost.codec import check_text, limited
 from milepost.context import Context
 from milepost.cron import Line, Missed
@@ -236,6 +236,10 @@ class Job(Generic[C, P, R, A]):
         type_ = self.definition.arguments.result_type
         return [JobHandle(self._app.client, job_id, type_=type_) for job_id in ids]
 
+    def new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """Make a job that is to be stored by somebody else, or raise `Invalid`."""
+        return self._new([(tuple(args), kwargs)])[0]
+
     def _new(self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[NewJob]:
         template = self._template()
         return [
@@ -262,7 +266,7 @@ class Job(Generic[C, P, R, A]):
             queue=options.queue or definition.queue,
             priority=_chosen(options.priority, definition.priority),
             state=JobState.CREATED.value if options.hold else state.value,
-            actor=ACTOR,
+            actor=caller().actor,
             due_at=options.start_at,
             delay_us=delay or None,
             deadline_us=_micros(_chosen(options.deadline, definition.deadline)),
@@ -273,6 +277,7 @@ class Job(Generic[C, P, R, A]):
             poison_limit=_chosen(options.poison_limit, definition.poison_limit),
             codec=self._app.client.codec.name,
             tags=_tags(options.tags),
+            tenant=caller().tenant,
             channel=options.channel,
         )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from milepost.client import ACTOR, Client
+from milepost.client import Client, caller
 from milepost.codec import check_text
 from milepost.records import Queue
 from milepost.store import workers
@@ -26,20 +26,22 @@ class Queues:
 
     def pause(self, name: str) -> bool:
         """Let nobody claim from it; what runs may end. False when it was paused already."""
-        return self._client.run(workers.pause, _checked(name), paused=True, actor=ACTOR)
+        return self._client.run(workers.pause, _checked(name), paused=True, actor=caller().actor)
 
     async def pause_async(self, name: str) -> bool:
         """Let nobody claim from it; what runs may end. False when it was paused already."""
-        return await self._client.run_async(workers.pause, _checked(name), paused=True, actor=ACTOR)
+        return await self._client.run_async(
+            workers.pause, _checked(name), paused=True, actor=caller().actor
+        )
 
     def resume(self, name: str) -> bool:
         """Let claims go on. False when it was not paused."""
-        return self._client.run(workers.pause, _checked(name), paused=False, actor=ACTOR)
+        return self._client.run(workers.pause, _checked(name), paused=False, actor=caller().actor)
 
     async def resume_async(self, name: str) -> bool:
         """Let claims go on. False when it was not paused."""
         return await self._client.run_async(
-            workers.pause, _checked(name), paused=False, actor=ACTOR
+            workers.pause, _checked(name), paused=False, actor=caller().actor
         )
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import msgspec
 
-from milepost.client import ACTOR, Client
+from milepost.client import Client, caller
 from milepost.errors import Invalid, NotFound
 from milepost.store import schedules, workers
 from milepost.store.driver import Steps
@@ -71,7 +71,7 @@ class Schedules:
         known = {schedule.name for schedule in (yield from schedules.listing())}
         if name in self._declared and name not in known:
             yield from schedules.declare([self._declared[name]])
-        return (yield from schedules.pause(name, paused=paused, actor=ACTOR))
+        return (yield from schedules.pause(name, paused=paused, actor=caller().actor))
 
     def _next(self, name: str, count: int) -> Steps[Sequence[datetime]]:
         if not 1 <= count <= NEXT_MOST:

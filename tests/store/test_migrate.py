@@ -13,8 +13,9 @@ from milepost.store import migrate as module
 from milepost.store.migrate import Migration, check, migrate, migrations, pending
 from milepost.testing.databases import Backends, Database, Raw, backend_names
 
-NEWEST = migrations("sqlite")[-1].number
-BY_VERSION = list(product(backend_names(), range(1, NEWEST)))
+NUMBERS = [migration.number for migration in migrations("sqlite")]
+NEWEST = NUMBERS[-1]
+BY_VERSION = list(product(backend_names(), NUMBERS[:-1]))
 
 
 @pytest.fixture(params=backend_names())
@@ -64,7 +65,7 @@ def test_every_version_upgrades_to_the_newest_with_live_rows(backends, backend, 
 
         applied = migrate(driver)
 
-        assert [migration.number for migration in applied] == list(range(version + 1, NEWEST + 1))
+        assert [migration.number for migration in applied] == [n for n in NUMBERS if n > version]
         assert raw.execute("SELECT * FROM job ORDER BY id") == before
         raw.execute(
             "UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1,"
@@ -77,7 +78,7 @@ def test_every_version_upgrades_to_the_newest_with_live_rows(backends, backend, 
 
 def test_running_it_again_changes_nothing(empty):
     with empty.driver() as driver:
-        assert len(migrate(driver)) == NEWEST
+        assert len(migrate(driver)) == len(NUMBERS)
         assert migrate(driver) == []
         assert pending(driver) == []
 
@@ -96,7 +97,7 @@ def test_two_runners_at_once_apply_each_migration_once(empty):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(migration.number for migration in applied) == list(range(1, NEWEST + 1))
+    assert sorted(migration.number for migration in applied) == NUMBERS
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(empty, monkeypatch):
@@ -109,7 +110,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(empty, monkeypatch):
         with pytest.raises(Exception, match="nonsense"):
             migrate(driver)
         monkeypatch.undo()
-        assert len(pending(driver)) == NEWEST
+        assert len(pending(driver)) == len(NUMBERS)
 
 
 def test_an_altered_migration_is_noticed(database):
@@ -157,7 +158,7 @@ def test_what_migrate_prints_can_be_run_by_hand(backends, empty, capsys):
         main(["migrate", "--store", empty.url, "--sql"])
     printed = capsys.readouterr().out
     with empty.driver() as driver:
-        assert len(pending(driver)) == NEWEST  # it was printed, not run
+        assert len(pending(driver)) == len(NUMBERS)  # it was printed, not run
 
     with empty.raw() as raw:
         if raw.dialect == "sqlite":
@@ -183,4 +184,4 @@ def test_migrate_prints_for_a_database_it_cannot_reach(capsys):
 def test_both_dialects_have_the_same_numbered_files():
     names = [[m.name for m in migrations(dialect)] for dialect in ("sqlite", "postgres")]
     assert names[0] == names[1]
-    assert [m.number for m in migrations("sqlite")] == list(range(1, NEWEST + 1))
+    assert sorted(set(NUMBERS)) == NUMBERS

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from milepost.client import ACTOR, Client, new_id, refuse_in_loop
+from milepost.client import Client, caller, new_id, refuse_in_loop
 from milepost.errors import Invalid, JobFailed, NotFinished, WaitTimeout
 from milepost.handles import has_worker, patience, warn_no_worker
 from milepost.lifecycle import RUN, JobState, RunState
@@ -303,15 +303,17 @@ class RunHandle:
 
     def cancel(self, reason: str = "cancelled") -> RunState:
         """Cancel it; answers with the state it is in now: STOPPING while a job still runs."""
-        self._client.run(runs.cancel, self.id, reason=reason, actor=ACTOR)
-        while self._client.run(runs.cancel_rest, self.id, actor=ACTOR, most=BATCH):
+        self._client.run(runs.cancel, self.id, reason=reason, actor=caller().actor)
+        while self._client.run(runs.cancel_rest, self.id, actor=caller().actor, most=BATCH):
             pass
         return self.refresh().state
 
     async def cancel_async(self, reason: str = "cancelled") -> RunState:
         """Cancel it; answers with the state it is in now: STOPPING while a job still runs."""
-        await self._client.run_async(runs.cancel, self.id, reason=reason, actor=ACTOR)
-        while await self._client.run_async(runs.cancel_rest, self.id, actor=ACTOR, most=BATCH):
+        await self._client.run_async(runs.cancel, self.id, reason=reason, actor=caller().actor)
+        while await self._client.run_async(
+            runs.cancel_rest, self.id, actor=caller().actor, most=BATCH
+        ):
             pass
         return (await self.refresh_async()).state
 
@@ -336,12 +338,12 @@ class RunHandle:
 
     def submit(self) -> "RunHandle":
         """Say that everything is in: a run that was started held begins."""
-        self._client.run(runs.seal, self.id, actor=ACTOR)
+        self._client.run(runs.seal, self.id, actor=caller().actor)
         return self.refresh()
 
     async def submit_async(self) -> "RunHandle":
         """Say that everything is in: a run that was started held begins."""
-        await self._client.run_async(runs.seal, self.id, actor=ACTOR)
+        await self._client.run_async(runs.seal, self.id, actor=caller().actor)
         return await self.refresh_async()
 
     def resume(self) -> "RunHandle":
@@ -350,10 +352,10 @@ class RunHandle:
         self._client.run(chains.resume, self.id, new)
         after: str | None = None
         while after := self._client.run(
-            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=ACTOR
+            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=caller().actor
         ):
             pass
-        self._client.run(chains.go_on, self.id, new.id, actor=ACTOR)
+        self._client.run(chains.go_on, self.id, new.id, actor=caller().actor)
         return RunHandle(self._client, new.id, type_of=self._type_of)
 
     async def resume_async(self) -> "RunHandle":
@@ -362,10 +364,10 @@ class RunHandle:
         await self._client.run_async(chains.resume, self.id, new)
         after: str | None = None
         while after := await self._client.run_async(
-            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=ACTOR
+            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=caller().actor
         ):
             pass
-        await self._client.run_async(chains.go_on, self.id, new.id, actor=ACTOR)
+        await self._client.run_async(chains.go_on, self.id, new.id, actor=caller().actor)
         return RunHandle(self._client, new.id, type_of=self._type_of)
 
 
@@ -408,7 +410,7 @@ def _resuming(old: Run) -> NewRun:
         kind_version=old.kind_version,
         payload=old.payload,
         codec=old.codec,
-        actor=ACTOR,
+        actor=caller().actor,
         queue=old.queue,
         priority=old.priority,
         tenant=old.tenant,

@@ -9,7 +9,7 @@ import msgspec
 
 from milepost.batch.declaration import Declaration, Step
 from milepost.batch.handles import HOLD_SECONDS, RunHandle
-from milepost.client import ACTOR, new_id
+from milepost.client import caller, new_id
 from milepost.codec import from_builtin, limited
 from milepost.declare import check_seconds
 from milepost.errors import Invalid
@@ -91,9 +91,11 @@ class Batch(Declaration):
             kind_version=self.version,
             payload=data,
             codec=self.client.codec.name,
-            actor=ACTOR,
+            actor=caller().actor,
             policy=msgspec.json.encode(self.policy).decode(),
+            queue=self.steps[0].definition.queue,
             priority=asked.priority,
+            tenant=caller().tenant,
             unique_key=_digest(data) if asked.reuse else None,
             tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
             deadline_us=None if asked.deadline is None else micros(asked.deadline),
@@ -102,7 +104,8 @@ class Batch(Declaration):
         if asked.hold:
             return new, []
         first = self.steps[0]
-        return new, [self._job(first, self.payload(first, params), new.id, ordinal=0)]
+        payload = self.payload(first, params)
+        return new, [self._job(first, payload, new.id, ordinal=0, tenant=new.tenant)]
 
     def _checked(self, params: Any) -> bytes | None:
         if self.params_type is None:
@@ -119,12 +122,26 @@ class Batch(Declaration):
         """Turn items into held jobs of the first step: all fit, or none is stored."""
         first = self.steps[0]
         return [
-            self._job(first, self.payload(first, item), run.id, ordinal=place, held=True)
+            self._job(
+                first,
+                self.payload(first, item),
+                run.id,
+                ordinal=place,
+                tenant=run.tenant,
+                held=True,
+            )
             for place, item in enumerate(items)
         ]
 
     def _job(
-        self, step: Step, payload: bytes, run_id: str, *, ordinal: int, held: bool = False
+        self,
+        step: Step,
+        payload: bytes,
+        run_id: str,
+        *,
+        ordinal: int,
+        tenant: str,
+        held: bool = False,
     ) -> NewJob:
         planned = step.planned(self.policy)
         state = JobState.QUEUED if planned.poll_us is None else JobState.WAITING
@@ -140,7 +157,8 @@ class Batch(Declaration):
             poll_limit=planned.poll_limit,
             poison_limit=planned.poison_limit,
             codec=self.client.codec.name,
-            actor=ACTOR,
+            actor=caller().actor,
+            tenant=tenant,
             run_id=run_id,
             step=step.number,
         )

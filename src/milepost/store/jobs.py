@@ -41,6 +41,7 @@ __all__ = [
     "settle",
     "signal",
     "signals",
+    "standing",
     "standing_at",
     "wake",
     "within",
@@ -349,6 +350,12 @@ def find(job_ids: Sequence[str]) -> Steps[dict[str, Job]]:
     return {row[0]: _job(row) for row in rows}
 
 
+def standing(job_ids: Sequence[str]) -> Steps[list[tuple[str, str]]]:
+    """Tell where those of the jobs stand that are there, and nothing else of them."""
+    rows = yield Call("job_standing", {"id": list(job_ids)}, alone=True)
+    return [(row[0], row[1]) for row in rows]
+
+
 def within(low: str, high: str, *, most: int) -> Steps[list[str]]:
     """Name the first jobs whose ids stand between these two."""
     rows = yield Call("job_within", {"low": low, "high": high, "most": most})
@@ -362,10 +369,15 @@ def listing(
     queue: str | None = None,
     tenant: str | None = None,
     run_id: str | None = None,
+    states: str | None = None,
+    queues: str | None = None,
     before: str | None = None,
     most: int = 100,
 ) -> Steps[list[Job]]:
-    """Read a page, newest first; the next page is what stands `before` its last id."""
+    """Read a page, newest first; the next page is what stands `before` its last id.
+
+    `states` and `queues` are JSON lists: any of them will do.
+    """
     rows = yield Call(
         "job_list",
         {
@@ -374,6 +386,8 @@ def listing(
             "queue": queue,
             "tenant": tenant,
             "run_id": run_id,
+            "states": states,
+            "queues": queues,
             "before": before,
             "most": most,
         },

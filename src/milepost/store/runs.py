@@ -535,13 +535,26 @@ def listing(
     state: str | None = None,
     kind: str | None = None,
     tenant: str | None = None,
+    states: str | None = None,
+    queues: str | None = None,
     before: str | None = None,
     most: int = 100,
 ) -> Steps[list[Run]]:
-    """Read a page, newest first; the next page is what stands `before` its last id."""
+    """Read a page, newest first; the next page is what stands `before` its last id.
+
+    `states` and `queues` are JSON lists: any of them will do.
+    """
     rows = yield Call(
         "run_list",
-        {"state": state, "kind": kind, "tenant": tenant, "before": before, "most": most},
+        {
+            "state": state,
+            "kind": kind,
+            "tenant": tenant,
+            "states": states,
+            "queues": queues,
+            "before": before,
+            "most": most,
+        },
     )
     return [_run(row) for row in rows]
 

@@ -6,6 +6,8 @@ SELECT id::text, kind, kind_version, queue, priority, state, version, fence, wor
    AND (:queue::text IS NULL OR queue = :queue::text)
    AND (:tenant::text IS NULL OR tenant = :tenant::text)
    AND (:run_id::uuid IS NULL OR run_id = :run_id::uuid)
+   AND (:states::text IS NULL OR state IN (SELECT jsonb_array_elements_text(:states::text::jsonb)))
+   AND (:queues::text IS NULL OR queue IN (SELECT jsonb_array_elements_text(:queues::text::jsonb)))
    AND (:before::uuid IS NULL OR job.id < :before::uuid)
  ORDER BY job.id DESC
  LIMIT :most

@@ -6,6 +6,8 @@ SELECT id, kind, kind_version, queue, priority, state, version, fence, worker_id
    AND (:queue IS NULL OR queue = :queue)
    AND (:tenant IS NULL OR tenant = :tenant)
    AND (:run_id IS NULL OR run_id = :run_id)
+   AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
    AND (:before IS NULL OR job.id < :before)
  ORDER BY job.id DESC
  LIMIT :most

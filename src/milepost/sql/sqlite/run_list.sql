@@ -4,6 +4,8 @@ SELECT id, kind, kind_version, queue, priority, state, version, current_step, en
  WHERE (:state IS NULL OR state = :state)
    AND (:kind IS NULL OR kind = :kind)
    AND (:tenant IS NULL OR tenant = :tenant)
+   AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
    AND (:before IS NULL OR run.id < :before)
  ORDER BY run.id DESC
  LIMIT :most

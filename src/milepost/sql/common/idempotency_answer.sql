@@ -1,0 +1,1 @@
+UPDATE idempotency SET answer = :answer WHERE scope = :scope AND key = :key

@@ -1,0 +1,1 @@
+SELECT fingerprint, answer FROM idempotency WHERE scope = :scope AND key = :key

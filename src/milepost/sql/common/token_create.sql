@@ -1,0 +1,4 @@
+INSERT INTO token (id, name, hash, scopes, tenant, queues, created_at, expires_at)
+VALUES (:id, :name, :hash, :scopes, :tenant, :queues, {now}, {now} + :expires_us{micros})
+ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING
+RETURNING id

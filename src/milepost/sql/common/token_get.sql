@@ -1,0 +1,3 @@
+SELECT id, name, hash, scopes, tenant, queues, created_at, expires_at, revoked_at,
+       coalesce(expires_at <= {now}, false)
+  FROM token WHERE id = :id

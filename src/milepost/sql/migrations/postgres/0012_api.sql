@@ -1,0 +1,28 @@
+-- The HTTP API: tokens, and the answers that a repeated request gets again.
+
+-- Who may call. The secret was shown once; only its SHA-256 is kept. Revoked ones stay: that there
+-- was a token is what closes the door to callers without one.
+CREATE TABLE token (
+  id text NOT NULL,                          -- the token's public beginning
+  name text NOT NULL,                        -- the journal's actor
+  hash bytea NOT NULL,
+  scopes text NOT NULL,                      -- words with a space between
+  tenant text,                               -- NULL: every tenant's
+  queues text,                               -- a JSON list; NULL: every queue
+  created_at timestamptz NOT NULL,
+  expires_at timestamptz,
+  revoked_at timestamptz,
+  CONSTRAINT token_pkey PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX token_name ON token (name) WHERE revoked_at IS NULL;
+
+-- One row per Idempotency-Key, written by the transaction that did what was asked.
+CREATE TABLE idempotency (
+  scope text NOT NULL,                       -- whose key it is: two callers may choose the same
+  key text NOT NULL,
+  fingerprint text NOT NULL,                 -- of the request that came first
+  answer bytea,                              -- NULL only inside that transaction
+  created_at timestamptz NOT NULL,
+  CONSTRAINT idempotency_pkey PRIMARY KEY (scope, key)
+);
+CREATE INDEX idempotency_age ON idempotency (created_at);

@@ -1,0 +1,1 @@
+SELECT id::text, state FROM job WHERE id = ANY(:id::uuid[])

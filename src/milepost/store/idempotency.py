@@ -1,0 +1,39 @@
+"""Once per key: what a request did and the answer it got are written by one transaction."""
+
+from collections.abc import Callable
+
+from milepost.errors import Invalid
+from milepost.outcome import micros
+from milepost.store.driver import Call, Steps
+
+__all__ = ["KEEP_SECONDS", "Reused", "once", "prune"]
+
+KEEP_SECONDS = 24 * 3600.0
+"""How long an answer is given again."""
+
+
+class Reused(Invalid):
+    """A key came again with another request."""
+
+
+def once(
+    operation: Callable[[], Steps[bytes]], *, scope: str, key: str, fingerprint: str
+) -> Steps[bytes]:
+    """Do it, or answer as the first time; rivals wait for the first one's commit (H-95)."""
+    asked = {"scope": scope, "key": key}
+    while not (yield Call("idempotency_take", {**asked, "fingerprint": fingerprint})):
+        # A new statement sees what the rival committed; it may have been pruned since.
+        if found := (yield Call("idempotency_get", asked)):
+            first, answer = found[0]
+            if first != fingerprint:
+                raise Reused("this Idempotency-Key was used for another request; choose a new one")
+            return bytes(answer)
+    answer = yield from operation()
+    yield Call("idempotency_answer", {**asked, "answer": answer})
+    return answer
+
+
+def prune(*, most: int) -> Steps[int]:
+    """Forget old answers, some at once; answer with how many."""
+    asked = {"keep_us": micros(KEEP_SECONDS), "most": most}
+    return len((yield Call("idempotency_prune", asked)))

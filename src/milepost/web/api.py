@@ -1,0 +1,54 @@
+"""The factory of the API: an ASGI app that needs no startup and may be mounted anywhere."""
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
+
+from milepost.errors import Invalid
+from milepost.web import health, jobs
+from milepost.web.auth import ACCESS
+from milepost.web.door import Door
+from milepost.web.engine import Engine
+from milepost.web.limits import Rates
+from milepost.web.problems import install
+
+__all__ = ["ROUTERS", "create_api", "describe"]
+
+ROUTERS: tuple[APIRouter, ...] = (
+    jobs.router,
+    health.router,
+)
+"""Every resource's routes."""
+
+
+def create_api(engine: Engine, *, access: str = "local", hosts: Sequence[str] = ()) -> ASGIApp:
+    """Make the API of an app.
+
+    `access` says who needs no token: "local" callers on this machine as long as there never was a
+    token, nobody ("tokens"), or everybody ("open": whoever mounts it guards it). `hosts` are names
+    that it answers to beside addresses and names without a dot.
+    """
+    if access not in ACCESS:
+        raise Invalid(f"access={access!r}: expected one of {', '.join(ACCESS)}")
+    api = describe()
+    api.state.engine = engine
+    named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
+    rates = Rates(engine.settings.api_rate)
+    return Door(api, engine=engine, access=access, hosts=[*named, *hosts], rates=rates)
+
+
+def describe() -> FastAPI:
+    """Make the routes, with no engine behind them: what OpenAPI is written from."""
+    api = FastAPI(
+        title="Milepost",
+        version="1",
+        summary="Durable jobs over HTTP.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    install(api)
+    for router in ROUTERS:
+        api.include_router(router)
+    return api

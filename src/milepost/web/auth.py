@@ -1,0 +1,137 @@
+"""Who calls, and what they may do and see.
+
+A token opens what its scopes say, in the tenant and the queues that it is bound to. As long as
+there never was a token, callers on this machine need none; the first token ends that.
+"""
+
+import ipaddress
+from collections.abc import MutableMapping
+from typing import Any, cast
+
+import msgspec
+from fastapi import Depends, Request
+from fastapi.params import Depends as Dependency
+from starlette.datastructures import Headers
+
+from milepost.client import Client
+from milepost.errors import NotFound
+from milepost.records import Job, Run
+from milepost.store import tokens
+from milepost.web.problems import Problem
+
+__all__ = ["ACCESS", "Who", "authenticate", "is_local", "require", "seen"]
+
+ACCESS = ("local", "tokens", "open")
+"""Who is let in without a token: callers on this machine while there never was a token, nobody,
+or everybody (whoever mounts the API guards it)."""
+
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="milepost"'}
+
+
+class Who(msgspec.Struct, frozen=True):
+    """The caller: a token's name, scopes and bounds, or somebody on this machine."""
+
+    actor: str
+    scopes: frozenset[str]
+    token_id: str | None = None
+    tenant: str | None = None
+    queues: tuple[str, ...] | None = None
+
+    @property
+    def bound(self) -> bool:
+        """Whether there is anything in the store that the caller must not see."""
+        return self.tenant is not None or self.queues is not None
+
+    def may(self, scope: str) -> bool:
+        """Tell whether the caller has a scope; admin has each."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def sees(self, record: Job | Run) -> bool:
+        """Tell whether a job or run is within the caller's bounds."""
+        if self.tenant is not None and record.tenant != self.tenant:
+            return False
+        return self.queues is None or record.queue in self.queues
+
+    def check_queue(self, queue: str) -> None:
+        """Refuse a queue that the token is not bound to."""
+        if self.queues is not None and queue not in self.queues:
+            raise Problem(403, f"this token is not for queue {queue!r}; it is bound to its own")
+
+    def check_free(self, what: str) -> None:
+        """Refuse what belongs to the whole installation to a token that is bound to a part."""
+        if self.bound:
+            raise Problem(403, f"{what} is for tokens that are bound to no tenant and no queue")
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """What listings are narrowed by."""
+        queues = None if self.queues is None else msgspec.json.encode(self.queues).decode()
+        return {"tenant": self.tenant, "queues": queues}
+
+
+def seen(who: Who, record: Any, *, what: str) -> None:
+    """Say that a foreign id is not there: whether it exists is none of the caller's business."""
+    if not who.sees(record):
+        raise NotFound(f"there is no {what} {record.id}")
+
+
+EVERYTHING = frozenset({"admin"})
+
+
+async def authenticate(client: Client, scope: MutableMapping[str, Any], access: str) -> Who:
+    """Tell who calls, or raise a 401."""
+    headers = Headers(scope=scope)
+    given = headers.get("authorization")
+    if given is not None and access != "open":
+        return await _by_token(client, given)
+    if access == "open":
+        return Who("api", EVERYTHING)
+    if access == "local" and is_local(scope, headers):
+        ever, _ = await client.run_async(tokens.door)
+        if not ever:
+            return Who("local", EVERYTHING)
+    raise Problem(401, "send a token: Authorization: Bearer mp_…", headers=CHALLENGE)
+
+
+async def _by_token(client: Client, given: str) -> Who:
+    kind, _, presented = given.partition(" ")
+    token = None
+    if kind.lower() == "bearer" and presented.isascii():
+        token = await client.run_async(tokens.find, presented.strip())
+    if token is None:
+        raise Problem(
+            401, "this token opens nothing: it is wrong, expired or revoked", headers=CHALLENGE
+        )
+    return Who(token.name, frozenset(token.scopes), token.id, token.tenant, token.queues)
+
+
+def is_local(scope: MutableMapping[str, Any], headers: Headers) -> bool:
+    """Tell whether the caller is on this machine; one that a proxy speaks for is not."""
+    if any(name in headers for name in FORWARDED):
+        return False
+    client = scope.get("client")
+    if client is None:
+        return True  # a Unix socket, or a call within the process
+    try:
+        return ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return True  # not an address: a call within the process
+
+
+def who_calls(request: Request) -> Who:
+    """Return the caller, authenticated before anything of the request was read."""
+    return cast("Who", request.scope["milepost.who"])
+
+
+def require(scope: str) -> Dependency:
+    """Let a caller with this scope in, and hand the caller over."""
+
+    async def allowed(request: Request) -> Who:
+        who = who_calls(request)
+        if not who.may(scope):
+            raise Problem(403, f"this needs a token with the scope {scope!r}")
+        return who
+
+    vars(allowed)["scope"] = scope  # the matrix of routes reads it
+    return cast("Dependency", Depends(allowed))

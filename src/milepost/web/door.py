@@ -1,0 +1,92 @@
+"""The door: hosts, callers and rates are checked before anything of a request is read."""
+
+import ipaddress
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from milepost.client import acting
+from milepost.errors import MilepostError
+from milepost.web.auth import authenticate
+from milepost.web.engine import Engine
+from milepost.web.limits import Rates
+from milepost.web.problems import Problem, from_engine, problem_response
+
+__all__ = ["OPEN", "Door", "known_host"]
+
+OPEN = frozenset({"/livez", "/readyz"})
+"""What a load balancer asks, without a token; it says nothing of what is stored."""
+
+
+class Door:
+    """Lets a request in, in its caller's name, or answers with a problem."""
+
+    def __init__(
+        self, app: ASGIApp, *, engine: Engine, access: str, hosts: Sequence[str], rates: Rates
+    ) -> None:
+        self._app = app
+        self._engine = engine
+        self._access = access
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._rates = rates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; what is no request (a lifespan) is passed on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._admit(scope)
+        except Problem as problem:
+            await problem_response(problem)(scope, receive, send)
+            return
+        except MilepostError as error:
+            await problem_response(from_engine(error))(scope, receive, send)
+            return
+        who = scope.get("milepost.who")
+        if who is None:
+            await self._app(scope, receive, send)
+            return
+        with acting(who.actor, tenant=who.tenant or ""):
+            await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if not known_host(headers.get("host", ""), self._hosts):
+            raise Problem(
+                421,
+                "this server does not answer to that Host; name it in MILEPOST_HOSTS",
+            )
+        if _path(scope) in OPEN:
+            return
+        who = await authenticate(self._engine.client, scope, self._access)
+        self._rates.take(who.token_id or who.actor)
+        scope["milepost.who"] = who
+
+
+def _path(scope: Scope) -> str:
+    """Return the path below where the API is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "").rstrip("/"))
+
+
+def known_host(host: str, allowed: frozenset[str]) -> bool:
+    """Tell whether a Host header cannot be a stranger's name for this machine (DNS rebinding).
+
+    An address is no name, and a name without a dot is nobody's on the internet.
+    """
+    name = host.lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    if "*" in allowed or name in allowed or name.endswith(".localhost"):
+        return True
+    if "." not in name and ":" not in name:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,325 @@
+"""/v1/jobs: submit, look, wait, and act on jobs."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Body, Header, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from milepost.client import new_id
+from milepost.errors import IllegalMove
+from milepost.handles import again, checked_id
+from milepost.lifecycle import JOB, JobState
+from milepost.records import Job, NewJob
+from milepost.store import births, jobs
+from milepost.store.driver import Steps
+from milepost.web.auth import Who, require, seen
+from milepost.web.body import Route
+from milepost.web.documents import (
+    EntryDocument,
+    JobDocument,
+    Receipt,
+    accepted,
+    entries,
+    etag,
+    job_document,
+    public,
+    states,
+)
+from milepost.web.engine import Engine, Held
+from milepost.web.idempotency import Answer, Kept
+from milepost.web.paging import Cursor, Limit, cursor, page, place
+from milepost.web.prefer import Preference, Preferred
+from milepost.web.problems import problems
+from milepost.web.waiting import awaited
+
+__all__ = ["receive", "router"]
+
+router = APIRouter(route_class=Route, tags=["jobs"])
+ACCEPTED = {
+    "Location": {"schema": {"type": "string"}},
+    "Retry-After": {"schema": {"type": "integer"}},
+}
+
+
+class NewJobOptions(BaseModel):
+    """What a submission asks for beyond its kind's declaration."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    queue: str | None = Field(default=None, min_length=1)
+    priority: int | None = Field(default=None, ge=0, le=9)
+    start_in: float | None = Field(default=None, ge=0)
+    start_at: datetime | None = Field(default=None, strict=False)
+    deadline: float | None = Field(default=None, ge=0)
+    start_within: float | None = Field(default=None, ge=0)
+    unique: str | None = Field(default=None, min_length=1)
+    tags: dict[str, str] | None = None
+    hold: bool | None = None
+    channel: str | None = Field(default=None, min_length=1)
+    retries: int | None = Field(default=None, ge=0)
+    timeout: float | None = Field(default=None, gt=0)
+    poll_limit: int | None = Field(default=None, ge=0)
+    poison_limit: int | None = Field(default=None, ge=1)
+
+
+class Submission(BaseModel):
+    """A job to be submitted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: str = Field(min_length=1, examples=["convert"])
+    args: list[Any] = Field(default=[], examples=[["report"]])
+    kwargs: dict[str, Any] = Field(default={}, examples=[{"format": "html"}])
+    options: NewJobOptions = NewJobOptions()
+
+
+class Reason(BaseModel):
+    """Why something is cancelled."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str = Field(default="cancelled", min_length=1, max_length=2000)
+
+
+class JobPage(BaseModel):
+    """A page of jobs, newest first."""
+
+    items: list[JobDocument]
+    next: str | None
+
+
+class History(BaseModel):
+    """Every move of a job, in order."""
+
+    items: list[EntryDocument]
+
+
+SUBMITTED: dict[int | str, dict[str, Any]] = {
+    202: {"model": Receipt, "headers": ACCEPTED, "description": "Accepted, and durable."},
+    200: {"model": JobDocument, "description": "It ended while the caller waited."},
+    **problems(409, 413, 415, 422),
+}
+
+
+@router.post("/v1/jobs", status_code=202, responses=SUBMITTED)
+async def submit(
+    *,
+    new: Submission,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("submit")],
+    once: Kept,
+    prefer: Preferred,
+) -> Response:
+    """Submit a job; it is durable once this is answered."""
+    options = new.options.model_dump(exclude_none=True)
+    job = app.new_job(new.kind, new.args, new.kwargs, options)
+    who.check_queue(job.template.queue)
+    if once.key is None:
+        [job_id] = await app.client.create_async([job])
+        answer = _receipt(job) if job_id == job.id else await _known(app, job_id)
+    else:
+        answer = await once.answer(lambda: _created(job))
+    return await receive(request, app, answer, prefer)
+
+
+def _created(job: NewJob) -> Steps[Answer]:
+    [job_id] = yield from births.create([job])
+    return _receipt(job) if job_id == job.id else _standing((yield from jobs.get(job_id)))
+
+
+async def _known(app: Engine, job_id: str) -> Answer:
+    return _standing(await app.client.run_async(jobs.get, job_id))
+
+
+def _receipt(job: NewJob) -> Answer:
+    template = job.template
+    return _accepted(job.id, template.kind, template.queue, template.state)
+
+
+def _standing(job: Job) -> Answer:
+    return _accepted(job.id, job.kind, job.queue, job.state)
+
+
+def _accepted(job_id: str, kind: str, queue: str, state: str) -> Answer:
+    document = {
+        "id": job_id,
+        "kind": kind,
+        "queue": queue,
+        "state": public(state),
+        "job_state": str(state),
+        "done": state in JOB.terminal,
+    }
+    return accepted(document, f"/v1/jobs/{job_id}")
+
+
+async def receive(request: Request, app: Engine, answer: Answer, prefer: Preference) -> Response:
+    """Answer that a job was accepted, or how it ended if that is waited for and comes in time."""
+    response = answer.response(request)
+    if prefer.wait and answer.location is not None:
+        job_id = answer.location.rpartition("/")[2]
+        job = await awaited(app, job_id, seconds=prefer.wait)
+        if job.state in JOB.terminal:
+            body = msgspec.json.encode(job_document(job, app.client.codec, whole=True))
+            headers = {"Location": response.headers["Location"], "ETag": etag(body)}
+            response = Response(body, 200, headers, media_type="application/json")
+    response.headers.update(prefer.applied)
+    return response
+
+
+@router.get("/v1/jobs", responses={200: {"model": JobPage}, **problems(422)})
+async def listing(
+    *,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    state: Annotated[
+        str | None, Query(description="A public word, such as PENDING, or the engine's own.")
+    ] = None,
+    kind: Annotated[str | None, Query(min_length=1)] = None,
+    queue: Annotated[str | None, Query(min_length=1)] = None,
+    run: Annotated[str | None, Query(description="Jobs of this run.")] = None,
+    limit: Limit = 100,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
+    """List jobs, newest first."""
+    filters = {"state": state, "kind": kind, "queue": queue, "run": run}
+    found = await app.client.run_async(
+        jobs.listing,
+        states=states(state, JobState),
+        kind=kind,
+        queue=queue,
+        run_id=None if run is None else checked_id(run, what="run"),
+        before=place(cursor_, filters),
+        most=limit,
+        **who.filters,
+    )
+    following = cursor(found[-1].id, filters) if len(found) == limit else None
+    items = [job_document(job, app.client.codec) for job in found]
+    return page(request, items, following=following)
+
+
+async def visible(app: Engine, who: Who, job_id: str) -> Job:
+    """Read a job that the caller may see, or raise `NotFound`."""
+    job = await app.client.run_async(jobs.get, checked_id(job_id))
+    seen(who, job, what="job")
+    return job
+
+
+@router.get("/v1/jobs/{job_id}", responses={200: {"model": JobDocument}, **problems(404, 422)})
+async def show(
+    *,
+    job_id: str,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    prefer: Preferred,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Say how a job stands; with `Prefer: wait=n`, once it has ended or the time is over."""
+    job = await visible(app, who, job_id)
+    if prefer.wait and job.state not in JOB.terminal:
+        job = await awaited(app, job.id, seconds=prefer.wait)
+    body = msgspec.json.encode(job_document(job, app.client.codec, whole=True))
+    headers = {"ETag": etag(body), "Cache-Control": "no-cache", **prefer.applied}
+    if job.state not in JOB.terminal:
+        headers["Retry-After"] = "1"
+    if if_none_match is not None and _matches(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def _matches(given: str, tag: str) -> bool:
+    return any(each.strip().removeprefix("W/") in (tag, "*") for each in given.split(","))
+
+
+@router.get("/v1/jobs/{job_id}/history", responses={200: {"model": History}, **problems(404, 422)})
+async def history(*, job_id: str, app: Held, who: Annotated[Who, require("read")]) -> Response:
+    """Read every move of a job, in order."""
+    job = await visible(app, who, job_id)
+    found = await app.client.run_async(jobs.history, job.id)
+    body = msgspec.json.encode({"items": entries(found)})
+    return Response(body, media_type="application/json")
+
+
+ACTED: dict[int | str, dict[str, Any]] = {
+    200: {"model": Receipt, "description": "How it stands now."},
+    **problems(404, 409, 413, 415, 422),
+}
+
+
+@router.post("/v1/jobs/{job_id}:cancel", responses=ACTED)
+async def cancel(
+    *,
+    job_id: str,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+    why: Annotated[Reason, Body()] = Reason(),  # noqa: B008 - it never changes
+) -> Response:
+    """Cancel a job, or ask the worker that runs it; says how it stands now."""
+    job = await visible(app, who, job_id)
+    return await once(lambda: _cancelled(job.id, why.reason, who.actor))
+
+
+def _cancelled(job_id: str, reason: str, actor: str) -> Steps[Answer]:
+    yield from jobs.cancel(job_id, reason=reason, actor=actor)
+    return _stands((yield from jobs.get(job_id)))
+
+
+def _stands(job: Job) -> Answer:
+    return msgspec.structs.replace(_standing(job), status=200, location=None, headers={})
+
+
+@router.post("/v1/jobs/{job_id}:rerun", status_code=202, responses={**SUBMITTED, **problems(404)})
+async def rerun(
+    *,
+    job_id: str,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+    prefer: Preferred,
+) -> Response:
+    """Run a finished job again, as a new one that points at it."""
+    new = again(await visible(app, who, job_id))
+    return await receive(request, app, await once.answer(lambda: _created(new)), prefer)
+
+
+@router.post("/v1/jobs/{job_id}:signal", responses=ACTED)
+async def signal(
+    *,
+    job_id: str,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+    data: Annotated[Any, Body(description="What its next attempt is to know.")] = None,
+) -> Response:
+    """Wake a job that waits, with data for its next attempt; 409 when it has ended."""
+    job = await visible(app, who, job_id)
+    encoded = None if data is None else app.client.codec.encode(data)
+    signal_id = new_id()
+    return await once(lambda: _signalled(job.id, signal_id, encoded, who.actor))
+
+
+def _signalled(job_id: str, signal_id: str, data: bytes | None, actor: str) -> Steps[Answer]:
+    if not (yield from jobs.signal(job_id, signal_id=signal_id, data=data, actor=actor)):
+        raise IllegalMove(f"job {job_id} has ended; nothing waits for a signal")
+    return _stands((yield from jobs.get(job_id)))
+
+
+@router.post("/v1/jobs/{job_id}:erase", responses=ACTED)
+async def erase(
+    *, job_id: str, app: Held, who: Annotated[Who, require("admin")], once: Kept
+) -> Response:
+    """Empty a finished job of what was put into it: arguments, result, errors."""
+    job = await visible(app, who, job_id)
+    return await once(lambda: _erased(job.id, who.actor))
+
+
+def _erased(job_id: str, actor: str) -> Steps[Answer]:
+    if not (yield from jobs.erase(job_id, actor=actor)):
+        raise IllegalMove(f"job {job_id} has not ended; cancel it first")
+    return _stands((yield from jobs.get(job_id)))

@@ -1,0 +1,67 @@
+"""Limits on what callers send and how often."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from math import ceil
+
+from milepost.web.problems import Problem
+
+__all__ = ["DEEPEST", "PAGE_LONGEST", "Rates", "too_deep"]
+
+DEEPEST = 100
+"""How deep a request's JSON may be nested."""
+
+PAGE_LONGEST = 1_000
+"""How many items a page may hold."""
+
+CALLERS = 10_000
+"""How many callers' rates are remembered."""
+
+
+class Rates:
+    """So many requests a second for each caller, on the average; twice as many at once.
+
+    They are counted in this process: with several servers each counts its own.
+    """
+
+    def __init__(self, rate: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        """Take a rate; zero is for no limit."""
+        self._rate = rate
+        self._now = now
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str) -> None:
+        """Count a request, or raise a 429 that says when to come again."""
+        if not self._rate:
+            return
+        now = self._now()
+        most = 2 * self._rate
+        left, at = self._left.pop(caller, (most, now))
+        left = min(most, left + (now - at) * self._rate)
+        allowed = left >= 1
+        self._left[caller] = (left - allowed, now)
+        if len(self._left) > CALLERS:
+            self._left.popitem(last=False)
+        if not allowed:
+            again = ceil((1 - left) / self._rate)
+            raise Problem(
+                429,
+                f"more than {self._rate:g} requests a second; slow down",
+                headers={"Retry-After": str(again)},
+            )
+
+
+def too_deep(data: bytes, value: object) -> bool:
+    """Tell whether JSON is nested deeper than anything meant."""
+    if data.count(b"[") + data.count(b"{") <= DEEPEST:
+        return False  # brackets in texts count too: it is only a quick look
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, dict | list) for each in level)

@@ -1,0 +1,62 @@
+"""Pages and their cursors: opaque to callers, and bound to the filters they were made with."""
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import msgspec
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from milepost.web.limits import PAGE_LONGEST
+from milepost.web.problems import Problem
+
+__all__ = ["Cursor", "Limit", "cursor", "page", "place"]
+
+Limit = Annotated[int, Query(ge=1, le=PAGE_LONGEST, description="How many items a page holds.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=1000, description="`next` of the page before, with the same filters."),
+]
+
+
+def cursor(last: str, filters: Mapping[str, Any]) -> str:
+    """Say where the next page begins."""
+    made = msgspec.json.encode([last, _mark(filters)])
+    return base64.urlsafe_b64encode(made).decode().rstrip("=")
+
+
+def place(given: str | None, filters: Mapping[str, Any]) -> str | None:
+    """Read where a page begins, or refuse what is no cursor of these filters."""
+    if given is None:
+        return None
+    try:
+        data = base64.urlsafe_b64decode(given + "=" * (-len(given) % 4))
+        last, mark = msgspec.json.decode(data, type=tuple[str, int])
+    except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+        raise Problem(422, "cursor: this is none; leave it out to begin anew") from error
+    if mark != _mark(filters):
+        raise Problem(422, "cursor: it belongs to other filters; leave it out to begin anew")
+    return last
+
+
+def _mark(filters: Mapping[str, Any]) -> int:
+    return zlib.crc32(msgspec.json.encode(dict(filters), order="deterministic"))
+
+
+def page(
+    request: Request, items: list[Any], *, following: str | None, headers: Mapping[str, str] = {}
+) -> Response:
+    """Write a page; `next` is null on the last one."""
+    body = msgspec.json.encode({"items": items, "next": following})
+    sent = dict(headers)
+    if following is not None:
+        asked = [(k, v) for k, v in request.query_params.multi_items() if k != "cursor"]
+        path = request.scope.get("root_path", "").rstrip("/") + request.scope["path"].removeprefix(
+            request.scope.get("root_path", "")
+        )
+        sent["Link"] = f'<{path}?{urlencode([*asked, ("cursor", following)])}>; rel="next"'
+    return Response(body, headers=sent, media_type="application/json")

@@ -1,0 +1,159 @@
+"""Every error as an RFC 9457 problem: what happened, and what to do, without a secret in it."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from milepost.errors import (
+    IllegalMove,
+    Invalid,
+    JobFailed,
+    LeaseLost,
+    MilepostError,
+    NotFinished,
+    NotFound,
+    Unavailable,
+    WaitTimeout,
+)
+from milepost.telemetry import Log
+
+__all__ = ["MEDIA", "Problem", "ProblemDocument", "install", "problem_response", "problems"]
+
+MEDIA = "application/problem+json"
+BUSY_SECONDS = 1
+"""When to try again what the store could not answer."""
+
+STATUS: tuple[tuple[type[MilepostError], int], ...] = (
+    (Invalid, 422),
+    (NotFound, 404),
+    (Unavailable, 503),
+    (IllegalMove, 409),
+    (LeaseLost, 409),
+    (JobFailed, 409),
+    (NotFinished, 409),
+    (WaitTimeout, 504),
+)
+
+TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
+"""What RFC 9110 calls them; older Pythons have the words of older ones."""
+
+log = Log("milepost.web")
+
+
+def title_of(status: int) -> str:
+    """Name a status."""
+    return TITLES.get(status) or HTTPStatus(status).phrase
+
+
+class ProblemDocument(BaseModel):
+    """What went wrong (RFC 9457)."""
+
+    type: str = Field(examples=["urn:milepost:problem:not-found"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str
+    errors: list[dict[str, str]] | None = Field(
+        default=None, description="Where the request does not fit, and why."
+    )
+
+
+class Problem(HTTPException):
+    """An error that only HTTP knows: a status, what to do, and perhaps a name of its own."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        name: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        errors: Sequence[Mapping[str, str]] | None = None,
+    ) -> None:
+        super().__init__(status, detail, headers)
+        self.name = name
+        self.errors = errors
+
+
+def problem_response(problem: Problem) -> Response:
+    """Write a problem."""
+    title = title_of(problem.status_code)
+    document: dict[str, Any] = {
+        "type": f"urn:milepost:problem:{problem.name or title.lower().replace(' ', '-')}",
+        "title": title,
+        "status": problem.status_code,
+        "detail": problem.detail,
+    }
+    if problem.errors:
+        document["errors"] = list(problem.errors)
+    return Response(
+        msgspec.json.encode(document), problem.status_code, problem.headers, media_type=MEDIA
+    )
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document these problems of a route, beside those that every route has."""
+    every = {400, 401, 403, 421, 429, 503, *statuses}
+    content = {MEDIA: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    return {
+        status: {"description": title_of(status), "content": content} for status in sorted(every)
+    }
+
+
+def install(api: FastAPI) -> None:
+    """Have every error of an app answered as a problem."""
+    api.add_exception_handler(MilepostError, _engine)
+    api.add_exception_handler(HTTPException, _http)
+    api.add_exception_handler(RequestValidationError, _misfit)
+    api.add_exception_handler(Exception, _unexpected)
+
+
+async def _engine(_request: Request, error: Exception) -> Response:
+    return problem_response(from_engine(error))
+
+
+def from_engine(error: Exception) -> Problem:
+    """Say in HTTP's words what the engine raised."""
+    status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
+    if isinstance(error, Unavailable):
+        log.warning("store unavailable", error=str(error))
+        detail = "the store cannot be used now; try again"
+        return Problem(status, detail, headers={"Retry-After": str(BUSY_SECONDS)})
+    return Problem(status, str(error))
+
+
+async def _http(_request: Request, error: Exception) -> Response:
+    if isinstance(error, Problem):
+        return problem_response(error)
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is what this is installed for
+    return problem_response(Problem(error.status_code, _explained(error), headers=error.headers))
+
+
+def _explained(error: HTTPException) -> str:
+    told = {
+        404: "there is nothing at this path; /openapi.json lists what there is",
+        405: "this path does not take this method; the Allow header names those it takes",
+    }
+    return told.get(error.status_code, str(error.detail))
+
+
+async def _misfit(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - as above
+    # What was sent is not repeated: an error may end up where the content must not.
+    found = [
+        {"where": ".".join(map(str, each["loc"])), "what": str(each["msg"])}
+        for each in error.errors()
+    ]
+    detail = "; ".join(f"{each['where']}: {each['what']}" for each in found[:5])
+    return problem_response(Problem(422, detail or "the request does not fit", errors=found[:50]))
+
+
+async def _unexpected(_request: Request, error: Exception) -> Response:
+    log.warning("unexpected error", error=type(error).__name__)
+    return problem_response(Problem(500, "an unexpected error; the server's log names it"))
