@@ -201,7 +201,7 @@ def _states() -> str:
 
 def _settings() -> str:
     rows = [
-        f"| `{field.name}` | `MILEPOST_{field.name.upper()}` | `{field.default:.10g}` |"
+        f"| `{field.name}` | `MILEPOST_{field.name.upper()}` | {_default(field.default)} |"
         for field in fields(Settings)
     ]
     told = (
@@ -210,6 +210,11 @@ def _settings() -> str:
     )
     head = ["## Settings\n", told, "| setting | variable | default |", "|---|---|---|"]
     return "\n".join([*head, *rows, ""])
+
+
+def _default(value: object) -> str:
+    shown = f"{value:.10g}" if isinstance(value, int | float) else str(value)
+    return f"`{shown}`" if shown else ""
 
 
 def _testing() -> str:

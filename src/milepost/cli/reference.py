@@ -18,6 +18,7 @@ MIGRATIONS = Path("src/milepost/sql/migrations")
 PAGE = Path("docs/reference/machines.md")
 COMMANDS_PAGE = Path("docs/reference/cli.md")
 API_PAGE = Path("docs/reference/api.md")
+OPENAPI = Path("docs/reference/openapi.json")
 
 REGION = re.compile(r"-- begin rendered: (\w+)\n.*?-- end rendered: \1\n", flags=re.DOTALL)
 
@@ -152,6 +153,15 @@ def _row(name: str, means: str) -> str:
     return f"| `{name.replace('|', bar)}` | {means.replace('|', bar)} |"
 
 
+def openapi() -> str:
+    """Write what the HTTP API is, as OpenAPI 3.1."""
+    import json
+
+    from milepost.web.api import describe  # it takes a while, and is an extra
+
+    return json.dumps(describe().openapi(), indent=2, ensure_ascii=False) + "\n"
+
+
 def main() -> None:
     """Rewrite every generated file in place."""
     for folder in sorted(MIGRATIONS.iterdir()):
@@ -160,6 +170,7 @@ def main() -> None:
     PAGE.write_text(machines_page())
     COMMANDS_PAGE.write_text(commands_page())
     API_PAGE.write_text(api_page())
+    OPENAPI.write_text(openapi())
 
 
 if __name__ == "__main__":
