@@ -76,12 +76,18 @@ class Client:
         settings: Settings,
         migrate_older: bool = False,
         create: bool = True,
+        look: bool = False,
     ) -> None:
-        """Take an address; without `create` a store must be there already, and stays as it is."""
+        """Take an address.
+
+        Without `create` a store must be there already, with the schema it has; to `look`, which is
+        for synchronous callers, its file stays untouched too.
+        """
         self.codec = codec
         self.settings = settings
         self._migrate_older = migrate_older
-        self._create = create
+        self._create = create and not look
+        self._look = look
         self._lock = Lock()
         self._births = _Births(self)
         self._async_births: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncBirths] = (
@@ -115,13 +121,28 @@ class Client:
         return self._driver
 
     def _opened(self) -> Driver:
+        if not self._create:
+            # Looked at first: what turns out to be somebody else's file must not be touched.
+            driver = self._looked()
+            if self._look or driver.dialect != "sqlite":
+                return driver
+            driver.close()
         driver = open_driver(self.url, create=self._create)
         try:
             missing = pending(driver) if self._create else []
             fresh = len(missing) == len(migrations(driver.dialect))
             if missing and (fresh or self._migrate_older):
                 migrate(driver)
-            check(driver)
+            check(driver, self.url)
+        except BaseException:
+            driver.close()
+            raise
+        return driver
+
+    def _looked(self) -> Driver:
+        driver = open_driver(self.url, look=True)
+        try:
+            check(driver, self.url)
         except BaseException:
             driver.close()
             raise

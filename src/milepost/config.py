@@ -1,16 +1,17 @@
 """Where the store is and how it is used: read once, then only passed."""
 
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from milepost.errors import Invalid
 
-__all__ = ["DEFAULT_URL", "Settings", "StoreUrl", "origins", "store_url"]
+__all__ = ["DEFAULT_URL", "Settings", "StoreUrl", "command_for", "origins", "store_url"]
 
 DEFAULT_URL = "sqlite:///milepost.db"
 _POSTGRES = ("postgresql", "postgres")
@@ -50,6 +51,18 @@ class StoreUrl:
 
     __repr__ = __str__
 
+    @property
+    def typed(self) -> str:
+        """The address as it is typed; PASSWORD stands where one is."""
+        if self.dialect == "sqlite":
+            return f"sqlite:///{quote(self.target)}"
+        parts = urlsplit(self.target)
+        server = parts.netloc
+        if parts.password is not None:
+            server = f"{parts.username or ''}:PASSWORD@{server.rpartition('@')[2]}"
+        options = re.sub(r"(password=)[^&]*", r"\1PASSWORD", parts.query)
+        return urlunsplit(("postgresql", server, parts.path, options, ""))
+
 
 def _sqlite_path(url: str, parts: SplitResult) -> str:
     if parts.netloc or not parts.path.strip("/"):
@@ -67,6 +80,15 @@ def store_url(url: str | None, environment: Mapping[str, str]) -> StoreUrl:
     named = url or environment.get("MILEPOST_DATABASE_URL") or environment.get("DATABASE_URL")
     filed = _from_file(Path("milepost.toml")).get("database_url")
     return StoreUrl.parse(named or str(filed or DEFAULT_URL))
+
+
+def command_for(words: str, store: StoreUrl, environment: Mapping[str, str]) -> str:
+    """Write a command that can be copied: it names the store, unless that is found without."""
+    try:
+        found = store_url(None, environment)
+    except Invalid:
+        found = None
+    return words if found == store else f"{words} --store {shlex.quote(store.typed)}"
 
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "": 1}
@@ -178,10 +200,12 @@ def _converted(name: str, type_: object, value: object) -> float | int | str:
 
 
 def _from_file(path: Path) -> dict[str, object]:
-    if not path.is_file():
-        return {}
     try:
+        if not path.is_file():
+            return {}
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"{path.absolute()} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{path}: {error}") from error
     known = {field.name for field in fields(Settings)} | {"database_url"}

@@ -454,7 +454,7 @@ def warn_no_worker(what: str) -> None:
     """Say to whoever waits that nobody is at work."""
     warnings.warn(
         f"{what} waits and no live worker could take it; start one with "
-        "`milepost worker app:app` or call app.drain()",
+        "`milepost worker APP` or call app.drain()",
         RuntimeWarning,
         stacklevel=3,
     )

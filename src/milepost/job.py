@@ -366,7 +366,7 @@ def define(
             f"{', '.join(sorted(DECLARED))}"
         )
     name = declared.pop("name", None)
-    name = function.__name__ if name is None else name
+    name = check_text(function.__name__ if name is None else name, what="name")
     retry = RetryPolicy(
         delay=declared.pop("retry_delay", 1.0),
         backoff=declared.pop("backoff", "fixed"),

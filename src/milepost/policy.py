@@ -48,8 +48,12 @@ class Later(BaseException):
     """
 
     def __init__(self, seconds: float | None = POLL_SECONDS, *, detail: str | None = None) -> None:
-        if seconds is not None and not 0 <= seconds <= SECONDS_MOST:
-            raise Invalid(f"Later({seconds}): the delay must be between zero and a century")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 <= seconds <= SECONDS_MOST):
+            raise Invalid(
+                f"Later({seconds!r}): it takes a number of seconds between zero and a century, as "
+                "in Later(60); None waits for a signal"
+            )
         super().__init__(seconds)
         self.seconds = seconds
         self.detail = detail

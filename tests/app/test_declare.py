@@ -361,3 +361,10 @@ def test_a_timeout_that_never_ends_is_refused(tmp_path, timeout):
     with pytest.raises(mp.Invalid, match="timeout"):
         app.drain(timeout)
     app.close()
+
+
+@pytest.mark.parametrize("name", [5, "", b"work", True])
+def test_a_name_that_is_no_text_is_refused(name):
+    app = mp.App()
+    with pytest.raises(mp.Invalid, match=r"name=.* must be a text"):
+        app.job(name=name)(lambda: None)

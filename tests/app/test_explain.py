@@ -42,8 +42,7 @@ def test_the_text_names_the_job_and_says_what_to_do(work):
     told = job.explain()
     assert str(told) == told.text
     assert told.text == (
-        f"job {job.id} (work) is QUEUED: no worker is alive: start one with"
-        " `milepost worker app:app`"
+        f"job {job.id} (work) is QUEUED: no worker is alive: start one with `milepost worker APP`"
     )
 
 

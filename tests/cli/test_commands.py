@@ -55,7 +55,8 @@ def test_a_store_that_was_never_set_up_is_told_apart_from_a_broken_one(tmp_path)
     (tmp_path / "empty.db").touch()
     done = run("verify", "--store", "sqlite:///empty.db", cwd=tmp_path)
     assert done.returncode == 75
-    assert "no Milepost store here yet; run `milepost migrate`" in done.stderr
+    assert "no Milepost store here yet: sqlite:///empty.db has no tables" in done.stderr
+    assert "`milepost migrate --store sqlite:///empty.db` sets a store up there" in done.stderr
 
 
 def test_printing_migrations_changes_nothing(tmp_path):

@@ -40,7 +40,7 @@ def test_a_list_is_filtered_and_turned_page_by_page(prompt, app, kinds):
     )
     assert [job["id"] for job in older] == [first.id]
     none = prompt("jobs", "ls", "--queue", "elsewhere")
-    assert (none.code, none.out, none.err) == (0, "", "no job fits; nothing to show\n")
+    assert (none.code, none.out, none.err) == (0, "", "none fits; nothing to show\n")
     assert prompt("jobs", "ls", "--queue", "elsewhere", "--json").out == "[]\n"
 
 
@@ -96,7 +96,7 @@ def test_a_wait_for_which_no_worker_is_there_says_so(prompt, kinds, monkeypatch)
     monkeypatch.setattr("milepost.handles.WARN_AFTER", -1.0)
     job = kinds["convert"].submit("a")
     late = prompt("jobs", "wait", job.id, "--timeout", "0")
-    assert "no live worker could take it; start one with `milepost worker app:app`" in late.err
+    assert "no live worker could take it; start one with `milepost worker APP`" in late.err
     assert ".py:" not in late.err
 
 
@@ -200,7 +200,7 @@ def test_pausing_a_queue_that_holds_nothing_names_those_that_do(prompt, app, kin
 def test_workers_are_listed_while_they_live(prompt, app, kinds):
     none = prompt("workers")
     assert (none.code, none.out) == (0, "")
-    assert "start one with `milepost worker app:app`" in none.err
+    assert "start one with `milepost worker APP`" in none.err
     app.drain()  # a worker that comes and goes
     assert prompt("workers", "--json").out == "[]\n"
     [gone] = json.loads(prompt("workers", "--all", "--json").out)
@@ -224,7 +224,7 @@ def test_looking_never_sets_a_store_up(prompt, backends, database):
     empty = backends.fresh(database.backend, empty=True)
     looked = prompt("jobs", "ls", "--store", empty.url)
     assert (looked.code, looked.out) == (75, "")
-    assert "run `milepost migrate`" in looked.err or "no such file" in looked.err
+    assert "`milepost migrate --store" in looked.err or "no such file" in looked.err
     again = prompt("queues", "pause", "default", "--store", empty.url)
     assert (again.code, again.err) == (75, looked.err)
 
@@ -238,7 +238,7 @@ def test_an_older_schema_says_milepost_migrate_and_stays_as_it_is(prompt, backen
     looked = prompt("queues", "ls", "--store", old.url)
     assert looked.code == 75
     assert "schema is older" in looked.err
-    assert "run `milepost migrate`" in looked.err
+    assert "run `milepost migrate --store" in looked.err
     with old.driver() as driver:
         assert pending(driver)
     done = json.loads(prompt("migrate", "--store", old.url, "--json").out)

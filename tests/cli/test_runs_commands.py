@@ -173,7 +173,7 @@ def test_listing_takes_an_app_or_a_store_and_says_when_there_is_nothing(prompt, 
 
 def test_runs_are_listed_filtered_and_turned_page_by_page(prompt, farm):
     none = prompt("runs", "ls")
-    assert (none.code, none.out, none.err) == (0, "", "no run fits; nothing to show\n")
+    assert (none.code, none.out, none.err) == (0, "", "none fits; nothing to show\n")
     first, second = started(prompt, "harvest", '{"fields": 0}'), started(prompt, "sale")
     farm.drain()
     third = started(prompt, "sale")

@@ -34,7 +34,7 @@ def test_schedules_are_listed_with_their_next_time_in_their_zone(prompt, schedul
 def test_pausing_and_resuming_say_what_they_did(prompt, scheduled):
     paused = prompt("schedules", "pause", "nightly", "--json")
     assert (paused.code, json.loads(paused.out)["state"]) == (0, "paused")
-    assert "was paused; nothing to do" in prompt("schedules", "pause", "nightly").err
+    assert "was paused before; nothing to do" in prompt("schedules", "pause", "nightly").err
     assert "schedule nightly is not paused" in prompt("schedules", "resume", "nightly").err
 
 

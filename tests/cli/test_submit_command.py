@@ -174,7 +174,7 @@ def test_dev_says_what_it_found_and_runs_what_is_submitted(app, here):
         said = [process.stdout.readline() for _ in range(5)]
         assert "job     convert(document: str, *, format: str = 'pdf') -> str\n" in said
         assert "job     refuse(size: int) -> None\n" in said
-        assert "submit  milepost submit newcomer:app convert DOCUMENT\n" in said
+        assert "submit  milepost submit newcomer.py convert DOCUMENT\n" in said
         assert said[-1] == "look    milepost jobs ls\n"
         job = app.registry.newest("convert")
         from milepost.job import Job
@@ -195,7 +195,7 @@ def test_dev_shows_what_a_job_needs(prompt, folder, monkeypatch):
     monkeypatch.setattr(App, "run_worker", lambda *_: None)
     shown = prompt("dev", "mail.py").out
     assert "job     send(to: str, *more: int, subject: str, copy: int = 1)\n" in shown
-    assert "submit  milepost submit mail:app send TO --set subject=…\n" in shown
+    assert "submit  milepost submit mail.py send TO --set subject=SUBJECT\n" in shown
 
 
 def test_the_steps_of_a_batch_are_not_submitted_one_by_one(prompt, folder, monkeypatch):
@@ -207,9 +207,12 @@ def test_the_steps_of_a_batch_are_not_submitted_one_by_one(prompt, folder, monke
     shown = prompt("dev", "steps.py")
     assert "load.find" not in shown.out
     assert "nothing to do" not in shown.err
-    assert "batch   load: milepost batches start steps:app load\n" in shown.out
+    assert "batch   load: milepost batches start steps.py load\n" in shown.out
     assert "no job is called 'load.find'" in prompt("submit", "steps.py", "load.find", "1").err
-    assert "load is a batch: `milepost batches start`" in prompt("submit", "steps.py", "load").err
+    assert (
+        "load is a batch: `milepost batches start steps.py load`"
+        in prompt("submit", "steps.py", "load").err
+    )
 
 
 def test_dev_without_jobs_says_that_there_is_nothing_to_do(prompt, folder, monkeypatch):

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from milepost.cli import main
+from milepost.config import StoreUrl
 from milepost.errors import SchemaMismatch
 from milepost.observe.verify import verify
 from milepost.store import migrate as module
@@ -73,7 +74,7 @@ def test_every_version_upgrades_to_the_newest_with_live_rows(backends, backend, 
         )
         verdict = verify(driver)
         assert verdict.clean, verdict.problems
-        check(driver)
+        check(driver, StoreUrl.parse(store.url))
 
 
 def test_running_it_again_changes_nothing(empty):
@@ -117,7 +118,7 @@ def test_an_altered_migration_is_noticed(database):
     with database.driver() as driver, database.raw() as raw:
         raw.execute("UPDATE migration SET checksum = 'another' WHERE number = 1")
         with pytest.raises(SchemaMismatch, match="0001_jobs was applied with another text"):
-            check(driver)
+            check(driver, StoreUrl.parse(database.url))
         with pytest.raises(SchemaMismatch, match="0001_jobs"):
             migrate(driver)
 
@@ -133,7 +134,7 @@ def test_an_older_schema_is_refused_with_the_command_to_run(empty):
     with empty.driver() as driver:
         migrate(driver, upto=1)
         with pytest.raises(SchemaMismatch, match="milepost migrate"):
-            check(driver)
+            check(driver, StoreUrl.parse(empty.url))
 
 
 def schema(raw: Raw) -> list[object]:
@@ -167,7 +168,7 @@ def test_what_migrate_prints_can_be_run_by_hand(backends, empty, capsys):
             raw.execute(printed)
         by_hand = schema(raw)
     with empty.driver() as driver:
-        check(driver)
+        check(driver, StoreUrl.parse(empty.url))
     with backends.fresh(empty.backend).raw() as raw:
         assert by_hand == schema(raw)
 

@@ -163,3 +163,13 @@ def test_names_of_the_package_are_sorted_and_there():
     assert all(hasattr(mp.testing, name) for name in mp.testing.__all__)
     with pytest.raises(AttributeError, match="eager"):
         _ = mp.testing.eager
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e15, -1e15, "60", None])
+async def test_a_clock_is_moved_by_seconds_alone(seconds):
+    app = mp.App()
+    clock = mp.testing.StoreClock(app)
+    with pytest.raises(mp.Invalid, match="takes a number of seconds, at most a century"):
+        clock.advance(seconds)
+    with pytest.raises(mp.Invalid, match="takes a number of seconds, at most a century"):
+        await clock.advance_async(seconds)

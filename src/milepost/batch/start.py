@@ -76,6 +76,11 @@ class Batch(Declaration):
     def _handle(self, run_id: str) -> RunHandle:
         return RunHandle(self.client, run_id, type_of=self.report_type, fill=self._fill)
 
+    @property
+    def parameters(self) -> list[str]:
+        """The names of its parameters, where their type names them."""
+        return list(_fields(self.params_type) or ())
+
     def report_type(self, name: str, version: int) -> Any:
         """Say what the reducer returns."""
         known = self.reducer is not None and (name, version) == (self.name, self.version)

@@ -1,5 +1,7 @@
 """The `milepost` command. Each group of commands lives in a file of its own, loaded when used."""
 
+import errno
+import os
 import sys
 from typing import Any
 
@@ -62,6 +64,9 @@ EXITS = {
     124: "timed out",
 }
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What a write to stdout fails with; a reader that went away, EPIPE, is click's to handle."""
+
 
 class Milepost(LazyGroup):
     """The commands of the table above."""
@@ -85,3 +90,16 @@ def main(arguments: list[str] | None = None) -> Any:
     except MilepostError as error:
         click.echo(f"milepost: {error}", err=True)
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        _let_go_of_stdout()
+        click.echo(f"milepost: the output cannot be written: {error.strerror}", err=True)
+        sys.exit(1)
+
+
+def _let_go_of_stdout() -> None:
+    """Write what is still in its buffer nowhere: at the end Python would try, and fail, again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

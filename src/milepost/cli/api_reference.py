@@ -61,7 +61,7 @@ HIDDEN = {
     Job: {"scheduled"},
     JobHandle: {"record"},
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
-    Batch: {"client", "named", "payload", "plan", "report_type"},
+    Batch: {"client", "named", "parameters", "payload", "plan", "report_type"},
     RunHandle: {"record", "picture"},
 }
 """What the engine's own parts call on each other."""

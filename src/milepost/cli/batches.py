@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.groups import HelpfulGroup, did_you_mean
+from milepost.cli.groups import HelpfulGroup
 from milepost.cli.load import load_app
-from milepost.cli.options import json_option, looking, store_option
+from milepost.cli.options import birth_options, json_option, looking, store_option, typed
 from milepost.cli.output import run_document, say, show_json, show_table
-from milepost.cli.values import pairs, quoting, value
+from milepost.cli.values import advice, no_such, pairs, value
+from milepost.cli.values import document as whole
 from milepost.config import StoreUrl
 from milepost.errors import Invalid, Unavailable
 
@@ -124,16 +125,7 @@ def _trait(step: dict[str, Any]) -> str:
 @click.argument("parameters", metavar="[JSON]", required=False)
 @click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="A parameter by name.")
 @click.option("--reuse", is_flag=True, help="Take the live run with the same parameters, if any.")
-@click.option(
-    "--priority", type=click.IntRange(0, 9), metavar="0-9", default=0, help="Larger is sooner."
-)
-@click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS", help="Failed after then.")
-@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
-@click.option("--wait", is_flag=True, help="Wait for its end; exit code 3 unless it succeeded.")
-@click.option(
-    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="With --wait: give up then."
-)
-@json_option
+@birth_options
 def start(  # noqa: PLR0917 - click passes by name
     app: str,
     name: str,
@@ -151,31 +143,38 @@ def start(  # noqa: PLR0917 - click passes by name
     APP is MODULE:APP, as in app:app, or a file, as in app.py. The parameters are one JSON document
     or given by name; each value by name is JSON if it parses, else a string.
     """
-    batch = _declared(load_app(app), name)
+    loaded = load_app(app)
+    batch = _declared(loaded, name)
     given = _parameters(parameters, named)
+    asked = {option: value for option, value in options.items() if value is not None}
     try:
-        run = batch.start(given, tags=pairs("--tag", tags) or None, **options)
+        run = batch.start(given, tags=pairs("--tag", tags) or None, **asked)
     except Invalid as error:
-        blamed = [pair for pair in named if f"{pair.partition('=')[0]}: " in str(error)]
-        raise Invalid(f"{error}{quoting(tuple(blamed))}") from error
+        raise Invalid(f"{error}{_advice(batch, str(error), given, named)}") from error
+    store = loaded.client.url
     if wait:
         from milepost.cli.runs import await_run
 
         say(f"run {run.id}")
-        await_run(run, timeout, as_json=as_json)
+        await_run(run, timeout, store, as_json=as_json, app=app)
     elif as_json:
         show_json(run_document(run.refresh()))
     else:
         click.echo(run.id)
-        say(f"{name} is {run.state}; `milepost runs watch {run.id}` follows it")
+        say(f"{name} is {run.state}; {typed(f'runs watch {run.id}', store)} follows it")
 
 
 def _declared(app: "App", name: str) -> "Batch":
     found = {batch.name: batch for batch in app.batches}  # the newest version comes last
     if name not in found:
-        guess = did_you_mean(name, found) or f" Declared: {', '.join(found) or 'none'}."
-        raise Invalid(f"no batch is called {name!r}.{guess}")
+        raise no_such("batch", name, found)
     return found[name]
+
+
+def _advice(batch: "Batch", complaint: str, given: Any, named: tuple[str, ...]) -> str:
+    if isinstance(given, str) and batch.params_type is not None:
+        return f"; {given!r} is a text: give one JSON document, or each by --set NAME=VALUE"
+    return advice(complaint, pairs("--set", named), batch.parameters)
 
 
 def _parameters(document: str | None, named: tuple[str, ...]) -> Any:
@@ -183,4 +182,4 @@ def _parameters(document: str | None, named: tuple[str, ...]) -> Any:
         return {name: value(text) for name, text in pairs("--set", named).items()} or None
     if named:
         raise Invalid("give the parameters as JSON or by --set, not both")
-    return value(document)
+    return whole(document)

@@ -1,15 +1,19 @@
 """`milepost dev app.py`: everything an app needs, in one process."""
 
 import inspect
+import os
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_origin
 
 import click
 
-from milepost.cli.load import kinds, load_app, module_path
+from milepost.cli.load import kinds, load_app
 from milepost.cli.output import say
+from milepost.codec import hints
+from milepost.config import command_for
 from milepost.errors import MilepostError
 
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["dev"]
 
 LOOK_SECONDS = 1.0
+EXAMPLES: dict[Any, str] = {int: "1", float: "1.5", bool: "true", list: "'[]'", dict: "'{}'"}
+"""What is shown for a value that is no text; a text is shown as its parameter's name."""
 
 
 @click.command()
@@ -31,14 +37,14 @@ def dev(app: str, concurrency: int | None) -> None:
     """
     loaded = load_app(app)
     loaded.counts()  # opens the store, and sets an empty one up
-    _describe(loaded)
+    _describe(loaded, shlex.quote(app))
     with _told_of_changes(loaded):
         loaded.run_worker(None, concurrency)
     loaded.close()
 
 
-def _describe(app: "App") -> None:
-    target = module_path(app)
+def _describe(app: "App", target: str) -> None:
+    """Show what can be typed elsewhere meanwhile; it works as it is written here."""
     definitions = list(kinds(app).values())
     click.echo(f"store   {app.client.url}")
     for definition in definitions:
@@ -46,9 +52,10 @@ def _describe(app: "App") -> None:
     if definitions:
         click.echo(f"submit  milepost submit {target} {_call(definitions[0])}")
     for batch in {batch.name: batch for batch in app.batches}.values():
-        asks = "" if batch.params_type is None else " JSON"
+        asks = "".join(f" --set {name}={name.upper()}" for name in batch.parameters)
+        asks = asks or ("" if batch.params_type is None else " JSON")
         click.echo(f"batch   {batch.name}: milepost batches start {target} {batch.name}{asks}")
-    click.echo("look    milepost jobs ls")
+    click.echo(f"look    {command_for('milepost jobs ls', app.client.url, os.environ)}")
     if not any(app.registry):
         say("this app declares no job yet: nothing to do; add one with @app.job")
     say("a worker is running; Ctrl-C drains")
@@ -69,8 +76,17 @@ def _call(definition: "Definition") -> str:
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    words = [f"--set {p.name}=…" if p.kind is p.KEYWORD_ONLY else p.name.upper() for p in needed]
-    return " ".join([definition.name, *words])
+    told = hints(definition.function)
+    words = []
+    for parameter in needed:
+        example = EXAMPLES.get(_plain(told.get(parameter.name)), parameter.name.upper())
+        is_named = parameter.kind is parameter.KEYWORD_ONLY
+        words.append(f"--set {parameter.name}={example}" if is_named else example)
+    return " ".join([shlex.quote(definition.name), *words])
+
+
+def _plain(hint: Any) -> Any:
+    return get_origin(hint) or hint
 
 
 @contextmanager

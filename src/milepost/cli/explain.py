@@ -2,7 +2,7 @@
 
 import click
 
-from milepost.cli.options import job_argument, json_option, looking, store_option
+from milepost.cli.options import id_argument, json_option, looking, store_option
 from milepost.cli.output import printable, show_json
 from milepost.config import StoreUrl
 
@@ -11,12 +11,12 @@ __all__ = ["explain"]
 
 @click.command()
 @store_option
-@job_argument
+@id_argument
 @json_option
-def explain(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
+def explain(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
     """Say why a job is, or is not, running now. No app is needed."""
     with looking(store) as lookup:
-        told = lookup.jobs.find(job_id).explain()
+        told = lookup.jobs.find(subject_id).explain()
     if as_json:
         show_json(
             {

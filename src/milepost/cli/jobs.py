@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import job_argument, json_option, looking, store_option
+from milepost.cli.options import (
+    acting,
+    id_argument,
+    json_option,
+    looking,
+    page_options,
+    reason_option,
+    store_option,
+)
 from milepost.cli.output import (
     entry_document,
     job_document,
     job_summary,
     printable,
     say,
+    show_filled,
     show_json,
-    show_pairs,
+    show_page,
     show_table,
+    tell_cancelled,
     told_of_warnings,
 )
 from milepost.config import StoreUrl
@@ -46,15 +56,7 @@ def jobs() -> None:
 @click.option("--state", type=STATES, help="Only those in this state.")
 @click.option("--kind", help="Only this kind.")
 @click.option("--queue", help="Only this queue.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    default=50,
-    show_default=True,
-    help="At most so many.",
-)
-@click.option("--before", metavar="ID", help="Go on after the last one of the page before.")
+@page_options
 @json_option
 def ls(  # noqa: PLR0917 - click passes by name
     store: StoreUrl,
@@ -69,40 +71,31 @@ def ls(  # noqa: PLR0917 - click passes by name
     """List jobs, newest first."""
     with looking(store) as lookup:
         found = lookup.jobs.list(state=state, kind=kind, queue=queue, limit=limit, cursor=before)
-    summaries = [job_summary(handle) for handle in found]
-    if as_json:
-        show_json(summaries)
-        return
-    if not summaries:
-        say("no job fits; nothing to show")
-        return
-    show_table(COLUMNS, [[summary[name] for name in COLUMNS] for summary in summaries])
-    if len(found) == limit:
-        say(f"older ones: --before {found[-1].id}")
+    show_page(COLUMNS, [job_summary(handle) for handle in found], limit=limit, as_json=as_json)
 
 
 @jobs.command()
 @store_option
-@job_argument
+@id_argument
 @json_option
-def show(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
+def show(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
     """Show one job: where it stands, what it was given and what came out."""
     with looking(store) as lookup:
-        document = job_document(lookup.jobs.find(job_id))
+        document = job_document(lookup.jobs.find(subject_id))
     if as_json:
         show_json(document)
     else:
-        show_pairs({name: value for name, value in document.items() if value not in (None, {})})
+        show_filled(document)
 
 
 @jobs.command()
 @store_option
-@job_argument
+@id_argument
 @json_option
-def history(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
+def history(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
     """Show every move that a job made, in order."""
     with looking(store) as lookup:
-        entries = [entry_document(entry) for entry in lookup.jobs.find(job_id).history]
+        entries = [entry_document(entry) for entry in lookup.jobs.find(subject_id).history]
     if as_json:
         show_json(entries)
     else:
@@ -111,21 +104,23 @@ def history(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
 
 @jobs.command()
 @store_option
-@job_argument
+@id_argument
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up then.")
 @json_option
-def wait(store: StoreUrl, job_id: str, timeout: float | None, *, as_json: bool) -> None:
+def wait(store: StoreUrl, subject_id: str, timeout: float | None, *, as_json: bool) -> None:
     """Wait until a job is final, and print its result.
 
     Exit code 3 when it ended FAILED or CANCELLED, 124 when the time was over first.
     """
     with looking(store) as lookup:
-        await_end(lookup.jobs.find(job_id), timeout, as_json=as_json)
+        await_end(lookup.jobs.find(subject_id), timeout, as_json=as_json)
 
 
-def await_end(handle: "JobHandle[Any]", timeout: float | None, *, as_json: bool) -> None:
+def await_end(
+    handle: "JobHandle[Any]", timeout: float | None, *, as_json: bool, app: str | None = None
+) -> None:
     """Wait for a job; print its result, or raise what its end means."""
-    with told_of_warnings(), _watched(handle):
+    with told_of_warnings(app), _watched(handle):
         handle.wait(timeout)
     document = job_document(handle)
     if as_json:
@@ -159,35 +154,27 @@ def _watched(handle: "JobHandle[Any]") -> Iterator[None]:
 
 @jobs.command()
 @store_option
-@job_argument
-@click.option("--reason", default="cancelled", show_default=True, help="Kept on the record.")
+@id_argument
+@reason_option
 @json_option
-def cancel(store: StoreUrl, job_id: str, reason: str, *, as_json: bool) -> None:
+def cancel(store: StoreUrl, subject_id: str, reason: str, *, as_json: bool) -> None:
     """Cancel a job, or ask the worker that runs it to stop."""
-    with looking(store) as lookup:
-        handle = lookup.jobs.find(job_id)
-        ended = handle.done
-        state = handle.cancel(reason)
+    with acting(store) as lookup:
+        handle = lookup.jobs.find(subject_id)
+        before, now = handle.state, handle.cancel(reason)
         if as_json:
             show_json(job_summary(handle.refresh()))
-    if state == JobState.RUNNING:
-        say(f"job {handle.id} is running; its worker was asked to stop")
-    elif ended and state == JobState.CANCELLED:
-        say(f"job {handle.id} was cancelled before; nothing to do")
-    elif state != JobState.CANCELLED:
-        raise IllegalMove(f"job {handle.id} is {state} already; only an open job is cancelled")
-    else:
-        say(f"job {handle.id} is cancelled")
+    tell_cancelled(f"job {handle.id}", before=before, now=now)
 
 
 @jobs.command()
 @store_option
-@job_argument
+@id_argument
 @json_option
-def rerun(store: StoreUrl, job_id: str, *, as_json: bool) -> None:
+def rerun(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
     """Run a finished job again, as a new job that points at the old one; print the new id."""
-    with looking(store) as lookup:
-        handle = lookup.jobs.find(job_id)
+    with acting(store) as lookup:
+        handle = lookup.jobs.find(subject_id)
         try:
             again = handle.rerun().refresh()
         except Invalid as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from milepost.app import App
     from milepost.declare import Definition
 
-__all__ = ["kinds", "load_app", "module_path"]
+__all__ = ["kinds", "load_app"]
 
 
 def load_app(path: str) -> "App":
@@ -31,16 +31,6 @@ def kinds(app: "App") -> dict[str, "Definition"]:
     """Return what can be submitted, newest versions only; a batch's steps begin with the batch."""
     names = {d.name for d in app.registry if d.feed is None and d.outlet is None}
     return {name: app.registry.newest(name) for name in sorted(names)}
-
-
-def module_path(app: "App") -> str:
-    """Say how MODULE:APP names an app that was loaded from a file."""
-    return next(
-        f"{module.__name__}:{name}"
-        for module in list(sys.modules.values())
-        for name, value in list(vars(module).items())
-        if value is app
-    )
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -39,7 +39,7 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None, as_json: bool) -
     if sql and store.dialect == "sqlite" and not Path(store.target).exists():
         click.echo(script("sqlite", list(migrations("sqlite"))), nl=False)
         return
-    driver = open_driver(store)
+    driver = open_driver(store, look=sql)
     try:
         if sql:
             click.echo(script(driver.dialect, pending(driver)), nl=False)

@@ -3,13 +3,26 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any, TypeVar
 
 import click
 
-from milepost.config import Settings, StoreUrl, store_url
+from milepost.config import Settings, StoreUrl, command_for, store_url
 
-__all__ = ["Lookup", "job_argument", "json_option", "looking", "store_option"]
+__all__ = [
+    "Lookup",
+    "acting",
+    "birth_options",
+    "id_argument",
+    "json_option",
+    "limit_option",
+    "looking",
+    "page_options",
+    "reason_option",
+    "store_option",
+    "typed",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,15 +49,73 @@ def json_option(command: F) -> F:
     )(command)
 
 
-def job_argument(command: F) -> F:
-    """Add the id of a job."""
-    return click.argument("job_id", metavar="ID")(command)
+def id_argument(command: F) -> F:
+    """Add the id of a job or a run, or the beginning of one."""
+    return click.argument("subject_id", metavar="ID")(command)
+
+
+def page_options(command: F) -> F:
+    """Add what a list of jobs or runs is cut into pages by."""
+    return _all(
+        command,
+        limit_option(50),
+        click.option("--before", metavar="ID", help="Go on after the last one of the page before."),
+    )
+
+
+def limit_option(default: int) -> Callable[[F], F]:
+    """Add how long a list may be."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1),
+        metavar="N",
+        default=default,
+        show_default=True,
+        help="At most so many.",
+    )
+
+
+def reason_option(command: F) -> F:
+    """Add why something is cancelled."""
+    return click.option(
+        "--reason", default="cancelled", show_default=True, help="Kept on the record."
+    )(command)
+
+
+def birth_options(command: F) -> F:
+    """Add what a job and a run alike can be given, and whether to wait for their end."""
+    seconds = click.FloatRange(0)
+    return _all(
+        command,
+        click.option(
+            "--priority", type=click.IntRange(0, 9), metavar="0-9", help="Larger is sooner."
+        ),
+        click.option("--deadline", type=seconds, metavar="SECONDS", help="Failed after then."),
+        click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="May be repeated."),
+        click.option(
+            "--wait", is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
+        ),
+        click.option(
+            "--timeout", type=seconds, metavar="SECONDS", help="With --wait: give up then."
+        ),
+        json_option,
+    )
+
+
+def _all(command: F, *options: Callable[[F], F]) -> F:
+    # The last one first, as if they stood above the function.
+    return reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def typed(words: str, store: StoreUrl) -> str:
+    """Write a command in backquotes, to be copied: it names the store where that is needed."""
+    return f"`{command_for('milepost ' + words, store, os.environ)}`"
 
 
 class Lookup:
     """A store that is looked at without an app: what it holds is shown as it was stored."""
 
-    def __init__(self, store: StoreUrl) -> None:
+    def __init__(self, store: StoreUrl, *, look: bool) -> None:
         from milepost.batch.lookup import Runs
         from milepost.client import Client
         from milepost.codec import JsonCodec
@@ -54,7 +125,7 @@ class Lookup:
         from milepost.workers import Workers
 
         settings = Settings.load(os.environ)
-        self.client = Client(store, codec=JsonCodec(), settings=settings, create=False)
+        self.client = Client(store, codec=JsonCodec(), settings=settings, create=False, look=look)
         self.jobs = Jobs(self.client, lambda _kind, _version: Any)
         self.runs = Runs(self.client, lambda _kind, _version: Any)
         self.queues = Queues(self.client)
@@ -64,8 +135,20 @@ class Lookup:
 
 @contextmanager
 def looking(store: StoreUrl) -> Iterator[Lookup]:
-    """Open a store that must be there, and close it afterwards."""
-    lookup = Lookup(store)
+    """Open a store that must be there, change nothing, and close it afterwards."""
+    with _opened(Lookup(store, look=True)) as lookup:
+        yield lookup
+
+
+@contextmanager
+def acting(store: StoreUrl) -> Iterator[Lookup]:
+    """Open a store that must be there, to change what is in it, and close it afterwards."""
+    with _opened(Lookup(store, look=False)) as lookup:
+        yield lookup
+
+
+@contextmanager
+def _opened(lookup: Lookup) -> Iterator[Lookup]:
     try:
         yield lookup
     finally:

@@ -1,6 +1,7 @@
 """What commands print: data on stdout, as a table for people or JSON for programs."""
 
 import json
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from milepost.errors import IllegalMove
 
 if TYPE_CHECKING:
     from milepost.batch.handles import RunHandle
@@ -23,9 +26,12 @@ __all__ = [
     "run_document",
     "run_summary",
     "say",
+    "show_filled",
     "show_json",
-    "show_pairs",
+    "show_page",
     "show_table",
+    "tell_cancelled",
+    "tell_paused",
     "told_of_warnings",
 ]
 
@@ -36,11 +42,19 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def told_of_warnings() -> Iterator[None]:
-    """Say on stderr that no worker could take what is awaited, without a line of our code."""
+def told_of_warnings(app: str | None) -> Iterator[None]:
+    """Say on stderr that no worker could take what is awaited, without a line of our code.
+
+    What it takes to start one is told with the app, where the command knows it.
+    """
+
+    def tell(message: Warning | str, *_args: object, **_more: object) -> None:
+        text = str(message)
+        say(f"milepost: {text if app is None else text.replace(' APP`', f' {shlex.quote(app)}`')}")
+
     with warnings.catch_warnings():
         warnings.simplefilter("always", RuntimeWarning)
-        warnings.showwarning = lambda message, *_args, **_more: say(f"milepost: {message}")
+        warnings.showwarning = tell
         yield
 
 
@@ -90,6 +104,46 @@ def show_pairs(document: Mapping[str, object]) -> None:
     for name, value in document.items():
         between = "  " if width else "\t"
         click.echo(f"{name.ljust(width)}{between}{printable(value)}")
+
+
+def show_page(
+    columns: Sequence[str], summaries: Sequence[Mapping[str, Any]], *, limit: int, as_json: bool
+) -> None:
+    """Print a page of jobs or runs, and how to go on."""
+    if as_json:
+        show_json(summaries)
+        return
+    if not summaries:
+        say("none fits; nothing to show")
+        return
+    show_table(columns, [[summary[name] for name in columns] for summary in summaries])
+    if len(summaries) == limit:
+        say(f"older ones: --before {summaries[-1]['id']}")
+
+
+def show_filled(document: Mapping[str, object]) -> None:
+    """Print the names that have a value, one to a line."""
+    show_pairs({name: value for name, value in document.items() if value not in (None, {})})
+
+
+def tell_cancelled(what: str, *, before: str, now: str) -> None:
+    """Say what became of a job or a run that was to be cancelled."""
+    if now == "RUNNING":
+        say(f"{what} is running; its worker was asked to stop")
+    elif now == "STOPPING":
+        say(f"{what} is stopping; it ends with the jobs that still run")
+    elif before == "CANCELLED":
+        say(f"{what} was cancelled before; nothing to do")
+    elif now != "CANCELLED":
+        raise IllegalMove(f"{what} is {now} already; only an open one is cancelled")
+    else:
+        say(f"{what} is cancelled")
+
+
+def tell_paused(what: str, *, paused: bool, changed: bool) -> None:
+    """Say what became of a queue or a schedule that was to be paused, or not any more."""
+    word = "paused" if paused else "not paused"
+    say(f"{what} is {word}" if changed else f"{what} was {word} before; nothing to do")
 
 
 def job_summary(handle: "JobHandle[Any]") -> dict[str, object]:

@@ -3,8 +3,8 @@
 import click
 
 from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import json_option, looking, store_option
-from milepost.cli.output import say, show_json, show_table
+from milepost.cli.options import acting, json_option, looking, store_option
+from milepost.cli.output import say, show_json, show_table, tell_paused
 from milepost.config import StoreUrl
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Queue
@@ -71,13 +71,12 @@ def resume(store: StoreUrl, name: str, *, as_json: bool) -> None:
 
 
 def _set(store: StoreUrl, name: str, *, paused: bool, as_json: bool) -> None:
-    with looking(store) as lookup:
+    with acting(store) as lookup:
         known = {queue.name for queue in lookup.queues.list()}
         changed = lookup.queues.pause(name) if paused else lookup.queues.resume(name)
         after = {queue.name: queue for queue in lookup.queues.list()}
     if as_json:
         show_json(_document(after.get(name, Queue(name, {}))))
-    word = "paused" if paused else "open for claims"
-    say(f"queue {name} is {word}" if changed else f"queue {name} was {word} before; nothing to do")
+    tell_paused(f"queue {name}", paused=paused, changed=changed)
     if name not in known:
         say(f"no job is in a queue of that name; there are: {', '.join(sorted(known)) or 'none'}")

@@ -9,14 +9,25 @@ import click
 
 from milepost.cli.bars import Show, lines, stepwise
 from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import json_option, looking, store_option
+from milepost.cli.options import (
+    acting,
+    id_argument,
+    json_option,
+    looking,
+    page_options,
+    reason_option,
+    store_option,
+    typed,
+)
 from milepost.cli.output import (
     run_document,
     run_summary,
     say,
+    show_filled,
     show_json,
-    show_pairs,
+    show_page,
     show_table,
+    tell_cancelled,
     told_of_warnings,
 )
 from milepost.config import StoreUrl
@@ -30,7 +41,6 @@ __all__ = ["await_run", "runs"]
 
 COLUMNS = ("id", "batch", "state", "progress", "cause", "created_at")
 STATES = click.Choice([state.value for state in RunState], case_sensitive=False)
-run_argument = click.argument("run_id", metavar="ID")
 
 
 @click.group(cls=HelpfulGroup)
@@ -45,15 +55,7 @@ def runs() -> None:
 @store_option
 @click.option("--state", type=STATES, help="Only those in this state.")
 @click.option("--batch", "kind", help="Only runs of this batch.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    default=50,
-    show_default=True,
-    help="At most so many.",
-)
-@click.option("--before", metavar="ID", help="Go on after the last one of the page before.")
+@page_options
 @json_option
 def ls(
     store: StoreUrl,
@@ -68,30 +70,22 @@ def ls(
     with looking(store) as lookup:
         found = lookup.runs.list(state=state, kind=kind, limit=limit, cursor=before)
         summaries = [run_summary(handle) for handle in found]
-    if as_json:
-        show_json(summaries)
-        return
-    if not summaries:
-        say("no run fits; nothing to show")
-        return
-    show_table(COLUMNS, [[summary[name] for name in COLUMNS] for summary in summaries])
-    if len(found) == limit:
-        say(f"older ones: --before {found[-1].id}")
+    show_page(COLUMNS, summaries, limit=limit, as_json=as_json)
 
 
 @runs.command()
 @store_option
-@run_argument
+@id_argument
 @json_option
-def show(store: StoreUrl, run_id: str, *, as_json: bool) -> None:
+def show(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
     """Show one run: where it stands, its steps, its report, and why jobs of it failed."""
     with looking(store) as lookup:
-        document = run_document(lookup.runs.find(run_id))
+        document = run_document(lookup.runs.find(subject_id))
     if as_json:
         show_json(document)
         return
     steps, errors = document.pop("steps"), document.pop("errors")
-    show_pairs({name: value for name, value in document.items() if value not in (None, {})})
+    show_filled(document)
     click.echo()
     _show_rows(steps)
     if errors:
@@ -106,24 +100,32 @@ def _show_rows(rows: object) -> None:
 
 @runs.command()
 @store_option
-@run_argument
+@id_argument
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up then.")
 @json_option
-def watch(store: StoreUrl, run_id: str, timeout: float | None, *, as_json: bool) -> None:
+def watch(store: StoreUrl, subject_id: str, timeout: float | None, *, as_json: bool) -> None:
     """Watch a run to its end, step by step, and print its report.
 
     On a terminal each step has a bar; elsewhere there is a line now and then, on stderr. Exit code
     3 when it ended FAILED or CANCELLED, 124 when the time was over first.
     """
     with looking(store) as lookup:
-        await_run(lookup.runs.find(run_id), timeout, as_json=as_json, told=True)
+        await_run(lookup.runs.find(subject_id), timeout, store, as_json=as_json)
 
 
 def await_run(
-    handle: "RunHandle", timeout: float | None, *, as_json: bool, told: bool = False
+    handle: "RunHandle",
+    timeout: float | None,
+    store: StoreUrl,
+    *,
+    as_json: bool,
+    app: str | None = None,
 ) -> None:
-    """Follow a run to its end; print its report, or raise what its end means."""
-    with told_of_warnings(), _followed(told=told) as show:
+    """Follow a run to its end; print its report, or raise what its end means.
+
+    With an app it is one that was just started, and there are no lines of its progress.
+    """
+    with told_of_warnings(app), _followed(told=app is None) as show:
         for now in handle.watch(timeout):
             show(now)
     document = run_document(handle)
@@ -132,7 +134,8 @@ def await_run(
     elif handle.state == RunState.SUCCEEDED:
         show_json(document["report"])
     if handle.state != RunState.SUCCEEDED:
-        say(f"`milepost runs show {handle.id}` tells why; `milepost runs resume` tries the rest")
+        why, rest = typed(f"runs show {handle.id}", store), typed(f"runs resume {handle.id}", store)
+        say(f"{why} tells why; {rest} tries the rest")
         _ = handle.report  # raises, and says how it ended
 
 
@@ -150,39 +153,31 @@ def _followed(*, told: bool) -> Iterator[Show]:
 
 @runs.command()
 @store_option
-@run_argument
-@click.option("--reason", default="cancelled", show_default=True, help="Kept on the record.")
+@id_argument
+@reason_option
 @json_option
-def cancel(store: StoreUrl, run_id: str, reason: str, *, as_json: bool) -> None:
+def cancel(store: StoreUrl, subject_id: str, reason: str, *, as_json: bool) -> None:
     """Cancel a run: what has not begun is cancelled, what runs is asked to stop."""
-    with looking(store) as lookup:
-        handle = lookup.runs.find(run_id)
-        before = handle.state
-        state = handle.cancel(reason)
+    with acting(store) as lookup:
+        handle = lookup.runs.find(subject_id)
+        before, now = handle.state, handle.cancel(reason)
         if as_json:
             show_json(run_summary(handle))
-    if state == RunState.STOPPING:
-        say(f"run {handle.id} is stopping; it ends with the jobs that still run")
-    elif before == RunState.CANCELLED:
-        say(f"run {handle.id} was cancelled before; nothing to do")
-    elif state != RunState.CANCELLED:
-        raise IllegalMove(f"run {handle.id} is {state} already; only an open run is cancelled")
-    else:
-        say(f"run {handle.id} is cancelled")
+    tell_cancelled(f"run {handle.id}", before=before, now=now)
 
 
 @runs.command()
 @store_option
-@run_argument
+@id_argument
 @json_option
-def resume(store: StoreUrl, run_id: str, *, as_json: bool) -> None:
+def resume(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
     """Go on with a run that failed or was cancelled, as a new one; print the new id.
 
     Every job that did not succeed is created again; what succeeded stays, and the new run's report
     is about both.
     """
-    with looking(store) as lookup:
-        handle = lookup.runs.find(run_id)
+    with acting(store) as lookup:
+        handle = lookup.runs.find(subject_id)
         try:
             again = handle.resume().refresh()
         except Invalid as error:
@@ -191,4 +186,5 @@ def resume(store: StoreUrl, run_id: str, *, as_json: bool) -> None:
             show_json(run_document(again))
             return
     click.echo(again.id)
-    say(f"run {handle.id} goes on as {again.id}; `milepost runs watch {again.id}` follows it")
+    follows = typed(f"runs watch {again.id}", store)
+    say(f"run {handle.id} goes on as {again.id}; {follows} follows it")

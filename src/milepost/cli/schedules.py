@@ -3,8 +3,8 @@
 import click
 
 from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import json_option, looking, store_option
-from milepost.cli.output import say, show_json, show_table
+from milepost.cli.options import acting, json_option, looking, store_option
+from milepost.cli.output import say, show_json, show_table, tell_paused
 from milepost.config import StoreUrl
 from milepost.store.schedules import Schedule
 
@@ -73,13 +73,12 @@ def resume(store: StoreUrl, name: str, *, as_json: bool) -> None:
 
 
 def _set(store: StoreUrl, name: str, *, paused: bool, as_json: bool) -> None:
-    with looking(store) as lookup:
+    with acting(store) as lookup:
         changed = lookup.schedules.pause(name) if paused else lookup.schedules.resume(name)
         [after] = [found for found in lookup.schedules.list() if found.name == name]
     if as_json:
         show_json(_document(after))
-    word = "paused" if paused else "not paused"
-    say(f"schedule {name} is {word}" if changed else f"schedule {name} was {word}; nothing to do")
+    tell_paused(f"schedule {name}", paused=paused, changed=changed)
 
 
 @schedules.command("next")

@@ -28,9 +28,9 @@ def verify(store: StoreUrl, *, as_json: bool) -> None:
 
     Exit code 0: they agree. 1: they do not, and each difference is named.
     """
-    driver = open_driver(store, create=False)
+    driver = open_driver(store, look=True)
     try:
-        check(driver)
+        check(driver, store)
         with _bar() as advance:
             verdict = compare(driver, progress=advance)
     finally:

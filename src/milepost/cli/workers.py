@@ -4,7 +4,7 @@ import json
 
 import click
 
-from milepost.cli.options import json_option, looking, store_option
+from milepost.cli.options import json_option, limit_option, looking, store_option
 from milepost.cli.output import say, show_json, show_table
 from milepost.config import StoreUrl
 from milepost.records import Worker
@@ -17,14 +17,7 @@ COLUMNS = ("id", "state", "live", "queues", "busy", "host", "pid", "heartbeat_at
 @click.command()
 @store_option
 @click.option("--all", "everyone", is_flag=True, help="Also those that have stopped.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    default=100,
-    show_default=True,
-    help="At most so many.",
-)
+@limit_option(100)
 @json_option
 def workers(store: StoreUrl, limit: int, *, everyone: bool, as_json: bool) -> None:
     """List the workers, newest first. No app is needed."""
@@ -35,7 +28,7 @@ def workers(store: StoreUrl, limit: int, *, everyone: bool, as_json: bool) -> No
         show_json(shown)
         return
     if not shown:
-        say("no worker is here; start one with `milepost worker app:app`")
+        say("no worker is here; start one with `milepost worker APP`")
         return
     show_table(COLUMNS, [[_cell(document, name) for name in COLUMNS] for document in shown])
 

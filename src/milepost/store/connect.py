@@ -9,14 +9,21 @@ from milepost.store.driver import AsyncDriver, Driver
 __all__ = ["open_async_driver", "open_driver"]
 
 
-def open_driver(url: StoreUrl, *, create: bool = True) -> Driver:
-    """Connect synchronously. Without `create` a SQLite file must be there already."""
+def open_driver(url: StoreUrl, *, create: bool = True, look: bool = False) -> Driver:
+    """Connect synchronously.
+
+    Without `create` a SQLite file must be there already; to `look` it must be, and stays untouched.
+    """
     if url.dialect == "sqlite":
-        if not create and not Path(url.target).exists():
+        if (look or not create) and not Path(url.target).exists():
             raise Unavailable(
                 f"{url}: no such file; is this the store you mean? "
                 "--store and MILEPOST_DATABASE_URL name another"
             )
+        if look:
+            from milepost.store.look import SqliteLook  # noqa: PLC0415 - loaded when used
+
+            return SqliteLook(url.target)
         from milepost.store.sqlite import SqliteDriver  # noqa: PLC0415 - loaded when used
 
         return SqliteDriver(url.target)

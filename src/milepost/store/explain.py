@@ -205,7 +205,7 @@ def _without_worker(facts: Facts) -> Why:
     kind = f"{job.kind} version {job.kind_version}"
     serving = [worker for worker in live if _serves(worker, job)]
     if not live:
-        yield "no_worker", "no worker is alive: start one with `milepost worker app:app`"
+        yield "no_worker", "no worker is alive: start one with `milepost worker APP`"
     elif not serving:
         yield "no_worker_for_queue", f"none of {len(live)} live workers serves queue {job.queue!r}"
     elif not any(_knows(worker, job) for worker in serving):

@@ -1,16 +1,20 @@
 """Numbered migrations: checksummed, repeatable, one runner at a time."""
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from milepost.config import StoreUrl, command_for
 from milepost.errors import SchemaMismatch
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps
 
 __all__ = ["Migration", "check", "migrate", "migrations", "pending", "script"]
+
+TABLES_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +110,34 @@ def pending(driver: Driver) -> list[Migration]:
     return driver.run(_look, driver.dialect)
 
 
-def check(driver: Driver) -> None:
+def check(driver: Driver, url: StoreUrl) -> None:
     """Raise `SchemaMismatch` unless the store is exactly at this program's version."""
     missing = pending(driver)
+    if not missing:
+        return
+    remedy = f"`{command_for('milepost migrate', url, os.environ)}`"
     if len(missing) == len(migrations(driver.dialect)):
-        raise SchemaMismatch("there is no Milepost store here yet; run `milepost migrate`")
-    if missing:
         raise SchemaMismatch(
-            f"the store's schema is older than this program ({len(missing)} migrations are "
-            "missing); run `milepost migrate`"
+            f"there is no Milepost store here yet: {url} {_described(driver)}; is it the one you "
+            f"mean? {remedy} sets a store up there"
         )
+    raise SchemaMismatch(
+        f"the store's schema is older than this program ({len(missing)} migrations are "
+        f"missing); run {remedy}"
+    )
+
+
+def _described(driver: Driver) -> str:
+    """Say what a database is that is not a store."""
+    tables = [name for (name,) in driver.run(_tables)]
+    if not tables:
+        return "has no tables"
+    more = ", …" if len(tables) > TABLES_NAMED else ""
+    return f"has the tables of something else ({', '.join(tables[:TABLES_NAMED])}{more})"
+
+
+def _tables() -> Steps[list[tuple[str]]]:
+    return (yield Call("table_list"))
 
 
 def _look(dialect: str) -> Steps[list[Migration]]:

@@ -24,7 +24,16 @@ from milepost.store import failpoint
 from milepost.store.catalog import Query, query, with_same
 from milepost.store.driver import Call, Rows, Steps, drive
 
-__all__ = ["AsyncSqliteDriver", "SqliteDriver", "connect", "execute", "statements"]
+__all__ = [
+    "BUSY_SECONDS",
+    "AsyncSqliteDriver",
+    "SqliteDriver",
+    "SqliteReader",
+    "connect",
+    "execute",
+    "statements",
+    "translated",
+]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -145,7 +154,7 @@ class SqliteDriver:
         return cast("T", turn.answer.result())
 
     def _commit_alone(self, steps: Steps[T]) -> T:
-        with _translated():
+        with translated():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 result = drive(steps, partial(execute, self._connection))
@@ -202,7 +211,7 @@ class SqliteDriver:
         # What is no UTF-8 was put there by hand; it is shown, not stumbled over.
         reader.connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
-            with _translated():
+            with translated():
                 reader.connection.execute("BEGIN")
                 yield reader
         finally:
@@ -210,7 +219,7 @@ class SqliteDriver:
 
     def script(self, text: str) -> None:
         """Run many statements as they stand, inside the caller's transaction."""
-        with _translated():
+        with translated():
             for statement in statements(text):
                 self._connection.execute(statement)
 
@@ -223,17 +232,17 @@ class SqliteDriver:
 
     def rows(self, call: Call) -> Rows:
         """Run one named query."""
-        with _translated():
+        with translated():
             return execute(self._connection, call)
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[None]:
-        with _translated():
+        with translated():
             self._connection.execute(f"BEGIN {kind}")
         try:
             yield
             failpoint.reach("before:commit")
-            with _translated():
+            with translated():
                 self._connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -433,7 +442,7 @@ def connect(path: str) -> sqlite3.Connection:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise Unavailable(f"{path}: the folder {folder} does not exist; make it first")
-    with _translated():
+    with translated():
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -455,7 +464,8 @@ def statements(text: str) -> Iterator[str]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
+    """Raise what SQLite's errors mean."""
     try:
         yield
     except sqlite3.IntegrityError as error:

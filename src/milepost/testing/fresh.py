@@ -21,6 +21,7 @@ from milepost.app import App
 from milepost.client import Client, refuse_in_loop
 from milepost.config import StoreUrl
 from milepost.errors import Invalid, Unavailable
+from milepost.policy import SECONDS_MOST
 from milepost.store import workers
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
@@ -60,7 +61,7 @@ class StoreClock:
 
     def advance(self, seconds: float) -> None:
         """Move the store's clock on; nothing sleeps meanwhile."""
-        self._client.run(workers.advance_clock, seconds)
+        self._client.run(workers.advance_clock, _checked(seconds))
 
     async def now_async(self) -> datetime:
         """Read what the store's clock shows."""
@@ -68,7 +69,16 @@ class StoreClock:
 
     async def advance_async(self, seconds: float) -> None:
         """Move the store's clock on; nothing sleeps meanwhile."""
-        await self._client.run_async(workers.advance_clock, seconds)
+        await self._client.run_async(workers.advance_clock, _checked(seconds))
+
+
+def _checked(seconds: Any) -> float:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not -SECONDS_MOST <= seconds <= SECONDS_MOST:
+        raise Invalid(
+            f"advance({seconds!r}): it takes a number of seconds, at most a century at once"
+        )
+    return float(seconds)
 
 
 def address(app: App) -> str:
