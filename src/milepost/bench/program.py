@@ -76,8 +76,7 @@ class Program:
             give_up = time.monotonic() + GIVE_UP_SECONDS
             while len(probe.latencies()) < base + done and time.monotonic() < give_up:
                 time.sleep(0.0005)
-            # Not in step with anything that the worker does at intervals.
-            time.sleep(0.01 + 0.02 * (done % 7) / 7)
+            time.sleep(raw.rest(done))
         return sorted(value / 1e6 for value in probe.latencies()[base:])
 
 

@@ -16,7 +16,7 @@ import uuid_utils
 
 from milepost.config import StoreUrl
 
-__all__ = ["BATCH", "bulk", "drain", "floor", "submit"]
+__all__ = ["BATCH", "bulk", "drain", "floor", "rest", "submit"]
 
 BATCH = 1_000
 PAYLOAD = b'{"t0":0}'
@@ -176,8 +176,16 @@ def _open_sqlite(url: StoreUrl) -> sqlite3.Connection:
     return connection
 
 
+def rest(turn: int) -> float:
+    """Say how long to rest between two pickups: not in step with anything done at intervals."""
+    return 0.01 + 0.02 * (turn % 7) / 7
+
+
 def floor(url: StoreUrl, count: int) -> list[float]:
-    """Measure the least that a pickup can take: insert, hint, claim; in seconds."""
+    """Measure the least that a pickup can take: insert, hint, claim; in seconds.
+
+    With the rests between that a worker has: what lay still is slower to begin.
+    """
     if url.dialect == "sqlite":
         with closing(_open_sqlite(url)) as client, closing(_open_sqlite(url)) as worker:
             return _floor_sqlite(client, worker, count)
@@ -188,7 +196,8 @@ def _floor_sqlite(
     client: sqlite3.Connection, worker: sqlite3.Connection, count: int
 ) -> list[float]:
     taken = []
-    for _ in range(count):
+    for turn in range(count):
+        time.sleep(rest(turn))
         began = time.perf_counter()
         client.execute(LITE_CREATE, (str(uuid_utils.uuid7()), PAYLOAD))
         worker.execute("PRAGMA data_version").fetchall()
@@ -205,7 +214,8 @@ async def _floor_postgres(url: StoreUrl, count: int) -> list[float]:
     told = asyncio.Event()
     await worker.add_listener("raw", lambda *_: told.set())
     taken = []
-    for _ in range(count):
+    for turn in range(count):
+        await asyncio.sleep(rest(turn))
         began = time.perf_counter()
         row, _ = await asyncio.gather(
             _told_and_claimed(told, worker.fetchrow),

@@ -2,7 +2,8 @@
 
 Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked again.
 The bottom is looked at once a second, and when a look from the floor finds nothing, as long as that
-takes no more than a twentieth of the time.
+takes no more than a twentieth of the time. To ask which queues have work takes a query of its own:
+a look that follows a hint is at the queue that it named, and only when that is empty it is asked.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ __all__ = ["Floors"]
 
 RESCAN_SECONDS = 1.0
 BUDGET = 0.05
+HINTS = 4
+"""How many queues are worth a look before it is asked which ones have work."""
 
 
 class Floors:
@@ -21,6 +24,7 @@ class Floors:
 
     def __init__(self) -> None:
         self._queues: list[str] = []
+        self._hinted: list[str] = []
         self._floors: dict[tuple[str, int], int] = {}
         self._due = 0.0
         self._allowed = 0.0
@@ -32,6 +36,18 @@ class Floors:
         if known:
             known = [*known[1:], known[0]]
         self._queues = known
+
+    def expect(self, queues: Iterable[str]) -> None:
+        """Take a hint: these have something new."""
+        hinted = list(queues)
+        self._hinted = hinted if len(hinted) <= HINTS else []
+
+    def follow_hint(self) -> bool:
+        """Look, once, where something new is said to be; False without a hint."""
+        if not self._hinted:
+            return False
+        self._queues, self._hinted = self._hinted, []
+        return True
 
     def due(self, now: float) -> bool:
         """Tell whether it is time to look at the bottom."""

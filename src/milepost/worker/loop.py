@@ -261,7 +261,8 @@ class Worker:
             # is looked for once more.
             await self._show()
             return
-        await self._watch.wait(self._pause * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
+        pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+        self._floors.expect(await self._watch.wait(pause))
         self._pause = min(self._pause * 2, self._settings.poll_max)
         self._floors.rescan(self._clock.monotonic())
 
@@ -330,10 +331,18 @@ class Worker:
         return (min(room, threads) if self._met_plain and threads > 0 else room), kinds
 
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
+        hinted = False
         if self._queues is not None:
             self._floors.know(self._queues)
-        elif self._floors.due(self._now):
+        elif self._floors.due(self._now) and not (hinted := self._floors.follow_hint()):
             self._floors.know(await self._driver.run(_waiting_queues))
+        claims = await self._claim_in_line(most, kinds)
+        if hinted and not claims:
+            self._floors.know(await self._driver.run(_waiting_queues))
+            claims = await self._claim_in_line(most, kinds)
+        return claims
+
+    async def _claim_in_line(self, most: int, kinds: list[str]) -> list[Claim]:
         began = self._now
         line = self._floors.line(began)
         if not line:

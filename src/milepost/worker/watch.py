@@ -19,8 +19,8 @@ LOOK_SECONDS = 0.004
 class Watch(Protocol):
     """Wakes a worker that rests."""
 
-    async def wait(self, seconds: float) -> None:
-        """Return at a hint, or when the time is over."""
+    async def wait(self, seconds: float) -> set[str]:
+        """Return at a hint, or when the time is over, with the queues that hints named."""
         ...
 
     def poke(self) -> None:
@@ -44,8 +44,8 @@ class FileWatch:
         [(version,)] = self._connection.execute("PRAGMA data_version")
         return int(version)
 
-    async def wait(self, seconds: float) -> None:
-        """Return when the file changed, or when the time is over."""
+    async def wait(self, seconds: float) -> set[str]:
+        """Return when the file changed, or when the time is over; a file names no queues."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until and not self._poked.is_set():
@@ -55,6 +55,7 @@ class FileWatch:
                 break
             await asyncio.sleep(min(LOOK_SECONDS, max(0.0, until - loop.time())))
         self._poked.clear()
+        return set()
 
     def poke(self) -> None:
         """Wake it from within this process."""
@@ -72,13 +73,16 @@ class ListenWatch:
         self._url = url
         self._connection: Any = None
         self._hint = asyncio.Event()
+        self._queues: set[str] = set()
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> set[str]:
         """Return at a notification, or when the time is over."""
         await self._listen()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hint.wait(), seconds)
         self._hint.clear()
+        named, self._queues = self._queues, set()
+        return named
 
     async def _listen(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
@@ -87,11 +91,16 @@ class ListenWatch:
 
         try:
             self._connection = await asyncpg.connect(self._url, timeout=5)
-            await self._connection.add_listener(CHANNEL, lambda *_: self._hint.set())
+            await self._connection.add_listener(CHANNEL, self._hear)
             # Whatever was queued before we listened has been notified to nobody.
             self._hint.set()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             self._connection = None
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, queue: str) -> None:
+        if queue:
+            self._queues.add(queue)
+        self._hint.set()
 
     def poke(self) -> None:
         """Wake it from within this process."""

@@ -116,6 +116,16 @@ GUARDS = {
         },
         leased=True,
         unique=(_taken("job", _LIVE_JOB),),
+        frequent=(
+            "claim QUEUED RUNNING",
+            "succeed RUNNING SUCCEEDED",
+            "open GATED QUEUED",
+            "wake WAITING QUEUED",
+            "due RETRYING QUEUED",
+            "dispatch READY QUEUED",
+            "undispatch QUEUED READY",
+            "note RUNNING RUNNING",
+        ),
     ),
     "run": Guard(
         machine=RUN,

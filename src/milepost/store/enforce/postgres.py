@@ -15,18 +15,19 @@ __all__ = ["triggers", "worker_triggers"]
 
 def triggers(guard: Guard) -> str:
     """Render what refuses and what journals, for one machine's table."""
-    parts = [_refusal(guard), _refusing_triggers(guard)]
-    if guard.counters:
-        parts.append(_counting(guard))
-    return "\n\n".join([*parts, _journalling_triggers(guard)])
+    parts = [_refusal(guard), _refusing_triggers(guard), _journalling_triggers(guard)]
+    return "\n\n".join(parts)
 
 
 def _refusal(guard: Guard) -> str:
     table = guard.table
     birth, change = guard.birth_rules("postgres"), guard.change_rules("postgres")
-    rules = [*change[:2], *guard.fixed_rules("postgres"), *change[2:]]
+    # Only where a statement names the columns: to compare a payload is to read it.
+    named = f"TG_NAME = '{table}_a_refuse_fixed'"
+    fixed = [(f"{named} AND {wrong}", text) for wrong, text in guard.fixed_rules("postgres")]
+    rules = [*change[:2], *fixed, *change[2:]]
     return f"""\
--- Called for a bad row only: says which rule it broke.
+-- Called for unusual rows only: says which rule a bad one broke.
 CREATE FUNCTION milepost_refuse_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   reason text;
@@ -40,7 +41,10 @@ BEGIN
 {_correction(guard)}    subject := OLD.id;
     reason :=
 {reason(rules, "'{}'", indent="      ")};
-{_erasure(guard)}\
+    IF reason IS NULL THEN
+{_count_by_hand(guard)}\
+      RETURN NULL;
+    END IF;
     reason := format('%s (%s: %s -> %s)', reason, NEW.move, OLD.state, NEW.state);
   ELSE
     subject := OLD.id;
@@ -62,13 +66,17 @@ DO $do$ BEGIN
 END $do$;"""
 
 
-def _erasure(guard: Guard) -> str:
-    if not guard.erasable:
+def _count_by_hand(guard: Guard) -> str:
+    if not guard.counters:
         return ""
-    return """\
-    IF reason IS NULL AND NEW.move = 'erase' THEN
-      RETURN NULL;
-    END IF;
+    counts = ",\n               ".join(f"{name} = {guard.counted(name)}" for name in guard.counters)
+    return f"""\
+      -- A move by hand that did not count itself is counted here.
+      IF {guard.left_behind} THEN
+        UPDATE {guard.table}
+           SET {counts}
+         WHERE id = NEW.id AND version = NEW.version;
+      END IF;
 """
 
 
@@ -76,7 +84,7 @@ def _correction(guard: Guard) -> str:
     if not guard.counters:
         return ""
     counters = ",".join(guard.counters)
-    # The counting trigger fires before the statement's journal entries are written.
+    # Row triggers fire before the statement's journal entries are written.
     right = "\n       AND ".join(
         f"NEW.{name} = {guard.recount(name)} + CASE WHEN NEW.move {among(moves)} AND NOT EXISTS"
         f" (SELECT 1 FROM journal WHERE machine = '{guard.table}' AND subject_id = NEW.id"
@@ -96,7 +104,7 @@ def _correction(guard: Guard) -> str:
 def _refusing_triggers(guard: Guard) -> str:
     table = guard.table
     return f"""\
--- A row trigger's WHEN is evaluated in place: a lawful row costs no function call. AFTER, because
+-- A row trigger's WHEN is evaluated in place: a usual row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
 CREATE TRIGGER {table}_a_refuse_birth AFTER INSERT ON {table} FOR EACH ROW
   WHEN ({bad(guard.birth_rules("postgres"))})
@@ -106,7 +114,7 @@ CREATE TRIGGER {table}_a_refuse_change AFTER UPDATE ON {table} FOR EACH ROW
   WHEN ({bad(guard.quick_rules())})
   EXECUTE FUNCTION milepost_refuse_{table}();
 
-CREATE TRIGGER {table}_a_refuse_fixed
+{_miscounting(guard)}CREATE TRIGGER {table}_a_refuse_fixed
   AFTER UPDATE OF {", ".join(guard.fixed)} ON {table} FOR EACH ROW
   WHEN ({bad(guard.fixed_rules("postgres"))})
   EXECUTE FUNCTION milepost_refuse_{table}();
@@ -119,31 +127,17 @@ CREATE TRIGGER {table}_a_refuse_truncate BEFORE TRUNCATE ON {table} FOR EACH STA
   EXECUTE FUNCTION milepost_refuse_hand();"""
 
 
-def _counting(guard: Guard) -> str:
-    table = guard.table
-    counts = ",\n           ".join(f"{name} = {guard.counted(name)}" for name in guard.counters)
-    [(wrong, text)] = guard.counter_rules("postgres")
+def _miscounting(guard: Guard) -> str:
+    if not guard.counters:
+        return ""
+    moves = [move for moves in guard.counters.values() for move in moves]
     return f"""\
--- A move by hand that did not count itself is counted here; one that miscounted is refused.
-CREATE FUNCTION milepost_count_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  IF {wrong} THEN
-    RAISE EXCEPTION USING ERRCODE = 'MP001',
-      MESSAGE = format('milepost: {table} %s: {text}', OLD.id);
-  END IF;
-  IF {guard.left_behind} THEN
-    UPDATE {table}
-       SET {counts}
-     WHERE id = NEW.id AND version = NEW.version;
-  END IF;
-  RETURN NULL;
-END $$;
+CREATE TRIGGER {guard.table}_a_refuse_count
+  AFTER UPDATE OF {", ".join(guard.counters)} ON {guard.table} FOR EACH ROW
+  WHEN (NEW.move <> ALL ('{{{", ".join(moves)}}}') AND {changed("postgres", guard.counters)})
+  EXECUTE FUNCTION milepost_refuse_{guard.table}();
 
-{_pinned(f"milepost_count_{table}")}
-
-CREATE TRIGGER {table}_b_count AFTER UPDATE ON {table} FOR EACH ROW
-  WHEN (NEW.version = OLD.version + 1 AND {guard.counting})
-  EXECUTE FUNCTION milepost_count_{table}();"""
+"""
 
 
 def _journalling_triggers(guard: Guard) -> str:

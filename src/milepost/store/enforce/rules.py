@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from milepost.lifecycle import WORKER
-from milepost.machine import BIRTH, Machine, among
+from milepost.machine import Machine, among
 
 __all__ = ["Guard", "Rule", "any_of", "bad", "changed", "differs", "reason", "worker_rules"]
 
@@ -29,6 +29,8 @@ class Guard:
     counters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     leased: bool = False
     unique: tuple[Rule, ...] = ()
+    frequent: tuple[str, ...] = ()
+    """Changes ("move FROM TO") that PostgreSQL lets pass without calling a function."""
 
     @property
     def table(self) -> str:
@@ -73,22 +75,15 @@ class Guard:
     def quick_rules(self) -> list[Rule]:
         """List, for PostgreSQL, the fewest words that are true for every changed row that is bad.
 
-        A WHEN is read anew by every statement: its length is a toll on a move of one row. So the
-        declared changes stand in one array, counters have a trigger of their own, and an erasure
-        is always looked at by the function.
+        A WHEN is read anew by every statement: its length is a toll on a move of one row. So only
+        the changes that engines make by the thousand stand in it; a function looks at the others.
         """
-        declared = ", ".join(
-            f"{move.name} {source} {target}"
-            for move in self.machine.moves
-            for source, target in move.pairs
-            if source != BIRTH
-        )
+        usual = ", ".join(self.frequent)
         words = "NEW.move || ' ' || OLD.state || ' ' || NEW.state"
-        undeclared = f"({words} = ANY ('{{{declared}}}'::text[])) IS NOT TRUE"
+        unusual = f"({words} = ANY ('{{{usual}}}'::text[])) IS NOT TRUE"
         version, _, *rest = self.change_rules("postgres")
         apart = (*self.counter_rules("postgres"), *self._erase_rules("postgres"))
-        erased = [("NEW.move = 'erase'", "")] if self.erasable else []
-        return [version, (undeclared, ""), *(rule for rule in rest if rule not in apart), *erased]
+        return [version, (unusual, ""), *(rule for rule in rest if rule not in apart)]
 
     def fixed_rules(self, dialect: str) -> list[Rule]:
         """List what must not change; looked at only when a statement names one of the columns.
@@ -150,13 +145,6 @@ class Guard:
     def counted(self, name: str) -> str:
         """Render what a counter must be after the move."""
         return f"OLD.{name} + CASE WHEN NEW.move {among(self.counters[name])} THEN 1 ELSE 0 END"
-
-    @property
-    def counting(self) -> str:
-        """Render the condition under which counters must be looked at."""
-        moves = [move for moves in self.counters.values() for move in moves]
-        touched = [f"NEW.{name} <> OLD.{name}" for name in self.counters]
-        return any_of([f"NEW.move {among(moves)}", *touched])
 
     @property
     def left_behind(self) -> str:

@@ -151,6 +151,10 @@ BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
+  -- A claim that found nothing is a statement too.
+  IF NOT EXISTS (SELECT 1 FROM new_rows) THEN
+    RETURN NULL;
+  END IF;
   pass := set_config('milepost.journalling', 'on', true);
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   SELECT TG_TABLE_NAME, n.id, n.version, n.move, o.state, n.state,
@@ -173,7 +177,7 @@ END $do$;
 REVOKE EXECUTE ON FUNCTION milepost_journal_birth(), milepost_journal_move() FROM PUBLIC;
 
 -- begin rendered: job
--- Called for a bad row only: says which rule it broke.
+-- Called for unusual rows only: says which rule a bad one broke.
 CREATE FUNCTION milepost_refuse_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   reason text;
@@ -238,7 +242,7 @@ BEGIN
         WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
           THEN 'this move is not declared from this state to that one'
-        WHEN (NEW.id IS DISTINCT FROM OLD.id
+        WHEN TG_NAME = 'job_a_refuse_fixed' AND (NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
       OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
@@ -258,7 +262,7 @@ BEGIN
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
           THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal'
-        WHEN (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
+        WHEN TG_NAME = 'job_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
           THEN 'RUNNING needs a worker_id and no other state may have one'
@@ -314,7 +318,19 @@ BEGIN
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)))
           THEN 'erase sets payload, result, error to NULL and touches nothing else'
       END;
-    IF reason IS NULL AND NEW.move = 'erase' THEN
+    IF reason IS NULL THEN
+      -- A move by hand that did not count itself is counted here.
+      IF ((NEW.move IN ('retry', 'fail') AND NEW.errors = OLD.errors)
+      OR (NEW.move = 'lose' AND NEW.losses = OLD.losses)
+      OR (NEW.move = 'later' AND NEW.polls = OLD.polls)
+      OR (NEW.move = 'release' AND NEW.releases = OLD.releases)) THEN
+        UPDATE job
+           SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
+               losses = OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END,
+               polls = OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END,
+               releases = OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END
+         WHERE id = NEW.id AND version = NEW.version;
+      END IF;
       RETURN NULL;
     END IF;
     reason := format('%s (%s: %s -> %s)', reason, NEW.move, OLD.state, NEW.state);
@@ -332,7 +348,7 @@ DO $do$ BEGIN
   EXECUTE format('ALTER FUNCTION milepost_refuse_job() SET search_path = %I, pg_temp', current_schema());
 END $do$;
 
--- A row trigger's WHEN is evaluated in place: a lawful row costs no function call. AFTER, because
+-- A row trigger's WHEN is evaluated in place: a usual row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
 CREATE TRIGGER job_a_refuse_birth AFTER INSERT ON job FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM 1
@@ -348,11 +364,18 @@ CREATE TRIGGER job_a_refuse_birth AFTER INSERT ON job FOR EACH ROW
 
 CREATE TRIGGER job_a_refuse_change AFTER UPDATE ON job FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM OLD.version + 1
-      OR (NEW.move || ' ' || OLD.state || ' ' || NEW.state = ANY ('{claim QUEUED RUNNING, succeed RUNNING SUCCEEDED, submit CREATED GATED, submit CREATED WAITING, submit CREATED READY, submit CREATED QUEUED, open GATED WAITING, open GATED READY, open GATED QUEUED, wake WAITING READY, wake WAITING QUEUED, due RETRYING READY, due RETRYING QUEUED, dispatch READY QUEUED, undispatch QUEUED READY, note RUNNING RUNNING, fail RUNNING FAILED, retry RUNNING RETRYING, later RUNNING WAITING, release RUNNING RETRYING, lose RUNNING RETRYING, lose RUNNING FAILED, expire CREATED FAILED, expire GATED FAILED, expire WAITING FAILED, expire READY FAILED, expire QUEUED FAILED, expire RUNNING FAILED, expire RETRYING FAILED, reject WAITING FAILED, reject READY FAILED, reject QUEUED FAILED, reject RETRYING FAILED, erase SUCCEEDED SUCCEEDED, erase FAILED FAILED, erase CANCELLED CANCELLED, cancel CREATED CANCELLED, cancel GATED CANCELLED, cancel WAITING CANCELLED, cancel READY CANCELLED, cancel QUEUED CANCELLED, cancel RUNNING CANCELLED, cancel RETRYING CANCELLED}'::text[])) IS NOT TRUE
+      OR (NEW.move || ' ' || OLD.state || ' ' || NEW.state = ANY ('{claim QUEUED RUNNING, succeed RUNNING SUCCEEDED, open GATED QUEUED, wake WAITING QUEUED, due RETRYING QUEUED, dispatch READY QUEUED, undispatch QUEUED READY, note RUNNING RUNNING}'::text[])) IS NOT TRUE
       OR CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
       OR NEW.worker_id <> OLD.worker_id
-      OR NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END
-      OR NEW.move = 'erase'))
+      OR NEW.fence IS DISTINCT FROM OLD.fence + CASE WHEN NEW.move = 'claim' THEN 1 ELSE 0 END))
+  EXECUTE FUNCTION milepost_refuse_job();
+
+CREATE TRIGGER job_a_refuse_count
+  AFTER UPDATE OF errors, losses, polls, releases ON job FOR EACH ROW
+  WHEN (NEW.move <> ALL ('{retry, fail, lose, later, release}') AND (NEW.errors IS DISTINCT FROM OLD.errors
+      OR NEW.losses IS DISTINCT FROM OLD.losses
+      OR NEW.polls IS DISTINCT FROM OLD.polls
+      OR NEW.releases IS DISTINCT FROM OLD.releases))
   EXECUTE FUNCTION milepost_refuse_job();
 
 CREATE TRIGGER job_a_refuse_fixed
@@ -385,43 +408,6 @@ CREATE TRIGGER job_a_refuse_delete AFTER DELETE ON job FOR EACH ROW
 
 CREATE TRIGGER job_a_refuse_truncate BEFORE TRUNCATE ON job FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_refuse_hand();
-
--- A move by hand that did not count itself is counted here; one that miscounted is refused.
-CREATE FUNCTION milepost_count_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  IF (((NEW.errors IS DISTINCT FROM OLD.errors) AND NEW.errors IS DISTINCT FROM OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END)
-      OR ((NEW.losses IS DISTINCT FROM OLD.losses) AND NEW.losses IS DISTINCT FROM OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
-      OR ((NEW.polls IS DISTINCT FROM OLD.polls) AND NEW.polls IS DISTINCT FROM OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
-      OR ((NEW.releases IS DISTINCT FROM OLD.releases) AND NEW.releases IS DISTINCT FROM OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END)) THEN
-    RAISE EXCEPTION USING ERRCODE = 'MP001',
-      MESSAGE = format('milepost: job %s: errors, losses, polls, releases are counted by the moves alone', OLD.id);
-  END IF;
-  IF ((NEW.move IN ('retry', 'fail') AND NEW.errors = OLD.errors)
-      OR (NEW.move = 'lose' AND NEW.losses = OLD.losses)
-      OR (NEW.move = 'later' AND NEW.polls = OLD.polls)
-      OR (NEW.move = 'release' AND NEW.releases = OLD.releases)) THEN
-    UPDATE job
-       SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
-           losses = OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END,
-           polls = OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END,
-           releases = OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END
-     WHERE id = NEW.id AND version = NEW.version;
-  END IF;
-  RETURN NULL;
-END $$;
-
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_count_job() SET search_path = %I, pg_temp', current_schema());
-END $do$;
-
-CREATE TRIGGER job_b_count AFTER UPDATE ON job FOR EACH ROW
-  WHEN (NEW.version = OLD.version + 1 AND (NEW.move IN ('retry', 'fail', 'lose', 'later', 'release')
-      OR NEW.errors <> OLD.errors
-      OR NEW.losses <> OLD.losses
-      OR NEW.polls <> OLD.polls
-      OR NEW.releases <> OLD.releases))
-  EXECUTE FUNCTION milepost_count_job();
 
 CREATE TRIGGER job_journal_birth AFTER INSERT ON job
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
