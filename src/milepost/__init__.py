@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from milepost.handles import JobHandle
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import Cancelled, Fail, Later
+    from milepost.request.declaration import Poll, Reply
 
 __all__ = [
     "App",
@@ -47,6 +48,8 @@ __all__ = [
     "MilepostError",
     "NotFinished",
     "NotFound",
+    "Poll",
+    "Reply",
     "RunHandle",
     "RunState",
     "SchemaMismatch",
@@ -74,6 +77,8 @@ _HOMES = {
     "MilepostError": "milepost.errors",
     "NotFinished": "milepost.errors",
     "NotFound": "milepost.errors",
+    "Poll": "milepost.request.declaration",
+    "Reply": "milepost.request.declaration",
     "RunHandle": "milepost.batch.handles",
     "RunState": "milepost.lifecycle",
     "SchemaMismatch": "milepost.errors",

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from milepost.batch.declaration import Bearing
 from milepost.batch.lookup import Runs
@@ -17,10 +17,13 @@ from milepost.context import Context
 from milepost.cron import Line, Missed
 from milepost.declare import Definition, Registry, check_seconds
 from milepost.errors import Invalid, Unavailable
-from milepost.handles import Jobs
+from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
 from milepost.queues import Queues
 from milepost.records import NewJob
+from milepost.request.asked import Asked
+from milepost.request.kind import Requests
+from milepost.request.reply import Judge
 from milepost.schedules import Schedules
 from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
@@ -69,6 +72,7 @@ class App:
         self.workers = Workers(self.client)
         self._scheduled: dict[str, NewSchedule] = {}
         self.schedules = Schedules(self.client, self._scheduled)
+        self.requests = Requests(self)
         self._retry_on = error_classes("retry_on", retry_on, ())
         self._fail_on = error_classes("fail_on", fail_on, ())
 
@@ -207,6 +211,46 @@ class App:
             raise Unavailable("the API needs an extra: pip install 'milepost[web]'") from error
         return create_api(self, access=access, hosts=hosts)
 
+    # Requests
+
+    def request(self, method: str, url: str, **asked: Unpack[Asked]) -> JobHandle[Any]:
+        """Send an HTTP request as a job; it is durable once this returns.
+
+        The job's result is what the reply says: its JSON, a text, or bytes in base64. See
+        docs/how-to/requests.md for everything that it takes.
+        """
+        job, request = self.requests.asked(method, url, asked)
+        return job.submit(request)
+
+    async def request_async(self, method: str, url: str, **asked: Unpack[Asked]) -> JobHandle[Any]:
+        """Send an HTTP request as a job; it is durable once this returns."""
+        job, request = self.requests.asked(method, url, asked)
+        return await job.submit_async(request)
+
+    @overload
+    def reply(self, function: Judge, /) -> Judge: ...
+    @overload
+    def reply(self, *, name: str) -> Callable[[Judge], Judge]: ...
+    def reply(self, function: Any = None, /, **named: Any) -> Any:  # type: ignore[misc]
+        """Declare a function that reads replies, for `mp.Reply(by="its name")`.
+
+        It gets the answer (`status`, `headers`, `content`, `text`, `json()`); what it returns is
+        the job's result. It returns or raises `mp.Later` while the reply says pending, and raises
+        `mp.Fail` when it says failed.
+        """
+        if function is None:
+            return lambda given: self.requests.judge(given, **named)
+        return self.requests.judge(function, **named)
+
+    def request_limit(
+        self, host: str, *, concurrency: int | None = None, rate: str | None = None
+    ) -> None:
+        """Spare a host: so many requests at a time, and so many a second, as in rate="25/s".
+
+        It holds for each worker process by itself; two of them send twice as much.
+        """
+        self.requests.limit(host, concurrency=concurrency, rate=rate)
+
     # Running
 
     def drain(self, timeout: float = 0) -> int:
@@ -228,7 +272,8 @@ class App:
         """Run what is due, here, with the real worker; return how many jobs were run."""
         check_seconds("timeout", timeout, zero=True)
         worker = await self._worker(None, None, elected=True)
-        return await worker.run_until_idle(timeout)
+        async with self.requests.open():
+            return await worker.run_until_idle(timeout)
 
     def run_worker(
         self, queues: Sequence[str] | None = None, concurrency: int | None = None
@@ -264,7 +309,8 @@ class App:
                 loop.add_signal_handler(number, worker.drain)
                 caught.append(number)
         try:
-            await worker.run()
+            async with self.requests.open():
+                await worker.run()
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)

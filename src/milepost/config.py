@@ -130,6 +130,23 @@ class Settings:
     port: int = 8000
     hosts: str = ""
     api_rate: float = 1000.0
+    request_allow: str = ""
+    request_ports: str = "80,443,8080,8443"
+    request_per_host: int = 50
+    request_rate: str = ""
+    request_redact: str = ""
+    request_record: int = 16 * 1024
+    public_url: str = ""
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports of public hosts that a request may reach."""
+        return tuple(int(word) for word in re.split(r"[,\s]+", self.request_ports) if word)
+
+    @property
+    def redacted(self) -> tuple[str, ...]:
+        """More names of headers and members under which secrets stand."""
+        return tuple(word for word in re.split(r"[,\s]+", self.request_redact) if word)
 
     @classmethod
     def load(
@@ -163,6 +180,10 @@ class Settings:
                 raise Invalid(f"{name} must be more than zero")
         if not 0 <= self.port <= PORT_MOST:
             raise Invalid(f"port={self.port} must be between 0 (any) and {PORT_MOST}")
+        if not re.fullmatch(r"[0-9]{1,5}([,\s]+[0-9]{1,5})*", self.request_ports):
+            raise Invalid("request_ports: expected numbers, such as 80,443")
+        if self.request_per_host <= 0:
+            raise Invalid("request_per_host must be more than zero")
         for name in ("keep_succeeded", "keep_failed"):
             if not KEEP_LEAST <= getattr(self, name) <= KEEP_MOST:
                 raise Invalid(
@@ -188,8 +209,8 @@ def origins(environment: Mapping[str, str], file: Path | None = None) -> dict[st
 
 def _converted(name: str, type_: object, value: object) -> float | int | str:
     if type_ in (str, "str"):
-        return str(value)
-    if name == "max_payload":
+        return str(value).strip()
+    if name in ("max_payload", "request_record"):
         return int(_measured(str(value), _SIZES, name))
     if type_ in (int, "int"):
         try:

@@ -14,6 +14,7 @@ from milepost.client import Client
 from milepost.codec import check_text
 from milepost.durable import Durable, is_open
 from milepost.errors import Invalid
+from milepost.outcome import Outcome
 from milepost.policy import Cancelled, storable
 from milepost.records import Claim
 from milepost.store import durable
@@ -52,11 +53,13 @@ class _Parts:
 class Context:
     """The attempt that is running: who it is, what it keeps, and whether it should stop."""
 
-    __slots__ = ("_client", "_made", "claim", "reason")
+    __slots__ = ("_client", "_made", "claim", "if_cut_off", "reason")
 
     def __init__(self, claim: Claim, client: Client | None = None) -> None:
         self.claim = claim
         self.reason: str | None = None
+        self.if_cut_off: Outcome | None = None
+        """What it comes to if it must be ended from outside now; None: another attempt follows."""
         self._client = client
         self._made: _Parts | None = None
 

@@ -1,7 +1,7 @@
 """What a team declares: kinds of jobs, their arguments and their policies."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -228,20 +228,27 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registry:
-    """Every definition that this program has."""
+    """Every definition that this program has: those that were declared, and the engine's own."""
 
     def __init__(self) -> None:
         self._by_word: dict[str, Definition] = {}
+        self._own: set[str] = set()
         self._newest: dict[str, Definition] = {}
 
-    def add(self, definition: Definition) -> None:
-        """Enter a definition; versions may stand side by side, names and versions not."""
+    def add(self, definition: Definition, *, own: bool = False) -> None:
+        """Enter a definition; versions may stand side by side, names and versions not.
+
+        The engine's own run like any other, and are not listed among those that were declared.
+        """
         if definition.word in self._by_word:
             raise Invalid(
                 f"job {definition.name!r} version {definition.version} is declared twice; "
                 "give one of them a name= or a version= of its own"
             )
         self._by_word[definition.word] = definition
+        if own:
+            self._own.add(definition.word)
+            return
         newest = self._newest.get(definition.name)
         if newest is None or definition.version > newest.version:
             self._newest[definition.name] = definition
@@ -262,8 +269,13 @@ class Registry:
         """Name everything declared, for the store."""
         return sorted(self._by_word)
 
+    @property
+    def all(self) -> Iterable[Definition]:
+        """Everything that can be run here."""
+        return self._by_word.values()
+
     def __iter__(self) -> Iterator[Definition]:
-        return iter(self._by_word.values())
+        return (d for word, d in self._by_word.items() if word not in self._own)
 
 
 class Host(Protocol):

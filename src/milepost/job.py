@@ -64,6 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     poll_limit: int | None = None
     poison_limit: int | None = None
+    policy: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -275,6 +276,7 @@ class Job(Generic[C, P, R, A]):
             retries=_chosen(options.retries, definition.retries),
             poll_limit=_chosen(options.poll_limit, definition.poll_limit),
             poison_limit=_chosen(options.poison_limit, definition.poison_limit),
+            policy=options.policy,
             codec=self._app.client.codec.name,
             tags=_tags(options.tags),
             tenant=caller().tenant,

@@ -51,6 +51,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: Mapping[str, float] | None = None
     staged: int | None = None
     outputs: tuple[tuple[int, bytes], ...] = ()
+    phase: str | None = None
+    note: str | None = None
+    """What is noted of the attempt just before it ends, and the phase that it is noted with."""
 
 
 def succeeded(

@@ -199,6 +199,12 @@ def _states() -> str:
     return "\n".join([*head, *rows, ""])
 
 
+def _default(value: object) -> str:
+    if isinstance(value, str):
+        return f"`{value}`" if value else ""
+    return f"`{value:.10g}`"
+
+
 def _settings() -> str:
     rows = [
         f"| `{field.name}` | `MILEPOST_{field.name.upper()}` | {_default(field.default)} |"

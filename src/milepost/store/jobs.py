@@ -21,6 +21,7 @@ from milepost.store.instants import instant
 
 __all__ = [
     "Line",
+    "Noted",
     "ask_to_stop",
     "cancel",
     "claim",
@@ -35,6 +36,7 @@ __all__ = [
     "lose",
     "next_due",
     "note",
+    "note_many",
     "reconcile",
     "reject",
     "reject_spent",
@@ -106,6 +108,9 @@ def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
     soft = [s.claim.id for s in ordered if s.outcome.move in SOFT_MOVES]
     # What may take more than one statement must not be committed by its first.
     plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
+    if noted := [s for s in ordered if s.outcome.note is not None]:
+        phased = [Noted(s.claim, s.outcome.phase, s.outcome.note) for s in noted]
+        yield from note_many(phased, actor=actor)
     rows = yield from _settle_rows(columns, soft, alone=plain)
     settled = {row[0] for row in rows}
     if plain:
@@ -142,7 +147,7 @@ def _wake_signalled(settled: Sequence[Settlement], *, actor: str) -> Steps[None]
 
 def _has_effects(settlement: Settlement) -> bool:
     outcome = settlement.outcome
-    return bool(outcome.problem or outcome.usage or outcome.staged)
+    return bool(outcome.problem or outcome.usage or outcome.staged or outcome.note)
 
 
 def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
@@ -211,6 +216,30 @@ def note(
     if not rows:
         raise LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}")
     return int(rows[0][0])
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """A phase of one attempt, and what is to be said of it."""
+
+    claim: Claim
+    phase: str | None
+    detail: str | None
+
+
+def note_many(noted: Sequence[Noted], *, actor: str | None) -> Steps[set[str]]:
+    """Record a phase of many attempts; answer with the ids that were held."""
+    ordered = sorted(noted, key=lambda one: one.claim.id)
+    rows = yield Call(
+        "job_note_many",
+        {
+            "actor": actor,
+            "id": [one.claim.id for one in ordered],
+            "fence": [one.claim.fence for one in ordered],
+            "phase": [one.phase for one in ordered],
+            "detail": [one.detail for one in ordered],
+        },
+    )
+    return {row[0] for row in rows}
 
 
 def reconcile(*, worker_id: str, known: Mapping[str, int]) -> Steps[list[str]]:

@@ -213,7 +213,7 @@ class AsyncLanes(_Lanes):
     def time_out(self, running: Running) -> None:
         """End an attempt whose time is over, and stop its handler."""
         if not running.ended:
-            result = self._time_is_over(running)
+            result = running.context.if_cut_off or self._time_is_over(running)
             self._end(running, result)
             self.stop_job(running, "timeout")
 
@@ -226,7 +226,7 @@ class AsyncLanes(_Lanes):
     def give_back(self, running: Running, detail: str) -> None:
         """Release a job that has not ended, and stop it."""
         if not running.ended:
-            self._end(running, outcome.released(detail))
+            self._end(running, running.context.if_cut_off or outcome.released(detail))
             self.stop_job(running, detail)
 
     async def close(self) -> None:

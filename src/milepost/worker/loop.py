@@ -327,7 +327,7 @@ class Worker:
         room = min(max(1, slots // 2), self._slots.free)  # the other half settles meanwhile
         held = sum(not running.definition.is_async for running in self._running.values())
         threads = self._threads.room(held, slots)
-        kinds = [d.word for d in self._registry if d.is_async or threads > 0]
+        kinds = [d.word for d in self._registry.all if d.is_async or threads > 0]
         return (min(room, threads) if self._met_plain and threads > 0 else room), kinds
 
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:

@@ -1,0 +1,124 @@
+"""What `app.request` takes: one part is the request, the other is about its job."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from milepost.declare import check_seconds
+from milepost.errors import Invalid
+from milepost.policy import RetryPolicy
+from milepost.request.declaration import POLL_SECONDS, Reply, Request, Timeouts
+
+__all__ = ["Asked", "JobPart", "job_part", "request_of"]
+
+
+class JobPart(TypedDict, total=False):
+    """What is asked of the request's job."""
+
+    channel: str | None
+    queue: str | None
+    priority: int | None
+    start_in: float | None
+    start_at: datetime | None
+    deadline: float | None
+    start_within: float | None
+    unique: str | None
+    tags: Mapping[str, str] | None
+    hold: bool
+    retries: int
+    poll_limit: int
+
+
+class Asked(JobPart, total=False):
+    """What is asked of the request itself, and of its job."""
+
+    headers: Mapping[str, str]
+    json: Any
+    content: bytes | str
+    reply: Reply | Mapping[str, Any] | None
+    poll: float | None
+    crash: str
+    timeout: float | Mapping[str, float]
+    retry_delay: float
+    backoff: str
+    max_delay: float
+    jitter: bool
+    redirects: int
+    record: bool
+    callback: bool
+
+
+JOB_NAMES = frozenset(JobPart.__annotations__)
+NAMES = frozenset(Asked.__annotations__)
+
+
+def request_of(method: str, url: str, asked: Mapping[str, Any]) -> Request:
+    """Make the request of what was asked, or raise `Invalid` naming what it does not take."""
+    if unknown := sorted(set(asked) - NAMES):
+        raise Invalid(
+            f"a request takes no {', '.join(unknown)}; it takes {', '.join(sorted(NAMES))}"
+        )
+    given = {**asked}
+    return Request(
+        method=method,
+        url=url,
+        headers=dict(_mapping("headers", given.get("headers") or {})),
+        json=given.get("json", msgspec.UNSET),
+        content=_content(given.get("content")),
+        reply=_reply(given.get("reply")),
+        poll=given.get("poll", POLL_SECONDS),
+        crash=given.get("crash", "resend"),
+        timeouts=_timeouts(given.get("timeout")),
+        retry=RetryPolicy(
+            delay=given.get("retry_delay", 1.0),
+            backoff=given.get("backoff", "exponential"),
+            max_delay=given.get("max_delay", 3600.0),
+            jitter=given.get("jitter", True),
+        ),
+        redirects=given.get("redirects", 0),
+        record=bool(given.get("record", True)),
+    )
+
+
+def job_part(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Take out what is about the job."""
+    return {name: value for name, value in asked.items() if name in JOB_NAMES}
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{name}= takes a dict, not {type(value).__name__}")
+    return value
+
+
+def _content(content: Any) -> bytes | None:
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    raise Invalid(f"content= takes bytes or a text, not {type(content).__name__}; see json=")
+
+
+def _reply(reply: Any) -> Reply | None:
+    if reply is None or isinstance(reply, Reply):
+        return reply
+    try:
+        return msgspec.convert(_mapping("reply", reply), Reply, strict=True)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"reply: {error}") from None
+
+
+def _timeouts(timeout: Any) -> Timeouts:
+    if timeout is None:
+        return Timeouts()
+    if not isinstance(timeout, Mapping):
+        check_seconds("timeout", timeout, zero=False)
+        seconds = float(timeout)
+        parts = {name: min(seconds, getattr(Timeouts(), name)) for name in ("connect", "pool")}
+        return Timeouts(read=seconds, write=seconds, total=max(seconds, 300.0), **parts)
+    if unknown := sorted(set(timeout) - set(Timeouts.__struct_fields__)):
+        known = ", ".join(Timeouts.__struct_fields__)
+        raise Invalid(f"timeout= takes no {', '.join(unknown)}; it takes {known}")
+    return Timeouts(**timeout)

@@ -1,0 +1,130 @@
+"""What is written down of a request and its replies: capped, and without secrets (H-105).
+
+Known secrets are taken out twice: by the name they stand under, and wherever their value turns up
+again, for a server may repeat in its answer what it was sent.
+"""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from milepost.policy import storable
+from milepost.request.guard import Target
+
+__all__ = ["HIDDEN", "Recorder", "Scrubber"]
+
+HIDDEN = "[redacted]"
+SHORTEST = 4
+"""A value that short cannot be looked for without hiding half of the text."""
+_SECRET = re.compile(
+    r"authorization|authenticat|cookie|token|secret|passw|pwd|apikey|accesskey|privatekey"
+    r"|credential|session|signature|bearer|jwt|^sig$|^auth$|^key$"
+)
+_LOOSE = re.compile(r"[^a-z0-9]")
+Headers = Iterable[tuple[str, str]]
+
+
+class Recorder:
+    """Makes notes of what was sent and what came back."""
+
+    def __init__(self, *, names: Iterable[str] = (), most: int = 16 * 1024) -> None:
+        """Take more names under which secrets stand, and how much of a body is kept."""
+        self._names = frozenset(_LOOSE.sub("", name.lower()) for name in names)
+        self._most = most
+
+    def is_secret(self, name: str) -> bool:
+        """Tell whether something of this name is never written down."""
+        plain = _LOOSE.sub("", name.lower())
+        return plain in self._names or _SECRET.search(plain) is not None
+
+    def scrubber(self, headers: Mapping[str, str], target: Target) -> "Scrubber":
+        """Know the secrets of one request by their values."""
+        values = [value for name, value in headers.items() if self.is_secret(name)]
+        values += [target.credentials] if target.credentials else []
+        query = parse_qsl(target.path.partition("?")[2], keep_blank_values=True)
+        values += [value for name, value in query if self.is_secret(name)]
+        return Scrubber(values)
+
+    def url(self, target: Target) -> str:
+        """Show a URL: without credentials, and with what is secret in its query taken out."""
+        _, mark, query = target.path.partition("?")
+        if not mark:
+            return target.shown
+        pairs = parse_qsl(query, keep_blank_values=True)
+        told = [(name, HIDDEN if self.is_secret(name) else value) for name, value in pairs]
+        return f"{target.shown}?{urlencode(told, safe='[]')}"
+
+    def headers(self, headers: Headers) -> dict[str, str]:
+        """Show headers; of one that came several times, all values."""
+        shown: dict[str, str] = {}
+        for name, value in headers:
+            told = HIDDEN if self.is_secret(name) else value
+            shown[name] = f"{shown[name]}, {told}" if name in shown else told
+        return shown
+
+    def body(self, content: bytes, kind: str) -> dict[str, Any]:
+        """Show a body as what it is: JSON, a text, or bytes; cut where it is too long."""
+        if not content:
+            return {}
+        if len(content) > self._most:
+            kept = _readable(content[: self._most])
+            return {**kept, "bytes": len(content), "cut": True}
+        if "json" in kind or content[:1] in b"{[":
+            try:
+                return {"json": self._without_secrets(msgspec.json.decode(content))}
+            except (msgspec.DecodeError, RecursionError):
+                pass
+        if "x-www-form-urlencoded" in kind:
+            pairs = parse_qsl(content.decode(errors="replace"), keep_blank_values=True)
+            return {"form": {n: HIDDEN if self.is_secret(n) else v for n, v in pairs}}
+        return _readable(content)
+
+    def _without_secrets(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                name: HIDDEN if self.is_secret(name) else self._without_secrets(item)
+                for name, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self._without_secrets(item) for item in value]
+        return value
+
+
+def _readable(content: bytes) -> dict[str, Any]:
+    try:
+        # A character may have been cut in two at the end.
+        return {"text": storable(content.decode()), "bytes": len(content)}
+    except UnicodeDecodeError as error:
+        if error.start >= len(content) - 3:
+            return {"text": storable(content[: error.start].decode()), "bytes": len(content)}
+        return {"base64": base64.b64encode(content).decode(), "bytes": len(content)}
+
+
+def _spellings(word: str) -> list[str]:
+    """Spell a secret as it is, and as JSON does."""
+    return list(dict.fromkeys((word, msgspec.json.encode(word).decode()[1:-1])))
+
+
+class Scrubber:
+    """Takes known secrets out of texts, wherever they turn up."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        parts = {part for value in values for part in (value, *value.split())}
+        words = sorted((p for p in parts if len(p) >= SHORTEST), key=len, reverse=True)
+        # A scheme such as "Basic" is no secret.
+        words = [word for word in words if word.lower() not in ("basic", "bearer", "digest")]
+        spelled = [spelling for word in words for spelling in _spellings(word)]
+        self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
+
+    def text(self, text: str) -> str:
+        """Take them out of a text."""
+        return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
+
+    def note(self, phase: str, told: Mapping[str, Any]) -> str:
+        """Write a note as the journal keeps it; its phase stands first."""
+        text = msgspec.json.encode({"phase": phase, **told}).decode()
+        return self.text(text)

@@ -1,0 +1,246 @@
+"""The way out: one pool of connections for a worker, each to an address that the guard judged.
+
+This is the only module that knows httpx2's engine, httpcore2; import it when something is sent.
+There is no client above the pool on purpose: a client's cookies would travel from one job's request
+to another's. Proxies of the environment are not read.
+"""
+
+import asyncio
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urljoin
+
+import httpcore2
+import msgspec
+
+from milepost.errors import Invalid
+from milepost.request.declaration import Timeouts
+from milepost.request.guard import Guard, Refused, Target, parse
+from milepost.request.reply import Answer
+
+__all__ = ["UNHEARD", "UNSENDABLE", "UNSENT", "Outgoing", "Unreadable", "Wire"]
+
+KEEP_SECONDS = 15.0
+UNSENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout)
+"""Nothing has left this machine."""
+UNSENDABLE = (httpcore2.LocalProtocolError, httpcore2.UnsupportedProtocol)
+UNHEARD = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.RemoteProtocolError)
+"""It may have been sent, or not, or in part."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+AS_GET = frozenset({301, 302, 303})
+
+
+class Unreadable(Invalid):
+    """A reply that was heard and cannot be used: too large, or packed in an unknown way."""
+
+    def __init__(self, message: str, answer: Answer, *, code: str) -> None:
+        super().__init__(message)
+        self.answer = answer
+        self.code = code
+
+
+class _TooLarge(Invalid):
+    """A reply larger than the limit; the rest of it was not read."""
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as it goes over the wire; `private` headers stay with their origin."""
+
+    method: str
+    target: Target
+    headers: Mapping[str, str]
+    private: frozenset[str] = frozenset()
+    content: bytes = b""
+    timeouts: Timeouts = Timeouts()
+    redirects: int = 0
+    most: int = 1024**2
+
+
+class _Backend(httpcore2.AsyncNetworkBackend):
+    """Connects to judged addresses only."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._inner = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface's own
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Resolve, judge, connect: the name is not asked for again."""
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await self._guard.addresses(host, port)
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout(f"{host} was not resolved in time") from error
+        except OSError as error:
+            raise httpcore2.ConnectError(
+                f"{host} was not found: {error.strerror or error}"
+            ) from error
+        failure: Exception | None = None
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure or httpcore2.ConnectError(f"{host} has no address")
+
+    async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore2.AsyncNetworkStream:
+        """Refuse: no URL leads there."""
+        raise Refused("a request goes to a host, not to a socket of this machine")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+class Wire:
+    """A pool of connections, and how one request goes through it."""
+
+    def __init__(
+        self, guard: Guard, *, connections: int, trusted: ssl.SSLContext | None = None
+    ) -> None:
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=trusted or httpcore2.default_ssl_context(),
+            max_connections=connections,
+            max_keepalive_connections=connections,
+            keepalive_expiry=KEEP_SECONDS,
+            network_backend=_Backend(guard),
+            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        )
+
+    async def send(self, outgoing: Outgoing) -> Answer:
+        """Send, follow redirects as far as asked, and read the answer up to its limit."""
+        answer = await self._once(outgoing)
+        for _ in range(outgoing.redirects):
+            onward = _redirected(outgoing, answer)
+            if onward is None:
+                return answer
+            outgoing = onward
+            try:
+                answer = await self._once(outgoing)
+            except UNSENT as error:
+                # The first one was sent.
+                raise httpcore2.ReadError(f"{outgoing.target.host} was not reached") from error
+        return answer
+
+    async def _once(self, outgoing: Outgoing) -> Answer:
+        target = outgoing.target
+        request = httpcore2.Request(
+            outgoing.method.encode(),
+            httpcore2.URL(
+                scheme=target.scheme.encode(),
+                host=target.host.encode(),
+                port=target.port,
+                target=target.path.encode(),
+            ),
+            headers=_sent_headers(outgoing),
+            content=outgoing.content,
+            extensions={"timeout": _timeouts(outgoing.timeouts)},
+        )
+        response = await self._pool.handle_async_request(request)
+        try:
+            headers = _headers(response.headers)
+            content = await _read(response, headers, outgoing.most)
+        except Invalid as error:
+            code = "too_large" if isinstance(error, _TooLarge) else "malformed"
+            heard = Answer(response.status, headers, b"", target.shown)
+            raise Unreadable(str(error), heard, code=code) from None
+        finally:
+            await response.aclose()
+        return Answer(response.status, headers, content, target.shown)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.aclose()
+
+
+def _timeouts(timeouts: Timeouts) -> dict[str, float]:
+    return {name: getattr(timeouts, name) for name in ("connect", "read", "write", "pool")}
+
+
+def _sent_headers(outgoing: Outgoing) -> list[tuple[bytes, bytes]]:
+    headers = [("Host", outgoing.target.authority), *outgoing.headers.items()]
+    if outgoing.content or outgoing.method in ("POST", "PUT", "PATCH"):
+        headers.append(("Content-Length", str(len(outgoing.content))))
+    return [(name.encode(), value.encode()) for name, value in headers]
+
+
+def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in raw:
+        plain, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers[plain] = f"{headers[plain]}, {text}" if plain in headers else text
+    return headers
+
+
+def _redirected(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
+    """Say where a redirect leads; its target is judged like any other. None when it leads nowhere.
+
+    Credentials stay with the origin they were meant for, and what was asked over TLS is not asked
+    again without it.
+    """
+    location = answer.headers.get("location")
+    if answer.status not in REDIRECTS or not location or not outgoing.redirects:
+        return None
+    old = outgoing.target
+    target = parse(urljoin(f"{old.scheme}://{old.authority}{old.path}", location))
+    if (old.scheme, target.scheme) == ("https", "http"):
+        raise Refused("a redirect leads from https to http; nothing was sent there")
+    headers = dict(outgoing.headers)
+    if target.origin != old.origin:
+        headers = {n: v for n, v in headers.items() if n.lower() not in outgoing.private}
+    onward = msgspec.structs.replace(outgoing, target=target, headers=headers)
+    if answer.status in AS_GET and outgoing.method not in ("GET", "HEAD"):
+        kept = {n: v for n, v in headers.items() if n.lower() != "content-type"}
+        return msgspec.structs.replace(onward, method="GET", content=b"", headers=kept)
+    return onward
+
+
+async def _read(response: httpcore2.Response, headers: Mapping[str, str], most: int) -> bytes:
+    """Read a body while it stays within the limit: as it comes, and as it unpacks."""
+    told = headers.get("content-length", "")
+    if told.isdigit() and int(told) > most and response.status != HTTPStatus.NOT_MODIFIED:
+        raise _TooLarge(f"the reply has {int(told):,} bytes, and the limit is {most:,}")
+    unpack = _unpacker(headers.get("content-encoding", ""))
+    pieces: list[bytes] = []
+    size = 0
+    async for chunk in _chunks(response):
+        piece = chunk if unpack is None else _unpacked(unpack, chunk, most - size + 1)
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            raise _TooLarge(f"the reply has more than {most:,} bytes, which is the limit")
+    return b"".join(pieces)
+
+
+async def _chunks(response: httpcore2.Response) -> AsyncIterator[bytes]:
+    async for chunk in response.aiter_stream():
+        yield chunk
+
+
+def _unpacker(encoding: str) -> Any:
+    kind = encoding.strip().lower()
+    if kind in ("", "identity"):
+        return None
+    if kind in ("gzip", "x-gzip", "deflate"):
+        return zlib.decompressobj(zlib.MAX_WBITS | 32)  # either header, by itself
+    raise Invalid(f"the reply is packed as {kind[:40]!r}, which was not asked for")
+
+
+def _unpacked(unpack: Any, chunk: bytes, room: int) -> bytes:
+    try:
+        # Bounded: a few bytes may unpack into gigabytes.
+        return bytes(unpack.decompress(chunk, room))
+    except zlib.error as error:
+        raise Invalid(f"the reply could not be unpacked: {error}") from None

@@ -1,0 +1,54 @@
+"""What requests ask of the store: a durable note before anything is sent, and what was recorded."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from milepost.records import Claim
+from milepost.store import jobs
+from milepost.store.driver import Call, Steps
+from milepost.store.jobs import Noted
+
+__all__ = ["Begin", "Begun", "begin"]
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """An attempt that is about to send: what it says of the request, and of its sending."""
+
+    claim: Claim
+    request: str
+    requesting: str
+    listens: bool = False
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """Which attempts hold their lease, and what signals came for those that listen."""
+
+    held: set[str]
+    signals: Mapping[str, Sequence[bytes | None]]
+
+
+def begin(begins: Sequence[Begin], *, actor: str | None) -> Steps[Begun]:
+    """Note REQUEST and REQUESTING of many attempts before they send, each under its fence (H-91).
+
+    An attempt that listens and was sent signals is not noted: it reads them first.
+    """
+    listening = {one.claim.id: one.claim for one in begins if one.listens}
+    signals = (yield from _signals(listening)) if listening else {}
+    going = [one for one in begins if one.claim.id not in signals]
+    held: set[str] = set()
+    if going:
+        first = [Noted(one.claim, "REQUEST", one.request) for one in going]
+        yield from jobs.note_many(first, actor=actor)
+        second = [Noted(one.claim, "REQUESTING", one.requesting) for one in going]
+        held = yield from jobs.note_many(second, actor=actor)
+    return Begun(held, signals)
+
+
+def _signals(listening: Mapping[str, Claim]) -> Steps[dict[str, list[bytes | None]]]:
+    rows = yield Call("signal_waiting", {"id": sorted(listening)})
+    found: dict[str, list[bytes | None]] = {}
+    for job_id in sorted(row[0] for row in rows):
+        if taken := (yield from jobs.signals(listening[job_id])):
+            found[job_id] = taken
+    return found
