@@ -199,12 +199,6 @@ def _states() -> str:
     return "\n".join([*head, *rows, ""])
 
 
-def _default(value: object) -> str:
-    if isinstance(value, str):
-        return f"`{value}`" if value else ""
-    return f"`{value:.10g}`"
-
-
 def _settings() -> str:
     rows = [
         f"| `{field.name}` | `MILEPOST_{field.name.upper()}` | {_default(field.default)} |"
@@ -220,7 +214,7 @@ def _settings() -> str:
 
 def _default(value: object) -> str:
     shown = f"{value:.10g}" if isinstance(value, int | float) else str(value)
-    return f"`{shown}`" if shown else ""
+    return f"`{shown}`" if shown else "none"
 
 
 def _testing() -> str:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin
@@ -111,7 +112,7 @@ class Wire:
         self, guard: Guard, *, connections: int, trusted: ssl.SSLContext | None = None
     ) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=trusted or httpcore2.default_ssl_context(),
+            ssl_context=trusted or _trusted(),
             max_connections=connections,
             max_keepalive_connections=connections,
             keepalive_expiry=KEEP_SECONDS,
@@ -163,6 +164,12 @@ class Wire:
     async def close(self) -> None:
         """Close every connection."""
         await self._pool.aclose()
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Read the certificates of the world once; that takes a while."""
+    return httpcore2.default_ssl_context()
 
 
 def _timeouts(timeouts: Timeouts) -> dict[str, float]:
