@@ -11,7 +11,15 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from milepost.errors import Invalid
 
-__all__ = ["DEFAULT_URL", "Settings", "StoreUrl", "command_for", "origins", "store_url"]
+__all__ = [
+    "DEFAULT_URL",
+    "Settings",
+    "StoreUrl",
+    "command_for",
+    "origins",
+    "seconds",
+    "store_url",
+]
 
 DEFAULT_URL = "sqlite:///milepost.db"
 _POSTGRES = ("postgresql", "postgres")
@@ -102,6 +110,11 @@ def _measured(text: str, units: Mapping[str, float], what: str) -> float:
         known = ", ".join(filter(None, units))
         raise Invalid(f"{what}: {text!r} is not a number with one of the units {known}")
     return float(match.group(1)) * units[match.group(2).lower()]
+
+
+def seconds(text: str, what: str) -> float:
+    """Read a duration: a number of seconds, or one with a unit, as in 30s or 7d."""
+    return _measured(text, _UNITS, what)
 
 
 PORT_MOST = 65_535

@@ -17,7 +17,7 @@ from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import chains, jobs, runs
 from milepost.store.driver import Steps
 
-__all__ = ["RunError", "RunHandle", "StepState"]
+__all__ = ["RunError", "RunHandle", "StepState", "resuming"]
 
 BATCH = 500
 ETA_SHARE = 0.05
@@ -348,7 +348,7 @@ class RunHandle:
 
     def resume(self) -> "RunHandle":
         """Make a new run of what did not succeed; what succeeded stays and is read from here."""
-        new = _resuming(self._client.run(runs.get, self.id))
+        new = resuming(self._client.run(runs.get, self.id))
         self._client.run(chains.resume, self.id, new)
         after: str | None = None
         while after := self._client.run(
@@ -360,15 +360,20 @@ class RunHandle:
 
     async def resume_async(self) -> "RunHandle":
         """Make a new run of what did not succeed; what succeeded stays and is read from here."""
-        new = _resuming(await self._client.run_async(runs.get, self.id))
+        new = resuming(await self._client.run_async(runs.get, self.id))
         await self._client.run_async(chains.resume, self.id, new)
+        return await self.refill_async(new.id)
+
+    async def refill_async(self, run_id: str) -> "RunHandle":
+        """Put what did not succeed here into a run that resumes this one, and let it begin."""
         after: str | None = None
+        actor = caller().actor
         while after := await self._client.run_async(
-            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=caller().actor
+            chains.create_again, self.id, run_id, after=after, most=BATCH, actor=actor
         ):
             pass
-        await self._client.run_async(chains.go_on, self.id, new.id, actor=caller().actor)
-        return RunHandle(self._client, new.id, type_of=self._type_of)
+        await self._client.run_async(chains.go_on, self.id, run_id, actor=actor)
+        return RunHandle(self._client, run_id, type_of=self._type_of)
 
 
 def _share(picture: chains.Picture) -> float:
@@ -403,7 +408,8 @@ def _errors(rows: Sequence[tuple[str, str, str | None, str | None]]) -> list[Run
     return found
 
 
-def _resuming(old: Run) -> NewRun:
+def resuming(old: Run) -> NewRun:
+    """Describe a run that is to go on where an ended one stopped."""
     return NewRun(
         id=new_id(),
         kind=old.kind,

@@ -1,8 +1,9 @@
 """Starting runs of a batch: parameters are checked, all of them, before anything is stored."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from milepost.lifecycle import JobState
 from milepost.outcome import micros
 from milepost.records import NewJob, NewRun, Run, Template
 from milepost.store import chains
+from milepost.store.driver import Steps
 
 __all__ = ["Batch"]
 
@@ -72,6 +74,19 @@ class Batch(Declaration):
         new, jobs = self._new(params, asked)
         run_id = await self.client.run_async(chains.start, new, self.plan(), jobs, hold=hold)
         return self._handle(run_id)
+
+    def starting(
+        self,
+        params: Any = None,
+        *,
+        reuse: bool = False,
+        deadline: float | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+    ) -> Callable[[], Steps[str]]:
+        """Check everything, and give the store operation that starts the run: what the API runs."""
+        new, jobs = self._new(params, _Asked(reuse, False, deadline, priority, tags))
+        return partial(chains.start, new, self.plan(), jobs)
 
     def _handle(self, run_id: str) -> RunHandle:
         return RunHandle(self.client, run_id, type_of=self.report_type, fill=self._fill)

@@ -3,6 +3,7 @@
 import inspect
 import os
 import shlex
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from milepost.cli.load import kinds, load_app
 from milepost.cli.output import say
 from milepost.codec import hints
 from milepost.config import command_for
-from milepost.errors import MilepostError
+from milepost.errors import Invalid, MilepostError, Unavailable
 
 if TYPE_CHECKING:
     from milepost.app import App
@@ -25,20 +26,27 @@ __all__ = ["dev"]
 LOOK_SECONDS = 1.0
 EXAMPLES: dict[Any, str] = {int: "1", float: "1.5", bool: "true", list: "'[]'", dict: "'{}'"}
 """What is shown for a value that is no text; a text is shown as its parameter's name."""
+LOOPBACK = "127.0.0.1"
 
 
 @click.command()
 @click.argument("app", metavar="FILE")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once.")
-def dev(app: str, concurrency: int | None) -> None:
-    """Run a file's app: store, worker and maintenance in one process, until Ctrl-C.
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    help="Where the API listens, on this machine.  [default: MILEPOST_PORT, then 8000 or any]",
+)
+def dev(app: str, concurrency: int | None, port: int | None) -> None:
+    """Run a file's app: store, worker, maintenance and HTTP API in one process, until Ctrl-C.
 
     FILE is the file that declares the jobs, as in app.py; MODULE:APP is understood too.
     """
     loaded = load_app(app)
     loaded.counts()  # opens the store, and sets an empty one up
     _describe(loaded, shlex.quote(app))
-    with _told_of_changes(loaded):
+    with _served(loaded, port), _told_of_changes(loaded):
         loaded.run_worker(None, concurrency)
     loaded.close()
 
@@ -87,6 +95,40 @@ def _call(definition: "Definition") -> str:
 
 def _plain(hint: Any) -> Any:
     return get_origin(hint) or hint
+
+
+@contextmanager
+def _served(app: "App", port: int | None) -> Iterator[None]:
+    """Serve the API beside the worker, in a thread: a handler that blocks must not block it."""
+    try:
+        from milepost.web.serve import link, run_in_thread, server
+
+        serving = server(app.asgi())
+    except (ImportError, Unavailable):
+        say("no API: it needs an extra, pip install 'milepost[web]'")
+        yield
+        return
+    bound = _bound(app, port)
+    click.echo(f"api     {link(bound)}")
+    thread = threading.Thread(target=run_in_thread, args=(serving, bound, app.client), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        serving.should_exit = True
+        thread.join()
+
+
+def _bound(app: "App", port: int | None) -> socket.socket:
+    from milepost.web.serve import listen
+
+    asked = app.settings.port if port is None else port
+    try:
+        return listen(LOOPBACK, asked)
+    except Invalid:
+        if port is not None or "MILEPOST_PORT" in os.environ:
+            raise
+        return listen(LOOPBACK, 0)  # somebody else runs one; the link says where this one is
 
 
 @contextmanager

@@ -54,6 +54,7 @@ __all__ = [
     "release_held",
     "seal",
     "stage",
+    "standing",
     "steps",
     "sweep_staged",
 ]
@@ -528,6 +529,12 @@ def get(run_id: str) -> Steps[Run]:
     if not rows:
         raise NotFound(f"there is no run {run_id}")
     return _run(rows[0])
+
+
+def standing(run_ids: Sequence[str]) -> Steps[list[tuple[str, str]]]:
+    """Tell where those of the runs stand that are there, and nothing else of them."""
+    rows = yield Call("run_standing", {"id": list(run_ids)}, alone=True)
+    return [(row[0], row[1]) for row in rows]
 
 
 def listing(

@@ -6,7 +6,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from milepost.errors import Invalid
-from milepost.web import health, jobs
+from milepost.web import batches, health, jobs, queues, runs, schedules, workers
 from milepost.web.auth import ACCESS
 from milepost.web.door import Door
 from milepost.web.engine import Engine
@@ -17,6 +17,11 @@ __all__ = ["ROUTERS", "create_api", "describe"]
 
 ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
+    batches.router,
+    runs.router,
+    queues.router,
+    workers.router,
+    schedules.router,
     health.router,
 )
 """Every resource's routes."""

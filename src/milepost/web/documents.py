@@ -18,12 +18,15 @@ __all__ = [
     "EntryDocument",
     "ErrorDocument",
     "JobDocument",
+    "PublicState",
     "Receipt",
     "accepted",
+    "carried",
     "entries",
     "etag",
     "job_document",
     "job_error",
+    "matches",
     "public",
     "result_of",
     "states",
@@ -227,6 +230,11 @@ def entries(found: list[Entry]) -> list[dict[str, Any]]:
 def etag(body: bytes) -> str:
     """Mark a body, so that a caller who has it need not get it again."""
     return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def matches(given: str, tag: str) -> bool:
+    """Tell whether an If-None-Match names this mark."""
+    return any(each.strip().removeprefix("W/") in (tag, "*") for each in given.split(","))
 
 
 def accepted(document: dict[str, Any], location: str, *, status: int = 202) -> Answer:

@@ -25,6 +25,7 @@ from milepost.web.documents import (
     entries,
     etag,
     job_document,
+    matches,
     public,
     states,
 )
@@ -35,7 +36,7 @@ from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import problems
 from milepost.web.waiting import awaited
 
-__all__ = ["receive", "router"]
+__all__ = ["ACCEPTED", "History", "Reason", "receive", "router"]
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 ACCEPTED = {
@@ -226,13 +227,9 @@ async def show(
     headers = {"ETag": etag(body), "Cache-Control": "no-cache", **prefer.applied}
     if job.state not in JOB.terminal:
         headers["Retry-After"] = "1"
-    if if_none_match is not None and _matches(if_none_match, headers["ETag"]):
+    if if_none_match is not None and matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type="application/json")
-
-
-def _matches(given: str, tag: str) -> bool:
-    return any(each.strip().removeprefix("W/") in (tag, "*") for each in given.split(","))
 
 
 @router.get("/v1/jobs/{job_id}/history", responses={200: {"model": History}, **problems(404, 422)})

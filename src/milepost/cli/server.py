@@ -1,0 +1,89 @@
+"""`milepost server app:app`: the HTTP API of an app."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from milepost.cli.load import load_app
+from milepost.cli.output import say
+from milepost.errors import Unavailable
+
+if TYPE_CHECKING:
+    import socket
+
+    from starlette.types import ASGIApp
+
+    from milepost.app import App
+
+__all__ = ["server"]
+
+REFUSED = 5
+
+
+@click.command()
+@click.argument("app", metavar="APP")
+@click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    help="0 takes any that is free.  [default: MILEPOST_PORT, then 8000]",
+)
+@click.option(
+    "--hosts",
+    metavar="NAMES",
+    help="Names it answers to beside addresses and names without a dot, with commas between.",
+)
+@click.option(
+    "--root-path", default="", metavar="PREFIX", help="The prefix that a proxy takes away."
+)
+def server(app: str, host: str | None, port: int | None, hosts: str | None, root_path: str) -> None:
+    """Serve the HTTP API until SIGTERM or SIGINT.
+
+    APP is MODULE:APP, as in app:app, or a file, as in app.py. It listens on this machine alone
+    unless told otherwise; where others could reach it, there must be a token first
+    (`milepost tokens create`), and every request needs one.
+    """
+    import asyncio
+
+    loaded = load_app(app)
+    settings = loaded.settings
+    chosen = settings.host if host is None else host
+    try:
+        from milepost.web.serve import is_public, link, listen
+
+        public = is_public(chosen)
+        api = loaded.asgi(
+            access="tokens" if public else "local", hosts=[] if hosts is None else hosts.split(",")
+        )
+    except ImportError as error:
+        raise Unavailable("the API needs an extra: pip install 'milepost[web]'") from error
+    if public:
+        _check_credentials(loaded, chosen)
+    bound = listen(chosen, settings.port if port is None else port)
+    click.echo(f"api     {link(bound)}")
+    say(f"serving {loaded.client.url}; Ctrl-C stops")
+    asyncio.run(_serve(loaded, api, bound, root_path))
+
+
+def _check_credentials(app: "App", host: str) -> None:
+    from milepost.store import tokens
+
+    _, live = app.client.run(tokens.door)
+    if not live:
+        say(
+            f"milepost: {host} can be reached from other machines and there is no token yet: "
+            "anybody could submit and cancel jobs. Create one first: "
+            "`milepost tokens create NAME --scope submit --scope read`"
+        )
+        sys.exit(REFUSED)
+
+
+async def _serve(app: "App", api: "ASGIApp", bound: "socket.socket", root_path: str) -> None:
+    from milepost.web.serve import server as made
+
+    try:
+        await made(api, root_path=root_path).serve([bound])
+    finally:
+        await app.close_async()

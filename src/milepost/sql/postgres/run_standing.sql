@@ -1,0 +1,1 @@
+SELECT id::text, state FROM run WHERE id = ANY(:id::uuid[])

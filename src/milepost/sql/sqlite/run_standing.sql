@@ -1,0 +1,1 @@
+SELECT id, state FROM run WHERE id IN (SELECT value FROM json_each(:id))

@@ -1,0 +1,311 @@
+"""/v1/runs: look at, wait for and act on runs of batches."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Body, Header, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from milepost.batch.handles import RunHandle, resuming
+from milepost.codec import Codec
+from milepost.handles import checked_id
+from milepost.lifecycle import RUN, RunState
+from milepost.records import Run
+from milepost.store import chains, jobs, runs
+from milepost.store.driver import Steps
+from milepost.web.auth import Who, require, seen
+from milepost.web.body import Route
+from milepost.web.documents import (
+    ErrorDocument,
+    PublicState,
+    carried,
+    entries,
+    etag,
+    matches,
+    public,
+    states,
+)
+from milepost.web.engine import Engine, Held
+from milepost.web.idempotency import Answer, Kept
+from milepost.web.jobs import ACCEPTED, History, Reason
+from milepost.web.paging import Cursor, Limit, cursor, page, place
+from milepost.web.prefer import Preference, Preferred
+from milepost.web.problems import problems
+from milepost.web.waiting import run_awaited
+
+__all__ = ["RUN_ACCEPTED", "RunPage", "RunReceipt", "pages", "router", "run_answer"]
+
+router = APIRouter(route_class=Route, tags=["runs"])
+
+
+class RunReceipt(BaseModel):
+    """A run as it was accepted."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    batch: str
+    state: PublicState
+    run_state: RunState
+    done: bool
+
+
+class StepDocument(BaseModel):
+    """One step of a run: its jobs by state."""
+
+    name: str
+    role: str
+    gated: bool
+    opened: bool
+    counts: dict[str, int]
+
+
+class RunErrorDocument(BaseModel):
+    """Why one job of a run failed."""
+
+    job_id: str
+    step: str
+    type: str
+    message: str
+    cause: str | None = None
+
+
+class RunSummary(BaseModel):
+    """A run, without its steps."""
+
+    id: str
+    batch: str
+    version: int
+    queue: str
+    priority: int
+    state: PublicState = Field(description="Where it stands, in a public word.")
+    run_state: RunState = Field(description="Where it stands, in the engine's own word.")
+    done: bool
+    cause: str | None = None
+    tags: dict[str, str]
+    tenant: str | None = None
+    channel: str | None = None
+    resumes: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    deadline_at: datetime | None = None
+
+
+class RunDocument(RunSummary):
+    """A run as it stands; once it is `done` there is exactly one of `result` and `error`."""
+
+    result: Any = Field(default=None, description="Its report; only if it is COMPLETE.")
+    error: ErrorDocument | None = Field(
+        default=None, description="Why it ended; only if it is FAILED or CANCELLED."
+    )
+    progress: float
+    current_step: str | None = None
+    eta_seconds: float | None = None
+    error_count: int
+    steps: list[StepDocument]
+    errors: list[RunErrorDocument] = Field(description="Why jobs of it failed: the first hundred.")
+    parameters: Any = None
+
+
+class RunPage(BaseModel):
+    """A page of runs, newest first."""
+
+    items: list[RunSummary]
+    next: str | None
+
+
+RUN_ACCEPTED: dict[int | str, dict[str, Any]] = {
+    202: {"model": RunReceipt, "headers": ACCEPTED, "description": "Accepted, and durable."},
+    **problems(404, 409, 413, 415, 422),
+}
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Say how a run stands, without its steps."""
+    return {
+        "id": run.id,
+        "batch": run.kind,
+        "version": run.kind_version,
+        "queue": run.queue,
+        "priority": run.priority,
+        "state": public(run.state),
+        "run_state": run.state.value,
+        "done": run.state in RUN.terminal,
+        "cause": run.cause,
+        "tags": msgspec.Raw((run.tags or "{}").encode()),
+        "tenant": run.tenant or None,
+        "channel": run.channel,
+        "resumes": run.resumes,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "deadline_at": run.deadline_at,
+    }
+
+
+async def document(handle: RunHandle, codec: Codec) -> dict[str, Any]:
+    """Say everything of a run."""
+    run, found = handle.record, await handle.errors_async()
+    steps = ("name", "role", "gated", "opened", "counts")
+    return {
+        **summary(run),
+        **_outcome(handle, codec),
+        "progress": handle.progress,
+        "current_step": handle.current_step,
+        "eta_seconds": None if handle.eta is None else handle.eta.total_seconds(),
+        "error_count": handle.error_count,
+        "steps": [{name: getattr(step, name) for name in steps} for step in handle.steps],
+        "errors": [msgspec.structs.asdict(error) for error in found],
+        "parameters": carried(run.payload, run.codec, codec),
+    }
+
+
+def _outcome(handle: RunHandle, codec: Codec) -> Mapping[str, Any]:
+    run = handle.record
+    if run.state == RunState.SUCCEEDED:
+        return {"result": carried(run.report, run.codec, codec)}
+    if run.state not in RUN.terminal:
+        return {}
+    failed = f"{handle.error_count} of its jobs failed"
+    kind = "Cancelled" if run.state == RunState.CANCELLED else run.cause or "unknown"
+    return {"error": {"type": kind, "message": failed, "cause": run.cause}}
+
+
+def run_answer(run: Run, *, status: int = 202) -> Answer:
+    """Say that a run was accepted, and where it is."""
+    body = {name: summary(run)[name] for name in ("id", "batch", "state", "run_state", "done")}
+    headers = {"Retry-After": "1"}
+    return Answer(status, msgspec.json.encode(body), f"/v1/runs/{run.id}", headers)
+
+
+async def pages(
+    request: Request,
+    app: Engine,
+    who: Who,
+    *,
+    state: str | None,
+    batch: str | None,
+    limit: int,
+    given: str | None,
+) -> Response:
+    """Answer with a page of runs."""
+    filters = {"state": state, "batch": batch}
+    found = await app.client.run_async(
+        runs.listing,
+        states=states(state, RunState),
+        kind=batch,
+        before=place(given, filters),
+        most=limit,
+        **who.filters,
+    )
+    following = cursor(found[-1].id, filters) if len(found) == limit else None
+    return page(request, [summary(run) for run in found], following=following)
+
+
+@router.get("/v1/runs", responses={200: {"model": RunPage}, **problems(422)})
+async def listing(
+    *,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    state: Annotated[
+        str | None, Query(description="A public word, such as PENDING, or the engine's own.")
+    ] = None,
+    batch: Annotated[str | None, Query(min_length=1)] = None,
+    limit: Limit = 100,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
+    """List runs, newest first."""
+    return await pages(request, app, who, state=state, batch=batch, limit=limit, given=cursor_)
+
+
+async def visible(app: Engine, who: Who, run_id: str) -> RunHandle:
+    """Read a run that the caller may see, or raise `NotFound`."""
+    handle = await app.runs.get_async(checked_id(run_id, what="run"))
+    seen(who, handle.record, what="run")
+    return handle
+
+
+@router.get("/v1/runs/{run_id}", responses={200: {"model": RunDocument}, **problems(404, 422)})
+async def show(
+    *,
+    run_id: str,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    prefer: Preferred,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Say how a run stands; with `Prefer: wait=n`, once it has ended or the time is over."""
+    handle = await visible(app, who, run_id)
+    return await _shown(app, handle, prefer, if_none_match)
+
+
+async def _shown(app: Engine, handle: RunHandle, prefer: Preference, known: str | None) -> Response:
+    if prefer.wait and not handle.done:
+        await run_awaited(app, handle.id, seconds=prefer.wait)
+        await handle.refresh_async()
+    body = msgspec.json.encode(await document(handle, app.client.codec))
+    headers = {"ETag": etag(body), "Cache-Control": "no-cache", **prefer.applied}
+    if not handle.done:
+        headers["Retry-After"] = "1"
+    if known is not None and matches(known, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+@router.get("/v1/runs/{run_id}/history", responses={200: {"model": History}, **problems(404, 422)})
+async def history(*, run_id: str, app: Held, who: Annotated[Who, require("read")]) -> Response:
+    """Read every move of a run, in order."""
+    handle = await visible(app, who, run_id)
+    found = await app.client.run_async(jobs.history, handle.id, machine="run")
+    return Response(msgspec.json.encode({"items": entries(found)}), media_type="application/json")
+
+
+@router.post(
+    "/v1/runs/{run_id}:cancel",
+    responses={
+        200: {"model": RunReceipt, "description": "How it stands now."},
+        **problems(404, 409, 413, 415, 422),
+    },
+)
+async def cancel(
+    *,
+    run_id: str,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    why: Annotated[Reason, Body()] = Reason(),  # noqa: B008 - it never changes
+) -> Response:
+    """Cancel a run; it stands at STOPPING while a job of it still runs."""
+    handle = await visible(app, who, run_id)
+    await handle.cancel_async(why.reason)
+    answer = run_answer(handle.record, status=200)
+    return msgspec.structs.replace(answer, location=None, headers={}).response(request)
+
+
+@router.post("/v1/runs/{run_id}:resume", status_code=202, responses=RUN_ACCEPTED)
+async def resume(
+    *,
+    run_id: str,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+) -> Response:
+    """Make a new run of what did not succeed in one that failed or was cancelled."""
+    old = await visible(app, who, run_id)
+    new = resuming(old.record)
+
+    def resumed() -> Steps[Answer]:
+        yield from chains.resume(old.id, new)
+        return run_answer((yield from runs.get(new.id)))
+
+    answer = await once.answer(resumed)
+    # Whoever asks again with the same key gets the first one's run, which the first one fills.
+    if answer.location == f"/v1/runs/{new.id}":
+        await old.refill_async(new.id)
+    return answer.response(request)
