@@ -125,7 +125,7 @@ async def test_wait_async_is_the_same_without_blocking(app, double):
 
 
 def test_waiting_in_vain_warns_once_that_no_worker_could_take_the_job(double, monkeypatch):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", 0.1)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", 0.1)
     with (
         pytest.warns(RuntimeWarning, match="no live worker could take it") as seen,
         pytest.raises(mp.WaitTimeout),
@@ -135,7 +135,7 @@ def test_waiting_in_vain_warns_once_that_no_worker_could_take_the_job(double, mo
 
 
 async def test_waiting_in_vain_warns_in_both_colours(app, double, monkeypatch):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", 0.1)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", 0.1)
     job = await double.submit_async(4)
     with (
         pytest.warns(RuntimeWarning, match="no live worker could take it"),
@@ -163,7 +163,7 @@ def registered(app, *, queues=None, kinds='["double 1"]', lease=30.0):
     ],
 )
 def test_only_a_live_worker_of_that_queue_and_kind_counts(app, double, monkeypatch, worker, warns):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", 0.01)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", 0.01)
     registered(app, **worker)
     job = double.submit(4)
     with (

@@ -52,7 +52,7 @@ def test_a_page_is_read_as_it_stood_and_its_steps_when_they_are_asked_for(app, b
     [
         ({"state": "DONE"}, "expected one of CREATED"),
         ({"limit": 0}, "must be a whole number between 1"),
-        ({"cursor": "x"}, "is not the id of a run"),
+        ({"cursor": "x"}, "is not the id of a job or a run"),
     ],
 )
 async def test_a_wrong_page_says_what_is_expected(app, batch, wrong, told):
@@ -90,7 +90,7 @@ def test_watching_gives_the_run_as_it_goes_and_ends_with_it(app, batch):
 
 
 def test_a_wait_for_which_no_worker_is_there_says_so(app, batch, monkeypatch):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", -1.0)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", -1.0)
     run = batch.start()
     for attempt in (run.wait, lambda timeout: list(run.watch(timeout))):
         with (
@@ -101,7 +101,7 @@ def test_a_wait_for_which_no_worker_is_there_says_so(app, batch, monkeypatch):
 
 
 def test_a_run_whose_jobs_only_wait_is_nobodys_fault(app, monkeypatch, recwarn):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", -1.0)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", -1.0)
     polling = app.batch("polling")
 
     @polling.step(poll=60)

@@ -128,7 +128,7 @@ def test_a_batch_given_to_submit_is_told_with_the_app(prompt, own):
 
 
 def test_a_wait_names_the_app_whose_worker_is_missing(prompt, own, monkeypatch):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", -1.0)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", -1.0)
     late = prompt("submit", "own.py", "convert", "a", "--wait", "--timeout", "0")
     assert "start one with `milepost worker own.py`" in late.err
 

@@ -93,7 +93,7 @@ def test_waiting_in_vain_is_exit_code_124(prompt, kinds):
 
 
 def test_a_wait_for_which_no_worker_is_there_says_so(prompt, kinds, monkeypatch):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", -1.0)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", -1.0)
     job = kinds["convert"].submit("a")
     late = prompt("jobs", "wait", job.id, "--timeout", "0")
     assert "no live worker could take it; start one with `milepost worker APP`" in late.err

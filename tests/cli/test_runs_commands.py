@@ -237,7 +237,7 @@ def test_watching_a_run_that_broke_off_is_exit_code_3(prompt, farm):
 def test_watching_in_vain_is_exit_code_124_and_says_that_nobody_is_at_work(
     prompt, farm, monkeypatch
 ):
-    monkeypatch.setattr("milepost.handles.WARN_AFTER", -1.0)
+    monkeypatch.setattr("milepost.subjects.WARN_AFTER", -1.0)
     run = started(prompt, "harvest", '{"fields": 1}')
     late = prompt("runs", "watch", run, "--timeout", "0")
     assert (late.code, late.out) == (124, "")

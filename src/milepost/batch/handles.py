@@ -1,21 +1,19 @@
 """Handles of runs: a run as it stood, and everything that can be asked of it."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, cast
 
 import msgspec
 
 from milepost.client import Client, caller, new_id, refuse_in_loop
-from milepost.errors import Invalid, JobFailed, NotFinished, WaitTimeout
-from milepost.handles import has_worker, patience, warn_no_worker
+from milepost.errors import Invalid, JobFailed, NotFinished
 from milepost.lifecycle import RUN, JobState, RunState
-from milepost.records import Entry, NewJob, NewRun, Run
+from milepost.records import NewJob, NewRun, Run
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import chains, jobs, runs
 from milepost.store.driver import Steps
+from milepost.subjects import Subject, has_worker, patience
 
 __all__ = ["RunError", "RunHandle", "StepState", "resuming"]
 
@@ -61,8 +59,11 @@ class RunError(msgspec.Struct, frozen=True):
     cause: str | None = None
 
 
-class RunHandle:
+class RunHandle(Subject[Run]):
     """A run as it stood when it was last read; `refresh()` reads again."""
+
+    what = "run"
+    machine = RUN
 
     def __init__(
         self,
@@ -73,16 +74,11 @@ class RunHandle:
         type_of: Callable[[str, int], Any] | None = None,
         fill: Filler | None = None,
     ) -> None:
-        self._client = client
+        super().__init__(client, run_id, record)
         self._type_of = type_of
         self._fill = fill
-        self._record = record
         self._picture: chains.Picture | None = None
         self._highest = 0.0
-        self.id = run_id
-
-    def __repr__(self) -> str:
-        return f"<run {self.id} {self._record.state if self._record else 'not read yet'}>"
 
     # As it stood
 
@@ -94,24 +90,9 @@ class RunHandle:
         return cast("chains.Picture", self._picture)
 
     @property
-    def record(self) -> Run:
-        """The row as it was read."""
-        return self._record or self.picture.run
-
-    @property
-    def kind(self) -> str:
-        """Which batch it is a run of."""
-        return self.record.kind
-
-    @property
     def state(self) -> RunState:
         """Where it stood."""
         return self.record.state
-
-    @property
-    def done(self) -> bool:
-        """Whether it is final."""
-        return self.state in RUN.terminal
 
     @property
     def steps(self) -> list[StepState]:
@@ -173,19 +154,11 @@ class RunHandle:
         """What the reducer returned; raises `NotFinished` or `JobFailed` when there is nothing."""
         record = self.record
         if record.state == RunState.SUCCEEDED:
-            return self._decoded(record)
+            named = (record.kind, record.kind_version)
+            return self._decoded(record.report, self._type_of(*named) if self._type_of else Any)
         if record.state in RUN.terminal:
             raise JobFailed(f"run {self.id} ({record.kind}) ended {record.state}: {self._why()}")
         raise NotFinished(f"run {self.id} ({record.kind}) is {record.state}; wait() for it")
-
-    def _decoded(self, record: Run) -> Any:
-        if record.report is None:
-            return None
-        type_ = Any if self._type_of is None else self._type_of(record.kind, record.kind_version)
-        try:
-            return self._client.codec.decode(record.report, type_)
-        except Invalid:
-            return self._client.codec.decode(record.report)
 
     def _why(self) -> str:
         failed = sum(step.failed for step in self.picture.steps)
@@ -195,21 +168,6 @@ class RunHandle:
     def error_count(self) -> int:
         """How many of its jobs failed."""
         return sum(step.failed for step in self.picture.steps)
-
-    @property
-    def created_at(self) -> datetime:
-        """When it was created."""
-        return self.record.created_at
-
-    @property
-    def started_at(self) -> datetime | None:
-        """When its first job was claimed."""
-        return self.record.started_at
-
-    @property
-    def finished_at(self) -> datetime | None:
-        """When it became final."""
-        return self.record.finished_at
 
     def as_spec(self, spec: str) -> str:
         """Say where it stands in the words of spec A, B or C."""
@@ -222,26 +180,20 @@ class RunHandle:
 
     # Reading
 
-    def refresh(self) -> "RunHandle":
-        """Read the run again."""
-        return self._seen(self._client.run(chains.picture, self.id))
+    def read(self) -> Steps[None]:
+        """Read it with its steps, and keep what was read."""
+        self._picture = yield from chains.picture(self.id)
+        self._record = self._picture.run
 
-    async def refresh_async(self) -> "RunHandle":
-        """Read the run again."""
-        return self._seen(await self._client.run_async(chains.picture, self.id))
+    def _ended(self) -> Steps[bool]:
+        if (yield from runs.get(self.id)).state not in RUN.terminal:
+            return False
+        yield from self.read()
+        return True
 
-    def _seen(self, picture: chains.Picture) -> "RunHandle":
-        self._picture, self._record = picture, picture.run
-        return self
-
-    @property
-    def history(self) -> list[Entry]:
-        """Every move, in order, read now."""
-        return self._client.run(jobs.history, self.id, machine="run")
-
-    async def history_async(self) -> list[Entry]:
-        """Read every move, in order."""
-        return await self._client.run_async(jobs.history, self.id, machine="run")
+    def _served(self) -> Steps[bool]:
+        queued = yield from jobs.listing(run_id=self.id, state=JobState.QUEUED.value, most=1)
+        return (yield from has_worker(queued[0] if queued else None))
 
     @property
     def errors(self) -> list[RunError]:
@@ -252,27 +204,6 @@ class RunHandle:
         """Read why its jobs failed."""
         return _errors(await self._client.run_async(chains.errors, self.id, most=limit))
 
-    def wait(self, timeout: float | None = None) -> "RunHandle":
-        """Return once it is final, or raise `WaitTimeout`."""
-        refuse_in_loop("wait")
-        for pause in patience(timeout):
-            if self._client.run(runs.get, self.id).state in RUN.terminal:
-                return self.refresh()
-            if pause.warn and not self._client.run(_has_worker, self.id):
-                warn_no_worker(f"run {self.id}")
-            time.sleep(pause.seconds)
-        raise self._too_late(timeout)
-
-    async def wait_async(self, timeout: float | None = None) -> "RunHandle":  # noqa: ASYNC109
-        """Return once it is final, or raise `WaitTimeout`."""
-        for pause in patience(timeout):
-            if (await self._client.run_async(runs.get, self.id)).state in RUN.terminal:
-                return await self.refresh_async()
-            if pause.warn and not await self._client.run_async(_has_worker, self.id):
-                warn_no_worker(f"run {self.id}")
-            await asyncio.sleep(pause.seconds)
-        raise self._too_late(timeout)
-
     def watch(self, timeout: float | None = None) -> "Iterator[RunHandle]":
         """Yield it, read again, until it is final or `WaitTimeout` is raised."""
         refuse_in_loop("watch")
@@ -280,9 +211,7 @@ class RunHandle:
             yield self.refresh()
             if self.done:
                 return
-            if pause.warn and not self._client.run(_has_worker, self.id):
-                warn_no_worker(f"run {self.id}")
-            time.sleep(pause.seconds)
+            self._pause(pause)
         raise self._too_late(timeout)
 
     async def watch_async(self, timeout: float | None = None) -> "AsyncIterator[RunHandle]":  # noqa: ASYNC109
@@ -291,13 +220,8 @@ class RunHandle:
             yield await self.refresh_async()
             if self.done:
                 return
-            if pause.warn and not await self._client.run_async(_has_worker, self.id):
-                warn_no_worker(f"run {self.id}")
-            await asyncio.sleep(pause.seconds)
+            await self._pause_async(pause)
         raise self._too_late(timeout)
-
-    def _too_late(self, timeout: float | None) -> WaitTimeout:
-        return WaitTimeout(f"run {self.id} has not ended after {timeout:g} s")
 
     # Acting
 
@@ -426,9 +350,3 @@ def resuming(old: Run) -> NewRun:
         resumes=old.id,
         hold_us=int(HOLD_SECONDS * 1_000_000),
     )
-
-
-def _has_worker(run_id: str) -> Steps[bool]:
-    """Tell whether what the run has in a queue, if anything, could be taken by a live worker."""
-    queued = yield from jobs.listing(run_id=run_id, state=JobState.QUEUED.value, most=1)
-    return (yield from has_worker(queued[0] if queued else None))

@@ -59,10 +59,10 @@ TOLD_APART = (MilepostError, Enum)
 HIDDEN = {
     App: {"client", "registry", "settings", "define"},
     Job: {"scheduled"},
-    JobHandle: {"record"},
+    JobHandle: {"read", "record"},
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
     Batch: {"client", "named", "parameters", "payload", "plan", "report_type"},
-    RunHandle: {"record", "picture"},
+    RunHandle: {"picture", "read", "record"},
 }
 """What the engine's own parts call on each other."""
 

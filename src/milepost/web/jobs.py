@@ -10,11 +10,12 @@ from starlette.responses import Response
 
 from milepost.client import new_id
 from milepost.errors import IllegalMove
-from milepost.handles import again, checked_id
+from milepost.handles import again
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, NewJob
 from milepost.store import births, jobs
 from milepost.store.driver import Steps
+from milepost.subjects import checked_id
 from milepost.web.auth import Who, require, seen
 from milepost.web.body import Route
 from milepost.web.documents import (

@@ -1,0 +1,279 @@
+"""What jobs and runs have in common: being found by their id, read again, and awaited."""
+
+import asyncio
+import math
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+
+import msgspec
+import uuid_utils
+
+from milepost.client import Client, refuse_in_loop
+from milepost.errors import Invalid, NotFound, WaitTimeout
+from milepost.machine import Machine
+from milepost.records import Entry, Job, Run
+from milepost.store import jobs, workers
+from milepost.store.driver import Steps
+from milepost.store.explain import can_take
+
+__all__ = ["Finder", "Subject", "checked_id", "has_worker", "page", "patience"]
+
+Record = TypeVar("Record", Job, Run)
+H = TypeVar("H")
+
+WAIT_FIRST = 0.005
+WAIT_LONGEST = 0.25
+WARN_AFTER = 2.0
+DIGITS = 32
+PAGE_MOST = 1_000_000
+LIKE_NAMED = 4
+"""How many ids are named when a beginning of one fits several."""
+
+
+class Subject(ABC, Generic[Record]):
+    """A job or a run as it stood when it was last read."""
+
+    what: ClassVar[str]
+    machine: ClassVar[Machine]
+
+    def __init__(self, client: Client, subject_id: str, record: Record | None) -> None:
+        self._client = client
+        self._record: Record | None = record
+        self.id = subject_id
+
+    def __repr__(self) -> str:
+        return f"<{self.what} {self.id} {self._record.state if self._record else 'not read yet'}>"
+
+    @property
+    def record(self) -> Record:
+        """The row as it was read, read now if it never was."""
+        if self._record is None:
+            self.refresh()
+        return cast("Record", self._record)
+
+    @property
+    def kind(self) -> str:
+        """What it was declared as."""
+        return self.record.kind
+
+    @property
+    def done(self) -> bool:
+        """Whether it is final."""
+        return self.record.state in self.machine.terminal
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was created."""
+        return self.record.created_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it, or the first of its jobs, was first claimed."""
+        return self.record.started_at
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it became final."""
+        return self.record.finished_at
+
+    @property
+    def history(self) -> list[Entry]:
+        """Every move, in order, read now."""
+        return self._client.run(jobs.history, self.id, machine=self.what)
+
+    async def history_async(self) -> list[Entry]:
+        """Read every move, in order."""
+        return await self._client.run_async(jobs.history, self.id, machine=self.what)
+
+    def refresh(self) -> Self:
+        """Read it again."""
+        self._client.run(self.read)
+        return self
+
+    async def refresh_async(self) -> Self:
+        """Read it again."""
+        await self._client.run_async(self.read)
+        return self
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Return once it is final, or raise `WaitTimeout`."""
+        refuse_in_loop("wait")
+        for pause in patience(timeout):
+            if self._client.run(self._ended):
+                return self
+            self._pause(pause)
+        raise self._too_late(timeout)
+
+    async def wait_async(self, timeout: float | None = None) -> Self:  # noqa: ASYNC109
+        """Return once it is final, or raise `WaitTimeout`."""
+        for pause in patience(timeout):
+            if await self._client.run_async(self._ended):
+                return self
+            await self._pause_async(pause)
+        raise self._too_late(timeout)
+
+    def _pause(self, pause: "Pause") -> None:
+        if pause.warn and not self._client.run(self._served):
+            self._warn()
+        time.sleep(pause.seconds)
+
+    async def _pause_async(self, pause: "Pause") -> None:
+        if pause.warn and not await self._client.run_async(self._served):
+            self._warn()
+        await asyncio.sleep(pause.seconds)
+
+    def _warn(self) -> None:
+        """Say to whoever waits that nobody is at work."""
+        warnings.warn(
+            f"{self.what} {self.id} waits and no live worker could take it; start one with "
+            "`milepost worker APP` or call app.drain()",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _too_late(self, timeout: float | None) -> WaitTimeout:
+        state = self._record.state if self._record else "not visible yet"
+        return WaitTimeout(f"{self.what} {self.id} is {state} after {timeout:g} s")
+
+    def _decoded(self, data: bytes | None, type_: Any) -> Any:
+        """Read what was stored as the declared type, or as it is if that does not fit any more."""
+        if data is None:
+            return None
+        try:
+            return self._client.codec.decode(data, type_)
+        except Invalid:
+            return self._client.codec.decode(data)
+
+    @abstractmethod
+    def read(self) -> Steps[None]:
+        """Read it, and keep what was read."""
+
+    @abstractmethod
+    def _ended(self) -> Steps[bool]:
+        """Look whether it is final, and keep what was read."""
+
+    @abstractmethod
+    def _served(self) -> Steps[bool]:
+        """Tell whether a live worker could take what it has in a queue."""
+
+
+class Finder(ABC, Generic[H]):
+    """Looks jobs or runs up."""
+
+    what: ClassVar[str]
+
+    def __init__(self, client: Client, type_of: Callable[[str, int], Any]) -> None:
+        self._client = client
+        self._type_of = type_of
+
+    def get(self, subject_id: str) -> H:
+        """Return a handle, or raise `NotFound`."""
+        return self._client.run(self._get, checked_id(subject_id, what=self.what))
+
+    async def get_async(self, subject_id: str) -> H:
+        """Return a handle, or raise `NotFound`."""
+        return await self._client.run_async(self._get, checked_id(subject_id, what=self.what))
+
+    def find(self, beginning: str) -> H:
+        """Return the only one whose id begins so, or raise `NotFound` or `Invalid`."""
+        return self._client.run(self._find, beginning)
+
+    async def find_async(self, beginning: str) -> H:
+        """Return the only one whose id begins so, or raise `NotFound` or `Invalid`."""
+        return await self._client.run_async(self._find, beginning)
+
+    def _find(self, beginning: str) -> Steps[H]:
+        low, high = between(beginning, what=self.what)
+        found = yield from self._within(low, high, most=LIKE_NAMED)
+        return (yield from self._get(only(beginning, found, what=self.what)))
+
+    @abstractmethod
+    def _get(self, subject_id: str) -> Steps[H]:
+        """Read one, or raise `NotFound`."""
+
+    @abstractmethod
+    def _within(self, low: str, high: str, *, most: int) -> Steps[Sequence[str]]:
+        """Name the first ids between these two."""
+
+
+def page(
+    states: type[StrEnum], *, state: str | None, kind: str | None, cursor: str | None, limit: int
+) -> dict[str, Any]:
+    """Spell what a page of jobs or runs is asked by, or raise `Invalid`."""
+    if state is not None and state not in states.__members__:
+        raise Invalid(f"state={state!r}: expected one of {', '.join(states.__members__)}")
+    if not isinstance(limit, int) or not 1 <= limit <= PAGE_MOST:
+        raise Invalid(f"limit={limit!r} must be a whole number between 1 and {PAGE_MOST:,}")
+    try:
+        before = None if cursor is None else checked_id(cursor)
+    except NotFound as error:
+        raise Invalid(f"cursor={cursor!r} is not the id of a job or a run") from error
+    # A plain text: drivers need not know what a member of an enum is.
+    word = None if state is None else str(state)
+    return {"state": word, "kind": kind, "before": before, "most": limit}
+
+
+def checked_id(text: str, *, what: str = "job") -> str:
+    """Return an id in the store's spelling, or raise `NotFound`: no job has any other."""
+    try:
+        return str(uuid_utils.UUID(str(text)))
+    except ValueError as error:
+        raise NotFound(f"there is no {what} {text!r}") from error
+
+
+def between(beginning: str, *, what: str = "job") -> tuple[str, str]:
+    """Return the lowest and the highest id that begin so."""
+    digits = str(beginning).replace("-", "").lower()
+    if not digits or len(digits) > DIGITS or set(digits) - set("0123456789abcdef"):
+        raise NotFound(f"there is no {what} {beginning!r}")
+    return checked_id(digits.ljust(DIGITS, "0")), checked_id(digits.ljust(DIGITS, "f"))
+
+
+def only(beginning: str, found: Sequence[str], *, what: str = "job") -> str:
+    """Return the one id that begins so, or raise `NotFound` or `Invalid`."""
+    if not found:
+        raise NotFound(f"there is no {what} {beginning!r}")
+    if len(found) > 1:
+        more = ", …" if len(found) == LIKE_NAMED else ""
+        raise Invalid(
+            f"{beginning!r} begins several ids: {', '.join(found)}{more}; give more of it"
+        )
+    return found[0]
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """How long to wait before the next look, and whether to warn if nobody is at work."""
+
+    seconds: float
+    warn: bool
+
+
+def patience(timeout: float | None) -> Iterator[Pause]:
+    """Yield ever longer pauses until the time is over."""
+    if timeout is not None and (not isinstance(timeout, int | float) or math.isnan(timeout)):
+        raise Invalid(f"timeout={timeout!r} must be a number of seconds, or None")
+    begun = time.monotonic()
+    warned = False
+    pause = WAIT_FIRST
+    while True:
+        waited = time.monotonic() - begun
+        left = None if timeout is None else timeout - waited
+        warn = not warned and waited > WARN_AFTER
+        warned |= warn
+        yield Pause(pause if left is None else max(0.0, min(pause, left)), warn)
+        if left is not None and left <= 0:
+            return
+        pause = min(pause * 1.5, WAIT_LONGEST)
+
+
+def has_worker(job: Job | None) -> Steps[bool]:
+    """Tell whether a live worker could take the job."""
+    if job is None:  # not committed yet: no worker could know
+        return True
+    live = yield from workers.listing()
+    return any(can_take(worker, job) for worker in live)
