@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from milepost.batch.handles import RunHandle, resuming
 from milepost.codec import Codec
-from milepost.handles import checked_id
 from milepost.lifecycle import RUN, RunState
 from milepost.records import Run
 from milepost.store import chains, jobs, runs
 from milepost.store.driver import Steps
+from milepost.subjects import checked_id
 from milepost.web.auth import Who, require, seen
 from milepost.web.body import Route
 from milepost.web.documents import (
