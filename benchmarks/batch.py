@@ -13,9 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any
 
 import milepost as mp
+from milepost.lifecycle import RUN
+from milepost.store import runs
 from milepost.testing.servers import running
 
 URL = os.environ.get("BENCH_MILEPOST_URL", "sqlite:///bench-batch.db")
@@ -94,7 +97,7 @@ def plain_rate(count: int) -> float:
     for begin_at in range(1, count, 1000):
         noop.submit_many([(0,)] * min(1000, count - begin_at))
     with worker() as process:
-        while _open_jobs():
+        while not _ended(first.id):
             rest(process)
     return count / seconds(
         "SELECT min(started_at), max(finished_at) FROM job WHERE id >= ", first.id
@@ -107,32 +110,40 @@ def rest(process: subprocess.Popen[bytes]) -> None:
     time.sleep(0.05)
 
 
-def _open_jobs() -> int:
-    counted = app.counts().get("default", {})
-    return counted.get("QUEUED", 0) + counted.get("RUNNING", 0)
+def _ended(first: str) -> bool:
+    """Look whether anything is open by reading one row: what counts them all would be measured."""
+    looked = "SELECT 1 FROM job WHERE state IN ('QUEUED', 'RUNNING') AND id >= {} LIMIT 1"
+    return not rows(looked, first)
 
 
 def batch_rate(count: int) -> float:
     run = chunks.start(count)
     with worker() as process:
-        while not run.refresh().done:
+        while app.client.run(runs.get, run.id).state not in RUN.terminal:
             rest(process)
-    assert run.report == count // 3, run.report
+    assert run.refresh().report == count // 3, run.report
     return count / seconds("SELECT started_at, finished_at FROM run WHERE id = ", run.id)
 
 
 def seconds(query: str, subject: str) -> float:
     """Measure by the store's own clock, from the first start to the last end."""
-    if app.client.url.dialect == "sqlite":
-        [began, ended] = (
-            sqlite3.connect(app.client.url.target).execute(f"{query}?", [subject]).fetchone()
-        )
-        return (ended - began) / 1e6
+    [[began, ended]] = rows(f"{query}{{}}", subject)
+    return (ended - began) / 1e6 if _sqlite() else (ended - began).total_seconds()
+
+
+def rows(query: str, *given: str) -> list[tuple[Any, ...]]:
+    """Ask the store itself; `{}` stands for what is given."""
+    if _sqlite():
+        with closing(sqlite3.connect(app.client.url.target)) as connection:
+            return connection.execute(query.format("?"), given).fetchall()
     import psycopg
 
     with psycopg.connect(URL) as connection:
-        [began, ended] = connection.execute(f"{query}%s", [subject]).fetchone()
-    return (ended - began).total_seconds()
+        return connection.execute(query.format("%s"), given).fetchall()
+
+
+def _sqlite() -> bool:
+    return app.client.url.dialect == "sqlite"
 
 
 def gates(count: int) -> tuple[float, float]:

@@ -289,6 +289,8 @@ class NewStep(msgspec.Struct, frozen=True, kw_only=True):
     poll_limit: int = 1000
     poison_limit: int = 3
     timeout_us: int | None = None
+    deadline_us: int | None = None
+    start_within_us: int | None = None
     tolerance: float = 0.0
     fail_fast: bool = True
 

@@ -238,7 +238,7 @@ def test_a_chore_finds_what_is_due_by_its_index_and_updates_by_id(scene, name, i
 @both_modes
 def test_opening_a_gate_walks_the_runs_jobs_and_stops_at_its_limit(scene, mode):
     run_id = scene.raw.value("SELECT id::text FROM run WHERE state = 'RUNNING' LIMIT 1")
-    given = {"run_id": run_id, "most": 1000, "actor": "m"}
+    given = {"run_id": [run_id], "most": 1000, "actor": "m"}
     for name in ("job_open", "job_release_held"):
         plan = explained(scene.raw, name, given, mode=mode, way="psycopg")
         only(plan, scene, ("Index Scan", "job_run"), BY_ID)

@@ -1,17 +1,29 @@
-"""How jobs come into being: one, many, held, or one per unique key."""
+"""How jobs come into being: one, many, held, one per unique key, or as a step has it pinned."""
 
 from collections.abc import Sequence
 from itertools import groupby
 
 import msgspec
+import uuid_utils
 
 from milepost.errors import LeaseLost
 from milepost.records import NewJob
 from milepost.store.driver import Call, Steps
 
-__all__ = ["create", "submit"]
+__all__ = ["Child", "create", "in_steps", "submit"]
 
 UNIQUE_TRIES = 5
+
+
+class Child(msgspec.Struct, frozen=True):
+    """A job of a step about to be created; everything else is pinned on the step."""
+
+    run_id: str
+    step: int
+    parent_id: str | None = None
+    ordinal: int = 0
+    codec: str = "json"
+    payload: bytes | None = None
 
 
 def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
@@ -55,6 +67,16 @@ def _create_unique(job: NewJob) -> Steps[str]:
         if rival := (yield Call("job_live_by_key", parameters)):
             return str(rival[0][0])
     raise LeaseLost(f"unique key {job.unique_key!r} changed hands too often; submit again")
+
+
+def in_steps(children: Sequence[Child], *, actor: str | None) -> Steps[None]:
+    """Create jobs of steps: gated, sleeping or queued as each step stands now."""
+    columns = {
+        name: [getattr(child, name) for child in children] for name in Child.__struct_fields__
+    }
+    ids = [str(uuid_utils.uuid7()) for _ in children]
+    yield Call("job_create_in_steps", {"id": ids, **columns, "actor": actor})
+    yield Call("worker_hint")
 
 
 def submit(ids: Sequence[str], *, actor: str | None) -> Steps[set[str]]:

@@ -81,7 +81,8 @@ def create_again(
 
 _PINNED = (
     *("kind", "kind_version", "queue", "priority", "retries", "poll_limit", "poison_limit"),
-    *("timeout_us", "codec", "tenant", "trace", "parent_id", "step"),
+    *("timeout_us", "deadline_us", "start_within_us", "codec", "tenant", "trace", "parent_id"),
+    "step",
 )
 
 

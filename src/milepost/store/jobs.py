@@ -15,13 +15,14 @@ import msgspec
 from milepost.errors import LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Settlement, Standing
-from milepost.store import runs
+from milepost.store import outputs, runs
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
 __all__ = [
     "Line",
     "Noted",
+    "Settled",
     "ask_to_stop",
     "cancel",
     "claim",
@@ -41,6 +42,7 @@ __all__ = [
     "reject",
     "reject_spent",
     "settle",
+    "settle_some",
     "signal",
     "signals",
     "standing",
@@ -97,29 +99,42 @@ def claim(
     return claims
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """The jobs that were held, and the runs that have more to publish or to let through a gate."""
+
+    held: set[str]
+    left: set[str]
+
+
 def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
     """Move leased jobs to their outcomes, with every effect; answer with the ids that were held.
 
     Whatever is missing from the answer had lost its lease: nothing of it was written. A job that
     was asked to stop and whose outcome is not an end is cancelled instead.
     """
+    return (yield from settle_some(settlements, actor=actor)).held
+
+
+def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settled]:
+    """Settle, and tell also what is left to do."""
     ordered = sorted(settlements, key=lambda s: s.claim.id)
     columns = {"actor": actor, **_columns(ordered)}
     soft = [s.claim.id for s in ordered if s.outcome.move in SOFT_MOVES]
     # What may take more than one statement must not be committed by its first.
     plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
+    yield from outputs.reserve(ordered)
     if noted := [s for s in ordered if s.outcome.note is not None]:
         phased = [Noted(s.claim, s.outcome.phase, s.outcome.note) for s in noted]
         yield from note_many(phased, actor=actor)
     rows = yield from _settle_rows(columns, soft, alone=plain)
     settled = {row[0] for row in rows}
     if plain:
-        return settled
+        return Settled(settled, set())
     held = [s for s in ordered if s.claim.id in settled]
     yield from _effects(held)
     yield from _wake_signalled(held, actor=actor)
-    yield from runs.after_ends(_touched(rows), actor=actor)
-    return settled
+    left = yield from runs.after_ends(_touched(rows), actor=actor, ended=held)
+    return Settled(settled, left)
 
 
 def _settle_rows(
@@ -186,8 +201,6 @@ def _effects(settled: Sequence[Settlement]) -> Steps[None]:
                 "amount": [float(value) for _, _, value in amounts],
             },
         )
-    if published := [s for s in settled if s.outcome.staged]:
-        yield from runs.publish_outputs(published)
 
 
 def _usage(settlement: Settlement) -> Iterable[tuple[str, float]]:

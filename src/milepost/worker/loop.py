@@ -103,13 +103,14 @@ class Worker:
         self._threads = ThreadLanes(
             executor, self._report, threads=settings.threads, may_start=self._may_start
         )
+        self._publisher = Publisher(driver, published=self._watch.poke)
         self._settler = Settler(
             driver,
             clock=self._clock,
             settled=self._settled,
             hopeless=lambda: self._lost,
+            left=self._publisher.want,
         )
-        self._publisher = Publisher(driver, published=self._watch.poke)
 
     # Coming and going
 
@@ -396,8 +397,6 @@ class Worker:
         good = sum(settlement.outcome.move in GOOD for settlement in batch)
         self._slots.reported(good, good=True)
         self._slots.reported(len(batch) - good, good=False)
-        if any(settlement.outcome.staged for settlement in batch):
-            self._publisher.want()
         if any(settlement.claim.run_id is not None for settlement in batch):
             self._watch.poke()  # its run may have come to the next jobs
         self._freed.set()

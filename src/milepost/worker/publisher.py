@@ -1,9 +1,9 @@
-"""Turns outputs of ended jobs into jobs, beside the settling; maintenance would do it later."""
+"""Does what was too much for the transaction that ended jobs; maintenance would do it later."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from milepost.store import runs
+from milepost.store import outputs, runs
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
@@ -15,28 +15,30 @@ BATCH = 500
 
 
 class Publisher:
-    """Publishes whatever waits, of any run, whenever it is told that something does."""
+    """Publishes outputs and opens gates, batch by batch, whenever it is told that some wait."""
 
     def __init__(self, driver: AsyncDriver, *, published: Callable[[], None]) -> None:
         self._driver = driver
         self._published = published
         self.worker_id = ""
         self._wanted = asyncio.Event()
+        self._runs: set[str] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    def want(self) -> None:
-        """Say that outputs wait."""
+    def want(self, run_ids: Iterable[str]) -> None:
+        """Say that outputs of these runs wait, or jobs at their gates."""
+        self._runs.update(run_ids)
         self._quiet.clear()
         self._wanted.set()
 
     @property
     def busy(self) -> bool:
-        """Whether outputs may still wait."""
+        """Whether something may still wait."""
         return not self._quiet.is_set()
 
     async def flush(self) -> None:
-        """Wait until what waited is published, or is left to maintenance."""
+        """Wait until what waited is done, or is left to maintenance."""
         await self._quiet.wait()
 
     async def run(self) -> None:
@@ -45,14 +47,28 @@ class Publisher:
             await self._wanted.wait()
             while self._wanted.is_set():
                 self._wanted.clear()
-                await self._publish()
+                await self._follow_up()
             self._quiet.set()
 
-    async def _publish(self) -> None:
+    async def _follow_up(self) -> None:
+        wanted, self._runs = sorted(self._runs), set()
         try:
-            count = BATCH
-            while count == BATCH:  # a whole batch: there may be more
-                count = await self._driver.run(runs.publish, actor=self.worker_id, most=BATCH)
-                self._published()
+            # A whole batch: there may be more.
+            while await self._open(wanted) == BATCH or await self._publish() == BATCH:
+                pass
         except Exception as error:  # noqa: BLE001 - maintenance does it later
             log.warning("outputs are published later", error=repr(error))
+
+    async def _open(self, run_ids: list[str]) -> int:
+        count = await self._driver.run(runs.open_gates, run_ids, actor=self.worker_id, most=BATCH)
+        if count:
+            self._published()
+        return count
+
+    async def _publish(self) -> int:
+        done = await self._driver.run(outputs.publish_some, actor=self.worker_id, most=BATCH)
+        if done.count:
+            self._published()
+        if done.left:
+            self.want(done.left)
+        return done.count

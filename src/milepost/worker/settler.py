@@ -33,12 +33,15 @@ class Settler:
         clock: Clock,
         settled: Callable[[list[Settlement], set[str]], None],
         hopeless: Callable[[], bool],
+        left: Callable[[set[str]], None],
     ) -> None:
+        """Make a settler; `left` hears of runs for which more is to be done."""
         self._driver = driver
         self.worker_id = ""
         self._clock = clock
         self._settled = settled
         self._hopeless = hopeless
+        self._left = left
         self._waiting: deque[Settlement] = deque()
         self._wanted = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -86,7 +89,8 @@ class Settler:
         pause = PAUSE
         while True:
             try:
-                return await self._driver.run(jobs.settle, batch, actor=self.worker_id)
+                settled = await self._driver.run(jobs.settle_some, batch, actor=self.worker_id)
+                break
             except Unavailable:
                 # What had committed answers as not held when it is tried again: no harm, since
                 # the fence lets nothing be written twice.
@@ -94,6 +98,9 @@ class Settler:
                     return set()
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, LONGEST)
+        if settled.left:
+            self._left(settled.left)
+        return settled.held
 
     async def _failed(self, settlement: Settlement, error: Exception) -> set[str]:
         """End a job whose outcome the store refuses: no attempt would change that."""

@@ -4,14 +4,15 @@
 -- BETWEEN one state and the same lets it walk the run's index in order and stop at the limit.)
 WITH gated AS MATERIALIZED (
   SELECT found.id, found.fence, step.poll_us
-    FROM step CROSS JOIN LATERAL (
+    FROM unnest(:run_id::uuid[]) AS t (run_id)
+    JOIN step ON step.run_id = t.run_id AND step.opened
+   CROSS JOIN LATERAL (
          SELECT id, fence FROM job
           WHERE job.run_id = step.run_id AND job.step = step.number
             AND job.state BETWEEN 'GATED' AND 'GATED'
           ORDER BY job.state
           LIMIT (SELECT :most::bigint)
             FOR UPDATE SKIP LOCKED) found
-   WHERE step.run_id = :run_id AND step.opened
    LIMIT :most
 ), ordered AS MATERIALIZED (
   SELECT * FROM gated ORDER BY id

@@ -1,16 +1,17 @@
--- Submits the jobs of a sealed run.
+-- Submits the jobs of sealed runs.
 -- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.
 -- BETWEEN one state and the same lets it walk the run's index in order and stop at the limit.)
 WITH held AS MATERIALIZED (
   SELECT found.id, found.fence, step.gated AND NOT step.opened AS gated, step.poll_us
-    FROM step CROSS JOIN LATERAL (
+    FROM unnest(:run_id::uuid[]) AS t (run_id)
+    JOIN step ON step.run_id = t.run_id
+   CROSS JOIN LATERAL (
          SELECT id, fence FROM job
           WHERE job.run_id = step.run_id AND job.step = step.number
             AND job.state BETWEEN 'CREATED' AND 'CREATED'
           ORDER BY job.state
           LIMIT (SELECT :most::bigint)
             FOR UPDATE SKIP LOCKED) found
-   WHERE step.run_id = :run_id
    LIMIT :most
 ), ordered AS MATERIALIZED (
   SELECT * FROM held ORDER BY id

@@ -1,10 +1,11 @@
 -- Turns staged outputs into jobs of their steps: gated, sleeping or queued as the step stands now.
 -- In a run that is stopping they are not wanted any more.
-INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at)
+INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at)
 SELECT o.job_id, s.kind, s.kind_version, s.queue, s.priority,
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
        'create', :actor, o.codec, o.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
+       {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
        s.policy, r.tenant, r.trace, o.producer_id, s.run_id, s.number, o.seq,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END, {now}
   FROM unnest(:producer_id::uuid[], :fence::bigint[], :run_id::uuid[], :low::bigint[], :high::bigint[])

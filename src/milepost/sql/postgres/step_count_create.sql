@@ -1,2 +1,4 @@
 INSERT INTO step_count (run_id, step, slot)
-SELECT :run_id, :number, slot FROM generate_series(0, :slots - 1) AS slot
+SELECT :run_id, t.number, slot
+  FROM unnest(:number::integer[], :slots::integer[]) AS t (number, slots)
+ CROSS JOIN generate_series(0, t.slots - 1) AS slot

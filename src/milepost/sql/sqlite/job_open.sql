@@ -8,8 +8,8 @@ UPDATE job
        queued_seq = {now}
  WHERE rowid IN (
          SELECT job.rowid
-           FROM step CROSS JOIN job INDEXED BY job_run
-          WHERE step.run_id = :run_id AND step.opened
+           FROM json_each(:run_id) AS t CROSS JOIN step CROSS JOIN job INDEXED BY job_run
+          WHERE step.run_id = t.value AND step.opened
             AND job.run_id = step.run_id AND job.step = step.number AND job.state = 'GATED'
           LIMIT :most)
 RETURNING id

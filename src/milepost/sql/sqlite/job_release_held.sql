@@ -1,4 +1,4 @@
--- Submits the jobs of a sealed run.
+-- Submits the jobs of sealed runs.
 UPDATE job
    SET state = (SELECT CASE WHEN gated AND NOT opened THEN 'GATED' WHEN poll_us IS NOT NULL
                             THEN 'WAITING' ELSE 'QUEUED' END
@@ -7,8 +7,8 @@ UPDATE job
        due_at = {now} + (SELECT poll_us FROM step WHERE step.run_id = job.run_id AND number = job.step),
        queued_seq = {now}
  WHERE rowid IN (SELECT job.rowid
-                   FROM step CROSS JOIN job INDEXED BY job_run
-                  WHERE step.run_id = :run_id AND job.run_id = step.run_id
+                   FROM json_each(:run_id) AS t CROSS JOIN step CROSS JOIN job INDEXED BY job_run
+                  WHERE step.run_id = t.value AND job.run_id = step.run_id
                     AND job.step = step.number AND job.state = 'CREATED'
                   LIMIT :most)
 RETURNING id

@@ -1,1 +1,2 @@
-SELECT state, version, current_step, ending, cause FROM run WHERE id = :id
+-- each: there is one writer.
+SELECT id, state, version, current_step, ending FROM run WHERE id = :id

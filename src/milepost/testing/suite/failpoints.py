@@ -144,8 +144,8 @@ def _produce(store: Store, before: Any) -> None:
     run_id, [claim] = before
     if store.state(claim.id) == "RUNNING":
         store.settle((claim, store.stage(claim, 3)))
-    store.run(runs.publish, actor="m", most=2, run_id=run_id)
-    store.run(runs.publish, actor="m", most=9, run_id=run_id)
+    store.run(runs.publish, [run_id], actor="m", most=2)
+    store.run(runs.publish, [run_id], actor="m", most=9)
 
 
 def _stopping(store: Store) -> Any:

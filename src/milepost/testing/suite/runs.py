@@ -9,7 +9,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import Invalid
 from milepost.records import Claim, NewJob, NewRun, Template
-from milepost.store import births, jobs, runs
+from milepost.store import births, fanin, jobs, runs
 from milepost.testing.suite.store import PROBLEM, Store, new_id, plan
 
 __all__ = ["FanInSuite", "FillSuite", "OutputSuite", "StopSuite"]
@@ -67,13 +67,13 @@ class FillSuite:
 
     def test_what_does_not_fit_into_the_seal_is_released_after_it(self, store: Store) -> None:
         run_id = store.start([3], hold=True)
-        at_once, runs.AT_ONCE = runs.AT_ONCE, 2
+        at_once, fanin.AT_ONCE = fanin.AT_ONCE, 2
         try:
             store.run(runs.seal, run_id, actor="me")
         finally:
-            runs.AT_ONCE = at_once
+            fanin.AT_ONCE = at_once
         assert store.jobs_of(run_id) == ["QUEUED", "QUEUED", "CREATED"]
-        assert [store.run(runs.release_held, run_id, actor="m", most=9) for _ in "ab"] == [1, 0]
+        assert [store.run(runs.release_held, [run_id], actor="m", most=9) for _ in "ab"] == [1, 0]
 
     def test_a_held_run_without_jobs_is_done_when_sealed_h61(self, store: Store) -> None:
         run_id = store.start([0], hold=True)
@@ -195,13 +195,13 @@ class FanInSuite:
     def test_what_does_not_fit_through_the_gate_follows(self, store: Store) -> None:
         store.worker()
         run_id = store.start([1, 5])
-        at_once, runs.AT_ONCE = runs.AT_ONCE, 2
+        at_once, fanin.AT_ONCE = fanin.AT_ONCE, 2
         try:
             store.settle((only(store.claim()), GOOD))
         finally:
-            runs.AT_ONCE = at_once
+            fanin.AT_ONCE = at_once
         assert store.jobs_of(run_id, 1) == ["QUEUED"] * 2 + ["GATED"] * 3
-        assert [store.run(runs.open_gates, run_id, actor="m", most=2) for _ in "abc"] == [2, 1, 0]
+        assert [store.run(runs.open_gates, [run_id], actor="m", most=2) for _ in "abc"] == [2, 1, 0]
         assert store.finish(run_id) == "SUCCEEDED"
 
     def test_a_polling_steps_jobs_sleep_when_the_gate_opens(self, store: Store) -> None:
@@ -400,7 +400,7 @@ class OutputSuite:
         store.worker()
         (a, one), (b, two) = self.producer(store), self.producer(store)
         store.settle((one, store.stage(one, 1)), (two, store.stage(two, 1)))
-        assert store.run(runs.publish, actor="m", most=9, run_id=b) == 1
+        assert store.run(runs.publish, [b], actor="m", most=9) == 1
         assert (store.count(a, 1)[0], store.count(b, 1)[0]) == (0, 1)
 
     def test_concurrent_publishers_publish_once(self, store: Store) -> None:

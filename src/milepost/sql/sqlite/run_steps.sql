@@ -1,5 +1,5 @@
--- How each step of a run stands, counted now: a new statement sees what others have committed.
-SELECT s.number, s.name, s.role, s.gated, s.opened, s.fail_fast, s.tolerance,
+-- each: how each step of a run stands, counted now.
+SELECT s.run_id, s.number, s.name, s.role, s.gated, s.opened, s.fail_fast, s.tolerance,
        coalesce(sum(c.open), 0), coalesce(sum(c.succeeded), 0), coalesce(sum(c.failed), 0),
        coalesce(sum(c.cancelled), 0)
   FROM step s LEFT JOIN step_count c ON c.run_id = s.run_id AND c.step = s.number

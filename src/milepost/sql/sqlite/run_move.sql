@@ -1,3 +1,4 @@
+-- each
 UPDATE run
    SET state = :state, move = :move, version = version + 1, actor = :actor, detail = :detail,
        cause = coalesce(:cause, cause), ending = coalesce(:ending, ending),
@@ -10,4 +11,4 @@ UPDATE run
                               AND job.state = 'SUCCEEDED') ELSE report END,
        finished_at = CASE WHEN :state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN {now} END
  WHERE id = :id AND version = :version
-RETURNING version
+RETURNING id

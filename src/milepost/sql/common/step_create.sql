@@ -1,6 +1,0 @@
-INSERT INTO step (run_id, number, name, role, kind, kind_version, queue, gated, opened, poll_us,
-                  policy, slots, priority, retries, poll_limit, poison_limit, timeout_us, tolerance,
-                  fail_fast)
-VALUES (:run_id, :number, :name, :role, :kind, :kind_version, :queue, :gated, :opened, :poll_us,
-        :policy, :slots, :priority, :retries, :poll_limit, :poison_limit, :timeout_us, :tolerance,
-        :fail_fast)

@@ -1,0 +1,2 @@
+-- each
+SELECT id, state, version, current_step, ending FROM run WHERE id = :id

@@ -1,0 +1,363 @@
+"""Fan-in: whether the ends of a run's jobs bring it to its next step, to its reducer, to its end.
+
+One function moves runs, `look`: it takes runs that are locked, counts their steps in a new
+statement, decides (purely) and makes the moves. The transaction that ends a job calls it; so does
+maintenance. It reads only what is pinned on the steps' rows, so it needs no user code. However many
+runs are looked at, the statements are as many as for one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import uuid_utils
+
+from milepost.errors import LeaseLost, NotFound
+from milepost.lifecycle import RUN, Cause, RunState
+from milepost.records import NewJob, StepCount, Template
+from milepost.store import births
+from milepost.store.driver import Call, Rows, Steps
+
+__all__ = [
+    "APART",
+    "AT_ONCE",
+    "HOOKS",
+    "Decision",
+    "Locked",
+    "Looked",
+    "decide",
+    "due",
+    "follow",
+    "lock",
+    "look",
+    "look_at",
+    "move",
+    "overdue",
+    "steps",
+]
+
+AT_ONCE = 1_000
+"""How many jobs a transaction that ends others moves or creates; the rest follow."""
+HOOKS = {
+    RunState.SUCCEEDED: "on_success",
+    RunState.FAILED: "on_failure",
+    RunState.CANCELLED: "on_failure",
+}
+"""What is called once a run has ended so: a job of its own, whose failure changes no run (H-55)."""
+APART = {"reduce", *HOOKS.values()}
+"""Roles that are no part of the line of steps."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The next move of a run."""
+
+    move: str
+    state: RunState
+    current_step: int | None = None
+    cause: str | None = None
+    ending: str | None = None
+    phase: str | None = None
+
+
+class Locked(msgspec.Struct, frozen=True):
+    """A run's row as this transaction holds it."""
+
+    state: RunState
+    version: int
+    current_step: int
+    ending: str | None
+
+    @property
+    def live(self) -> bool:
+        """Whether it takes more jobs."""
+        return self.state not in RUN.terminal and self.state != RunState.STOPPING
+
+    def after(self, decision: Decision) -> "Locked":
+        """Tell how it stands after a move."""
+        current = self.current_step if decision.current_step is None else decision.current_step
+        return Locked(decision.state, self.version + 1, current, decision.ending or self.ending)
+
+
+class Looked(msgspec.Struct):
+    """What came of a look: the moves of each run, and which have more jobs to let through."""
+
+    made: dict[str, list[str]] = {}
+    left: set[str] = set()
+
+
+# Looking
+
+
+def look_at(run_id: str, *, actor: str | None) -> Steps[list[str]]:
+    """Make every move that is due for a run; answer with their names."""
+    locked = yield from lock([run_id])
+    if not locked:
+        raise NotFound(f"there is no run {run_id}")
+    looked = yield from look(locked, actor=actor)
+    return looked.made.get(run_id, [])
+
+
+def lock(run_ids: Iterable[str]) -> Steps[dict[str, Locked]]:
+    """Hold those of the runs that are there, in the order of their ids."""
+    wanted = sorted(set(run_ids))
+    if not wanted:
+        return {}
+    return _read((yield Call("run_lock", {"id": wanted})))
+
+
+def _read(rows: Rows) -> dict[str, Locked]:
+    return {run_id: Locked(RunState(state), *rest) for run_id, state, *rest in rows}
+
+
+def look(locked: Mapping[str, Locked], *, actor: str | None) -> Steps[Looked]:
+    """Make every move that is due for runs that this transaction holds."""
+    planned, counted = yield from _planned(locked)
+    looked = Looked({}, set())
+    held = dict(locked)
+    while planned:
+        # The first move that is due for each; then, where there is one, the second.
+        now = {run_id: decisions[0] for run_id, decisions in planned.items()}
+        yield from move({run_id: (held[run_id], now[run_id]) for run_id in now}, actor=actor)
+        looked.left |= yield from follow(now, counted, actor=actor)
+        for run_id, decision in now.items():
+            looked.made.setdefault(run_id, []).append(decision.move)
+            held[run_id] = held[run_id].after(decision)
+        planned = {run_id: rest[1:] for run_id, rest in planned.items() if rest[1:]}
+    return looked
+
+
+def overdue(run_ids: Sequence[str]) -> Steps[list[str]]:
+    """Name those of the runs for which a move seems to be due, without holding any."""
+    rows = yield Call("run_peek", {"id": sorted(run_ids)})
+    planned, _ = yield from _planned(_read(rows))
+    return sorted(planned)
+
+
+def _planned(
+    runs: Mapping[str, Locked],
+) -> Steps[tuple[dict[str, list[Decision]], dict[str, list[StepCount]]]]:
+    """Count the steps of runs, and decide."""
+    ids = sorted(run_id for run_id, run in runs.items() if run.state not in RUN.terminal)
+    if not ids:
+        return {}, {}
+    counted = yield from _counted(ids)
+    coming = {row[0]: row[1] for row in (yield Call("run_coming", {"id": ids}))}
+    planned: dict[str, list[Decision]] = {}
+    for run_id in ids:
+        found = counted[run_id] = yield from _borne(run_id, counted.get(run_id, []))
+        if decisions := due(runs[run_id], found, coming_to=coming.get(run_id)):
+            planned[run_id] = decisions
+    return planned, counted
+
+
+def steps(run_id: str) -> Steps[list[StepCount]]:
+    """Count a run's steps now."""
+    return (yield from _counted([run_id])).get(run_id, [])
+
+
+def _counted(run_ids: Sequence[str]) -> Steps[dict[str, list[StepCount]]]:
+    rows = yield Call("run_steps", {"id": list(run_ids)})
+    found: dict[str, list[StepCount]] = {}
+    for run_id, number, name, role, gated, opened, fail_fast, tolerance, *counts in rows:
+        flags = (bool(gated), bool(opened), bool(fail_fast))
+        step = StepCount(number, name, role, *flags, tolerance, *map(int, counts))
+        found.setdefault(run_id, []).append(step)
+    return found
+
+
+def _borne(run_id: str, counted: list[StepCount]) -> Steps[list[StepCount]]:
+    """Look at what succeeded before a resumed run, where its policy does not hold without."""
+    if all(step.bearable or not step.tolerance for step in counted):
+        return counted
+    rows = yield Call("run_succeeded_before", {"id": run_id})
+    before = {step: int(count) for step, count in rows}
+    return [
+        msgspec.structs.replace(step, succeeded_before=before.get(step.number, 0))
+        for step in counted
+    ]
+
+
+# Deciding
+
+
+def due(run: Locked, counted: Sequence[StepCount], *, coming_to: int | None) -> list[Decision]:
+    """Decide every move that is due, in order.
+
+    What others commit meanwhile they look at themselves, once they hold the run.
+    """
+    made: list[Decision] = []
+    while decision := decide(
+        run.state, run.current_step, counted, ending=run.ending, coming_to=coming_to
+    ):
+        made.append(decision)
+        if decision.state in RUN.terminal or decision.move in ("finalize", "stop"):
+            break  # what follows from these is counted by whoever looks next
+        run = run.after(decision)
+        counted = [
+            msgspec.structs.replace(step, opened=True)
+            if step.number == decision.current_step
+            else step
+            for step in counted
+        ]
+    return made
+
+
+def decide(
+    state: RunState,
+    current: int,
+    counted: Sequence[StepCount],
+    *,
+    ending: str | None = None,
+    coming_to: int | None = None,
+) -> Decision | None:
+    """Decide a run's next move from how its steps stand; None when there is nothing to do.
+
+    `coming_to` is the first step that unpublished outputs are for.
+    """
+    open_jobs = sum(step.open for step in counted)
+    if state == RunState.STOPPING:
+        return None if open_jobs else _ended(ending)
+    if broken := _broken(state, counted):
+        return _failing(broken, busy=open_jobs > 0)
+    if state == RunState.CREATED:
+        return None
+    if state == RunState.FINALIZING:
+        return None if open_jobs else Decision("finish", RunState.SUCCEEDED)
+    return _onward(state, current, counted, coming_to)
+
+
+def _ended(ending: str | None) -> Decision:
+    if ending == RunState.CANCELLED:
+        return Decision("cancel", RunState.CANCELLED)
+    return Decision("fail", RunState.FAILED)
+
+
+def _broken(state: RunState, counted: Sequence[StepCount]) -> Cause | None:
+    """Say why the run cannot succeed any more, if so."""
+    for step in counted:
+        if step.role == "reduce" and step.lost:
+            return Cause.FINALISER
+        if step.fail_fast and step.lost:
+            return Cause.PLAN if state == RunState.CREATED else Cause.POLICY
+    return None
+
+
+def _failing(cause: Cause, *, busy: bool) -> Decision:
+    if busy:
+        return Decision("stop", RunState.STOPPING, cause=cause, ending=RunState.FAILED)
+    return Decision("fail", RunState.FAILED, cause=cause)
+
+
+def _onward(
+    state: RunState, current: int, counted: Sequence[StepCount], coming_to: int | None
+) -> Decision | None:
+    work = [step for step in counted if step.role not in APART]
+    reached = [step for step in work if step.number <= current]
+    if (coming_to is not None and coming_to <= current) or any(step.open for step in reached):
+        return None
+    later = [step for step in work if step.number > current]
+    if not all(step.bearable for step in reached):
+        # What succeeded and is not held by a gate may end first (H-59).
+        moves = any(s.opened and (s.open or s.number == coming_to) for s in later)
+        busy = any(step.open for step in counted)
+        return None if moves else _failing(Cause.POLICY, busy=busy)
+    expected = coming_to is not None or any(step.open for step in later)
+    if later and (expected or state == RunState.RUNNING):
+        return _advanced(state, later[0])
+    if any(step.open for step in counted):
+        return None
+    if any(step.role == "reduce" for step in counted):
+        return Decision("finalize", RunState.FINALIZING)
+    return Decision("finish", RunState.SUCCEEDED)
+
+
+def _advanced(state: RunState, step: StepCount) -> Decision:
+    if state == RunState.QUEUED:
+        return Decision("begin", RunState.RUNNING)
+    return Decision("advance", RunState.RUNNING, current_step=step.number, phase=step.role)
+
+
+# Moving
+
+
+def move(
+    moves: Mapping[str, tuple[Locked, Decision]], *, actor: str | None, detail: str | None = None
+) -> Steps[None]:
+    """Move runs that this transaction holds."""
+    chosen = [(run_id, run, decision) for run_id, (run, decision) in sorted(moves.items())]
+    moved = yield Call(
+        "run_move",
+        {
+            "id": [run_id for run_id, _, _ in chosen],
+            "version": [run.version for _, run, _ in chosen],
+            "state": [decision.state.value for *_, decision in chosen],
+            **{
+                name: [getattr(decision, name) for *_, decision in chosen]
+                for name in ("move", "current_step", "cause", "ending", "phase")
+            },
+            "actor": actor,
+            "detail": detail,
+        },
+    )
+    if len(moved) != len(chosen):
+        missed = {run_id for run_id, _, _ in chosen} - {row[0] for row in moved}
+        raise LeaseLost(f"run {min(missed)} was moved by somebody else; look again")
+
+
+def follow(
+    moves: Mapping[str, Decision], counted: Mapping[str, Sequence[StepCount]], *, actor: str | None
+) -> Steps[set[str]]:
+    """Set in motion what decisions mean, as far as it fits into this transaction.
+
+    Answers with the runs that have more jobs to let through a gate.
+    """
+    left: set[str] = set()
+    if opened := {i: d.current_step for i, d in moves.items() if d.move == "advance"}:
+        left = yield from _open(opened, actor=actor)
+    if reduced := [run_id for run_id, d in moves.items() if d.move == "finalize"]:
+        yield from _create_reducers(reduced, counted, actor=actor)
+    if ended := [i for i, d in moves.items() if d.move in ("stop", "fail", "cancel")]:
+        yield Call("publication_withdraw", {"run_id": sorted(ended)})
+    for run_id, decision in moves.items():
+        yield from _call_hooks(run_id, decision.state, counted.get(run_id, ()), actor=actor)
+    return left
+
+
+def _open(steps_of: Mapping[str, int | None], *, actor: str | None) -> Steps[set[str]]:
+    run_ids = sorted(steps_of)
+    yield Call("step_open", {"run_id": run_ids, "number": [steps_of[i] for i in run_ids]})
+    rows = yield Call("job_open", {"run_id": run_ids, "most": AT_ONCE, "actor": actor})
+    yield Call("worker_hint")
+    return set(run_ids) if len(rows) == AT_ONCE else set()
+
+
+def _create_reducers(
+    run_ids: Sequence[str], counted: Mapping[str, Sequence[StepCount]], *, actor: str | None
+) -> Steps[None]:
+    """Create the job that ends each run: a leased one of its own (H-34)."""
+    numbers = {i: next(s.number for s in counted[i] if s.role == "reduce") for i in run_ids}
+    yield from births.in_steps(
+        [births.Child(run_id, numbers[run_id]) for run_id in sorted(run_ids)], actor=actor
+    )
+
+
+def _call_hooks(
+    run_id: str, state: RunState, counted: Sequence[StepCount], *, actor: str | None
+) -> Steps[None]:
+    """Create the job that is to hear of a run's end, in the transaction that ends it."""
+    for step in counted:
+        if step.role == HOOKS.get(state):
+            template = yield from _pinned(run_id, step.number, actor=actor)
+            payload = msgspec.json.encode({"run": run_id})
+            yield from births.create([NewJob(str(uuid_utils.uuid7()), payload, template)])
+
+
+_PINNED = (
+    *("kind", "kind_version", "queue", "priority", "retries", "poll_limit", "poison_limit"),
+    *("timeout_us", "deadline_us", "start_within_us", "policy", "tenant", "trace"),
+)
+
+
+def _pinned(run_id: str, number: int, *, actor: str | None) -> Steps[Template]:
+    """Read what a job outside the steps is made from: no user code is needed for it."""
+    [row] = yield Call("step_get", {"run_id": run_id, "number": number})
+    return Template(**dict(zip(_PINNED, row, strict=True)), parent_id=run_id, actor=actor)

@@ -1,0 +1,217 @@
+"""Outputs of a run's jobs: invisible while their producer runs, jobs of later steps once it ended.
+
+A few small ones become jobs in the transaction that ends their producer. Many are staged before,
+in pieces; that transaction then writes one publication, and they become jobs in batches. Nobody
+waits for a publication's row: publishers skip what others hold, look at the run once they hold it
+too, and withdraw instead when it is not live any more.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import uuid_utils
+
+from milepost.errors import LeaseLost
+from milepost.records import Claim, Settlement
+from milepost.store import births, fanin
+from milepost.store.driver import Call, Rows, Steps
+from milepost.store.fanin import Locked
+
+__all__ = [
+    "Published",
+    "producing",
+    "publish",
+    "publish_some",
+    "put",
+    "reserve",
+    "stage",
+    "sweep_staged",
+]
+
+
+class Published(msgspec.Struct, frozen=True):
+    """How many outputs became jobs, and the runs that have more jobs to let through a gate."""
+
+    count: int
+    left: frozenset[str] = frozenset()
+
+
+# While the producer runs
+
+
+def stage(claim: Claim, outputs: Sequence[tuple[int, int, bytes | None]]) -> Steps[None]:
+    """Store outputs (seq, step, payload) of a running attempt, or raise `LeaseLost`."""
+    rows = yield Call(
+        "staged_add",
+        {
+            "producer_id": claim.id,
+            "fence": claim.fence,
+            "codec": claim.codec,
+            "seq": [seq for seq, _, _ in outputs],
+            "step": [step for _, step, _ in outputs],
+            "job_id": [str(uuid_utils.uuid7()) for _ in outputs],
+            "payload": [payload for _, _, payload in outputs],
+        },
+    )
+    if len(rows) != len(outputs):
+        raise LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}")
+
+
+def sweep_staged(*, most: int) -> Steps[None]:
+    """Throw away outputs that no attempt will publish."""
+    yield Call("staged_sweep", {"most": most})
+
+
+# With its end
+
+
+def reserve(settlements: Sequence[Settlement]) -> Steps[None]:
+    """Hold the counters of every step that this transaction will pass over, if it creates jobs.
+
+    It ends jobs first and creates others afterwards, and both count: taken as they come, the
+    counters of two runs at different steps closed a cycle between two settlers.
+    """
+    if not any(s.outcome.outputs for s in settlements):
+        return
+    first: dict[str, int] = {}
+    for s in settlements:
+        if s.claim.run_id is not None:
+            touched = (s.claim.step or 0, *(step for step, _ in s.outcome.outputs))
+            first[s.claim.run_id] = min(*touched, first.get(s.claim.run_id, touched[0]))
+    yield from _hold_counters(first)
+
+
+def _hold_counters(first: Mapping[str, int]) -> Steps[None]:
+    run_ids = sorted(first)
+    yield Call("step_count_lock", {"run_id": run_ids, "step": [first[i] for i in run_ids]})
+
+
+def producing(ended: Sequence[Settlement]) -> set[str]:
+    """Name the runs that get jobs from these ends."""
+    return {s.claim.run_id for s in ended if s.outcome.outputs and s.claim.run_id is not None}
+
+
+def put(
+    ended: Sequence[Settlement], locked: Mapping[str, Locked], *, actor: str | None
+) -> Steps[set[str]]:
+    """Make jobs of what ended jobs gave; answer with the runs that have more to be published.
+
+    What is too much for one transaction waits as a publication, and so does what a run that is
+    stopping does not take any more: one that resumes it does.
+    """
+    at_once, staged = _divided([s for s in ended if s.outcome.staged], locked)
+    if at_once:
+        yield from births.in_steps([c for s in at_once for c in _children(s)], actor=actor)
+    if staged:
+        yield from _announce(staged)
+    return {s.claim.run_id for s in staged if s.claim.run_id is not None}
+
+
+def _divided(
+    ended: Sequence[Settlement], locked: Mapping[str, Locked]
+) -> tuple[list[Settlement], list[Settlement]]:
+    at_once: list[Settlement] = []
+    rest: list[Settlement] = []
+    room = fanin.AT_ONCE
+    for s in ended:
+        count = len(s.outcome.outputs)
+        run = locked.get(s.claim.run_id or "")
+        if 0 < count <= room and run is not None and run.live:
+            room -= count
+            at_once.append(s)
+        else:
+            rest.append(s)
+    return at_once, rest
+
+
+def _children(settlement: Settlement) -> Iterator[births.Child]:
+    claim = settlement.claim
+    for seq, (step, payload) in enumerate(settlement.outcome.outputs):
+        yield births.Child(claim.run_id or "", step, claim.id, seq, claim.codec, payload)
+
+
+def _announce(ended: Sequence[Settlement]) -> Steps[None]:
+    """Say that staged outputs count; stage those that came along."""
+    along = [
+        (s.claim, seq, step, payload)
+        for s in ended
+        for seq, (step, payload) in enumerate(s.outcome.outputs)
+    ]
+    if along:
+        yield Call(
+            "staged_put",
+            {
+                "producer_id": [claim.id for claim, *_ in along],
+                "fence": [claim.fence for claim, *_ in along],
+                "codec": [claim.codec for claim, *_ in along],
+                "seq": [seq for _, seq, _, _ in along],
+                "step": [step for _, _, step, _ in along],
+                "job_id": [str(uuid_utils.uuid7()) for _ in along],
+                "payload": [payload for *_, payload in along],
+            },
+        )
+    yield Call(
+        "publication_add",
+        {
+            "id": [s.claim.id for s in ended],
+            "fence": [s.claim.fence for s in ended],
+            "run_id": [s.claim.run_id for s in ended],
+            "total": [s.outcome.staged for s in ended],
+        },
+    )
+
+
+# After it
+
+
+def publish(run_ids: Sequence[str] | None = None, *, actor: str, most: int) -> Steps[int]:
+    """Turn up to `most` published outputs, of any run or of these, into jobs; tell how many."""
+    return (yield from publish_some(run_ids, actor=actor, most=most)).count
+
+
+def publish_some(
+    run_ids: Sequence[str] | None = None, *, actor: str, most: int
+) -> Steps[Published]:
+    """Turn up to `most` published outputs into jobs; tell what came of it."""
+    chosen = None if run_ids is None else list(run_ids)
+    taken = yield Call("publication_take", {"run_id": chosen, "most": most})
+    wanted = yield from _still_wanted(taken)
+    slices = list(_slices([row for row in taken if row[2] in wanted], most))
+    if not slices:
+        return Published(0)
+    columns = {
+        name: [piece[index] for piece in slices]
+        for index, name in enumerate(("producer_id", "fence", "run_id", "low", "high"))
+    }
+    yield Call("publication_publish", {**columns, "actor": actor})
+    yield Call("publication_done", columns)
+    yield Call("staged_remove", columns)
+    looked = yield from fanin.look(
+        {run_id: wanted[run_id] for run_id in {piece[2] for piece in slices}}, actor=actor
+    )
+    yield Call("worker_hint")
+    return Published(sum(high - low for *_, low, high in slices), frozenset(looked.left))
+
+
+def _still_wanted(taken: Rows) -> Steps[dict[str, Locked]]:
+    """Lock the runs of these publications; withdraw for those that take no more jobs."""
+    if not taken:
+        return {}
+    first: dict[str, int] = {}
+    for row in taken:
+        first[row[2]] = min(row[5] or 0, first.get(row[2], row[5] or 0))
+    yield from _hold_counters(first)
+    locked = yield from fanin.lock(first)
+    if unwanted := sorted(run_id for run_id, run in locked.items() if not run.live):
+        yield Call("publication_withdraw", {"run_id": unwanted})
+    return {run_id: run for run_id, run in locked.items() if run.live}
+
+
+def _slices(taken: Rows, most: int) -> Iterator[tuple[str, int, str, int, int]]:
+    left = most
+    for producer_id, fence, run_id, total, published, _ in taken:
+        if left == 0:
+            return
+        high = min(total, published + left)
+        left -= high - published
+        yield producer_id, fence, run_id, published, high
