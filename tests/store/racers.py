@@ -49,7 +49,7 @@ def opened(url: str) -> Driver:
 
 
 def settle_together(
-    url: str, point: str, barrier: Any, claims: list[Claim], staged: int = 0
+    url: str, point: str, barrier: Any, claims: list[Claim], given: dict[str, int]
 ) -> int:
     """Settle claim after claim, each time waiting at a fail point until all have come there.
 
@@ -58,12 +58,13 @@ def settle_together(
     driver = opened(url)
     for claim in claims:
         waiting = _once(lambda: barrier.wait(60))
+        staged = given.get("staged")
         if staged:
             driver.run(runs.stage, claim, [(seq, 1, b"x") for seq in range(staged)])
         if not point:
             waiting()
         with failpoint.armed(point, waiting):
-            ended = outcome.succeeded(staged=staged or None)
+            ended = outcome.succeeded(staged=staged, outputs=((1, b"x"),) * given.get("along", 0))
             settled = driver.run(jobs.settle, [Settlement(claim, ended)], actor="w")
         assert settled == {claim.id}
     driver.close()
@@ -143,7 +144,9 @@ def settle_in_any_order(url: str, claims: list[Claim], seed: int) -> int:
 
 
 def _some_end(driver: Driver, claim: Claim, chance: random.Random) -> outcome.Outcome:
-    kind = chance.choice(["good"] * 12 + ["staged"] * 4 + ["later"] * 2 + ["bad"])
+    kind = chance.choice(["good"] * 8 + ["along", "staged"] * 4 + ["later"] * 2 + ["bad"])
+    if kind == "along":
+        return outcome.succeeded(outputs=((1, b"x"),) * chance.randint(1, 3))
     if kind == "staged":
         driver.run(runs.stage, claim, [(n, 1, b"x") for n in range(3)])
         return outcome.succeeded(staged=3)

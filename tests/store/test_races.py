@@ -44,7 +44,7 @@ def last_children(store: Store, rounds: int, racing: int, *, slots: int) -> list
     return [[children[n] for children in by_run.values()] for n in range(racing)]
 
 
-def assert_each_advanced_once(store: Store, count: int, *, racing: int = 4) -> None:
+def assert_each_advanced_once(store: Store, count: int, *, racing: int = 4, along: int = 0) -> None:
     found = store.rows("SELECT id FROM run")
     assert len(found) == count
     advances = store.rows(
@@ -53,28 +53,31 @@ def assert_each_advanced_once(store: Store, count: int, *, racing: int = 4) -> N
     )
     assert sorted(number for _, number in advances) == [1] * count
     assert store.rows("SELECT 1 FROM job WHERE step = 1 AND state <> 'QUEUED'") == []
-    assert store.run(jobs.counts) == {"default": {"QUEUED": count, "SUCCEEDED": racing * count}}
+    assert store.run(jobs.counts) == {
+        "default": {"QUEUED": count * (1 + racing * along), "SUCCEEDED": racing * count}
+    }
 
 
 # Spread over slots, all four settle before any looks; one counter would queue them up by itself.
 @pytest.mark.parametrize(
-    ("slots", "point", "staged"),
+    ("slots", "point", "given"),
     [
-        pytest.param(1, "before:job_settle", 0, id="one counter"),
-        pytest.param(4, "after:job_settle", 0, id="spread"),
-        pytest.param(4, "after:publication_add", 2, id="spread, with outputs"),
+        pytest.param(1, "before:job_settle", {}, id="one counter"),
+        pytest.param(4, "after:job_settle", {}, id="spread"),
+        pytest.param(4, "after:publication_add", {"staged": 2}, id="spread, with outputs"),
+        pytest.param(4, "before:step_count_lock", {"along": 2}, id="outputs come along"),
     ],
 )
 def test_last_children_that_end_together_advance_their_run_once_h58(
-    store: Store, slots: int, point: str, staged: int
+    store: Store, slots: int, point: str, given: dict[str, int]
 ) -> None:
     rounds = size(1_000)
     claims = last_children(store, rounds, 4, slots=slots)
     barrier = racers.SPAWN.Barrier(4)
     point = point if store.dialect == "postgres" else ""
     arguments = (store.database.url, point, barrier)
-    racers.race([(racers.settle_together, (*arguments, taken, staged)) for taken in claims])
-    assert_each_advanced_once(store, rounds)
+    racers.race([(racers.settle_together, (*arguments, taken, given)) for taken in claims])
+    assert_each_advanced_once(store, rounds, along=given.get("along", 0))
     assert_no_deadlock(store)
 
 
@@ -92,7 +95,8 @@ def test_last_children_of_which_one_is_killed_anywhere_advance_their_run_once(
     claims = last_children(store, rounds, 4, slots=4)
     barrier = racers.SPAWN.Barrier(4)
     settlers = [
-        (racers.settle_together, (store.database.url, "", barrier, taken)) for taken in claims[1:]
+        (racers.settle_together, (store.database.url, "", barrier, taken, {}))
+        for taken in claims[1:]
     ]
     victim = (racers.settle_and_die, (store.database.url, barrier, claims[0], 7))
     [*_, deaths] = racers.race([*settlers, victim])

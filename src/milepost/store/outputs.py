@@ -19,6 +19,7 @@ from milepost.store.fanin import Locked
 
 __all__ = [
     "Published",
+    "announce",
     "producing",
     "publish",
     "publish_some",
@@ -88,23 +89,35 @@ def _hold_counters(first: Mapping[str, int]) -> Steps[None]:
 
 def producing(ended: Sequence[Settlement]) -> set[str]:
     """Name the runs that get jobs from these ends."""
-    return {s.claim.run_id for s in ended if s.outcome.outputs and s.claim.run_id is not None}
+    return _runs_of([s for s in ended if s.outcome.outputs])
+
+
+def announce(ended: Sequence[Settlement]) -> Steps[set[str]]:
+    """Say that what ended jobs had staged counts; answer with the runs that it is for."""
+    staged = [s for s in ended if s.outcome.staged and not s.outcome.outputs]
+    if staged:
+        yield from _announce(staged)
+    return _runs_of(staged)
+
+
+def _runs_of(settlements: Sequence[Settlement]) -> set[str]:
+    return {s.claim.run_id for s in settlements if s.claim.run_id is not None}
 
 
 def put(
     ended: Sequence[Settlement], locked: Mapping[str, Locked], *, actor: str | None
 ) -> Steps[set[str]]:
-    """Make jobs of what ended jobs gave; answer with the runs that have more to be published.
+    """Make jobs of what came along with the ends of jobs; tell for which runs it is too much.
 
     What is too much for one transaction waits as a publication, and so does what a run that is
     stopping does not take any more: one that resumes it does.
     """
-    at_once, staged = _divided([s for s in ended if s.outcome.staged], locked)
+    at_once, staged = _divided([s for s in ended if s.outcome.outputs], locked)
     if at_once:
         yield from births.in_steps([c for s in at_once for c in _children(s)], actor=actor)
     if staged:
         yield from _announce(staged)
-    return {s.claim.run_id for s in staged if s.claim.run_id is not None}
+    return _runs_of(staged)
 
 
 def _divided(
@@ -116,7 +129,7 @@ def _divided(
     for s in ended:
         count = len(s.outcome.outputs)
         run = locked.get(s.claim.run_id or "")
-        if 0 < count <= room and run is not None and run.live:
+        if count <= room and run is not None and run.live:
             room -= count
             at_once.append(s)
         else:

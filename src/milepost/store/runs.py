@@ -134,9 +134,10 @@ def after_ends(
         "step": [step for _, step in touched],
     }
     worth = {row[0] for row in (yield Call("run_worth_a_look", parameters))}
+    left = yield from outputs.announce(ended)
     # All at once, in order: whoever looks at several runs holds them in the same order.
     locked = yield from fanin.lock(worth | outputs.producing(ended))
-    left = yield from outputs.put(ended, locked, actor=actor)
+    left |= yield from outputs.put(ended, locked, actor=actor)
     looked = yield from fanin.look(
         {run_id: run for run_id, run in locked.items() if run_id in worth}, actor=actor
     )
