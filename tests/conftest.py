@@ -1,5 +1,6 @@
 """Fixtures: a fresh store on every database at hand."""
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -8,20 +9,25 @@ import pytest
 pytest.register_assert_rewrite("milepost.testing.suite")
 
 from milepost.testing.databases import Backends, Database, Raw, everyday_names  # noqa: E402
+from milepost.testing.servers import scratch  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
+def backends() -> Iterator[Backends]:
     """Every database at hand; servers start when first asked for."""
-    made = Backends(tmp_path_factory.mktemp("stores"))
+    folder = scratch("milepost-stores-")
+    made = Backends(folder)
     yield made
     made.close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=everyday_names())
-def database(request: pytest.FixtureRequest, backends: Backends) -> Database:
+def database(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Database]:
     """A fresh, migrated store, on each database in turn."""
-    return backends.fresh(request.param)
+    made = backends.fresh(request.param)
+    yield made
+    backends.drop(made)
 
 
 @pytest.fixture

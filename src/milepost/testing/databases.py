@@ -22,6 +22,8 @@ from milepost.testing.servers import PostgresServer, binaries, running
 __all__ = ["Backends", "Database", "Raw", "backend_names", "everyday_names"]
 
 TEMPLATE = "milepost_template"
+COPIES_FILES = 150_000
+"""From this version on a database is copied as files only when that is asked for."""
 
 
 def backend_names() -> list[str]:
@@ -135,6 +137,16 @@ class Backends:
         name = _fresh_database(server.url(), None if empty else TEMPLATE)
         return Database(backend, server.url(name), server)
 
+    def drop(self, database: Database) -> None:
+        """Remove a store that is not needed any more."""
+        if database.dialect == "sqlite":
+            for ending in ("", "-wal", "-shm"):
+                Path(StoreUrl.parse(database.url).target + ending).unlink(missing_ok=True)
+        elif database.server is not None:
+            connection = _raw_connection(database.server.url())
+            connection.execute(f'DROP DATABASE "{urlsplit(database.url).path[1:]}" WITH (FORCE)')
+            connection.close()
+
     def close(self) -> None:
         """Stop every server."""
         self._stack.close()
@@ -180,5 +192,7 @@ def _fresh_database(url: str, template: str | None) -> str:
 def _create_database(url: str, name: str, template: str | None) -> None:
     connection = _raw_connection(url)
     copied = f' TEMPLATE "{template}"' if template else ""
+    if template and connection.info.server_version >= COPIES_FILES:
+        copied += " STRATEGY FILE_COPY"  # block by block through the log takes longer
     connection.execute(f'CREATE DATABASE "{name}"{copied}')
     connection.close()

@@ -9,10 +9,22 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["PostgresServer", "binaries", "running"]
+__all__ = ["PostgresServer", "binaries", "running", "scratch"]
 
 _FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 """For tests: they kill processes, not machines, and the page cache outlives a process."""
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+_MEMORY_LEAST = 4 * 1024**3
+
+
+def scratch(prefix: str) -> Path:
+    """Make a folder for what only tests need: in memory where there is plenty of it.
+
+    A database is made for each test; on a disk that takes several times as long as in memory.
+    """
+    roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_LEAST
+    usable = roomy and os.access(_MEMORY, os.W_OK)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=_MEMORY if usable else None))
 
 
 def binaries() -> dict[str, Path]:
@@ -46,6 +58,8 @@ class PostgresServer:
             "listen_addresses": "",
             "unix_socket_directories": str(self.folder),
             "max_connections": "200",
+            # Its segments lie in the folder and go with it, also after a stop that is a crash.
+            "dynamic_shared_memory_type": "mmap",
             **self._settings,
         }
         options = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
@@ -104,7 +118,8 @@ def _reachable(binaries: Path, folder: Path) -> Path:
 @contextmanager
 def running(version: str, settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
     """Run a fresh server of that version for a while. Unsafe settings unless others are given."""
-    folder = Path(tempfile.mkdtemp(prefix="milepost-pg-"))
+    prefix = "milepost-pg-"
+    folder = scratch(prefix) if settings is None else Path(tempfile.mkdtemp(prefix=prefix))
     server = PostgresServer(folder, binaries()[version], _FAST if settings is None else settings)
     try:
         server.initialise()
