@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from milepost.handles import JobHandle
+    from milepost.ingest.source import OffsetSource, Page, Reject, Source
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import Cancelled, Fail, Later
     from milepost.request.declaration import Poll, Reply
@@ -48,11 +49,15 @@ __all__ = [
     "MilepostError",
     "NotFinished",
     "NotFound",
+    "OffsetSource",
+    "Page",
     "Poll",
+    "Reject",
     "Reply",
     "RunHandle",
     "RunState",
     "SchemaMismatch",
+    "Source",
     "Tolerate",
     "Unavailable",
     "WaitTimeout",
@@ -77,11 +82,15 @@ _HOMES = {
     "MilepostError": "milepost.errors",
     "NotFinished": "milepost.errors",
     "NotFound": "milepost.errors",
+    "OffsetSource": "milepost.ingest.source",
+    "Page": "milepost.ingest.source",
     "Poll": "milepost.request.declaration",
+    "Reject": "milepost.ingest.source",
     "Reply": "milepost.request.declaration",
     "RunHandle": "milepost.batch.handles",
     "RunState": "milepost.lifecycle",
     "SchemaMismatch": "milepost.errors",
+    "Source": "milepost.ingest.source",
     "Tolerate": "milepost.batch.declaration",
     "Unavailable": "milepost.errors",
     "WaitTimeout": "milepost.errors",

@@ -34,6 +34,8 @@ from milepost.workers import Workers
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from milepost.ingest.pipeline import Pipeline
+    from milepost.ingest.source import Source
     from milepost.maintain.loop import Maintainer
     from milepost.worker.loop import Worker
 
@@ -41,6 +43,7 @@ __all__ = ["App", "Job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound="Source[Any, Any, Any]")
 
 
 class App:
@@ -67,6 +70,7 @@ class App:
         self.registry = Registry()
         self.jobs = Jobs(self.client, self._result_type)
         self._batches: dict[tuple[str, int], Batch] = {}
+        self._pipelines: dict[str, Pipeline[Any]] = {}
         self.runs = Runs(self.client, self._report_type)
         self.queues = Queues(self.client)
         self.workers = Workers(self.client)
@@ -140,6 +144,58 @@ class App:
         declared = Batch(self, name, version=version, params=params, policy=policy)
         self._batches[name, version] = declared
         return declared
+
+    def pipeline(
+        self,
+        name: str,
+        source: S,
+        *,
+        key: str,
+        partition_by: str,
+        version: str | None = None,
+        partitions: int = 30,
+        overlap: float = 900,
+        margin: float = 0,
+        page: int = 30,
+        batch: int = 2000,
+        upsert: int = 100,
+        concurrency: int = 5,
+        consolidators: int = 4,
+        rate: str | None = None,
+        table: str | None = None,
+        max_window: float | None = None,
+        quarantine_limit: float = 0.05,
+        removal_limit: float = 0.2,
+        retries: int = 3,
+        retry_delay: float = 1.0,
+        queue: str = "default",
+        channel: str | None = None,
+        fresh_within: float | None = None,
+    ) -> "Pipeline[S]":
+        """Declare a pipeline: a source that is read into a table, whole once and then what changed.
+
+        `key` names the field that tells records apart, `version` the one that grows with every
+        change, `partition_by` the one that the source is cut by. Then `pipeline.start()`.
+        """
+        from milepost.ingest.declaration import Options  # noqa: PLC0415 - few need it
+        from milepost.ingest.pipeline import Pipeline  # noqa: PLC0415 - likewise
+
+        given = {
+            name: value for name, value in locals().items() if name in Options.__struct_fields__
+        }
+        taken = {**self._pipelines, **{batch_name: None for batch_name, _ in self._batches}}
+        if name in taken:
+            raise Invalid(
+                f"{name!r} is declared twice; pipelines and batches need names of their own"
+            )
+        declared = Pipeline(self, name, source, Options(**given))
+        self._pipelines[name] = declared
+        return declared
+
+    @property
+    def pipelines(self) -> "Mapping[str, Pipeline[Any]]":
+        """The declared pipelines by their names."""
+        return dict(sorted(self._pipelines.items()))
 
     def define(
         self,

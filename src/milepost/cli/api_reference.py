@@ -20,6 +20,10 @@ from milepost.config import Settings
 from milepost.context import Context
 from milepost.errors import MilepostError
 from milepost.handles import JobHandle, Jobs
+from milepost.ingest.finalise import Counts
+from milepost.ingest.handles import PipelineRun, Quarantine
+from milepost.ingest.pipeline import Pipeline
+from milepost.ingest.source import OffsetSource, Page, Reject, Source
 from milepost.job import Job
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
@@ -48,6 +52,14 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("app.runs", Runs),
         *((f"mp.{policy.__name__}", policy) for policy in (FailFast, Collect, Tolerate)),
     ),
+    "Pipelines": (
+        ("app.pipeline → Pipeline", Pipeline),
+        *((f"mp.{class_.__name__}", class_) for class_ in (Source, OffsetSource, Page)),
+        ("pipeline.start → PipelineRun", PipelineRun),
+        ("run.counts", Counts),
+        ("pipeline.quarantine", Quarantine),
+        ("mp.Reject", Reject),
+    ),
     "Queues, workers, schedules": (
         ("app.queues", Queues),
         ("app.workers", Workers),
@@ -63,6 +75,8 @@ HIDDEN = {
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
     Batch: {"client", "named", "parameters", "payload", "plan", "report_type"},
     RunHandle: {"picture", "read", "record"},
+    Pipeline: {"consolidating", "job", "new_run", "row", "scan", "steps", "window"},
+    PipelineRun: {"about", "add", "picture", "read", "record", "refill_async", "submit"},
 }
 """What the engine's own parts call on each other."""
 

@@ -19,7 +19,7 @@ from importlib.resources.abc import Traversable
 
 from milepost.errors import Invalid
 
-__all__ = ["DIALECTS", "Query", "names", "query", "spelled"]
+__all__ = ["DIALECTS", "Query", "define", "names", "query", "spelled"]
 
 DIALECTS = ("postgres", "sqlite")
 
@@ -72,7 +72,25 @@ def _root() -> Traversable:
     return files("milepost.sql")
 
 
+_made: dict[tuple[str, str], str] = {}
+
+
+def define(name: str, dialect: str, source: str) -> None:
+    """Enter a statement that no file can hold: one on a table that a user's type describes.
+
+    Its name holds a colon, so that no file can have it. Names in it are quoted and checked by
+    whoever makes it; values are parameters, as everywhere.
+    """
+    if ":" not in name:
+        raise Invalid(f"a statement that is made here has a colon in its name: {name!r}")
+    _made[name, dialect] = source
+    query.cache_clear()
+    with_same.cache_clear()
+
+
 def _source(name: str, dialect: str) -> str:
+    if (name, dialect) in _made:
+        return _made[name, dialect]
     for folder in (dialect, "common"):
         path = _root() / folder / f"{name}.sql"
         if path.is_file():

@@ -14,7 +14,7 @@ import uuid_utils
 from milepost.errors import LeaseLost, NotFound
 from milepost.lifecycle import RUN, Cause, RunState
 from milepost.records import NewJob, StepCount, Template
-from milepost.store import births
+from milepost.store import births, watermarks
 from milepost.store.driver import Call, Rows, Steps
 
 __all__ = [
@@ -56,6 +56,7 @@ class Decision(msgspec.Struct, frozen=True):
     cause: str | None = None
     ending: str | None = None
     phase: str | None = None
+    watermark: int | None = None
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -116,6 +117,7 @@ def look(locked: Mapping[str, Locked], *, actor: str | None) -> Steps[Looked]:
     while planned:
         # The first move that is due for each; then, where there is one, the second.
         now = {run_id: decisions[0] for run_id, decisions in planned.items()}
+        now |= yield from _with_watermarks(now, counted, actor=actor)
         yield from move({run_id: (held[run_id], now[run_id]) for run_id in now}, actor=actor)
         looked.left |= yield from follow(now, counted, actor=actor)
         for run_id, decision in now.items():
@@ -123,6 +125,22 @@ def look(locked: Mapping[str, Locked], *, actor: str | None) -> Steps[Looked]:
             held[run_id] = held[run_id].after(decision)
         planned = {run_id: rest[1:] for run_id, rest in planned.items() if rest[1:]}
     return looked
+
+
+def _with_watermarks(
+    moves: Mapping[str, Decision], counted: Mapping[str, Sequence[StepCount]], *, actor: str | None
+) -> Steps[dict[str, Decision]]:
+    """Move the watermarks of pipelines whose runs end well now, or fail the runs (H-44)."""
+    changed: dict[str, Decision] = {}
+    for run_id, decision in sorted(moves.items()):
+        if decision.move == "finish" and any(s.role == "partition" for s in counted[run_id]):
+            end = yield from watermarks.end(run_id, actor=actor)
+            changed[run_id] = (
+                msgspec.structs.replace(decision, watermark=end.mark)
+                if end.cause is None
+                else _failing(end.cause, busy=False)
+            )
+    return changed
 
 
 def overdue(run_ids: Sequence[str]) -> Steps[list[str]]:
@@ -259,7 +277,7 @@ def _onward(
         # What succeeded and is not held by a gate may end first (H-59).
         moves = any(s.opened and (s.open or s.number == coming_to) for s in later)
         busy = any(step.open for step in counted)
-        return None if moves else _failing(Cause.POLICY, busy=busy)
+        return None if moves else _failing(_unborne(reached), busy=busy)
     expected = coming_to is not None or any(step.open for step in later)
     if later and (expected or state == RunState.RUNNING):
         return _advanced(state, later[0])
@@ -268,6 +286,12 @@ def _onward(
     if any(step.role == "reduce" for step in counted):
         return Decision("finalize", RunState.FINALIZING)
     return Decision("finish", RunState.SUCCEEDED)
+
+
+def _unborne(reached: Sequence[StepCount]) -> Cause:
+    """Say why a run fails whose policy does not hold; a skipped consolidation has its own word."""
+    parts = [step for step in reached if step.role == "partition"]
+    return Cause.POLICY if all(step.bearable for step in parts) else Cause.INCOMPLETE
 
 
 def _advanced(state: RunState, step: StepCount) -> Decision:
@@ -292,7 +316,7 @@ def move(
             "state": [decision.state.value for *_, decision in chosen],
             **{
                 name: [getattr(decision, name) for *_, decision in chosen]
-                for name in ("move", "current_step", "cause", "ending", "phase")
+                for name in ("move", "current_step", "cause", "ending", "phase", "watermark")
             },
             "actor": actor,
             "detail": detail,

@@ -3,6 +3,7 @@ UPDATE run
    SET state = :state, move = :move, version = version + 1, actor = :actor, detail = :detail,
        cause = coalesce(:cause, cause), ending = coalesce(:ending, ending),
        current_step = coalesce(:current_step, current_step), phase = :phase,
+       watermark_after = coalesce(:watermark, watermark_after),
        started_at = coalesce(started_at, CASE WHEN :move = 'begin' THEN {now} END),
        report = CASE WHEN :move = 'finish'
                      THEN (SELECT job.result FROM job JOIN step ON step.run_id = job.run_id

@@ -1,0 +1,1 @@
+"""Pipelines: a source is counted, cut, read page by page, consolidated, and its mark moved."""

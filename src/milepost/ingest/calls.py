@@ -1,0 +1,133 @@
+"""Calls of a user's source: within one budget for all workers, with one login, and in a thread."""
+
+import asyncio
+import inspect
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from milepost.client import Client
+from milepost.errors import Invalid
+from milepost.ingest.source import Source
+from milepost.policy import Later
+from milepost.store import budgets
+
+__all__ = ["Calls", "every"]
+
+LOOK_SECONDS = 1.0
+"""How often it is looked, at most, whether the source asked somebody else for a pause."""
+PATIENCE_SECONDS = 5.0
+"""A longer pause is not slept through here: the job sleeps, and its slot is free."""
+PAUSE_SECONDS = 30.0
+"""What a source that is overrun and does not say for how long is given."""
+RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|sec|second|m|min|minute|h|hour)\s*")
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+UNAUTHORIZED = 401
+THROTTLED = 429
+
+
+def every(rate: Any) -> float | None:
+    """Read a rate such as "25/s" as the seconds between two calls."""
+    if rate is None:
+        return None
+    found = RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if found is None or float(found[1]) == 0:
+        raise Invalid(f'rate={rate!r} must be like "25/s", "100/min" or "5000/h"')
+    return SECONDS[found[2][0]] / float(found[1])
+
+
+class Calls:
+    """The one way to a source's methods."""
+
+    def __init__(self, client: Client, name: str, source: Source[Any, Any, Any], rate: Any) -> None:
+        self._client = client
+        self._name = name
+        self._source = source
+        self._every = every(rate)
+        self._looked = -LOOK_SECONDS
+        self._logins = 0
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+
+    async def remote(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call what asks the source itself: within the budget, and once more after a login."""
+        await self._wait()
+        seen = self._logins
+        try:
+            return await self.local(method, *args)
+        except Later as wish:
+            await self._block(PAUSE_SECONDS if wish.seconds is None else wish.seconds)
+            raise
+        except Exception as error:
+            if status_of(error) == UNAUTHORIZED:
+                await self._login(seen)
+                return await self.local(method, *args)
+            pause = pause_of(error)
+            if pause is None:
+                raise
+            await self._block(pause)
+            # Throttled time is no failure: nothing is spent (H-89).
+            raise Later(pause, detail=f"the source asked for a pause of {pause:g} s") from error
+
+    async def local(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call a method, which may be async; a plain one has a thread."""
+        if inspect.iscoroutinefunction(method):
+            return await method(*args)
+        value = await self._client.call_async(method, *args)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _wait(self) -> None:
+        """Wait for the source's next free slot; for a long one, later."""
+        if self._every is not None:
+            wait = await self._client.run_async(budgets.take, self._name, every=self._every)
+        elif time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        else:
+            self._looked = time.monotonic()
+            wait = await self._client.run_async(budgets.blocked, self._name)
+        if wait > PATIENCE_SECONDS:
+            raise Later(wait, detail=f"the source may be called again in {wait:g} s")
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    async def _block(self, seconds: float) -> None:
+        self._looked = -LOOK_SECONDS
+        await self._client.run_async(budgets.block, self._name, seconds=seconds)
+
+    async def _login(self, seen: int) -> None:
+        """Log in once, whoever was refused first (H-90)."""
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with turn:
+            if self._logins == seen:
+                await self.local(self._source.login)
+                self._logins += 1
+
+
+def status_of(error: BaseException) -> int | None:
+    """Read the status of an HTTP answer that an error of some library stands for."""
+    for holder in (getattr(error, "response", None), error):
+        for name in ("status_code", "status", "code"):
+            status = getattr(holder, name, None)
+            if isinstance(status, int) and not isinstance(status, bool):
+                return status
+    return None
+
+
+def pause_of(error: BaseException) -> float | None:
+    """Read for how long a source asks to be left alone; None when it does not."""
+    asked = getattr(error, "retry_after", None)
+    if asked is None:
+        for holder in (getattr(error, "response", None), error):
+            headers = getattr(holder, "headers", None)
+            if headers is not None and hasattr(headers, "get"):
+                asked = headers.get("Retry-After") or headers.get("retry-after")
+    try:
+        seconds = None if asked is None else float(asked)
+    except (TypeError, ValueError):
+        seconds = None
+    if seconds is not None and 0 <= seconds < 86_400:  # noqa: PLR2004 - a day; more is nonsense
+        return seconds
+    return PAUSE_SECONDS if status_of(error) == THROTTLED else None

@@ -1,0 +1,241 @@
+"""Consolidating: what was landed becomes records of the target, a batch at a time."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from milepost.client import Client
+from milepost.context import Context
+from milepost.errors import Invalid
+from milepost.ingest.calls import Calls
+from milepost.ingest.fetch import key_of, version_of
+from milepost.ingest.source import Reject, Source
+from milepost.ingest.target import Target, raw_type
+from milepost.policy import Fail, storable
+from milepost.store import jobs, pages, removals
+from milepost.store.pages import Batch, Rejected
+from milepost.store.watermarks import PipelineRunRow
+
+__all__ = ["PHASES", "Consolidator"]
+
+PHASES = (
+    "ValidatingRun",
+    "LoadingPricingRules",
+    "FetchingRawBatch",
+    "ProcessingBatch",
+    "MappingDiamonds",
+    "ApplyingPricing",
+    "UpsertingBatch",
+    "MarkingConsolidated",
+    "UpdatingRunMetadata",
+    "AdvancingWatermark",
+)
+"""B's ten states within Consolidating, as the journal of the jobs shows them."""
+PASSING = (OSError, TimeoutError, MemoryError, Fail)
+"""What says nothing of a record: the attempt fails, and another follows."""
+REASON_LIMIT = 1_000
+
+Row = tuple[str, int, bytes, bytes]
+Ready = tuple[list[Any], int, bytes]
+
+
+class Consolidator:
+    """Turns landed records of one pipeline into records of its target."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: Source[Any, Any, Any],
+        calls: Calls,
+        target: Target,
+        *,
+        key: str,
+        version: str | None,
+        batch: int,
+        upsert: int,
+        concurrency: int,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._calls = calls
+        self._target = target
+        self._key = key
+        self._version = version
+        self._batch = batch
+        self._upsert = upsert
+        self._concurrency = concurrency
+        self._raw = raw_type(source)
+
+    async def consolidate(self, ctx: Context, row: PipelineRunRow) -> int:
+        """Work until no page is free; what others hold is theirs. Answers with the records."""
+        await self.note(ctx, "ValidatingRun")
+        if not row.is_planned:
+            raise Fail(f"run {row.run_id} was never planned")
+        await self.note(ctx, "LoadingPricingRules")
+        rules = None if row.rules is None else self._client.codec.decode(row.rules)
+        share = await self._client.run_async(pages.share, row.root_id)
+        most = max(1, math.floor(self._batch / share)) if share else 1
+        done = 0
+        while True:
+            ctx.check()
+            batch = await self._taken(ctx, row, most)
+            if not batch.pages:
+                return done
+            await self._one(ctx, row, batch, rules)
+            done += len(batch.records)
+
+    async def note(self, ctx: Context, phase: str) -> None:
+        """Say in B's word what is being done; a lease that was lost is noticed here."""
+        await self._client.run_async(jobs.note, ctx.claim, phase=phase)
+
+    async def _taken(self, ctx: Context, row: PipelineRunRow, most: int) -> Batch:
+        await self.note(ctx, "FetchingRawBatch")
+        return await self._client.run_async(
+            pages.take, ctx.claim, root_id=row.root_id, pipeline_id=row.pipeline_id, most=most
+        )
+
+    async def _one(self, ctx: Context, row: PipelineRunRow, batch: Batch, rules: Any) -> None:
+        await self.note(ctx, "ProcessingBatch")
+        rejected: list[Rejected] = []
+        await self.note(ctx, "MappingDiamonds")
+        mapped = await self._mapped(batch.records, rejected)
+        await self.note(ctx, "ApplyingPricing")
+        ready = await self._enriched(mapped, rules, rejected)
+        await self.note(ctx, "UpsertingBatch")
+        await self._upserted(row.root_id, ready, rejected)
+        await self.note(ctx, "MarkingConsolidated")
+        held = await self._client.run_async(removals.unresolved, row.pipeline_id)
+        await self._client.run_async(
+            pages.mark,
+            ctx.claim,
+            batch,
+            rejected,
+            root_id=row.root_id,
+            pipeline_id=row.pipeline_id,
+            resolve=held > 0,
+        )
+
+    # Mapping
+
+    async def _mapped(self, rows: Sequence[Row], rejected: list[Rejected]) -> list[tuple[Row, Any]]:
+        if inspect.iscoroutinefunction(self._source.map):
+            return [
+                (row, record) for row in rows for record in await self._mapped_async(row, rejected)
+            ]
+        return await self._client.call_async(self._mapped_here, rows, rejected)
+
+    def _mapped_here(self, rows: Sequence[Row], rejected: list[Rejected]) -> list[tuple[Row, Any]]:
+        found: list[tuple[Row, Any]] = []
+        for row in rows:
+            try:
+                found.append((row, self._source.map(self._checked(row))))
+            except PASSING:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
+                rejected.append(_rejected(row, error))
+        return found
+
+    async def _mapped_async(self, row: Row, rejected: list[Rejected]) -> list[Any]:
+        try:
+            return [await self._source.map(self._checked(row))]
+        except PASSING:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
+            rejected.append(_rejected(row, error))
+            return []
+
+    def _checked(self, row: Row) -> Any:
+        """Read a record as the source gave it; what could not be told apart says why."""
+        raw = self._client.codec.decode(row[3], self._raw)
+        if row[0].startswith("?"):
+            key_of(raw, self._key)
+            version_of(raw, self._version)
+        return raw
+
+    # Enriching
+
+    async def _enriched(
+        self, mapped: list[tuple[Row, Any]], rules: Any, rejected: list[Rejected]
+    ) -> list[tuple[Row, Ready]]:
+        records = await self._prices(mapped, rules, rejected)
+        ready: list[tuple[Row, Ready]] = []
+        for row, record in records:
+            try:
+                ready.append((row, (self._target.row(row[0], record), row[1], row[2])))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
+                rejected.append(_rejected(row, error))
+        return ready
+
+    async def _prices(
+        self, mapped: list[tuple[Row, Any]], rules: Any, rejected: list[Rejected]
+    ) -> list[tuple[Row, Any]]:
+        """Enrich all at once; if that cannot be, one by one, to know which one is to blame."""
+        if not mapped:
+            return []
+        try:
+            priced = await self._calls.local(
+                self._source.enrich, [record for _, record in mapped], rules
+            )
+            _check_length(mapped, priced)
+        except (Invalid, *PASSING):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
+            if len(mapped) == 1:
+                rejected.append(_rejected(mapped[0][0], error))
+                return []
+            half = len(mapped) // 2
+            return [
+                *await self._prices(mapped[:half], rules, rejected),
+                *await self._prices(mapped[half:], rules, rejected),
+            ]
+        return [(row, record) for (row, _), record in zip(mapped, priced, strict=True)]
+
+    # Writing
+
+    async def _upserted(
+        self, run_id: str, ready: list[tuple[Row, Ready]], rejected: list[Rejected]
+    ) -> None:
+        """Write a hundred a statement, five statements at a time; each is whole or not (H-85)."""
+        parts = [ready[at : at + self._upsert] for at in range(0, len(ready), self._upsert)]
+        free = asyncio.Semaphore(self._concurrency)
+
+        async def write(part: list[tuple[Row, Ready]]) -> None:
+            async with free:
+                await self._written(run_id, part, rejected)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in parts:
+                    group.create_task(write(part))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def _written(
+        self, run_id: str, part: list[tuple[Row, Ready]], rejected: list[Rejected]
+    ) -> None:
+        try:
+            await self._client.run_async(self._target.write, run_id, [row for _, row in part])
+        except Invalid as error:
+            if len(part) == 1:
+                rejected.append(_rejected(part[0][0], error))
+                return
+            half = len(part) // 2
+            await self._written(run_id, part[:half], rejected)
+            await self._written(run_id, part[half:], rejected)
+
+
+def _check_length(given: Sequence[Any], priced: Sequence[Any]) -> None:
+    if len(priced) != len(given):
+        raise Invalid(
+            f"enrich() got {len(given)} records and returned {len(priced)}: it returns each, in "
+            "the same order, and raises mp.Reject for one that cannot be used"
+        )
+
+
+def _rejected(row: Row, error: Exception) -> Rejected:
+    key, version, _, payload = row
+    said = storable(str(error) or type(error).__name__)[:REASON_LIMIT]
+    kind = "Reject" if isinstance(error, Reject) else type(error).__qualname__
+    return Rejected(key, version, payload, kind, said)

@@ -1,0 +1,376 @@
+"""What a pipeline is declared with, and what the jobs of its runs do."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from milepost.client import Client, caller, new_id
+from milepost.codec import check_text
+from milepost.config import Settings
+from milepost.context import Context
+from milepost.declare import Definition, Registry, check_seconds
+from milepost.errors import Invalid
+from milepost.ingest.calls import Calls
+from milepost.ingest.consolidate import Consolidator
+from milepost.ingest.fetch import Lander, Reader
+from milepost.ingest.finalise import Finaliser
+from milepost.ingest.keys import axis_of, read, written
+from milepost.ingest.plan import Plan, scanned
+from milepost.ingest.source import Partition, Source, Window, micros
+from milepost.ingest.target import Target, fields_of, raw_type, record_type
+from milepost.lifecycle import JobState
+from milepost.outcome import micros as micros_in
+from milepost.records import NewJob, NewRun, NewStep, Template
+from milepost.store import pipelines, watermarks
+from milepost.store.pipelines import Planned
+from milepost.store.watermarks import Mark, PipelineRunRow
+
+__all__ = ["Declared", "Host", "Options"]
+
+S = TypeVar("S", bound=Source[Any, Any, Any])
+
+PLAN, FETCH, CONSOLIDATE, FINALISE = range(4)
+LAST_ATTEMPTS = 3
+"""B: a finaliser is tried so often."""
+DAY = 86_400.0
+PAGE = 500
+
+
+class Host(Protocol):
+    """What a pipeline needs of its app."""
+
+    client: Client
+    registry: Registry
+    settings: Settings
+
+    def define(
+        self, function: Callable[..., Any], declared: Mapping[str, Any], *, what: str
+    ) -> Definition:
+        """Turn a function and the options of `@app.job` into a definition."""
+        ...
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pipeline is declared with."""
+
+    key: str
+    version: str | None = None
+    partition_by: str
+    partitions: int = 30
+    overlap: float = 900
+    margin: float = 0
+    page: int = 30
+    batch: int = 2000
+    upsert: int = 100
+    concurrency: int = 5
+    consolidators: int = 4
+    rate: str | None = None
+    table: str | None = None
+    max_window: float | None = None
+    quarantine_limit: float = 0.05
+    removal_limit: float = 0.2
+    retries: int = 3
+    retry_delay: float = 1.0
+    backoff: str = "exponential"
+    queue: str = "default"
+    channel: str | None = None
+    fresh_within: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("key", "partition_by", *(("version",) if self.version is not None else ())):
+            check_text(getattr(self, name), what=name)
+        for name in ("partitions", "page", "batch", "upsert", "concurrency", "consolidators"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:  # noqa: PLR2004
+                raise Invalid(f"{name}={value!r} must be a whole number from 1")
+        for name in ("overlap", "margin", "max_window", "fresh_within"):
+            check_seconds(name, getattr(self, name), zero=name in ("overlap", "margin"))
+        for name in ("quarantine_limit", "removal_limit"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise Invalid(f"{name}={getattr(self, name)!r} takes a share between 0 and 1")
+
+
+class Declared(Generic[S]):
+    """What a pipeline is made of: its source, its table, the kinds of its jobs and what they do."""
+
+    def __init__(self, host: Host, name: str, source: S, options: Options) -> None:
+        check_text(name, what="name")
+        if not isinstance(source, Source):
+            raise Invalid(f"pipeline {name!r}: {source!r} is no mp.Source; subclass it")
+        self.name = name
+        self.source = source
+        self.options = options
+        self._host = host
+        record = record_type(source)
+        self.target = Target(
+            options.table or name.replace("-", "_"), key=options.key, record=record
+        )
+        self._axis = axis_of(self._key_type(record), source.bounds)
+        self._calls = Calls(host.client, name, source, options.rate)
+        self._mark = Mark("time")
+        self._made()
+        self._definitions = [
+            self._define(self._plan, "plan"),
+            self._define(self._fetch, "fetch", poll_limit=1_000_000),
+            self._define(self._consolidate, "consolidate"),
+            self._define(self._finalise, "finalise", retries=LAST_ATTEMPTS - 1),
+        ]
+
+    def _made(self) -> None:
+        """Put together what the jobs use."""
+        options, client = self.options, self._host.client
+        lander = Lander(client, check=self.target.statement("check"))
+        self._reader = Reader(
+            client, self.source, self._calls, lander, key=options.key, version=options.version
+        )
+        self._consolidator = Consolidator(
+            client,
+            self.source,
+            self._calls,
+            self.target,
+            batch=options.batch,
+            upsert=options.upsert,
+            concurrency=options.concurrency,
+            key=options.key,
+            version=options.version,
+        )
+        self._finaliser = Finaliser(
+            client,
+            self.source,
+            self._calls,
+            self.target,
+            self._axis,
+            quarantine_limit=options.quarantine_limit,
+            removal_limit=options.removal_limit,
+        )
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.name}>"
+
+    def _key_type(self, record: Any) -> Any:
+        for type_ in (raw_type(self.source), record):
+            fields = fields_of(type_)
+            if fields is not None and self.options.partition_by in fields:
+                return fields[self.options.partition_by]
+        return None
+
+    def _define(self, function: Callable[..., Any], step: str, **given: Any) -> Definition:
+        options = self.options
+        declared = {
+            "name": f"{self.name}.{step}",
+            "queue": options.queue,
+            "retries": options.retries,
+            "retry_delay": options.retry_delay,
+            "backoff": options.backoff,
+            "max_delay": 60.0,
+            "timeout": DAY,
+            **given,
+        }
+        definition = self._host.define(function, declared, what=f"pipeline {self.name!r}")
+        self._host.registry.add(definition)
+        return definition
+
+    @property
+    def _client(self) -> Client:
+        return self._host.client
+
+    # What its runs are made of
+
+    def new_run(self, **given: Any) -> NewRun:
+        """Describe a run about to be made."""
+        return NewRun(
+            id=new_id(),
+            kind=self.name,
+            codec=self._client.codec.name,
+            actor=caller().actor,
+            queue=self.options.queue,
+            channel=self.options.channel,
+            **given,
+        )
+
+    def steps(self, *, first: int = PLAN) -> list[NewStep]:
+        """Describe the steps for the store: what fan-in needs, pinned to the run."""
+        names = ("plan", "fetch", "consolidate", "finalise")
+        roles = ("plan", "partition", "consolidate", "reduce")
+        return [
+            NewStep(
+                number=number,
+                name=names[number],
+                role=roles[number],
+                kind=kind.name,
+                kind_version=kind.version,
+                queue=kind.queue,
+                gated=number == CONSOLIDATE,
+                retries=kind.retries,
+                poll_limit=kind.poll_limit,
+                poison_limit=kind.poison_limit,
+                timeout_us=None if kind.timeout is None else micros_in(kind.timeout),
+                # A failed plan ends a run at once; of the rest everything is tried: Collect.
+                fail_fast=number == PLAN,
+            )
+            for number, kind in enumerate(self._definitions)
+            if number >= first
+        ]
+
+    def job(
+        self,
+        step: int,
+        run_id: str,
+        payload: Any,
+        ordinal: int,
+        *,
+        state: JobState = JobState.CREATED,
+        rerun_of: str | None = None,
+    ) -> NewJob:
+        """Describe a job of a run."""
+        kind = self._definitions[step]
+        template = Template(
+            kind=kind.name,
+            kind_version=kind.version,
+            queue=kind.queue,
+            state=state.value,
+            timeout_us=None if kind.timeout is None else micros_in(kind.timeout),
+            retries=kind.retries,
+            poll_limit=kind.poll_limit,
+            poison_limit=kind.poison_limit,
+            codec=self._client.codec.name,
+            actor=caller().actor,
+            run_id=run_id,
+            step=step,
+            rerun_of=rerun_of,
+        )
+        data = None if payload is None else self._client.codec.encode(payload)
+        return NewJob(new_id(), data, template, ordinal=ordinal)
+
+    def consolidating(self, run_id: str) -> list[NewJob]:
+        """Describe the jobs that consolidate: they share the work among them."""
+        count = min(self.options.consolidators, self.options.partitions)
+        return [self.job(CONSOLIDATE, run_id, None, place) for place in range(count)]
+
+    # What its jobs do
+
+    async def _plan(self, ctx: Context) -> int | None:
+        """Fix the window and the rules, cut the source, and store every partition."""
+        client, run_id = self._client, ctx.claim.run_id or ""
+        row = await client.run_async(pipelines.get, run_id)
+        if row.is_planned:
+            return None
+        if row.rules_digest is None:
+            row = await self._fix(ctx)
+        await client.run_async(self.target.prepare)
+        plan = await self.scan(self.window(row), is_full=row.mode == "full")
+        jobs = [self.job(FETCH, run_id, _payload(part), part.ordinal) for part in plan.partitions]
+        planned = Planned(
+            jobs=[*jobs, *self.consolidating(run_id)],
+            bounds=[(part.ordinal, _text(part.low), _text(part.high)) for part in plan.partitions],
+            counted=plan.counted,
+            calls=plan.calls,
+            text=plan.text(),
+        )
+        await client.run_async(pipelines.seal, ctx.claim, planned, actor="planner")
+        return len(plan.partitions)
+
+    async def _fix(self, ctx: Context) -> PipelineRunRow:
+        end = await self._calls.remote(self.source.upper_bound)
+        rules = await self._calls.remote(self.source.rules)
+        data = None if rules is None else self._client.codec.encode(rules)
+        longest = self.options.max_window
+        return await self._client.run_async(
+            pipelines.fix,
+            ctx.claim,
+            end=None if end is None else self._marked(end),
+            before=None
+            if longest is None
+            else micros_in(longest)
+            if self._is_time
+            else int(longest),
+            rules=data,
+            digest=hashlib.sha256(data or b"").hexdigest(),
+        )
+
+    async def scan(self, window: Window, *, is_full: bool) -> Plan:
+        """Cut what changed in a window into partitions."""
+
+        async def count(low: Any, high: Any) -> int:
+            answer = await self._calls.remote(self.source.count, window, low, high)
+            if isinstance(answer, bool) or not isinstance(answer, int):
+                raise Invalid(f"{type(self.source).__name__}.count() returned {answer!r}: a number")
+            return answer
+
+        origin = 0.0
+        if self._axis.kind in ("time", "date"):
+            origin = self._axis.place(datetime.now(UTC))
+            origin = origin if self._axis.kind == "time" else origin // DAY
+        options = self.options
+        plan = await scanned(
+            count,
+            self._axis,
+            parts=options.partitions,
+            page=options.page,
+            origin=origin,
+            spread=not is_full,
+        )
+        if not self.source.nullable:
+            return plan
+        null = Partition(None, None, len(plan.partitions), 0, options.page)
+        return msgspec.structs.replace(plan, partitions=[*plan.partitions, null])
+
+    def window(self, row: PipelineRunRow) -> Window:
+        """Say what a run reads."""
+        mark = Mark(row.measure)
+        begin, end = (
+            None if at is None else mark.shown(at) for at in (row.start_mark, row.end_mark)
+        )
+        return Window(begin, end)
+
+    async def _fetch(self, ctx: Context, low: Any, high: Any, estimate: int = 0) -> dict[str, int]:
+        """Read one partition."""
+        client = self._client
+        row = await client.run_async(pipelines.get, ctx.claim.run_id or "")
+        known = await client.run_async(watermarks.find, self.name)
+        # Rules that changed since the last run mean that records change that stayed the same.
+        again = row.root_mode == "full" and known.rules_digest not in (None, row.rules_digest)
+        partition = Partition(
+            read(low), read(high), ctx.claim.ordinal or 0, estimate, self.options.page
+        )
+        return await self._reader.read(ctx, partition, row, self.window(row), again=again)
+
+    async def _consolidate(self, ctx: Context) -> int:
+        """Consolidate what nobody else works on."""
+        row = await self._client.run_async(pipelines.get, ctx.claim.run_id or "")
+        return await self._consolidator.consolidate(ctx, row)
+
+    async def _finalise(self, ctx: Context) -> dict[str, Any]:
+        """Remove what is gone, and report; the watermark moves with the run's last move."""
+        row = await self._client.run_async(pipelines.get, ctx.claim.run_id or "")
+        await self._consolidator.note(ctx, "UpdatingRunMetadata")
+        report = await self._finaliser.finalise(ctx, row)
+        await self._consolidator.note(ctx, "AdvancingWatermark")
+        return report
+
+    @property
+    def _is_time(self) -> bool:
+        """Whether the source is read by times: by a sequence, it says where that has come to."""
+        told = getattr(self.source, "measure", "time")
+        return str(told) == "time"
+
+    def _marked(self, at: Any) -> int:
+        if isinstance(at, bool) or not isinstance(at, datetime | int):
+            raise Invalid(f"{at!r} must be a datetime, or a whole number of the source's sequence")
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                raise Invalid(f"{at} needs a time zone: datetime(..., tzinfo=UTC)")
+            return micros(at)
+        return at
+
+
+def _payload(part: Partition) -> dict[str, Any]:
+    return {"low": written(part.low), "high": written(part.high), "estimate": part.estimate}
+
+
+def _text(bound: Any) -> str | None:
+    return None if bound is None else str(written(bound))

@@ -1,0 +1,247 @@
+"""Reading one partition: page after page, each stored with its cursor; a crash costs one page."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from milepost.client import Client
+from milepost.codec import limited
+from milepost.context import Context
+from milepost.errors import LeaseLost, Unavailable
+from milepost.ingest.calls import Calls
+from milepost.ingest.source import OffsetSource, Partition, Reject, Source, Window, page_of, stamp
+from milepost.store import pages
+from milepost.store.driver import Call, Steps
+from milepost.store.pages import Answer, Page
+from milepost.store.watermarks import PipelineRunRow
+
+__all__ = ["Lander", "Reader", "key_of"]
+
+PAGES = 64
+RECORDS = 3_000
+"""How much is stored in one transaction at most."""
+PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
+"""How long a store that is away is waited for with a page in hand (F3)."""
+
+
+class Lander:
+    """Stores pages; partitions of one worker that come at the same time share a transaction."""
+
+    def __init__(self, client: Client, *, check: str) -> None:
+        self._client = client
+        self._check = check
+        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+
+    async def land(self, page: Page, *, row: PipelineRunRow, again: bool) -> Answer:
+        """Store a page; answer what became of it, or raise `LeaseLost`."""
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop) or self._lines.setdefault(loop, _Line(self._client))
+        store = partial(
+            pages.land,
+            pipeline_id=row.pipeline_id,
+            root_id=row.root_id,
+            check=self._check,
+            again=again,
+        )
+        answer = await line.put((row.root_id, again), page, store)
+        if answer == "lost":
+            raise LeaseLost(
+                f"job {page.claim.id} is no longer held: page {page.number} is not kept"
+            )
+        return answer
+
+
+class _Line:
+    """Pages that wait for their transaction, in one event loop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: deque[tuple[Any, Page, Any, asyncio.Future[Answer]]] = deque()
+        self._storing: asyncio.Task[None] | None = None
+
+    async def put(self, kind: Any, page: Page, store: Any) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((kind, page, store, answer))
+        if self._storing is None:
+            self._storing = asyncio.create_task(self._store_all())
+        return await answer
+
+    async def _store_all(self) -> None:
+        try:
+            while self._waiting:
+                await self._store(self._group())
+        finally:
+            self._storing = None
+
+    def _group(self) -> list[tuple[Any, Page, Any, asyncio.Future[Answer]]]:
+        """Take what may go together: pages of one run, within limits."""
+        group = [self._waiting.popleft()]
+        count = group[0][1].count
+        while self._waiting and len(group) < PAGES and self._waiting[0][0] == group[0][0]:
+            count += self._waiting[0][1].count
+            if count > RECORDS:
+                break
+            group.append(self._waiting.popleft())
+        return group
+
+    async def _store(self, group: list[tuple[Any, Page, Any, asyncio.Future[Answer]]]) -> None:
+        try:
+            found = await self._client.run_async(group[0][2], [page for _, page, _, _ in group])
+        except Exception as error:  # noqa: BLE001 - each partition hears of its own mistake only
+            if len(group) == 1 or isinstance(error, Unavailable):
+                for *_, answer in group:
+                    if not answer.done():
+                        answer.set_exception(error)
+            else:
+                for one in group:
+                    await self._store([one])
+            return
+        except BaseException:
+            for *_, answer in group:
+                answer.cancel()
+            raise
+        for (*_, answer), what in zip(group, found, strict=True):
+            if not answer.done():
+                answer.set_result(what)
+
+
+class Reader:
+    """Reads partitions of one pipeline's source."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: Source[Any, Any, Any],
+        calls: Calls,
+        lander: Lander,
+        *,
+        key: str,
+        version: str | None,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._calls = calls
+        self._lander = lander
+        self._key = key
+        self._version = version
+
+    async def read(
+        self,
+        ctx: Context,
+        partition: Partition,
+        row: PipelineRunRow,
+        window: Window,
+        *,
+        again: bool,
+    ) -> dict[str, int]:
+        """Read a partition from where it came to, up to its end."""
+        at = await self._client.run_async(pages.cursor, ctx.claim)
+        number, position, done = at.pages, self._decoded(at.position), at.done
+        told = {"applied": 0, "duplicate": 0, "completed": 0}
+        fetched = 0
+        while not done:
+            ctx.check()
+            answer = await self._calls.remote(self._source.fetch, window, partition, position)
+            page = page_of(self._source, answer, position)
+            onward = page.next
+            if onward is None:
+                onward = await self._once_more(partition, row, window, number)
+            fetched += len(page.records)
+            share = min(0.99, fetched / partition.estimate) if partition.estimate else None
+            ready = self._page(ctx, number, page.records, onward, share=share)
+            told[await self._land(ready, row, again=again)] += 1
+            number, position, done = number + 1, onward, onward is None
+        return told
+
+    async def _land(self, page: Page, row: PipelineRunRow, *, again: bool) -> Answer:
+        """Store a page; whether an answer that was lost had stored it, the next try says."""
+        for pause in PAUSES:
+            try:
+                return await self._lander.land(page, row=row, again=again)
+            except Unavailable:
+                await asyncio.sleep(pause)
+        return await self._lander.land(page, row=row, again=again)
+
+    async def _once_more(
+        self, partition: Partition, row: PipelineRunRow, window: Window, number: int
+    ) -> int | None:
+        """Say whether a partition of offsets is read again: it gave fewer than it counts (H-78)."""
+        source = self._source
+        if not isinstance(source, OffsetSource) or partition.is_null or number == 0:
+            return None
+        counted = await self._calls.remote(source.count, window, partition.low, partition.high)
+        seen = await self._client.run_async(_seen, row, partition.ordinal)
+        passes = await self._client.run_async(_passes, row, partition.ordinal)
+        return 0 if seen < int(counted) and passes < source.passes else None
+
+    def _page(
+        self,
+        ctx: Context,
+        number: int,
+        records: Any,
+        onward: Any,
+        *,
+        share: float | None,
+    ) -> Page:
+        found: dict[str, tuple[int, bytes, bytes]] = {}
+        for raw in records:
+            key, version, digest, payload = self._landed(raw)
+            if key not in found or found[key][0] <= version:
+                found[key] = (version, digest, payload)
+        return Page(
+            claim=ctx.claim,
+            number=number,
+            position=None if onward is None else self._client.codec.encode({"at": onward}),
+            records=found,
+            count=len(records),
+            done=onward is None,
+            fraction=share,
+        )
+
+    def _landed(self, raw: Any) -> tuple[str, int, bytes, bytes]:
+        payload = limited(
+            self._client.codec.encode(raw), most=self._client.settings.max_payload, what="a record"
+        )
+        digest = hashlib.blake2b(payload, digest_size=16).digest()
+        try:
+            return key_of(raw, self._key), version_of(raw, self._version), digest, payload
+        except Reject:
+            # It is kept, and consolidation says why it cannot be used.
+            return f"?{digest.hex()}", 0, digest, payload
+
+    def _decoded(self, position: bytes | None) -> Any:
+        return None if position is None else self._client.codec.decode(position)["at"]
+
+
+def key_of(raw: Any, name: str) -> str:
+    """Read a record's key as a text, or raise `Reject`."""
+    value = raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)
+    if value is None or value == "":
+        raise Reject(f"it has no {name}, which is its key")
+    text = str(value)
+    if "\0" in text or text.startswith("?"):
+        raise Reject(f"{name}={text[:40]!r} cannot be a key")
+    return text
+
+
+def version_of(raw: Any, name: str | None) -> int:
+    """Read a record's version as a number that grows, or raise `Reject`."""
+    if name is None:
+        return 0
+    return stamp(raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None))
+
+
+def _seen(row: PipelineRunRow, ordinal: int) -> Steps[int]:
+    parameters = {"pipeline_id": row.pipeline_id, "root_id": row.root_id, "ordinal": ordinal}
+    [(count,)] = yield Call("raw_seen", parameters)
+    return int(count)
+
+
+def _passes(row: PipelineRunRow, ordinal: int) -> Steps[int]:
+    """Count how often a partition was read to an end: pages without records."""
+    [(count,)] = yield Call("page_empty", {"root_id": row.root_id, "ordinal": ordinal})
+    return int(count) + 1

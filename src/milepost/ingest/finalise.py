@@ -1,0 +1,166 @@
+"""The end of a run: everything is consolidated, what is gone is removed, and the report is written.
+
+The watermark itself moves in the transaction that ends the run, and not here.
+"""
+
+from typing import Any
+
+import msgspec
+
+from milepost.client import Client
+from milepost.context import Context
+from milepost.ingest.calls import Calls
+from milepost.ingest.keys import HIGHEST, LOWEST, Axis
+from milepost.ingest.source import Source, Window
+from milepost.ingest.target import Target
+from milepost.policy import Fail
+from milepost.store import pages, removals
+from milepost.store.driver import Call, Steps
+from milepost.store.watermarks import Mark, PipelineRunRow
+
+__all__ = ["Counts", "Finaliser", "counts"]
+
+SOME = 1_000
+FEW = 10
+"""So many records may be in quarantine, or be removed, whatever share they are."""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What a run has read, and what became of it: fetched is new, changed and unchanged."""
+
+    counted: int = 0
+    fetched: int = 0
+    new: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+    removed: int = 0
+    pages: int = 0
+    pending: int = 0
+    duplicates: int = 0
+    completions: int = 0
+
+    def __getitem__(self, name: str) -> int:
+        """Give one by its name, as from a dict."""
+        if name not in self.__struct_fields__:
+            raise KeyError(name)
+        value: int = getattr(self, name)
+        return value
+
+    def keys(self) -> tuple[str, ...]:
+        """Name them, so that `dict(run.counts)` works."""
+        return self.__struct_fields__
+
+
+def counts(row: PipelineRunRow) -> Steps[Counts]:
+    """Count what a run has read, with the runs that it goes on from."""
+    found = yield from pages.counts(row.run_id, row.root_id, row.pipeline_id)
+    return Counts(counted=row.counted or 0, **found)
+
+
+class Finaliser:
+    """Ends runs of one pipeline."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: Source[Any, Any, Any],
+        calls: Calls,
+        target: Target,
+        axis: Axis,
+        *,
+        quarantine_limit: float,
+        removal_limit: float,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._calls = calls
+        self._target = target
+        self._axis = axis
+        self._quarantine_limit = quarantine_limit
+        self._removal_limit = removal_limit
+
+    async def finalise(self, ctx: Context, row: PipelineRunRow) -> dict[str, Any]:
+        """Check that nothing is left, remove what is gone, and report."""
+        left = await self._client.run_async(pages.unfinished, row.root_id)
+        if left:
+            raise RuntimeError(f"{left} records of run {row.root_id} are not consolidated yet")
+        counted = await self._client.run_async(counts, row)
+        self._check_quarantine(row, counted)
+        complete = await self._client.run_async(_is_complete, row)
+        await self._remove(ctx, row, is_complete=complete)
+        counted = await self._client.run_async(counts, row)
+        mark = Mark(row.measure)
+        shown = [None if at is None else mark.shown(at) for at in (row.start_mark, row.end_mark)]
+        return {
+            "mode": row.mode,
+            "window": shown,
+            "complete": complete,
+            "counts": msgspec.structs.asdict(counted),
+        }
+
+    def _check_quarantine(self, row: PipelineRunRow, counted: Counts) -> None:
+        most = max(FEW, self._quarantine_limit * counted.fetched)
+        if row.mode != "replay" and counted.quarantined > most:
+            raise Fail(
+                f"{counted.quarantined} of {counted.fetched} records are in quarantine, more than "
+                f"the limit of {self._quarantine_limit:.0%}: see `milepost pipelines quarantine ls "
+                f"{row.pipeline}`, mend the source or its mapping, and resume the run"
+            )
+
+    # Removal
+
+    async def _remove(self, ctx: Context, row: PipelineRunRow, *, is_complete: bool) -> None:
+        """Remove what a complete full run did not see, unless it may have changed meanwhile."""
+        root, pipeline = row.root_id, row.pipeline_id
+        if is_complete and row.root_mode == "full":
+            await self._client.run_async(
+                removals.mark_missing, ctx.claim, root_id=root, pipeline_id=pipeline
+            )
+            if await self._has_changed(row):
+                return
+        elif not is_complete or row.root_mode != "incremental":
+            return
+        missing, live = await self._client.run_async(removals.missing, row.pipeline_id)
+        if not missing:
+            return
+        if missing > max(FEW, self._removal_limit * live):
+            raise Fail(
+                f"{missing} of {live} records are not in the source any more, more than the limit "
+                f"of {self._removal_limit:.0%}: nothing was removed; raise removal_limit= if that "
+                "is right, and resume the run"
+            )
+        statement = self._target.statement("remove")
+        while await self._client.run_async(
+            removals.remove,
+            ctx.claim,
+            root_id=root,
+            pipeline_id=pipeline,
+            statement=statement,
+            most=SOME,
+        ):
+            pass
+
+    async def _has_changed(self, row: PipelineRunRow) -> bool:
+        """Tell whether records changed since the end of the window.
+
+        One that did was not read, and is not gone: the next run sees it, or removes it (H-81).
+        """
+        missing, _ = await self._client.run_async(removals.missing, row.pipeline_id)
+        if not missing or row.end_mark is None:
+            return False
+        mark = Mark(row.measure)
+        window = Window(
+            mark.shown(row.end_mark), mark.shown(2**62 if row.measure != "time" else FAR)
+        )
+        low, high = self._axis.key(LOWEST), self._axis.key(HIGHEST)
+        return int(await self._calls.remote(self._source.count, window, low, high)) > 0
+
+
+FAR = 253_000_000_000_000_000
+"""Microseconds since 1970 in the year 9987: later than anything that changes."""
+
+
+def _is_complete(row: PipelineRunRow) -> Steps[bool]:
+    [(still_open,)] = yield Call("reading_open", {"root_id": row.root_id})
+    return bool(not still_open)

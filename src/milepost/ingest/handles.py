@@ -1,0 +1,281 @@
+"""Handles of a pipeline's runs and of its quarantine."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from milepost.batch.handles import BATCH, RunHandle, resuming
+from milepost.client import Client, caller
+from milepost.errors import IllegalMove, Invalid, NotFound
+from milepost.ingest.finalise import Counts, counts
+from milepost.ingest.keys import read
+from milepost.ingest.source import Window
+from milepost.lifecycle import JobState
+from milepost.records import NewJob
+from milepost.store import chains, jobs, pipelines, removals, runs, watermarks
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+from milepost.store.removals import Kept
+from milepost.store.watermarks import Mark, PipelineRunRow
+
+if TYPE_CHECKING:
+    from milepost.ingest.pipeline import Pipeline
+
+__all__ = ["PartitionState", "PipelineRun", "Quarantine"]
+
+CONSOLIDATE = 2
+FETCH = 1
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """One partition of a run: what it reads, and how far it is."""
+
+    ordinal: int
+    job_id: str
+    state: JobState
+    low: Any
+    high: Any
+    pages: int
+    records: int
+    progress: float | None
+    error: str | None
+    closed_at: datetime | None
+    duplicates: int = 0
+    completions: int = 0
+
+
+class PipelineRun(RunHandle):
+    """A run of a pipeline as it stood when it was last read; `refresh()` reads again."""
+
+    def __init__(
+        self, client: Client, run_id: str, *, pipeline: "Pipeline[Any] | None" = None
+    ) -> None:
+        super().__init__(client, run_id)
+        self._pipeline = pipeline
+
+    @property
+    def about(self) -> PipelineRunRow:
+        """What the run is about: its window, its mode, its plan; read now."""
+        return self._client.run(pipelines.get, self.id)
+
+    @property
+    def mode(self) -> str:
+        """Which kind of run it is: full, incremental, backfill, forced, retry or replay."""
+        return self.record.mode or "full"
+
+    @property
+    def window(self) -> Window:
+        """What it reads; the end is fixed before the first read."""
+        return _window(self.about)
+
+    @property
+    def counts(self) -> Counts:
+        """What it has read and what became of it, read now; with the runs it goes on from."""
+        return self._client.run(counts, self.about)
+
+    async def counts_async(self) -> Counts:
+        """Read what it has read and what became of it."""
+        row = await self._client.run_async(pipelines.get, self.id)
+        return await self._client.run_async(counts, row)
+
+    @property
+    def partitions(self) -> list[PartitionState]:
+        """Its partitions in order, read now."""
+        return self._client.run(_partitions, self.id)
+
+    async def partitions_async(self) -> list[PartitionState]:
+        """Read its partitions in order."""
+        return await self._client.run_async(_partitions, self.id)
+
+    # Going on
+
+    def resume(self) -> "PipelineRun":
+        """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
+        new = resuming(self._client.run(runs.get, self.id))
+        new = msgspec.structs.replace(new, mode=self.record.mode)
+        self._client.run(pipelines.resume, self.id, new)
+        after: str | None = None
+        while after := self._client.run(
+            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=caller().actor
+        ):
+            pass
+        self._client.run(pipelines.resume_rest, self.id, new.id, actor=caller().actor)
+        return PipelineRun(self._client, new.id, pipeline=self._pipeline)
+
+    async def resume_async(self) -> "PipelineRun":
+        """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
+        return await self._client.call_async(self.resume)
+
+    def force(self) -> "PipelineRun":
+        """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""
+        pipeline = self._declared("force")
+        new = pipeline.new_run(rerun_of=self.id)
+        return self._linked(new, pipeline.consolidating(new.id), mode="forced")
+
+    async def force_async(self) -> "PipelineRun":
+        """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""
+        return await self._client.call_async(self.force)
+
+    def retry(self, partition: int) -> "PipelineRun":
+        """Read one failed partition again, from its cursor, as a linked run."""
+        pipeline = self._declared("retry")
+        found = [part for part in self.partitions if part.ordinal == partition]
+        if not found:
+            raise NotFound(f"run {self.id} has no partition {partition}")
+        if found[0].state not in (JobState.FAILED, JobState.CANCELLED):
+            raise IllegalMove(
+                f"partition {partition} is {found[0].state}; only a failed one is read"
+            )
+        new = pipeline.new_run(rerun_of=self.id)
+        old = self._client.run(_job_payload, found[0].job_id)
+        again = pipeline.job(FETCH, new.id, None, partition, rerun_of=found[0].job_id)
+        again = msgspec.structs.replace(again, payload=old)
+        return self._linked(new, [again, *pipeline.consolidating(new.id)], mode="retry")
+
+    async def retry_async(self, partition: int) -> "PipelineRun":
+        """Read one failed partition again, from its cursor, as a linked run."""
+        return await self._client.call_async(self.retry, partition)
+
+    def _linked(self, new: Any, work: Sequence[NewJob], *, mode: str) -> "PipelineRun":
+        steps = self._declared(mode).steps(first=FETCH)
+        self._client.run(pipelines.link, self.id, new, steps, work, mode=mode)
+        self._client.run(runs.seal, new.id, actor=caller().actor)
+        return PipelineRun(self._client, new.id, pipeline=self._pipeline)
+
+    def _declared(self, what: str) -> "Pipeline[Any]":
+        if self._pipeline is None:
+            raise Invalid(f"{what} needs the declared pipeline: pipeline.run(run_id).{what}(…)")
+        return self._pipeline
+
+
+def _window(row: PipelineRunRow) -> Window:
+    mark = Mark(row.measure)
+    begin, end = (None if at is None else mark.shown(at) for at in (row.start_mark, row.end_mark))
+    return Window(begin, end)
+
+
+def _job_payload(job_id: str) -> Steps[bytes | None]:
+    return (yield from jobs.get(job_id)).payload
+
+
+def _partitions(run_id: str) -> Steps[list[PartitionState]]:
+    row = yield from pipelines.get(run_id)
+    rows = yield from pipelines.partitions(run_id, row.root_id)
+    return [_partition(one) for one in rows]
+
+
+def _partition(row: Sequence[Any]) -> PartitionState:
+    ordinal, job_id, state, cause, error, saves, records, share, low, high, closed, _, *told = row
+    text = msgspec.json.decode(error).get("message") if error else cause
+    return PartitionState(
+        ordinal,
+        job_id,
+        JobState(state),
+        _bound(low),
+        _bound(high),
+        saves,
+        records,
+        share,
+        text,
+        None if closed is None else instant(closed),
+        *told,
+    )
+
+
+def _bound(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return read(text)
+
+
+class Quarantine:
+    """The records of a pipeline that could not be used: kept with payload and reason."""
+
+    def __init__(
+        self, client: Client, name: str, *, pipeline: "Pipeline[Any] | None" = None
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._pipeline = pipeline
+
+    def __len__(self) -> int:
+        row = self._row()
+        return 0 if row is None else self._client.run(removals.unresolved, row.id)
+
+    def __iter__(self) -> Iterator[Kept]:
+        after = ""
+        while page := self.list(after=after, limit=BATCH):
+            yield from page
+            after = page[-1].key
+
+    def list(self, *, after: str = "", limit: int = 100) -> Sequence[Kept]:
+        """Return a page, in the order of the keys; the next one is what comes `after` its last."""
+        row = self._row()
+        if row is None:
+            return []
+        return self._client.run(removals.quarantined, row.id, after=after, most=limit)
+
+    async def list_async(self, *, after: str = "", limit: int = 100) -> Sequence[Kept]:
+        """Return a page, in the order of the keys; the next one is what comes `after` its last."""
+        return await asyncio.to_thread(self.list, after=after, limit=limit)
+
+    def replay(self, keys: Sequence[str] | None = None) -> PipelineRun:
+        """Map these records again, or all that are here, as a run of their own."""
+        if self._pipeline is None:
+            raise Invalid("replay needs the declared pipeline: pipeline.quarantine.replay()")
+        chosen = [kept.key for kept in self] if keys is None else list(keys)
+        if not chosen:
+            raise IllegalMove(f"the quarantine of pipeline {self._name!r} is empty")
+        return self._replayed(self._pipeline, chosen)
+
+    async def replay_async(self, keys: Sequence[str] | None = None) -> PipelineRun:
+        """Map these records again, or all that are here, as a run of their own."""
+        return await self._client.call_async(self.replay, keys)
+
+    def _replayed(self, pipeline: "Pipeline[Any]", keys: Sequence[str]) -> PipelineRun:
+        row = self._client.run(watermarks.find, self._name)
+        last = self._client.run(pipelines.latest, row.id)
+        if last is None:
+            raise NotFound(f"pipeline {self._name!r} has no run")
+        new = pipeline.new_run(rerun_of=last.run_id)
+        work = pipeline.consolidating(new.id)
+        self._client.run(_replay, last.run_id, new, pipeline.steps(first=FETCH), work, keys)
+        return PipelineRun(self._client, new.id, pipeline=pipeline)
+
+    def _row(self) -> Any:
+        try:
+            return self._client.run(watermarks.find, self._name)
+        except NotFound:
+            return None
+
+
+def _replay(
+    old_id: str, new: Any, steps: Any, work: Sequence[NewJob], keys: Sequence[str]
+) -> Steps[None]:
+    """Make a run whose only pages are records in quarantine."""
+    yield from pipelines.link(old_id, new, steps, work, mode="replay", own_root=True)
+    places = range(0, len(keys), BATCH)
+    count = [len(keys[at : at + BATCH]) for at in places]
+    yield Call(
+        "page_add",
+        {
+            "root_id": [new.id for _ in places],
+            "ordinal": [-1 for _ in places],
+            "number": list(range(len(places))),
+            "id": [work[0].id for _ in places],
+            "pending": count,
+            "keys": [msgspec.json.encode(list(keys[at : at + BATCH])).decode() for at in places],
+            **{name: [0 for _ in places] for name in ("records", "fresh", "changed", "unchanged")},
+        },
+    )
+    yield from runs.seal(new.id, actor=caller().actor)

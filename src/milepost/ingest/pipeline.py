@@ -1,0 +1,233 @@
+"""A declared pipeline: starting runs of it, and asking where it has come to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from milepost.client import caller, refuse_in_loop
+from milepost.codec import check_text
+from milepost.errors import IllegalMove, Invalid, NotFound
+from milepost.ingest.declaration import PLAN, Declared
+from milepost.ingest.handles import PipelineRun, Quarantine
+from milepost.ingest.plan import Plan
+from milepost.ingest.source import Source, Window
+from milepost.lifecycle import JobState, RunState
+from milepost.outcome import micros as micros_in
+from milepost.records import NewJob, NewRun
+from milepost.store import pipelines, removals, watermarks
+from milepost.store.pipelines import Asked, Gap
+from milepost.store.watermarks import Mark, PipelineRow
+
+__all__ = ["Pipeline"]
+
+S = TypeVar("S", bound=Source[Any, Any, Any])
+PAGE = 500
+
+
+class Pipeline(Declared[S]):
+    """A declared pipeline: start runs of it, and ask where it has come to."""
+
+    # Starting
+
+    def start(
+        self,
+        *,
+        full: bool = False,
+        since: datetime | int | None = None,
+        until: datetime | int | None = None,
+        force: bool = False,
+    ) -> PipelineRun:
+        """Start a run: full the first time, incremental after; durable once this returns.
+
+        With `since` and `until` it is a backfill, which leaves the watermark alone. With `force`
+        what a run that failed has read is published, and its gap stays open. While a run is under
+        way, it is the one that is returned.
+        """
+        if force:
+            return self._forced(full=full, since=since, until=until)
+        asked, new, jobs = self._asked(full=full, since=since, until=until)
+        started = self._client.run(pipelines.start, asked, new, self.steps(), jobs)
+        return self._handle(started.run_id)
+
+    async def start_async(
+        self,
+        *,
+        full: bool = False,
+        since: datetime | int | None = None,
+        until: datetime | int | None = None,
+        force: bool = False,
+    ) -> PipelineRun:
+        """Start a run: full the first time, incremental after; durable once this returns."""
+        if force:
+            return await self._client.call_async(self._forced, full=full, since=since, until=until)
+        asked, new, jobs = self._asked(full=full, since=since, until=until)
+        started = await self._client.run_async(pipelines.start, asked, new, self.steps(), jobs)
+        return self._handle(started.run_id)
+
+    def _asked(self, *, full: bool, since: Any, until: Any) -> tuple[Asked, NewRun, list[NewJob]]:
+        if full and not (since is None and until is None):
+            raise Invalid("full=True reads everything; leave out since= and until=, or full=")
+        begin, end = (None if at is None else self._marked(at) for at in (since, until))
+        if begin is not None and end is not None and begin >= end:
+            raise Invalid(f"since={since} must be before until={until}")
+        measure = "time" if self._is_time else "sequence"
+        overlap, margin = (
+            micros_in(value) if measure == "time" else int(value)
+            for value in (self.options.overlap, self.options.margin)
+        )
+        asked = Asked(
+            name=self.name,
+            target=self.target.name,
+            measure=measure,
+            full=full,
+            since=begin,
+            until=end,
+            overlap=overlap,
+            margin=margin,
+        )
+        new = self.new_run()
+        return asked, new, [self.job(PLAN, new.id, None, 0, state=JobState.QUEUED)]
+
+    def _forced(self, *, full: bool, since: Any, until: Any) -> PipelineRun:
+        if full or since is not None or until is not None:
+            raise Invalid("force=True publishes what a failed run has read; it reads nothing new")
+        row = self._client.run(watermarks.find, self.name)
+        last = self._client.run(pipelines.latest, row.id)
+        if last is None or last.state == RunState.SUCCEEDED:
+            raise IllegalMove(f"pipeline {self.name!r} has no failed run to force")
+        return self._handle(last.run_id).force()
+
+    def run(self, run_id: str) -> PipelineRun:
+        """Return a run of this pipeline, or raise `NotFound`."""
+        handle = self._handle(run_id)
+        if handle.about.pipeline != self.name:
+            raise NotFound(f"run {run_id} is one of pipeline {handle.about.pipeline!r}")
+        return handle
+
+    def _handle(self, run_id: str) -> PipelineRun:
+        return PipelineRun(self._client, run_id, pipeline=self)
+
+    # Where it has come to
+
+    @property
+    def watermark(self) -> datetime | int | None:
+        """Up to where everything was read, read now; None before a first run has ended well."""
+        row = self.row
+        return None if row is None else row.watermark
+
+    async def watermark_async(self) -> datetime | int | None:
+        """Read up to where everything was read."""
+        row = await self.row_async()
+        return None if row is None else row.watermark
+
+    @property
+    def row(self) -> PipelineRow | None:
+        """What the store knows of it, read now; None before its first start."""
+        try:
+            return self._client.run(watermarks.find, self.name)
+        except NotFound:
+            return None
+
+    async def row_async(self) -> PipelineRow | None:
+        """Read what the store knows of it."""
+        try:
+            return await self._client.run_async(watermarks.find, self.name)
+        except NotFound:
+            return None
+
+    @property
+    def dataset_version(self) -> int:
+        """A number that grows with every run that ended well, read now (H-85)."""
+        row = self.row
+        return 0 if row is None else row.dataset_version
+
+    @property
+    def gaps(self) -> Sequence[Gap]:
+        """What runs that ended left unread, read now; the watermark does not pass it (H-74)."""
+        row = self.row
+        return [] if row is None else self._client.run(pipelines.gaps, row.id)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The records that could not be used."""
+        return Quarantine(self._client, self.name, pipeline=self)
+
+    def override_watermark(self, to: datetime | int | None, *, reason: str) -> None:
+        """Set the watermark by hand, back or forth; who did it and why stays on the record."""
+        check_text(reason, what="reason")
+        mark = None if to is None else self._marked(to)
+        self._client.run(watermarks.override, self.name, mark, actor=caller().actor, reason=reason)
+
+    async def override_watermark_async(self, to: datetime | int | None, *, reason: str) -> None:
+        """Set the watermark by hand, back or forth; who did it and why stays on the record."""
+        check_text(reason, what="reason")
+        mark = None if to is None else self._marked(to)
+        await self._client.run_async(
+            watermarks.override, self.name, mark, actor=caller().actor, reason=reason
+        )
+
+    def plan(self, *, full: bool = False) -> Plan:
+        """Count the source as the next run would, and show how it would be cut; nothing is kept."""
+        refuse_in_loop("plan")
+        return asyncio.run(self._plan_and_close(full=full))
+
+    async def _plan_and_close(self, *, full: bool) -> Plan:
+        try:
+            return await self.plan_async(full=full)
+        finally:
+            await self._client.close_async()
+
+    async def plan_async(self, *, full: bool = False) -> Plan:
+        """Count the source as the next run would, and show how it would be cut; nothing is kept."""
+        row = await self.row_async()
+        start = None
+        if row is not None and row.mark is not None and not full:
+            start = Mark(row.measure).shown(row.mark - self._overlap)
+        end = await self._calls.remote(self.source.upper_bound)
+        window = Window(start, datetime.now(UTC) if end is None else end)
+        return await self.scan(window, is_full=start is None)
+
+    @property
+    def _overlap(self) -> int:
+        return micros_in(self.options.overlap) if self._is_time else int(self.options.overlap)
+
+    def restore(self, run: PipelineRun) -> int:
+        """Bring back what a run has removed; answer with how many records that were."""
+        row = run.about
+        statement = self.target.statement("restore")
+        done = 0
+        while some := self._client.run(
+            removals.restore,
+            root_id=row.root_id,
+            pipeline_id=row.pipeline_id,
+            statement=statement,
+            most=PAGE,
+        ):
+            done += some
+        return done
+
+    # What it keeps
+
+    def records(self) -> Iterator[Any]:
+        """Read the target: every record that is not removed, in the order of the keys."""
+        after: Any = None
+        while rows := self._client.run(self.target.read, after=after, most=PAGE):
+            after = rows[-1][0]
+            yield from (self.target.shown(row) for row in rows)
+
+    async def records_async(self) -> AsyncIterator[Any]:
+        """Read the target: every record that is not removed, in the order of the keys."""
+        after: Any = None
+        while rows := await self._client.run_async(self.target.read, after=after, most=PAGE):
+            after = rows[-1][0]
+            for row in rows:
+                yield self.target.shown(row)
+
+    def count(self) -> int:
+        """Count the records of the target that are not removed."""
+        return self._client.run(self.target.count)
+
+    async def count_async(self) -> int:
+        """Count the records of the target that are not removed."""
+        return await self._client.run_async(self.target.count)

@@ -1,0 +1,179 @@
+"""What a user says of a source: how to count, fetch, map and enrich."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from milepost.errors import Invalid
+
+__all__ = ["Bound", "OffsetSource", "Page", "Partition", "Reject", "Source", "Window"]
+
+Raw = TypeVar("Raw")
+Record = TypeVar("Record")
+Cursor = TypeVar("Cursor")
+
+Bound = int | float | datetime | date
+"""What a partition begins or ends with; the first begins, and the last ends, beyond everything."""
+
+
+class Reject(Exception):  # noqa: N818 - what a mapping says, not what went wrong here
+    """Raised by `map` or `enrich`: this record cannot be used; it goes into quarantine."""
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What changed when: from `start`, which belongs to it, up to `end`, which does not (H-72).
+
+    A `start` of None is the beginning of time.
+    """
+
+    start: Any
+    end: Any
+
+    def covers(self, value: Any) -> bool:
+        """Tell whether a record that changed then belongs to it."""
+        return bool((self.start is None or self.start <= value) and value < self.end)
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """A range of keys, `low` belonging to it and `high` not; both None for records without a key.
+
+    `page` is how many records the pipeline would like in a page.
+    """
+
+    low: Any
+    high: Any
+    ordinal: int = 0
+    estimate: int = 0
+    page: int = 30
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is the one for records whose key is NULL."""
+        return self.low is None
+
+    def covers(self, key: Any) -> bool:
+        """Tell whether a record with that key belongs to it."""
+        if key is None or self.is_null:
+            return key is None and self.is_null
+        return bool(self.low <= key < self.high)
+
+
+class Page(msgspec.Struct, Generic[Raw, Cursor]):
+    """Some records, and where the next page begins; `next` None is the end, and the only one."""
+
+    records: Sequence[Raw]
+    next: Cursor | None = None
+
+
+class Source(Generic[Raw, Record, Cursor]):
+    """A source of records: subclass it. Every method may be async."""
+
+    nullable: bool = False
+    """Whether there are records whose key is NULL: they get a partition of their own."""
+    bounds: tuple[Any, Any] | None = None
+    """Between what the keys lie, if that is known: the plan needs fewer calls then."""
+
+    def count(self, window: Window, low: Any, high: Any) -> Any:
+        """Tell about how many records changed in the window and have a key from low up to high."""
+        raise NotImplementedError(f"{type(self).__name__} has no count()")
+
+    def fetch(self, window: Window, partition: Partition, cursor: Any) -> Any:
+        """Read one page, in an order that does not change; the first has the cursor None."""
+        raise NotImplementedError(f"{type(self).__name__} has no fetch()")
+
+    def map(self, raw: Any) -> Any:
+        """Turn what the source gave into a record of the target; raise `mp.Reject` if it cannot."""
+        return raw
+
+    def enrich(self, records: list[Any], rules: Any) -> Any:  # noqa: ARG002 - for subclasses
+        """Add to mapped records what rules say, such as prices; the same number comes back."""
+        return records
+
+    def rules(self) -> Any:
+        """Read the rules that a run is to use from its first record to its last (H-86)."""
+        return None
+
+    def upper_bound(self) -> Any:
+        """Say up to where everything can be read: a time by the source's clock, or a number.
+
+        Without one it is the store's clock, less the pipeline's margin.
+        """
+        return None
+
+    def login(self) -> Any:
+        """Get new credentials: called once, whoever was refused, and then the call is repeated."""
+        return None
+
+
+class OffsetSource(Source[Raw, Record, int]):
+    """A source that knows offsets only: its cursor is one, and an empty page is the end.
+
+    `fetch` returns the records from there on, or a `Page` without `next`. Records move between
+    offsets while they are read: a few of each page are read again, and a partition that gave fewer
+    records than it counts is read again from its start .
+    """
+
+    again: int = 5
+    """How many records of a page the next one repeats."""
+    passes: int = 3
+    """How often a partition is read at most."""
+
+
+def page_of(source: Source[Any, Any, Any], answer: Any, cursor: Any) -> Page[Any, Any]:
+    """Check what fetch gave, and say where an offset goes on."""
+    if isinstance(source, OffsetSource):
+        records = answer.records if isinstance(answer, Page) else answer
+        return Page(_listed(source, records), _onward(source, len(records), cursor or 0))
+    if not isinstance(answer, Page):
+        raise Invalid(
+            f"{type(source).__name__}.fetch() returned {type(answer).__name__}; return "
+            "mp.Page(records, next), with next=None at the end"
+        )
+    return Page(_listed(source, answer.records), answer.next)
+
+
+def _onward(source: OffsetSource[Any, Any], count: int, offset: int) -> int | None:
+    if count == 0:
+        return None
+    return offset + (count - source.again if count > source.again else count)
+
+
+def _listed(source: Source[Any, Any, Any], records: Any) -> Sequence[Any]:
+    if isinstance(records, str | bytes) or not hasattr(records, "__iter__"):
+        raise Invalid(f"{type(source).__name__}.fetch(): the records of a page are a list")
+    return records if isinstance(records, list | tuple) else list(records)
+
+
+def stamp(value: Any) -> int:
+    """Turn a record's version into a number that grows: a time, a number, a time as a text."""
+    if isinstance(value, bool) or value is None:
+        raise Reject(f"{value!r} is no version: a time or a whole number is expected")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        value = _parsed(value)
+    if isinstance(value, datetime):
+        return micros(value)
+    if isinstance(value, float):
+        return round(value * 1_000_000)
+    raise Reject(f"{value!r} is no version: a time or a whole number is expected")
+
+
+def _parsed(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Reject(
+            f"{text!r} is no time: as a text, a version is like 2024-01-16T02:00Z"
+        ) from error
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(value: datetime) -> int:
+    """Count the microseconds since 1970; a time without a zone is one of UTC."""
+    span = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds

@@ -1,0 +1,372 @@
+"""The table that a pipeline keeps: made from the record's type, and widened when the type is."""
+
+import enum
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from milepost.codec import from_builtin
+from milepost.errors import Invalid
+from milepost.ingest.source import Source
+from milepost.store.catalog import DIALECTS, define
+from milepost.store.driver import Call, Steps
+
+__all__ = ["Column", "Target", "fields_of", "record_type"]
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
+OWN = {
+    "source_version": ("bigint", "INTEGER"),
+    "content_hash": ("bytea", "BLOB"),
+    "run_id": ("uuid", "TEXT"),
+    "removed_at": ("timestamptz", "INTEGER"),
+}
+"""What the engine keeps beside the record: which version it is, from where, whether it is gone."""
+DOCUMENT = "document"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _iso(value: Any) -> str:
+    return str(value.isoformat())
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+Converter = Callable[[Any], Any]
+TYPES: tuple[tuple[type, str, str, Converter], ...] = (
+    (bool, "boolean", "INTEGER", bool),
+    (int, "bigint", "INTEGER", int),
+    (float, "double precision", "REAL", float),
+    (datetime, "timestamptz", "TEXT", _iso),
+    (date, "date", "TEXT", _iso),
+    (Decimal, "numeric", "TEXT", str),
+    (UUID, "uuid", "TEXT", str),
+    (str, "text", "TEXT", str),
+    (bytes, "bytea", "BLOB", bytes),
+)
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a target: how each database calls its type, and how a value is handed over."""
+
+    name: str
+    postgres: str
+    sqlite: str
+    convert: Callable[[Any], Any]
+
+    @property
+    def quoted(self) -> str:
+        """The name as SQL takes it."""
+        return f'"{self.name}"'
+
+    @property
+    def is_json(self) -> bool:
+        """Whether what is stored is a text of JSON."""
+        return self.postgres == "jsonb"
+
+
+def _column(name: str, hint: Any) -> Column:
+    if not NAME.fullmatch(name):
+        raise Invalid(f"{name!r} cannot be the name of a column: letters, digits and _")
+    for type_, postgres, sqlite, convert in TYPES:
+        if isinstance(hint, type) and issubclass(hint, type_):
+            chosen = _plain if issubclass(hint, enum.Enum) else convert
+            return Column(name, postgres, sqlite, chosen)
+    return Column(name, "jsonb", "TEXT", _json)
+
+
+def _bare(hint: Any) -> Any:
+    """Take away what says that a value may be missing, and what is said beside a type."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return _bare(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        known = [one for one in typing.get_args(hint) if one is not types.NoneType]
+        return _bare(known[0]) if len(known) == 1 else hint
+    return hint
+
+
+def fields_of(type_: Any) -> Mapping[str, Any] | None:
+    """Name the fields of a type with their own types; None for what has none."""
+    if not isinstance(type_, type):
+        return None
+    known = (
+        issubclass(type_, msgspec.Struct)
+        or is_dataclass(type_)
+        or typing.is_typeddict(type_)
+        or hasattr(type_, "model_fields")
+    )
+    if not known:
+        return None
+    names = getattr(type_, "__struct_fields__", None) or getattr(type_, "model_fields", None)
+    told = typing.get_type_hints(type_, include_extras=True)
+    return {name: _bare(told[name]) for name in (names or told) if name in told}
+
+
+def record_type(source: Source[Any, Any, Any]) -> Any:
+    """Find what records are: what `map` says it returns, or what `Source[...]` was given."""
+    for method, place in ((source.map, 1), (None, 1)):
+        found = _returned(method) if method is not None else _given(type(source), place)
+        if fields_of(found) is not None:
+            return found
+    return Any
+
+
+def raw_type(source: Source[Any, Any, Any]) -> Any:
+    """Find what the source gives: what `map` says it takes, or what `Source[...]` was given."""
+    told = _hints(source.map)
+    taken = [hint for name, hint in told.items() if name != "return"]
+    if taken and not isinstance(taken[0], typing.TypeVar):
+        return taken[0]
+    found = _given(type(source), 0)
+    return Any if found is None or isinstance(found, typing.TypeVar) else found
+
+
+def _returned(method: Callable[..., Any]) -> Any:
+    return _bare(_hints(method).get("return"))
+
+
+def _hints(method: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(method, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
+def _given(class_: type, place: int) -> Any:
+    for base in class_.__mro__:
+        for origin in getattr(base, "__orig_bases__", ()):
+            args = typing.get_args(origin)
+            if len(args) > place and issubclass(typing.get_origin(origin) or object, Source):
+                return args[place]
+    return None
+
+
+class Target:
+    """The table of one pipeline: its columns, and the statements on it."""
+
+    def __init__(self, name: str, *, key: str, record: Any) -> None:
+        if not NAME.fullmatch(name):
+            raise Invalid(
+                f"{name!r} cannot be the name of a table: letters, digits and _; give the pipeline "
+                'a table="..." of its own'
+            )
+        self.name = name
+        self.record = record
+        fields = fields_of(record)
+        self.is_document = fields is None
+        told = {key: str, DOCUMENT: dict} if fields is None else dict(fields)
+        taken = sorted(set(told) & set(OWN))
+        if taken:
+            raise Invalid(f"the record has {', '.join(taken)}: the engine keeps that itself")
+        own = told.pop(key, str)
+        # Whole numbers stay numbers; every other key is told apart by its text.
+        whole = isinstance(own, type) and issubclass(own, int)
+        self.key = _column(key, int if whole else str)
+        self.is_whole = whole
+        self.columns = [self.key, *(_column(column, hint) for column, hint in told.items())]
+        for dialect in DIALECTS:
+            for verb, text in self._statements(dialect):
+                define(self.statement(verb), dialect, text)
+
+    def statement(self, verb: str) -> str:
+        """Name a statement on this table."""
+        return f"target:{self.name}:{verb}"
+
+    # Values
+
+    def row(self, key: str, record: Any) -> list[Any]:
+        """Take a record apart, or raise what says how it does not fit."""
+        if self.is_document:
+            return [key, _json(record)]
+        if isinstance(record, Mapping):
+            values = [record.get(column.name) for column in self.columns]
+        else:
+            values = [getattr(record, column.name, None) for column in self.columns]
+        if str(_plain(values[0])) != key:
+            raise ValueError(f"map made {self.key.name}={values[0]!r} of the record with {key!r}")
+        return [
+            None if value is None else column.convert(value)
+            for column, value in zip(self.columns, values, strict=True)
+        ]
+
+    def shown(self, row: Sequence[Any]) -> Any:
+        """Put a row together again as a record."""
+        values = {
+            column.name: msgspec.json.decode(value) if column.is_json and _text(value) else value
+            for column, value in zip(self.columns, row, strict=True)
+        }
+        if self.is_document:
+            return values[DOCUMENT]
+        return msgspec.convert(values, self.record, strict=False, dec_hook=from_builtin)
+
+    # Statements
+
+    def _statements(self, dialect: str) -> Iterator[tuple[str, str]]:
+        is_postgres = dialect == "postgres"
+        yield "upsert", self._upsert(postgres=is_postgres)
+        yield "create", self._create(postgres=is_postgres)
+        for column in self.columns:
+            kind = column.postgres if is_postgres else column.sqlite
+            yield (
+                f"add {column.name}",
+                f'ALTER TABLE "{self.name}" ADD COLUMN {column.quoted} {kind}',
+            )
+        among = self._among(postgres=is_postgres)
+        yield "check", self._check(postgres=is_postgres)
+        yield (
+            "remove",
+            (
+                f'UPDATE "{self.name}" SET removed_at = {{now}}\n'
+                f" WHERE removed_at IS NULL AND {self.key.quoted} IN ({among})"
+            ),
+        )
+        yield (
+            "restore",
+            (f'UPDATE "{self.name}" SET removed_at = NULL WHERE {self.key.quoted} IN ({among})'),
+        )
+        yield "read", self._read(postgres=is_postgres)
+        yield "count", f'SELECT count(*) FROM "{self.name}" WHERE removed_at IS NULL'
+
+    def _kinds(self, *, postgres: bool) -> list[tuple[str, str]]:
+        own = [(name, kinds[0] if postgres else kinds[1]) for name, kinds in OWN.items()]
+        columns = [(c.name, c.postgres if postgres else c.sqlite) for c in self.columns]
+        return [*columns, *own]
+
+    def _create(self, *, postgres: bool) -> str:
+        lines = [f'  "{name}" {kind}' for name, kind in self._kinds(postgres=postgres)]
+        lines[0] += " PRIMARY KEY"
+        return f'CREATE TABLE IF NOT EXISTS "{self.name}" (\n' + ",\n".join(lines) + "\n)"
+
+    def _upsert(self, *, postgres: bool) -> str:
+        """Write records that are not older than what is there (H-83); what was gone is back."""
+        names = [column.quoted for column in self.columns]
+        given = [f"c{place}" for place in range(len(names))]
+        kept = ", ".join(
+            f"{name} = excluded.{name}" for name in [*names[1:], "source_version", "content_hash"]
+        )
+        if postgres:
+            kinds = [column.postgres for column in self.columns]
+            arrays = ", ".join(
+                f":{name}::{kind}[]"
+                for name, kind in zip(
+                    [*given, "version", "hash"], [*kinds, "bigint", "bytea"], strict=True
+                )
+            )
+            rows = f"unnest({arrays}) AS i ({', '.join(given)}, version, hash)"
+            run = ":run_id::uuid"
+        else:
+            stars = [
+                f"{name}*" if column.sqlite == "BLOB" else name
+                for name, column in zip(given, self.columns, strict=True)
+            ]
+            rows = f"{{rows:{' '.join(stars)} version hash*}} AS i WHERE true"
+            run = ":run_id"
+        return (
+            f'INSERT INTO "{self.name}"\n'
+            f"  ({', '.join(names)}, source_version, content_hash, run_id)\n"
+            f"SELECT {', '.join(f'i.{name}' for name in given)}, i.version, i.hash, {run}\n"
+            f"  FROM {rows}\n"
+            f"ON CONFLICT ({self.key.quoted}) DO UPDATE\n"
+            f"  SET {kept}, run_id = excluded.run_id, removed_at = NULL\n"
+            f' WHERE "{self.name}".source_version <= excluded.source_version'
+        )
+
+    def _own_key(self, key: str, *, postgres: bool) -> str:
+        """Turn a key's text into what the table has; a text that is no number is nobody's key."""
+        if not self.is_whole:
+            return key
+        if postgres:
+            return f"CASE WHEN {key} ~ '^-?[0-9]{{1,18}}$' THEN {key}::bigint END"
+        return f"CAST({key} AS INTEGER)"
+
+    def _among(self, *, postgres: bool) -> str:
+        if postgres:
+            own = self._own_key("k.key", postgres=True)
+            return f"SELECT {own} FROM unnest(:key::text[]) AS k (key)"
+        return f"SELECT {self._own_key('value', postgres=False)} FROM json_each(:key)"
+
+    def _check(self, *, postgres: bool) -> str:
+        """Tell which keys stand here with the content that they have in the landing table."""
+        rows = (
+            "unnest(:key::text[], :hash::bytea[]) AS i (key, hash)"
+            if postgres
+            else "{rows:key hash*} AS i"
+        )
+        own = self._own_key("i.key", postgres=postgres)
+        return (
+            f'SELECT i.key FROM {rows}\n  JOIN "{self.name}" AS t\n'
+            f"    ON t.{self.key.quoted} = {own} AND t.content_hash = i.hash\n"
+            f" WHERE t.removed_at IS NULL"
+        )
+
+    def _read(self, *, postgres: bool) -> str:
+        kind = self.key.postgres if postgres else self.key.sqlite
+        shown = [
+            f"{c.quoted}::text" if postgres and c.postgres in ("jsonb", "uuid") else c.quoted
+            for c in self.columns
+        ]
+        return (
+            f'SELECT {", ".join(shown)} FROM "{self.name}"\n'
+            f" WHERE removed_at IS NULL\n"
+            f"   AND (CAST(:after AS {kind}) IS NULL\n"
+            f"        OR {self.key.quoted} > CAST(:after AS {kind}))\n"
+            f" ORDER BY {self.key.quoted}\n LIMIT :most"
+        )
+
+    # Operations
+
+    def prepare(self) -> Steps[list[str]]:
+        """Make the table, or add the columns that the record has and it has not."""
+        found = yield Call("table_columns", {"table": self.name})
+        known = {row[0] for row in found}
+        if not known:
+            yield Call(self.statement("create"))
+            return [column.name for column in self.columns]
+        if not set(OWN) <= known:
+            raise Invalid(
+                f"there is a table {self.name!r} that is no pipeline's; give the pipeline a "
+                'table="..." of its own'
+            )
+        missing = [column.name for column in self.columns if column.name not in known]
+        for name in missing:
+            yield Call(self.statement(f"add {name}"))
+        return missing
+
+    def write(self, run_id: str, rows: Sequence[tuple[list[Any], int, bytes]]) -> Steps[None]:
+        """Write rows that are not older than what is there."""
+        values = zip(*(row for row, _, _ in rows), strict=True)
+        yield Call(
+            self.statement("upsert"),
+            {
+                "run_id": run_id,
+                "version": [version for _, version, _ in rows],
+                "hash": [digest for _, _, digest in rows],
+                **{f"c{place}": list(column) for place, column in enumerate(values)},
+            },
+            alone=True,
+        )
+
+    def read(self, *, after: Any, most: int) -> Steps[list[Any]]:
+        """Read a page of what is there and not removed, in the order of the keys."""
+        return (yield Call(self.statement("read"), {"after": after, "most": most}))
+
+    def count(self) -> Steps[int]:
+        """Count what is there and not removed."""
+        [(count,)] = yield Call(self.statement("count"))
+        return int(count)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str | bytes)

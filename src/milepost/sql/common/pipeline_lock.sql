@@ -1,0 +1,3 @@
+-- Starts of one pipeline wait for each other here: each sees what the one before has made.
+UPDATE pipeline SET target = :target WHERE name = :name
+RETURNING id, mark, measure

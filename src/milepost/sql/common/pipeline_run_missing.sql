@@ -1,0 +1,1 @@
+UPDATE pipeline_run SET missing = :missing WHERE run_id = :run_id

@@ -1,0 +1,306 @@
+"""Operations on runs of pipelines: starting one, fixing its window, storing its plan, going on."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
+from milepost.lifecycle import RUN, RunState
+from milepost.records import Claim, NewJob, NewRun, NewStep
+from milepost.store import births, chains, durable, runs
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+from milepost.store.watermarks import PipelineRunRow
+
+__all__ = [
+    "Asked",
+    "Gap",
+    "Live",
+    "Planned",
+    "Started",
+    "fix",
+    "gaps",
+    "get",
+    "latest",
+    "link",
+    "partitions",
+    "recent",
+    "resume",
+    "resume_rest",
+    "seal",
+    "start",
+]
+
+LIVE = "live"
+"""The unique key of every run of a pipeline: one at a time (H-73)."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What one start asks for."""
+
+    name: str
+    target: str
+    measure: str = "time"
+    full: bool = False
+    since: int | None = None
+    until: int | None = None
+    overlap: int = 0
+    margin: int = 0
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The run that answers a start, and whether this start made it."""
+
+    run_id: str
+    is_new: bool
+
+
+def start(
+    asked: Asked, new: NewRun, plan: Sequence[NewStep], jobs: Sequence[NewJob]
+) -> Steps[Started]:
+    """Create a run that is to be planned; the live one of the pipeline answers instead, if any."""
+    pipeline_id, mark = yield from _locked(asked)
+    mode = yield from _mode(asked, pipeline_id, mark)
+    begin, until = _window(asked, mode, mark)
+    new = msgspec.structs.replace(
+        new,
+        unique_key=LIVE,
+        mode=mode,
+        watermark_before=instant(mark) if mark is not None and asked.measure == "time" else None,
+    )
+    run_id = yield from runs.create(new, plan, jobs, hold=True)
+    if run_id != new.id:
+        return Started(run_id, is_new=False)
+    yield Call(
+        "pipeline_run_add",
+        {
+            "run_id": new.id,
+            "root_id": new.id,
+            "pipeline_id": pipeline_id,
+            "mode": mode,
+            "before_mark": mark,
+            "start_mark": begin,
+            "end_mark": until,
+            "overlap": asked.overlap,
+            "margin": asked.margin,
+        },
+    )
+    return Started(new.id, is_new=True)
+
+
+def _locked(asked: Asked) -> Steps[tuple[int, int | None]]:
+    named = {"name": asked.name, "measure": asked.measure, "target": asked.target}
+    # An open transaction first: a statement by itself would not hold the row.
+    yield Call("pipeline_create", named)
+    [(pipeline_id, mark, measure)] = yield Call("pipeline_lock", named)
+    if measure != asked.measure and mark is not None:
+        raise Invalid(
+            f"the watermark of pipeline {asked.name!r} is a {measure}, and now a {asked.measure} "
+            "is declared; set it anew with `milepost pipelines watermark --set`"
+        )
+    return pipeline_id, mark
+
+
+def _mode(asked: Asked, pipeline_id: int, mark: int | None) -> Steps[str]:
+    if asked.since is not None or asked.until is not None:
+        return "backfill"
+    if asked.full:
+        return "full"
+    if mark is not None:
+        return "incremental"
+    [(known,)] = yield Call("pipeline_known", {"pipeline_id": pipeline_id, "name": asked.name})
+    if known:
+        raise IllegalMove(
+            f"pipeline {asked.name!r} was read before, but its watermark is missing: start with "
+            "full=True to read everything again, or set it with `milepost pipelines watermark "
+            f"{asked.name} --set TIME --reason TEXT`"
+        )
+    return "full"
+
+
+def _window(asked: Asked, mode: str, mark: int | None) -> tuple[int | None, int | None]:
+    """Say where a run begins to read, and where it ends if that is known already."""
+    if mode == "backfill":
+        return asked.since, asked.until
+    if mode == "full":
+        return None, None
+    return (mark or 0) - asked.overlap, None
+
+
+def get(run_id: str) -> Steps[PipelineRunRow]:
+    """Read what a run of a pipeline is about, or raise `NotFound`."""
+    rows = yield Call("pipeline_run_get", {"run_id": run_id})
+    if not rows:
+        raise NotFound(f"run {run_id} is no run of a pipeline")
+    return PipelineRunRow(*rows[0])
+
+
+def fix(
+    claim: Claim, *, end: int | None, before: int | None, rules: bytes | None, digest: str
+) -> Steps[PipelineRunRow]:
+    """Fix the end of the window and the rules before the first read; answer with what is fixed.
+
+    Without an `end` it is the store's clock that says it, less the margin. `before` is how far a
+    window may reach at most (H-76).
+    """
+    yield from durable.hold(claim)
+    row = yield from get(claim.run_id or "")
+    if row.end_mark is None and end is None:
+        [[now]] = yield Call("clock_now")
+        end = round(instant(now).timestamp() * 1_000_000) - row.margin
+    if end is not None and before is not None and row.start_mark is not None:
+        end = min(end, row.start_mark + row.overlap + before)
+    yield Call(
+        "pipeline_run_fix",
+        {"run_id": row.run_id, "end_mark": end, "rules": rules, "rules_digest": digest},
+    )
+    return (yield from get(row.run_id))
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A plan about to be stored: the jobs of the partitions, and what each is to read."""
+
+    jobs: Sequence[NewJob]
+    bounds: Sequence[tuple[int, str | None, str | None]]
+    counted: int
+    calls: int
+    text: str
+
+
+def seal(claim: Claim, planned: Planned, *, actor: str) -> Steps[bool]:
+    """Store the plan and every partition, and let the run begin, all or nothing (H-49)."""
+    yield from durable.hold(claim)
+    row = yield from get(claim.run_id or "")
+    if row.is_planned or row.end_mark is None:
+        return False
+    yield Call(
+        "reading_add",
+        {
+            "root_id": row.root_id,
+            "pipeline_id": row.pipeline_id,
+            "start_mark": row.start_mark,
+            "end_mark": row.end_mark,
+            "ordinal": [ordinal for ordinal, _, _ in planned.bounds],
+            "low": [low for _, low, _ in planned.bounds],
+            "high": [high for _, _, high in planned.bounds],
+        },
+    )
+    yield from births.create(planned.jobs)
+    told = {"counted": planned.counted, "calls": planned.calls, "plan": planned.text}
+    if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
+        raise LeaseLost(f"run {row.run_id} was planned by somebody else")
+    yield from runs.seal(row.run_id, actor=actor)
+    return True
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A run of a pipeline, as a list shows it."""
+
+    run_id: str
+    root_id: str
+    mode: str
+    state: str
+    cause: str | None
+    start_mark: int | None
+    end_mark: int | None
+    after_mark: int | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+def recent(pipeline_id: int, *, most: int) -> Steps[list[Live]]:
+    """Read the last runs of a pipeline, newest first."""
+    rows = yield Call("pipeline_run_list", {"pipeline_id": pipeline_id, "most": most})
+    return [Live(*(*row[:-2], *(_instant(at) for at in row[-2:]))) for row in rows]
+
+
+def _instant(at: Any) -> datetime | None:
+    return None if at is None else instant(at)
+
+
+def latest(pipeline_id: int) -> Steps[Live | None]:
+    """Read the last run of a pipeline, if there is one."""
+    found = yield from recent(pipeline_id, most=1)
+    return found[0] if found else None
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Something that a run set out to read and nobody has read."""
+
+    root_id: str
+    ordinal: int
+    low: str | None
+    high: str | None
+    start_mark: int | None
+    end_mark: int
+
+
+def gaps(pipeline_id: int) -> Steps[list[Gap]]:
+    """Read what runs that ended left unread."""
+    return [Gap(*row) for row in (yield Call("reading_gaps", {"pipeline_id": pipeline_id}))]
+
+
+def partitions(run_id: str, root_id: str) -> Steps[list[Any]]:
+    """Read the partitions of a run, with how far each is."""
+    return (yield Call("partition_list", {"run_id": run_id, "root_id": root_id}))
+
+
+# Going on
+
+
+def resume(old_id: str, new: NewRun) -> Steps[None]:
+    """Create a run that goes on with one that ended, with the same bounds (H-76)."""
+    row = yield from get(old_id)
+    new = msgspec.structs.replace(new, unique_key=LIVE)
+    yield from _refuse_live(row, new)
+    yield from chains.resume(old_id, new)
+    yield from _add_linked(row, new.id, row.mode)
+
+
+def resume_rest(old_id: str, new_id: str, *, actor: str) -> Steps[None]:
+    """Let each partition go on where it came to, and the run begin."""
+    yield Call("progress_carry", {"run_id": new_id})
+    yield from chains.go_on(old_id, new_id, actor=actor)
+
+
+def link(
+    old_id: str,
+    new: NewRun,
+    plan: Sequence[NewStep],
+    jobs: Sequence[NewJob],
+    *,
+    mode: str,
+    own_root: bool = False,
+) -> Steps[None]:
+    """Create a run that works on what another has read: forced, of one partition, or a replay."""
+    row = yield from get(old_id)
+    new = msgspec.structs.replace(new, unique_key=LIVE, mode=mode)
+    yield from _refuse_live(row, new)
+    yield from runs.create(new, plan, jobs, hold=True)
+    yield from _add_linked(row, new.id, mode, root_id=new.id if own_root else row.root_id)
+    yield Call("progress_carry", {"run_id": new.id})
+
+
+def _refuse_live(row: PipelineRunRow, new: NewRun) -> Steps[None]:
+    key = {"tenant": new.tenant, "kind": new.kind, "unique_key": LIVE}
+    rival = yield Call("run_live_by_key", key)
+    if rival:
+        raise IllegalMove(
+            f"run {rival[0][0]} of pipeline {row.pipeline!r} is under way; there is one at a time"
+        )
+    old = yield from runs.get(row.run_id)
+    if old.state not in RUN.terminal:
+        raise IllegalMove(f"run {row.run_id} is {old.state}; it has not ended")
+    if new.mode == "forced" and old.state == RunState.SUCCEEDED:
+        raise IllegalMove(f"run {row.run_id} SUCCEEDED; there is nothing to force")
+
+
+def _add_linked(
+    row: PipelineRunRow, run_id: str, mode: str, *, root_id: str | None = None
+) -> Steps[None]:
+    yield Call(
+        "pipeline_run_link",
+        {"old_id": row.run_id, "run_id": run_id, "mode": mode, "root_id": root_id or row.root_id},
+    )

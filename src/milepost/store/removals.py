@@ -1,0 +1,80 @@
+"""Records that a source has no more: marked by a complete full run, removed softly, and back again.
+
+What a full run did not see may have changed while it read, past the end of its window: then it is
+only marked, and the next run, which reads from there, either sees it or removes it (H-81, H-84).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.records import Claim
+from milepost.store import durable
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+__all__ = ["Kept", "mark_missing", "missing", "quarantined", "remove", "restore", "unresolved"]
+
+
+def mark_missing(claim: Claim, *, root_id: str, pipeline_id: int) -> Steps[None]:
+    """Mark what a complete full run did not see."""
+    yield from durable.hold(claim)
+    yield Call("raw_mark_missing", {"root_id": root_id, "pipeline_id": pipeline_id})
+
+
+def missing(pipeline_id: int) -> Steps[tuple[int, int]]:
+    """Count what is marked, and everything that is not removed."""
+    [(marked, live)] = yield Call("raw_missing_count", {"pipeline_id": pipeline_id})
+    return int(marked), int(live)
+
+
+def remove(
+    claim: Claim, *, root_id: str, pipeline_id: int, statement: str, most: int
+) -> Steps[int]:
+    """Remove some of what is marked, here and in the target; answer with how many."""
+    yield from durable.hold(claim)
+    rows = yield Call("raw_missing", {"pipeline_id": pipeline_id, "most": most})
+    keys = [row[0] for row in rows]
+    if keys:
+        yield Call(statement, {"key": keys})
+        yield Call("raw_remove", {"pipeline_id": pipeline_id, "root_id": root_id, "key": keys})
+    return len(keys)
+
+
+def restore(*, root_id: str, pipeline_id: int, statement: str, most: int) -> Steps[int]:
+    """Bring back some of what a run has removed; answer with how many."""
+    own = {"pipeline_id": pipeline_id, "root_id": root_id}
+    rows = yield Call("raw_removed", {**own, "most": most})
+    keys = [row[0] for row in rows]
+    if keys:
+        yield Call(statement, {"key": keys})
+        yield Call("raw_restore", {**own, "key": keys})
+    return len(keys)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A record in quarantine."""
+
+    key: str
+    run_id: str
+    version: int
+    type: str
+    reason: str
+    payload: bytes
+    at: datetime
+
+
+def unresolved(pipeline_id: int) -> Steps[int]:
+    """Count what is in quarantine."""
+    [(count,)] = yield Call("quarantine_count", {"pipeline_id": pipeline_id})
+    return int(count)
+
+
+def quarantined(pipeline_id: int, *, after: str = "", most: int = 100) -> Steps[Sequence[Kept]]:
+    """Read a page of what is in quarantine, in the order of the keys."""
+    rows: Sequence[Any] = yield Call(
+        "quarantine_list", {"pipeline_id": pipeline_id, "after": after, "most": most}
+    )
+    return [Kept(*(*row[:-1], instant(row[-1]))) for row in rows]

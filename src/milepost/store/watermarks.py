@@ -1,0 +1,191 @@
+"""Where a pipeline has come to: one number, compared and set by the transaction that ends a run.
+
+It never passes what nobody has read. Each run notes what it sets out to read, partition by
+partition; what stays open after it ended is a gap, and the watermark stops before the first of them
+(H-71, H-74).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.errors import NotFound
+from milepost.lifecycle import Cause
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+__all__ = ["End", "Entry", "Mark", "PipelineRow", "end", "entries", "find", "listing", "override"]
+
+MOVING = ("full", "incremental")
+"""Only what such a run has read is told by the watermark."""
+
+
+class PipelineRow(msgspec.Struct, frozen=True):
+    """A pipeline as the store knows it."""
+
+    id: int
+    name: str
+    mark: int | None
+    measure: str
+    target: str
+    last_run_id: str | None
+    last_run_completed_at: datetime | None
+    dataset_version: int
+    rules_digest: str | None
+
+    @property
+    def watermark(self) -> datetime | int | None:
+        """The watermark as people write it."""
+        return None if self.mark is None else Mark(self.measure).shown(self.mark)
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """How a whole number is meant: as microseconds since 1970, or as the source's own sequence."""
+
+    measure: str
+
+    def shown(self, mark: int) -> datetime | int:
+        """Write a mark as people do."""
+        return instant(mark) if self.measure == "time" else mark
+
+    def stored(self, value: datetime | int) -> int:
+        """Write a time, or a number of a sequence, as a mark."""
+        if isinstance(value, datetime):
+            return micros_of(value)
+        return value
+
+
+def micros_of(value: datetime) -> int:
+    """Count the microseconds since 1970, all of them."""
+    span = value - instant(0)
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One move of a watermark."""
+
+    seq: int
+    move: str
+    from_mark: int | None
+    to_mark: int | None
+    run_id: str | None
+    actor: str | None
+    reason: str | None
+    at: datetime
+
+
+class End(msgspec.Struct, frozen=True):
+    """What the end of a run means for its pipeline's watermark."""
+
+    cause: Cause | None = None
+    mark: int | None = None
+
+
+def end(run_id: str, *, actor: str | None) -> Steps[End]:
+    """Move the watermark with the run that ends now, or say why the run cannot end well.
+
+    Called in the transaction of the run's last move (H-44).
+    """
+    rows = yield Call("pipeline_run_get", {"run_id": run_id})
+    if not rows:
+        return End()
+    run = PipelineRunRow(*rows[0])
+    own = {"root_id": run.root_id, "pipeline_id": run.pipeline_id}
+    [(still_open,)] = yield Call("reading_open", own)
+    if run.root_mode not in MOVING or run.mode == "replay" or still_open or run.end_mark is None:
+        yield Call("watermark_touch", own)
+        return End()
+    window = {"start_mark": run.start_mark, "end_mark": run.end_mark}
+    yield Call("reading_cover", {**own, **window})
+    [(gaps, least)] = yield Call("reading_least", own)
+    mark = min(run.end_mark, least) if gaps else run.end_mark
+    return (yield from _advance(run, mark, actor=actor))
+
+
+def _advance(run: "PipelineRunRow", mark: int, *, actor: str | None) -> Steps[End]:
+    # A window that ends where the last one did, or before it, gains nothing: it stays (H-73).
+    mark = mark if run.before_mark is None else max(mark, run.before_mark)
+    moved = yield Call(
+        "watermark_advance",
+        {
+            "pipeline_id": run.pipeline_id,
+            "run_id": run.run_id,
+            "mark": mark,
+            "before_mark": run.before_mark,
+            "actor": actor,
+            "rules_digest": run.rules_digest,
+        },
+    )
+    if not moved:
+        return End(cause=Cause.WATERMARK_CONFLICT)
+    yield Call("pipeline_run_after", {"run_id": run.run_id, "after_mark": mark})
+    return End(mark=mark if run.measure == "time" else None)
+
+
+class PipelineRunRow(msgspec.Struct, frozen=True):
+    """What a run of a pipeline is about, as its row has it."""
+
+    run_id: str
+    root_id: str
+    pipeline_id: int
+    pipeline: str
+    mode: str
+    before_mark: int | None
+    start_mark: int | None
+    end_mark: int | None
+    after_mark: int | None
+    overlap: int
+    margin: int
+    counted: int | None
+    calls: int | None
+    missing: int | None
+    planned_at: Any
+    plan: str | None
+    rules_digest: str | None
+    rules: bytes | None
+    measure: str
+    root_mode: str
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its partitions are stored."""
+        return self.planned_at is not None
+
+
+def find(name: str) -> Steps[PipelineRow]:
+    """Read a pipeline, or raise `NotFound`."""
+    rows = yield Call("pipeline_get", {"name": name})
+    if not rows:
+        raise NotFound(f"no pipeline {name!r} has run here")
+    return _row(rows[0])
+
+
+def listing() -> Steps[list[PipelineRow]]:
+    """Read every pipeline that was ever started."""
+    return [_row(row) for row in (yield Call("pipeline_list"))]
+
+
+def _row(row: Sequence[Any]) -> PipelineRow:
+    columns = list(row)
+    place = PipelineRow.__struct_fields__.index("last_run_completed_at")
+    columns[place] = None if columns[place] is None else instant(columns[place])
+    return PipelineRow(*columns)
+
+
+def override(name: str, mark: int | None, *, actor: str, reason: str) -> Steps[PipelineRow]:
+    """Set the watermark by hand, back or forth; who did it and why is kept."""
+    row = yield from find(name)
+    yield Call(
+        "watermark_override",
+        {"pipeline_id": row.id, "mark": mark, "actor": actor, "reason": reason},
+    )
+    return (yield from find(name))
+
+
+def entries(name: str) -> Steps[list[Entry]]:
+    """Read every move of a watermark, in order."""
+    row = yield from find(name)
+    rows = yield Call("watermark_entries", {"pipeline_id": row.id})
+    return [Entry(*(*row[:-1], instant(row[-1]))) for row in rows]
