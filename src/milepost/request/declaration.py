@@ -28,7 +28,7 @@ OWN = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 """Headers that follow from the request itself; another value would make two requests of one."""
 
 
-class Poll(msgspec.Struct, frozen=True, kw_only=True):
+class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where to look while a reply says pending, instead of sending the request again.
 
     `url` is a path into the reply ("$.href"), or the name of a header ("Location").
@@ -50,7 +50,9 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
         check_seconds("Poll(every)", self.every, zero=True)
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Reply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """How a reply is read: by a value in its JSON, by its status code, or by a function.
 
     With `state` the lists hold what may stand there; without, they hold status codes. `by` names a

@@ -167,7 +167,7 @@ def _why(reply: Reply, answer: Answer) -> str:
 def _by_judge(name: str, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
     if name not in judges:
         known = ", ".join(sorted(judges)) or "none"
-        raise Invalid(f"no reply function is called {name!r}; declared with @app.reply: {known}")
+        return _malformed(f"no reply function is called {name!r}; declared here: {known}")
     try:
         value = judges[name](answer)
     except Later as wish:

@@ -1,0 +1,307 @@
+"""What goes over the wire: limits, redirects, credentials, reuse; and what is written down."""
+
+import contextlib
+import gzip
+import json
+import socket
+import threading
+
+import pytest
+from remote import Remote, Says
+
+import milepost as mp
+
+SECRET = "hunter2-and-more"
+
+
+def ended(app, job):
+    app.drain()
+    return job.refresh()
+
+
+def everything(app, job):
+    """Everything that is kept of a job and shown to people."""
+    told = [entry.detail or "" for entry in job.history]
+    return "\n".join([*told, repr(job.error), repr(job.explain())])
+
+
+def test_redirects_are_followed_as_far_as_asked_and_no_further(small, remote):
+    hop = Says(307, headers={"location": "/next"})
+    remote.answers = [hop, hop, Says(json=1)]
+    job = ended(small, small.request("POST", remote.url, json={"a": 1}, redirects=2))
+    assert job.result == 1
+    assert [(a.method, a.path, a.body) for a in remote.asked] == [
+        ("POST", "/", b'{"a":1}'),
+        ("POST", "/next", b'{"a":1}'),
+        ("POST", "/next", b'{"a":1}'),
+    ]
+    remote.answers = [hop]
+    job = ended(small, small.request("POST", remote.url, redirects=1))
+    assert job.error.code == "http_307"
+
+
+def test_a_303_is_looked_up_with_get(small, remote):
+    remote.answers = [Says(303, headers={"location": "/done"}), Says(json=1)]
+    job = ended(small, small.request("POST", remote.url, json={"a": 1}, redirects=1))
+    assert job.result == 1
+    assert (remote.asked[1].method, remote.asked[1].body) == ("GET", b"")
+    assert "content-type" not in remote.asked[1].headers
+
+
+def test_h94_each_hop_is_judged(small, remote):
+    remote.answers = [Says(302, headers={"location": f"http://127.0.0.2:{remote.port}/"})]
+    job = ended(small, small.request("GET", remote.url, redirects=5))
+    assert (job.state, job.error.code) == ("FAILED", "guarded")
+    assert len(remote.asked) == 1
+
+
+@pytest.mark.parametrize("way", ["redirect", "poll"])
+def test_credentials_stay_with_their_origin(tmp_path, remote, way):
+    with Remote() as other:
+        allow = f"127.0.0.1:{remote.port}, 127.0.0.1:{other.port}"
+        app = mp.App(f"sqlite:///{tmp_path}/a.db", request_allow=allow)
+        elsewhere = f"{other.url}/there"
+        remote.answers = [Says(307, headers={"location": elsewhere})]
+        rules = None
+        if way == "poll":
+            remote.answers = [Says(202, headers={"location": elsewhere})]
+            rules = mp.Reply(poll=mp.Poll(url="Location", every=0))
+        headers = {"Authorization": f"Bearer {SECRET}", "Cookie": SECRET, "X-Api-Key": SECRET}
+        headers["X-Plain"] = "plain"
+        job = app.request("GET", remote.url, headers=headers, redirects=1, reply=rules)
+        app.drain(timeout=5)
+        assert job.refresh().state == "SUCCEEDED"
+        assert remote.asked[0].headers["authorization"] == f"Bearer {SECRET}"
+        [there] = other.asked
+        assert there.headers["x-plain"] == "plain"
+        assert SECRET not in repr(there.headers)
+        app.close()
+
+
+def test_a_reply_that_is_too_large_is_not_read_to_its_end(tmp_path, remote):
+    app = mp.App(f"sqlite:///{tmp_path}/a.db", request_allow="127.0.0.1", max_payload=10_000)
+    remote.answers = [Says(body=b"x" * 10_001)]
+    job = ended(app, app.request("GET", remote.url))
+    assert (job.state, job.error.code) == ("FAILED", "too_large")
+
+    # A small packet that unpacks into a large one.
+    packed = gzip.compress(b"\0" * 5_000_000)
+    assert len(packed) < 10_000
+    remote.answers = [Says(body=packed, headers={"content-encoding": "gzip"})]
+    job = ended(app, app.request("GET", remote.url))
+    assert (job.state, job.error.code) == ("FAILED", "too_large")
+    app.close()
+
+
+def test_a_packed_reply_is_unpacked(small, remote):
+    packed = gzip.compress(b'{"a": 1}')
+    told = {"content-encoding": "gzip", "content-type": "application/json"}
+    remote.answers = [Says(body=packed, headers=told)]
+    assert ended(small, small.request("GET", remote.url)).result == {"a": 1}
+    remote.answers = [Says(body=b"nonsense", headers=told)]
+    assert ended(small, small.request("GET", remote.url)).error.code == "malformed"
+
+
+def test_each_part_has_a_timeout(small, remote):
+    release = threading.Event()
+
+    def slow(_):
+        release.wait(10)
+        return Says()
+
+    remote.answers = [slow]
+    job = small.request("GET", remote.url, timeout={"read": 0.05}, retries=0)
+    job = ended(small, job)
+    release.set()
+    assert (job.state, job.error.type) == ("FAILED", "NoAnswer")
+    assert "ReadTimeout" in job.error.message
+
+
+def test_a_drip_feeder_is_ended_by_the_whole(small):
+    """Each piece comes in time, and the whole never does."""
+
+    def drip(listening):
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            while True:
+                connection.sendall(b"x")
+                threading.Event().wait(0.02)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=drip, args=(listening,))
+        thread.start()
+        app = mp.App(str(small.client.url), request_allow=f"127.0.0.1:{port}")
+        timeout = {"read": 1, "total": 0.2}
+        job = app.request("GET", f"http://127.0.0.1:{port}/", timeout=timeout, retries=0)
+        assert ended(app, job).error.type == "NoAnswer"
+        thread.join(10)
+        app.close()
+
+
+def test_nobody_there_is_tried_again_whatever_the_policy(tmp_path):
+    with Remote() as gone:
+        url = gone.url
+    app = mp.App(f"sqlite:///{tmp_path}/a.db", request_allow="127.0.0.1")
+    job = app.request("POST", url, retries=1, retry_delay=0, crash="fail_unknown")
+    app.drain(timeout=5)
+    job.refresh()
+    assert (job.state, job.error.type, job.error.cause) == (
+        "FAILED",
+        "NotReached",
+        "attempts_exhausted",
+    )
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("crash", "cause", "sent"), [("resend", None, 2), ("fail_unknown", "outcome_unknown", 1)]
+)
+def test_h91_an_answer_that_never_came(small, remote, crash, cause, sent):
+    remote.answers = [Says(0), Says(json=1)]
+    job = small.request("POST", remote.url, crash=crash, retry_delay=0)
+    small.drain(timeout=5)
+    job.refresh()
+    assert job.state == ("SUCCEEDED" if cause is None else "FAILED")
+    assert job.record.cause == cause
+    assert len(remote.asked) == sent
+
+
+def test_connections_are_used_again(small, remote):
+    seen = []
+
+    def answering(_):
+        seen.append(threading.get_ident())  # over there one connection has one thread
+        return Says(json=1)
+
+    remote.answers = [answering]
+    small.request_limit("127.0.0.1", concurrency=1)
+    for _ in range(10):
+        small.request("GET", remote.url)
+    small.drain()
+    assert len(seen) == 10
+    assert len(set(seen)) == 1
+
+
+def test_h97_a_host_is_sent_no_more_at_a_time_than_it_bears(small, remote):
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def counted(_):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        threading.Event().wait(0.01)
+        with lock:
+            now[0] -= 1
+        return Says(json=1)
+
+    remote.answers = [counted]
+    small.request_limit("127.0.0.1", concurrency=3)
+    jobs = [small.request("GET", remote.url) for _ in range(20)]
+    small.drain()
+    assert most[0] == 3
+    assert {job.refresh().state for job in jobs} == {"SUCCEEDED"}
+
+
+async def test_a_hosts_rate_spaces_requests_evenly(monkeypatch):
+    from milepost.request.hosts import Hosts, Limit, read_rate
+
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr("milepost.request.hosts.asyncio.sleep", sleep)
+    hosts = Hosts(Limit(10), {"a.example": Limit(10, read_rate("600/m"))})
+
+    async def one(host):
+        async with hosts.slot(host):
+            pass
+
+    for _ in range(4):
+        await one("a.example")
+        await one("b.example")
+    assert [round(seconds, 1) for seconds in slept] == [0.1, 0.2, 0.3]
+
+
+@pytest.mark.parametrize("rate", ["fast", "0/s", "5/d", "-1/s"])
+def test_a_rate_that_cannot_be_meant_is_refused(small, rate):
+    with pytest.raises(mp.Invalid, match="rate"):
+        small.request_limit("a.example", rate=rate)
+
+
+def test_h105_no_secret_is_written_down(app, remote):
+    """By name, and by value: the server repeats everything it was sent."""
+    remote.answers = [
+        lambda asked: Says(
+            404,
+            json={"said": asked.headers, "path": asked.path, "password": "other-secret"},
+            headers={"Set-Cookie": "session=cookie-secret", "X-Echo": SECRET},
+        )
+    ]
+    job = app.request(
+        "POST",
+        f"http://user:userinfo-secret@127.0.0.1:{remote.port}/x?api_key={SECRET}-q&page=3",
+        headers={"Authorization": f"Bearer {SECRET}", "X-Auth-Token": "token-secret"},
+        json={"name": "visible", "client_secret": "body-secret", "deep": [{"passwd": "p-secret"}]},
+    )
+    job = ended(app, job)
+    assert job.state == "FAILED"
+    told = everything(app, job)
+    for secret in (SECRET, "userinfo-secret", "token-secret", "body-secret", "p-secret"):
+        assert secret not in told
+    for secret in ("other-secret", "cookie-secret"):
+        assert secret not in told
+    assert "visible" in told
+    assert "page=3" in told
+    assert remote.asked[0].headers["authorization"] == f"Bearer {SECRET}"
+
+
+def test_userinfo_is_sent_as_basic_credentials(small, remote):
+    ended(small, small.request("GET", f"http://me:pw@127.0.0.1:{remote.port}/"))
+    assert remote.asked[0].headers["authorization"] == "Basic bWU6cHc="
+
+
+def test_more_names_can_be_kept_secret(tmp_path, remote):
+    app = mp.App(
+        f"sqlite:///{tmp_path}/a.db", request_allow="127.0.0.1", request_redact="iban, x-internal"
+    )
+    headers = {"X-Internal": "inner-thing"}
+    job = app.request("POST", remote.url, json={"IBAN": "DE00 1234"}, headers=headers)
+    told = everything(app, ended(app, job))
+    assert "DE00" not in told
+    assert "inner-thing" not in told
+    app.close()
+
+
+def test_what_is_written_down_is_capped(tmp_path, remote):
+    app = mp.App(f"sqlite:///{tmp_path}/a.db", request_allow="127.0.0.1", request_record="100B")
+    remote.answers = [Says(body=("ä" * 500).encode())]
+    job = ended(app, app.request("POST", remote.url, content="y" * 500))
+    details = [json.loads(e.detail) for e in job.history if e.move == "note"]
+    assert (details[0]["cut"], details[0]["bytes"], len(details[0]["text"])) == (True, 500, 100)
+    assert (details[2]["cut"], details[2]["bytes"]) == (True, 1000)
+    assert job.result == "ä" * 500
+    app.close()
+
+
+def test_bodies_can_be_kept_out_of_the_record(small, remote):
+    remote.answers = [Says(json={"patient": "Miller"})]
+    job = small.request("POST", remote.url, json={"patient": "Miller"}, record=False)
+    job = ended(small, job)
+    assert job.result == {"patient": "Miller"}
+    assert "Miller" not in everything(small, job)
+
+
+def test_proxies_of_the_environment_are_not_used(small, remote, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert ended(small, small.request("GET", remote.url)).state == "SUCCEEDED"
+
+
+def test_cookies_of_one_request_are_not_sent_with_another(small, remote):
+    remote.answers = [Says(json=1, headers={"Set-Cookie": "a=b; Path=/"})]
+    for _ in range(2):
+        ended(small, small.request("GET", remote.url))
+    assert "cookie" not in remote.asked[1].headers
