@@ -204,6 +204,24 @@ def test_h97_a_host_is_sent_no_more_at_a_time_than_it_bears(small, remote):
     assert {job.refresh().state for job in jobs} == {"SUCCEEDED"}
 
 
+def test_who_waits_too_long_for_a_host_gives_its_slot_back(small, remote):
+    gate = threading.Event()
+
+    def held(_):
+        gate.wait(10)
+        return Says(json=1)
+
+    remote.answers = [held]
+    small.request_limit("127.0.0.1", concurrency=1)
+    jobs = [small.request("GET", remote.url, timeout={"pool": 0.05}) for _ in range(2)]
+    threading.Timer(0.3, gate.set).start()
+    small.drain(timeout=5)
+    records = [job.refresh().record for job in jobs]
+    assert {record.state for record in records} == {"SUCCEEDED"}
+    assert max(record.releases for record in records) >= 1
+    assert {record.errors for record in records} == {0}
+
+
 async def test_a_hosts_rate_spaces_requests_evenly(monkeypatch):
     from milepost.request.hosts import Hosts, Limit, read_rate
 

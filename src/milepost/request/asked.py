@@ -116,8 +116,13 @@ def _timeouts(timeout: Any) -> Timeouts:
     if not isinstance(timeout, Mapping):
         check_seconds("timeout", timeout, zero=False)
         seconds = float(timeout)
-        parts = {name: min(seconds, getattr(Timeouts(), name)) for name in ("connect", "pool")}
-        return Timeouts(read=seconds, write=seconds, total=max(seconds, 300.0), **parts)
+        usual = Timeouts()
+        return Timeouts(
+            connect=min(seconds, usual.connect),
+            read=seconds,
+            write=seconds,
+            total=max(seconds, usual.total),
+        )
     if unknown := sorted(set(timeout) - set(Timeouts.__struct_fields__)):
         known = ", ".join(Timeouts.__struct_fields__)
         raise Invalid(f"timeout= takes no {', '.join(unknown)}; it takes {known}")

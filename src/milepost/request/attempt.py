@@ -21,7 +21,7 @@ from milepost.records import Claim
 from milepost.request.begin import Beginner
 from milepost.request.declaration import OWN, Request
 from milepost.request.guard import Guard, Refused, Target, parse
-from milepost.request.hosts import Hosts
+from milepost.request.hosts import Busy, Hosts
 from milepost.request.paths import MISSING, found
 from milepost.request.record import Recorder
 from milepost.request.reply import Answer, Judge, Verdict, judged
@@ -60,6 +60,15 @@ class Means(msgspec.Struct, frozen=True):
     public_url: str
 
 
+class _Next(msgspec.Struct, frozen=True):
+    """What is sent by one attempt."""
+
+    method: str
+    target: Target
+    headers: dict[str, str]
+    content: bytes
+
+
 class Attempt:
     """One attempt; made when its job is claimed."""
 
@@ -67,33 +76,45 @@ class Attempt:
         self._means = means
         self._context = context
         self._request = _called_back(request, context.id, means.public_url)
+        self._home = parse(self._request.url)
         self._polled: str | None = None
-        target = parse(self._request.url)
-        self._scrubber = means.recorder.scrubber(self._request.headers, target)
+        self._scrubber = means.recorder.scrubber(self._request.headers, self._home)
+        secret = (n for n in self._request.headers if means.recorder.is_secret(n))
+        self._private = frozenset({"authorization", "cookie", *(name.lower() for name in secret)})
 
     async def outcome(self) -> Outcome:
         """Do it, and say what it came to."""
-        target, method, content = await self._next()
-        async with self._means.hosts.slot(target.host):
-            try:
-                async with asyncio.timeout(self._request.timeouts.connect):
-                    await self._means.guard.check(target.host, target.port)
-            except OSError as error:
-                return self._unreached(target, error)
-            except Refused as error:
-                return self._failed(str(error), code=error.code)
-            if (heard := await self._begun(target, method, content)) is not None:
-                return heard
-            return await self._sent(target, method, content)
+        following = await self._next()
+        host, pool = following.target.host, self._request.timeouts.pool
+        try:
+            async with self._means.hosts.slot(host, within=pool):
+                return await self._in_turn(following)
+        except Busy as error:
+            return outcome.released(str(error))  # others may use this worker's slot meanwhile
 
-    async def _next(self) -> tuple[Target, str, bytes]:
+    async def _in_turn(self, following: _Next) -> Outcome:
+        target = following.target
+        try:
+            async with asyncio.timeout(self._request.timeouts.connect):
+                await self._means.guard.check(target.host, target.port)
+        except OSError as error:
+            return self._unreached(target, error)
+        except Refused as error:
+            return self._failed(str(error), code=error.code)
+        if (heard := await self._begun(following)) is not None:
+            return heard
+        return await self._sent(following)
+
+    async def _next(self) -> _Next:
         """Say what is sent now: the request itself, or a look at where the reply said to look."""
         request = self._request
         if request.reply is not None and request.reply.poll is not None and self._has_polled:
             self._polled = await self._context.cursor_async()
         if self._polled is not None:
-            return parse(self._polled), "GET", b""
-        return parse(request.url), request.method, _content(request)
+            target = parse(self._polled)
+            return _Next("GET", target, self._headers(target, b""), b"")
+        content = _content(request)
+        return _Next(request.method, self._home, self._headers(self._home, content), content)
 
     @property
     def _has_polled(self) -> bool:
@@ -101,29 +122,30 @@ class Attempt:
 
     # Before
 
-    async def _begun(self, target: Target, method: str, content: bytes) -> Outcome | None:
+    async def _begun(self, following: _Next) -> Outcome | None:
         """Note what is about to be sent; an outcome if a signal has brought the reply already."""
-        signals = await self._means.beginner.begin(self._begin(target, method, content, True))
+        begin = self._begin(following)
+        signals = await self._means.beginner.begin(begin)
         if signals is None:
             return None
         for data in signals:
             if data is not None and (result := self._signalled(data)) is not None:
                 return result
-        await self._means.beginner.begin(self._begin(target, method, content, False))
+        await self._means.beginner.begin(msgspec.structs.replace(begin, listens=False))
         return None
 
-    def _begin(self, target: Target, method: str, content: bytes, listens: bool) -> Begin:  # noqa: FBT001
-        recorder, headers = self._means.recorder, self._headers(target, content)
-        told: dict[str, Any] = {"method": method, "url": recorder.url(target)}
+    def _begin(self, following: _Next) -> Begin:
+        recorder, headers = self._means.recorder, following.headers
+        told: dict[str, Any] = {"method": following.method, "url": recorder.url(following.target)}
         if self._request.record:
             told["headers"] = recorder.headers(headers.items())
-            told |= recorder.body(content, headers.get("Content-Type", ""))
+            told |= recorder.body(following.content, headers.get("Content-Type", ""))
         key = {"idempotency_key": self._key, "attempt": self._context.attempt}
         return Begin(
             self._context.claim,
             self._scrubber.note("REQUEST", told),
             self._scrubber.note("REQUESTING", key),
-            listens and self._has_polled,
+            self._has_polled,
         )
 
     def _signalled(self, data: bytes) -> Outcome | None:
@@ -137,16 +159,16 @@ class Attempt:
 
     # Sending
 
-    async def _sent(self, target: Target, method: str, content: bytes) -> Outcome:
+    async def _sent(self, following: _Next) -> Outcome:
         from milepost.request import wire  # noqa: PLC0415 - httpx2, when something is sent
 
         request, started = self._request, time.monotonic()
         outgoing = wire.Outgoing(
-            method=method,
-            target=target,
-            headers=self._headers(target, content),
+            method=following.method,
+            target=following.target,
+            headers=following.headers,
             private=self._private,
-            content=content,
+            content=following.content,
             timeouts=request.timeouts,
             redirects=request.redirects,
             most=self._means.max_payload,
@@ -156,9 +178,9 @@ class Attempt:
             async with asyncio.timeout(request.timeouts.total):
                 answer = await self._means.wire.send(outgoing)
         except wire.UNSENT as error:
-            return self._unreached(target, error)
+            return self._unreached(following.target, error)
         except (TimeoutError, *wire.UNHEARD) as error:
-            return self._unheard(target, error)
+            return self._unheard(following.target, error)
         except wire.Unreadable as error:
             verdict = Verdict("malformed", str(error), code=error.code)
             return self._ended(verdict, error.answer, _took(started))
@@ -181,7 +203,7 @@ class Attempt:
 
     def _headers(self, target: Target, content: bytes) -> dict[str, str]:
         """Complete the headers; what is for one origin only is not sent to another."""
-        own = parse(self._request.url).origin == target.origin
+        own = self._home.origin == target.origin
         given = dict(self._request.headers)
         if not own:
             given = {n: v for n, v in given.items() if n.lower() not in self._private}
@@ -195,11 +217,6 @@ class Attempt:
         if content and self._request.json is not msgspec.UNSET:
             extra["Content-Type"] = "application/json"
         return given | {name: v for name, v in extra.items() if name.lower() not in names}
-
-    @property
-    def _private(self) -> frozenset[str]:
-        secret = (n for n in self._request.headers if self._means.recorder.is_secret(n))
-        return frozenset({"authorization", "cookie", *(name.lower() for name in secret)})
 
     # After
 
@@ -251,7 +268,7 @@ class Attempt:
 
     @property
     def _named(self) -> str:
-        return f"{self._request.method} {parse(self._request.url).shown}"
+        return f"{self._request.method} {self._home.shown}"
 
     def _noted(self, result: Outcome, answer: Answer, told: dict[str, Any]) -> Outcome:
         """Have the reply noted by the transaction that ends the attempt."""

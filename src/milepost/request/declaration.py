@@ -113,12 +113,15 @@ class Reply(
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long each part of a request may take, in seconds; `total` bounds one attempt."""
+    """How long each part of a request may take, in seconds.
+
+    `pool` is for its turn at the host, before anything is sent; `total` for all the rest.
+    """
 
     connect: float = 10.0
     read: float = 30.0
     write: float = 30.0
-    pool: float = 30.0
+    pool: float = 300.0
     total: float = 300.0
 
     def __post_init__(self) -> None:

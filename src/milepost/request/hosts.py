@@ -9,7 +9,7 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["Hosts", "Limit", "read_rate"]
+__all__ = ["Busy", "Hosts", "Limit", "read_rate"]
 
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*(s|m|h)\s*")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -23,6 +23,10 @@ def read_rate(text: str | None) -> float | None:
     if match is None or not float(match[1]):
         raise Invalid(f"rate={text!r}: expected a number per s, m or h, such as 25/s")
     return float(match[1]) / _SECONDS[match[2]]
+
+
+class Busy(Exception):  # noqa: N818 - what the history shows
+    """A host whose turn did not come in time."""
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -41,11 +45,23 @@ class _Place:
         self._next = 0.0
         self.users = 0
 
-    @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        async with self._free:
+    async def take(self) -> None:
+        """Wait for a free place, and for the moment that the rate allows."""
+        await self._free.acquire()
+        try:
             await self._turn()
-            yield
+        except BaseException:
+            self._free.release()
+            raise
+
+    def leave(self) -> None:
+        """Free the place."""
+        self._free.release()
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether there is something to remember when nobody uses it."""
+        return self._gap is not None
 
     async def _turn(self) -> None:
         """Wait for the next free moment; those who come together get one each, evenly apart."""
@@ -67,17 +83,28 @@ class Hosts:
         self._places: dict[str, _Place] = {}
 
     @asynccontextmanager
-    async def slot(self, host: str) -> AsyncIterator[None]:
-        """Wait until the host may be sent one more request."""
+    async def slot(self, host: str, *, within: float | None = None) -> AsyncIterator[None]:
+        """Wait until the host may be sent one more request, or raise `Busy` after so long."""
         place = self._places.get(host)
         if place is None:
             place = self._places[host] = _Place(self._limits.get(host, self._default))
         place.users += 1
         try:
-            async with place.taken():
+            await _taken(place, host, within)
+            try:
                 yield
+            finally:
+                place.leave()
         finally:
             place.users -= 1
-            # What has a rate is remembered: forgetting it would forget when it was last used.
-            if not place.users and place._gap is None:  # noqa: SLF001 - its own helper
+            # Forgetting a rate would forget when it was last used.
+            if not place.users and not place.has_rate:
                 del self._places[host]
+
+
+async def _taken(place: _Place, host: str, within: float | None) -> None:
+    try:
+        async with asyncio.timeout(within):
+            await place.take()
+    except TimeoutError:
+        raise Busy(f"{host} was busy for {within:g} s") from None

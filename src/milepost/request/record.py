@@ -7,6 +7,7 @@ again, for a server may repeat in its answer what it was sent.
 import base64
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -28,18 +29,28 @@ _LOOSE = re.compile(r"[^a-z0-9]")
 Headers = Iterable[tuple[str, str]]
 
 
+@lru_cache(maxsize=1024)
+def _plain(name: str) -> str:
+    return _LOOSE.sub("", name.lower())
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(plain: str) -> bool:
+    return _SECRET.search(plain) is not None
+
+
 class Recorder:
     """Makes notes of what was sent and what came back."""
 
     def __init__(self, *, names: Iterable[str] = (), most: int = 16 * 1024) -> None:
         """Take more names under which secrets stand, and how much of a body is kept."""
-        self._names = frozenset(_LOOSE.sub("", name.lower()) for name in names)
+        self._names = frozenset(_plain(name) for name in names)
         self._most = most
 
     def is_secret(self, name: str) -> bool:
         """Tell whether something of this name is never written down."""
-        plain = _LOOSE.sub("", name.lower())
-        return plain in self._names or _SECRET.search(plain) is not None
+        plain = _plain(name)
+        return _is_secret(plain) or plain in self._names
 
     def scrubber(self, headers: Mapping[str, str], target: Target) -> "Scrubber":
         """Know the secrets of one request by their values."""

@@ -8,6 +8,7 @@ to another's. Proxies of the environment are not read.
 import asyncio
 import socket
 import ssl
+import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import cache
@@ -26,7 +27,7 @@ from milepost.request.reply import Answer
 __all__ = ["UNHEARD", "UNSENDABLE", "UNSENT", "Outgoing", "Unreadable", "Wire"]
 
 KEEP_SECONDS = 15.0
-UNSENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout)
+UNSENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ConnectionNotAvailable)
 """Nothing has left this machine."""
 UNSENDABLE = (httpcore2.LocalProtocolError, httpcore2.UnsupportedProtocol)
 UNHEARD = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.RemoteProtocolError)
@@ -105,20 +106,85 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
+Origin = tuple[str, str, int]
+
+
+class _Pool:
+    """Idle connections by origin, the last one used first.
+
+    httpcore2's own pool asks every connection how it is whenever a request comes or goes; with a
+    hundred of them that was half of a worker's time.
+    """
+
+    def __init__(self, guard: Guard, *, most: int, trusted: ssl.SSLContext | None) -> None:
+        self._backend = _Backend(guard)
+        self._trusted = trusted
+        self._most = most
+        self._idle: dict[Origin, list[httpcore2.AsyncHTTPConnection]] = {}
+        self._count = 0
+        self._swept = 0.0
+
+    async def take(self, origin: Origin) -> httpcore2.AsyncHTTPConnection:
+        """Give out a connection that nobody uses, or a new one."""
+        await self._sweep()
+        idle = self._idle.get(origin, [])
+        while idle:
+            connection = idle.pop()
+            self._count -= 1
+            if connection.is_available() and not connection.has_expired():
+                return connection
+            await connection.aclose()
+        return self._made(origin)
+
+    def _made(self, origin: Origin) -> httpcore2.AsyncHTTPConnection:
+        scheme, host, port = origin
+        return httpcore2.AsyncHTTPConnection(
+            httpcore2.Origin(scheme.encode(), host.encode(), port),
+            ssl_context=(self._trusted or _trusted()) if scheme == "https" else None,
+            keepalive_expiry=KEEP_SECONDS,
+            network_backend=self._backend,
+            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        )
+
+    async def give_back(self, origin: Origin, connection: httpcore2.AsyncHTTPConnection) -> None:
+        """Keep a connection for the next one, if it can still be used and there is room."""
+        if self._count < self._most and connection.is_connected() and connection.is_idle():
+            self._idle.setdefault(origin, []).append(connection)
+            self._count += 1
+        else:
+            await connection.aclose()
+
+    async def _sweep(self) -> None:
+        """Close, now and then, what nobody came back for."""
+        now = time.monotonic()
+        if now - self._swept < KEEP_SECONDS:
+            return
+        self._swept = now
+        for origin, connections in list(self._idle.items()):
+            over = [one for one in connections if one.has_expired()]
+            self._count -= len(over)
+            kept = self._idle[origin] = [one for one in connections if one not in over]
+            if not kept:
+                del self._idle[origin]
+            for one in over:
+                await one.aclose()
+
+    async def close(self) -> None:
+        """Close every idle connection."""
+        for connections in self._idle.values():
+            for connection in connections:
+                await connection.aclose()
+        self._idle.clear()
+        self._count = 0
+
+
 class Wire:
     """A pool of connections, and how one request goes through it."""
 
     def __init__(
         self, guard: Guard, *, connections: int, trusted: ssl.SSLContext | None = None
     ) -> None:
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=trusted or _trusted(),
-            max_connections=connections,
-            max_keepalive_connections=connections,
-            keepalive_expiry=KEEP_SECONDS,
-            network_backend=_Backend(guard),
-            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        )
+        self._pool = _Pool(guard, most=connections, trusted=trusted)
 
     async def send(self, outgoing: Outgoing) -> Answer:
         """Send, follow redirects as far as asked, and read the answer up to its limit."""
@@ -149,21 +215,29 @@ class Wire:
             content=outgoing.content,
             extensions={"timeout": _timeouts(outgoing.timeouts)},
         )
-        response = await self._pool.handle_async_request(request)
+        connection = await self._pool.take(target.origin)
         try:
-            headers = _headers(response.headers)
-            content = await _read(response, headers, outgoing.most)
-        except Invalid as error:
-            code = "too_large" if isinstance(error, _TooLarge) else "malformed"
-            heard = Answer(response.status, headers, b"", target.shown)
-            raise Unreadable(str(error), heard, code=code) from None
+            response = await connection.handle_async_request(request)
+            return await _answer(response, outgoing)
         finally:
-            await response.aclose()
-        return Answer(response.status, headers, content, target.shown)
+            await self._pool.give_back(target.origin, connection)
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._pool.aclose()
+        await self._pool.close()
+
+
+async def _answer(response: httpcore2.Response, outgoing: Outgoing) -> Answer:
+    headers, url = _headers(response.headers), outgoing.target.shown
+    try:
+        content = await _read(response, headers, outgoing.most)
+    except Invalid as error:
+        code = "too_large" if isinstance(error, _TooLarge) else "malformed"
+        heard = Answer(response.status, headers, b"", url)
+        raise Unreadable(str(error), heard, code=code) from None
+    finally:
+        await response.aclose()
+    return Answer(response.status, headers, content, url)
 
 
 @cache
@@ -173,7 +247,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _timeouts(timeouts: Timeouts) -> dict[str, float]:
-    return {name: getattr(timeouts, name) for name in ("connect", "read", "write", "pool")}
+    return {name: getattr(timeouts, name) for name in ("connect", "read", "write")}
 
 
 def _sent_headers(outgoing: Outgoing) -> list[tuple[bytes, bytes]]:
