@@ -21,6 +21,7 @@ from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
 from milepost.queues import Queues
 from milepost.records import NewJob
+from milepost.relay.pull import Channels
 from milepost.request.asked import Asked
 from milepost.request.kind import Requests
 from milepost.request.reply import Judge
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Source
     from milepost.maintain.loop import Maintainer
+    from milepost.relay.broker import Broker
+    from milepost.relay.channel import Channel
+    from milepost.relay.inbound import Inbound, Receiver
+    from milepost.relay.loop import Relay
     from milepost.worker.loop import Worker
 
 __all__ = ["App", "Job"]
@@ -77,6 +82,9 @@ class App:
         self._scheduled: dict[str, NewSchedule] = {}
         self.schedules = Schedules(self.client, self._scheduled)
         self.requests = Requests(self)
+        self._channels: dict[str, Channel] = {}
+        self._inbound: dict[str, Inbound] = {}
+        self.channels = Channels(self.client)
         self._retry_on = error_classes("retry_on", retry_on, ())
         self._fail_on = error_classes("fail_on", fail_on, ())
 
@@ -242,6 +250,68 @@ class App:
             raise Invalid(f"schedule {new.name!r} is declared twice; give one of them a name=")
         self._scheduled[new.name] = new
 
+    def channel(
+        self,
+        name: str,
+        *,
+        webhook: str | None = None,
+        secrets: Sequence[str] = (),
+        people: Sequence[str] | None = None,
+        title: str | None = None,
+        template: str | None = None,
+        broker: "Broker | None" = None,
+        subject: str | None = None,
+        attempts: int = 20,
+        timeout: float = 10.0,
+        delay: float = 1.0,
+        max_delay: float = 3600.0,
+        concurrency: int = 16,
+        max_bytes: int = 1_000_000,
+    ) -> None:
+        """Say where the final messages of a channel go; those of others wait to be pulled.
+
+        A `webhook` is posted to, signed with each of its `secrets`; `people` are addresses of
+        Apprise, told by `title` and `template`; a `broker` is published to, on a `subject`, the
+        channel's name unless given. A failed delivery is tried again after `delay` seconds, then
+        twice as long each time up to `max_delay`; after so many `attempts` the message is dead.
+        """
+        from milepost.relay.channel import Limits, declared  # noqa: PLC0415 - most declare none
+
+        if name in self._channels:
+            raise Invalid(f"channel {name!r} is declared twice")
+        limits = Limits(
+            attempts=attempts,
+            timeout=timeout,
+            delay=delay,
+            max_delay=max_delay,
+            concurrency=concurrency,
+            max_bytes=max_bytes,
+        )
+        self._channels[name] = declared(
+            name,
+            limits,
+            allow=self.settings.request_allow,
+            webhook=webhook,
+            secrets=secrets,
+            people=people,
+            title=title,
+            template=template,
+            broker=broker,
+            subject=subject,
+        )
+
+    def inbound(self, name: str, broker: "Broker", *, subject: str | None = None) -> None:
+        """Let jobs arrive as messages on a broker's `subject`, the `name` unless given.
+
+        A message says what `POST /v1/jobs` takes. The broker's consumer has the same name: programs
+        that declare it share what comes.
+        """
+        from milepost.relay.inbound import declared  # noqa: PLC0415 - most declare none
+
+        if name in self._inbound:
+            raise Invalid(f"inbound {name!r} is declared twice")
+        self._inbound[name] = declared(name, broker, subject)
+
     # The API
 
     def new_job(
@@ -329,7 +399,9 @@ class App:
         check_seconds("timeout", timeout, zero=True)
         worker = await self._worker(None, None, elected=True)
         async with self.requests.open():
-            return await worker.run_until_idle(timeout)
+            ran = await worker.run_until_idle(timeout)
+        await self.relay_once_async()
+        return ran
 
     def run_worker(
         self, queues: Sequence[str] | None = None, concurrency: int | None = None
@@ -380,6 +452,8 @@ class App:
         settings = self.settings
         if concurrency is not None:
             settings = Settings.load({}, **{**_as_dict(settings), "concurrency": concurrency})
+        relay = self._relay(driver)
+        beside = [*(one.run for one in self._receivers(driver)), *([relay.run] if relay else [])]
         return Worker(
             self.client.url,
             driver,
@@ -389,7 +463,40 @@ class App:
             maintain=self._maintainer(driver, elected=elected),
             queues=queues,
             client=self.client,
+            beside=beside,
+            announced=None if relay is None else relay.poke,
         )
+
+    def _relay(self, driver: AsyncDriver) -> "Relay | None":
+        if not self._channels:
+            return None
+        from milepost.relay.loop import Relay  # noqa: PLC0415 - most declare no channel
+
+        return Relay(driver, self._channels)
+
+    def _receivers(self, driver: AsyncDriver) -> "list[Receiver]":
+        if not self._inbound:
+            return []
+        from milepost.relay.inbound import Receiver  # noqa: PLC0415 - likewise
+
+        most = self.settings.max_payload * 2
+        return [Receiver(driver, one, self, most_bytes=most) for one in self._inbound.values()]
+
+    def relay_once(self) -> int:
+        """Deliver the final messages that are due now; return how many arrived."""
+        refuse_in_loop("relay_once")
+        return asyncio.run(self._relay_and_close())
+
+    async def _relay_and_close(self) -> int:
+        try:
+            return await self.relay_once_async()
+        finally:
+            await self.client.close_async()
+
+    async def relay_once_async(self) -> int:
+        """Deliver the final messages that are due now; return how many arrived."""
+        relay = self._relay(await self.client.async_driver())
+        return 0 if relay is None else await relay.once()
 
     def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":
         from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none

@@ -167,21 +167,6 @@ def test_a_job_ended_by_hand_leaves_by_what_the_journal_says(app, advance, raw):
     assert entries(raw, job_id) == 0
 
 
-def test_a_message_that_was_not_delivered_keeps_its_job(app, advance, raw):
-    job_id = ended(app)
-    raw.execute(
-        "INSERT INTO outbox (id, machine, subject_id, seq, channel, created_at, due_at)"
-        f" VALUES ('{new_id()}', 'job', '{job_id}', 3, 'orders', {raw.now}, {raw.now})"
-    )
-    advance(8 * DAY)
-    app.maintain_once()
-    assert there(app, job_id) == [job_id]
-    raw.execute(f"UPDATE outbox SET delivered_at = {raw.now}")
-    app.maintain_once()
-    assert there(app, job_id) == []
-    assert counted(raw, "outbox") == 0
-
-
 def test_a_worker_that_comes_late_finds_nothing_and_changes_nothing(app, advance):
     """H-103: a slow worker must not write into nothing."""
     [job_id] = app.client.run(

@@ -11,7 +11,7 @@ import msgspec
 from milepost.batch.declaration import Declaration, Step
 from milepost.batch.handles import HOLD_SECONDS, RunHandle
 from milepost.client import caller, new_id
-from milepost.codec import from_builtin, limited
+from milepost.codec import check_text, from_builtin, limited
 from milepost.declare import check_seconds
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
@@ -31,6 +31,7 @@ class _Asked(msgspec.Struct, frozen=True):
     deadline: float | None
     priority: int
     tags: Mapping[str, str] | None
+    channel: str | None
 
 
 class Batch(Declaration):
@@ -48,13 +49,15 @@ class Batch(Declaration):
         deadline: float | None = None,
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
+        channel: str | None = None,
     ) -> RunHandle:
         """Start a run; it is durable once this returns.
 
         With `reuse` a live run with the same parameters is returned instead, never one that is
-        being cancelled. With `hold` the run waits for `add()` and `submit()`.
+        being cancelled. With `hold` the run waits for `add()` and `submit()`. Its end is told
+        on the `channel`, if one is named.
         """
-        asked = _Asked(reuse, hold, deadline, priority, tags)
+        asked = _Asked(reuse, hold, deadline, priority, tags, channel)
         new, jobs = self._new(params, asked)
         run_id = self.client.run(chains.start, new, self.plan(), jobs, hold=hold)
         return self._handle(run_id)
@@ -68,9 +71,10 @@ class Batch(Declaration):
         deadline: float | None = None,
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
+        channel: str | None = None,
     ) -> RunHandle:
         """Start a run; it is durable once this returns."""
-        asked = _Asked(reuse, hold, deadline, priority, tags)
+        asked = _Asked(reuse, hold, deadline, priority, tags, channel)
         new, jobs = self._new(params, asked)
         run_id = await self.client.run_async(chains.start, new, self.plan(), jobs, hold=hold)
         return self._handle(run_id)
@@ -83,9 +87,10 @@ class Batch(Declaration):
         deadline: float | None = None,
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
+        channel: str | None = None,
     ) -> Callable[[], Steps[str]]:
         """Check everything, and give the store operation that starts the run: what the API runs."""
-        new, jobs = self._new(params, _Asked(reuse, False, deadline, priority, tags))
+        new, jobs = self._new(params, _Asked(reuse, False, deadline, priority, tags, channel))
         return partial(chains.start, new, self.plan(), jobs)
 
     def _handle(self, run_id: str) -> RunHandle:
@@ -118,6 +123,7 @@ class Batch(Declaration):
             tenant=caller().tenant,
             unique_key=_digest(data) if asked.reuse else None,
             tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
+            channel=None if asked.channel is None else check_text(asked.channel, what="channel"),
             deadline_us=None if asked.deadline is None else micros(asked.deadline),
             hold_us=micros(HOLD_SECONDS) if asked.hold else None,
         )

@@ -24,6 +24,10 @@ __all__ = ["main"]
 COMMANDS = {
     "batches": ("milepost.cli.batches", "List batches, start a run of one."),
     "bench": ("milepost.cli.bench", "Measure a store beside SQL written by hand."),
+    "channels": (
+        "milepost.cli.channels",
+        "Final messages: what waits, what is dead, who has what.",
+    ),
     "completion": ("milepost.cli.completion", "Print the completion script of a shell."),
     "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
     "demo": (

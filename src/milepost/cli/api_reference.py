@@ -27,6 +27,8 @@ from milepost.ingest.source import OffsetSource, Page, Reject, Source
 from milepost.job import Job
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
+from milepost.relay.nats import Nats
+from milepost.relay.pull import Channels
 from milepost.schedules import Schedules
 from milepost.workers import Workers
 
@@ -65,6 +67,7 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("app.workers", Workers),
         ("app.schedules", Schedules),
     ),
+    "Final messages": (("app.channels", Channels), ("milepost.relay.nats.Nats", Nats)),
     "What a handler can raise": tuple((f"mp.{k.__name__}", k) for k in (Fail, Later, Cancelled)),
 }
 TOLD_APART = (MilepostError, Enum)
@@ -77,6 +80,7 @@ HIDDEN = {
     RunHandle: {"picture", "read", "record"},
     Pipeline: {"consolidating", "job", "new_run", "row", "scan", "steps", "window"},
     PipelineRun: {"about", "add", "picture", "read", "record", "refill_async", "submit"},
+    Nats: {"publish", "receive", "address"},
 }
 """What the engine's own parts call on each other."""
 

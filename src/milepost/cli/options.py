@@ -121,6 +121,7 @@ class Lookup:
         from milepost.codec import JsonCodec
         from milepost.handles import Jobs
         from milepost.queues import Queues
+        from milepost.relay.pull import Channels
         from milepost.schedules import Schedules
         from milepost.workers import Workers
 
@@ -130,6 +131,7 @@ class Lookup:
         self.runs = Runs(self.client, lambda _kind, _version: Any)
         self.queues = Queues(self.client)
         self.schedules = Schedules(self.client, {})
+        self.channels = Channels(self.client)
         self.workers = Workers(self.client)
 
 

@@ -2,7 +2,7 @@
 
 from milepost.clock import Clock, SystemClock
 from milepost.maintain.chores import Passed
-from milepost.store import retention
+from milepost.store import inbox, outbox, retention
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import FIRST, Keep
 
@@ -35,6 +35,7 @@ class Retention:
         """Let some leave."""
         if self._clock.monotonic() < self._rest_until:
             return
+        await self._forget_messages(driver)
         for _ in range(ROUNDS):
             if self._jobs is not None:
                 page = await driver.run(
@@ -47,6 +48,12 @@ class Retention:
         if self._jobs is None and self._runs is None:
             self._jobs = self._runs = FIRST
             self._rest_until = self._clock.monotonic() + REST_SECONDS
+
+    async def _forget_messages(self, driver: AsyncDriver) -> None:
+        """Give up messages that nobody took: they keep their jobs; forget what came in long ago."""
+        keep = self._keep.failed
+        await driver.run(outbox.give_up, keep_seconds=keep, most=BATCH)
+        await driver.run(inbox.forget, keep_seconds=keep, most=BATCH)
 
     async def _forget_runs(self, driver: AsyncDriver, after: str, passed: Passed) -> str | None:
         """Look at some runs; answer where to go on: at the same place if there was too much."""

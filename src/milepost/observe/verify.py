@@ -3,7 +3,7 @@
 Both are read once, in the order of their ids, from one snapshot and side by side, so memory does
 not grow with the store. The fold knows nothing of the triggers: it is the second opinion. Then the
 counters of each run's steps are compared with the jobs that are there, and what attempts kept with
-the fences that their jobs have had.
+the fences that their jobs have had; and every end that has a channel with its message.
 """
 
 from collections.abc import Callable, Iterator
@@ -78,6 +78,8 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
             verdict.add(RUN, run_id, f"it is {state} and has open jobs")
         for job_id, what in reader.stream(Call("verify_kept"), size=BATCH):
             verdict.add(JOB, job_id, f"it has a {what} of an attempt that it never had")
+        for machine_name, subject_id, text in reader.stream(Call("verify_messages"), size=BATCH):
+            verdict.add(JOB if machine_name == JOB.name else RUN, subject_id, text)
     return verdict
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from milepost.errors import Invalid
-from milepost.web import batches, health, jobs, queues, runs, schedules, workers
+from milepost.web import batches, channels, health, jobs, queues, runs, schedules, workers
 from milepost.web.auth import ACCESS
 from milepost.web.door import Door
 from milepost.web.engine import Engine
@@ -22,6 +22,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     queues.router,
     workers.router,
     schedules.router,
+    channels.router,
     health.router,
 )
 """Every resource's routes."""

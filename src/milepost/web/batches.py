@@ -34,6 +34,7 @@ class StartOptions(BaseModel):
     deadline: float | None = Field(default=None, gt=0)
     priority: int = Field(default=0, ge=0, le=9)
     tags: dict[str, str] | None = None
+    channel: str | None = Field(default=None, min_length=1)
 
 
 class Start(BaseModel):

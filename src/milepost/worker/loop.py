@@ -4,7 +4,7 @@ import asyncio
 import os
 import platform
 import random
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -68,11 +68,14 @@ class Worker:
         queues: Sequence[str] | None = None,
         clock: Clock | None = None,
         client: Client | None = None,
+        beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+        announced: Callable[[], None] | None = None,
     ) -> None:
         """Make a worker.
 
         `maintain(holder)` does chores; it tells how much it moved, and when it wants to be called.
-        `client` is the way to the store that handlers keep things by.
+        `client` is the way to the store that handlers keep things by. What stands `beside` runs as
+        long as the worker does; `announced` is called when a job that has a channel was settled.
         """
         self.id = _name()
         self.ran = 0
@@ -85,6 +88,8 @@ class Worker:
         self._queues = None if queues is None else list(queues)
         self._clock = clock or SystemClock()
         self._client = client
+        self._beside = beside
+        self._announced = announced
         self._running: dict[str, Running] = {}
         self._met_plain = True
         self._slots = Slots(settings.concurrency)
@@ -118,7 +123,8 @@ class Worker:
         """Work until drained."""
         await self.open()
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(work) for work in (*self._writers(), self._tend())]
+            others = [work() for work in self._beside]
+            beside = [tasks.create_task(w) for w in (*self._writers(), self._tend(), *others)]
             try:
                 while not self._draining:
                     await self._turn_safely()
@@ -399,6 +405,8 @@ class Worker:
         self._slots.reported(len(batch) - good, good=False)
         if any(settlement.claim.run_id is not None for settlement in batch):
             self._watch.poke()  # its run may have come to the next jobs
+        if self._announced and any(settlement.claim.channel for settlement in batch):
+            self._announced()
         self._freed.set()
 
     def _forget(self, claim: Claim) -> None:

@@ -1,0 +1,211 @@
+"""`milepost channels`: final messages that wait, were delivered or are dead, and what came in."""
+
+import click
+
+from milepost.cli.groups import HelpfulGroup
+from milepost.cli.options import json_option, limit_option, looking, store_option
+from milepost.cli.output import say, show_json, show_table
+from milepost.config import StoreUrl
+from milepost.errors import Invalid, NotFound
+from milepost.store.inbox import Refused
+from milepost.store.outbox import Channel, Message
+
+__all__ = ["channels"]
+
+COLUMNS = ("name", "kind", "target", "state", "waiting", "dead", "reason")
+MESSAGE_COLUMNS = ("id", "kind", "state", "stands", "attempts", "created_at", "error")
+DEAD_COLUMNS = ("channel", "id", "kind", "state", "attempts", "dead_at", "error")
+REFUSED_COLUMNS = ("inbound", "message", "at", "error")
+
+
+@click.group(cls=HelpfulGroup)
+def channels() -> None:
+    """Look at final messages, acknowledge them, try dead ones again. No app is needed."""
+
+
+@channels.command("ls")
+@store_option
+@json_option
+def ls(store: StoreUrl, *, as_json: bool) -> None:
+    """List the channels.
+
+    One that no running worker declares any more is `vanished`; one that its receiver or an operator
+    ended is `stopped`. The messages of both wait.
+    """
+    with looking(store) as lookup:
+        found = [_document(channel) for channel in lookup.channels.list()]
+    if as_json:
+        show_json(found)
+    elif found:
+        show_table(COLUMNS, [[document[name] for name in COLUMNS] for document in found])
+    else:
+        say("there is no channel; name one by options(channel=...) or app.channel(...)")
+
+
+def _document(channel: Channel) -> dict[str, object]:
+    return {
+        "name": channel.name,
+        "kind": channel.kind,
+        "target": channel.target,
+        "state": channel.state,
+        "waiting": channel.waiting,
+        "dead": channel.dead,
+        "reason": channel.reason,
+        "stopped_by": channel.stopped_by,
+        "stopped_at": channel.stopped_at,
+    }
+
+
+def _message(message: Message) -> dict[str, object]:
+    return {
+        "id": message.id,
+        "channel": message.channel,
+        "machine": message.machine,
+        "subject": message.subject_id,
+        "kind": message.kind,
+        "state": message.state,
+        "stands": message.stands,
+        "attempts": message.attempts,
+        "created_at": message.created_at,
+        "due_at": message.due_at if message.stands == "waiting" else None,
+        "delivered_at": message.delivered_at,
+        "dead_at": message.dead_at,
+        "error": message.error,
+    }
+
+
+@channels.command()
+@store_option
+@click.argument("name", metavar="CHANNEL|MESSAGE")
+@json_option
+def show(store: StoreUrl, name: str, *, as_json: bool) -> None:
+    """Show how a channel stands, or what a message says: its event, as JSON."""
+    with looking(store) as lookup:
+        if name.startswith(("job_", "run_")):
+            show_json(lookup.channels.event(name))
+            return
+        known = {channel.name: channel for channel in lookup.channels.list()}
+    if name not in known:
+        raise NotFound(f"there is no channel {name!r}; there are: {', '.join(known) or 'none'}")
+    document = _document(known[name])
+    if as_json:
+        show_json(document)
+    else:
+        show_table(("what", "value"), list(document.items()))
+
+
+@channels.command()
+@store_option
+@click.argument("name")
+@click.option(
+    "--state",
+    type=click.Choice(["waiting", "delivered", "dead"]),
+    help="Only those.  [default: all]",
+)
+@limit_option(50)
+@json_option
+def messages(store: StoreUrl, name: str, state: str | None, limit: int, *, as_json: bool) -> None:
+    """List a channel's messages, newest first."""
+    with looking(store) as lookup:
+        found = [_message(m) for m in lookup.channels.messages(name, state=state, limit=limit)]
+    if as_json:
+        show_json(found)
+    elif found:
+        show_table(MESSAGE_COLUMNS, [[line[c] for c in MESSAGE_COLUMNS] for line in found])
+    else:
+        say(f"channel {name} has no such message")
+
+
+@channels.command()
+@store_option
+@click.argument("name")
+@click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
+def ack(store: StoreUrl, name: str, ids: tuple[str, ...]) -> None:
+    """Say that messages arrived: they are neither delivered nor offered again."""
+    with looking(store) as lookup:
+        count = lookup.channels.ack(name, list(ids))
+    say(f"{count} of {len(ids)} acknowledged" + _rest(len(ids) - count))
+
+
+def _rest(count: int) -> str:
+    return f"; {count} are not in this channel, or were acknowledged before" if count else ""
+
+
+@channels.command()
+@store_option
+@click.argument("name")
+@click.argument("ids", metavar="[MESSAGE]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All that are dead.")
+def retry(store: StoreUrl, name: str, ids: tuple[str, ...], *, every: bool) -> None:
+    """Try dead messages again, with their attempts counted anew."""
+    if every == bool(ids):
+        raise Invalid("name the messages, or say --all")
+    with looking(store) as lookup:
+        count = lookup.channels.retry(name, None if every else list(ids))
+    say(f"{count} messages of channel {name} will be tried again")
+
+
+@channels.command()
+@store_option
+@click.argument("name", required=False)
+@limit_option(50)
+@json_option
+def dead(store: StoreUrl, name: str | None, limit: int, *, as_json: bool) -> None:
+    """List what did not get through: dead final messages, and refused ones that came in."""
+    with looking(store) as lookup:
+        names = [name] if name else [c.name for c in lookup.channels.list() if c.dead]
+        out = [
+            _message(message)
+            for each in names
+            for message in lookup.channels.messages(each, state="dead", limit=limit)
+        ][:limit]
+        refused = [_refused(message) for message in lookup.channels.refused(name, limit=limit)]
+    if as_json:
+        show_json({"dead": out, "refused": refused})
+        return
+    if out:
+        show_table(DEAD_COLUMNS, [[line[c] for c in DEAD_COLUMNS] for line in out])
+    if refused:
+        show_table(REFUSED_COLUMNS, [[line[c] for c in REFUSED_COLUMNS] for line in refused])
+    if not out and not refused:
+        say("nothing is dead")
+
+
+def _refused(message: Refused) -> dict[str, object]:
+    content = (message.content or b"").decode(errors="replace")
+    return {
+        "inbound": message.source,
+        "message": message.message_id,
+        "at": message.at,
+        "error": message.error,
+        "content": content,
+    }
+
+
+@channels.command()
+@store_option
+@click.argument("name")
+@click.option("--reason", default="stopped", show_default=True, help="Kept with the channel.")
+def stop(store: StoreUrl, name: str, reason: str) -> None:
+    """Let nothing leave through a channel; its messages wait."""
+    with looking(store) as lookup:
+        changed = lookup.channels.stop(name, reason)
+    say(f"channel {name} is stopped" if changed else f"channel {name} was stopped before")
+
+
+@channels.command()
+@store_option
+@click.argument("name")
+def start(store: StoreUrl, name: str) -> None:
+    """Let messages leave again, after a stop or after a receiver answered 410 Gone."""
+    with looking(store) as lookup:
+        changed = lookup.channels.start(name)
+    say(f"channel {name} is active" if changed else f"channel {name} was not stopped")
+
+
+@channels.command()
+def secret() -> None:
+    """Make a secret for a webhook, and print it once: keep it where its receiver finds it."""
+    from milepost.relay.webhook import new_secret
+
+    click.echo(new_secret())

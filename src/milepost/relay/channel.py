@@ -1,0 +1,120 @@
+"""What a program declares of a channel: where it leads, how often it is tried, how large it is."""
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from milepost.codec import check_text
+from milepost.declare import check_seconds
+from milepost.errors import Invalid
+from milepost.relay.broker import Broker, Published
+from milepost.relay.courier import Courier
+from milepost.relay.message import MOST_BYTES
+from milepost.relay.people import People
+from milepost.relay.webhook import Webhook
+from milepost.request.guard import Guard
+
+__all__ = ["Channel", "Limits", "declared"]
+
+MARGIN_SECONDS = 1.0
+BYTES_LEAST = 10_000
+AT_ONCE_MOST = 1_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long, how often and how large."""
+
+    attempts: int = 20
+    timeout: float = 10.0
+    delay: float = 1.0
+    max_delay: float = 3600.0
+    concurrency: int = 16
+    max_bytes: int = MOST_BYTES
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("timeout", "delay", "max_delay"):
+            check_seconds(name, getattr(self, name), zero=False)
+        for name, least, most in (
+            ("attempts", 1, 1_000),
+            ("concurrency", 1, AT_ONCE_MOST),
+            ("max_bytes", BYTES_LEAST, 64 * 1024**2),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise Invalid(f"{name}={value!r} must be a whole number from {least} to {most:,}")
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a message that was taken is nobody else's: more than one delivery may take."""
+        return self.timeout * 2 + MARGIN_SECONDS
+
+    def wait_seconds(self, attempts: int, after: float | None = None) -> float:
+        """Say how long to wait after so many failures: twice as long each time, less some luck."""
+        doubled = self.delay * 2.0 ** min(attempts, 60)
+        wait = min(doubled, self.max_delay) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        return wait if after is None else max(wait, min(after, self.max_delay))
+
+
+class Channel(msgspec.Struct, frozen=True):
+    """A declared channel; without a courier its messages wait to be pulled."""
+
+    name: str
+    courier: Courier | None
+    limits: Limits
+
+    @property
+    def row(self) -> tuple[str, str, str | None]:
+        """What the store is told of it."""
+        if self.courier is None:
+            return self.name, "pull", None
+        return self.name, self.courier.kind, self.courier.target
+
+
+def declared(
+    name: str,
+    limits: Limits,
+    *,
+    allow: str = "",
+    webhook: str | None = None,
+    secrets: Sequence[str] = (),
+    people: Sequence[str] | None = None,
+    title: str | None = None,
+    template: str | None = None,
+    broker: Broker | None = None,
+    subject: str | None = None,
+) -> Channel:
+    """Make a channel of what was said of it; it leads to one place.
+
+    A webhook may reach public addresses, and those that `allow` names.
+    """
+    check_text(name, what="name")
+    ways = {"webhook": webhook, "people": people, "broker": broker}
+    chosen = [way for way, given in ways.items() if given is not None]
+    if len(chosen) > 1:
+        raise Invalid(f"channel {name!r} leads to one place, not to {' and '.join(chosen)}")
+    _check_belongs(name, chosen, "webhook", secrets=secrets)
+    _check_belongs(name, chosen, "people", title=title, template=template)
+    _check_belongs(name, chosen, "broker", subject=subject)
+    courier: Courier | None = None
+    if webhook is not None:
+        courier = Webhook(
+            webhook,
+            secrets,
+            guard=Guard(allow),
+            seconds=limits.timeout,
+            connections=limits.concurrency,
+        )
+    elif people is not None:
+        courier = People(people, title=title, template=template)
+    elif broker is not None:
+        courier = Published(broker, subject or name, seconds=limits.timeout)
+    return Channel(name, courier, limits)
+
+
+def _check_belongs(name: str, chosen: list[str], way: str, **given: object) -> None:
+    """Refuse what says something of a way that was not chosen."""
+    alone = [word for word, value in given.items() if value]
+    if alone and way not in chosen:
+        raise Invalid(f"channel {name!r}: {', '.join(alone)} goes with {way}=")

@@ -1,0 +1,200 @@
+"""Jobs that arrive as messages (spec C's `add_job_from_message`).
+
+A message says what `POST /v1/jobs` takes: `kind`, `args`, `kwargs`, `options`; plain, or as the
+data of a CloudEvent. It is acknowledged after the commit that stores its job, and its id is
+remembered by that same commit: one that comes again makes no second job (H-53). One that can never
+be a job is kept for people to see, and does not come again.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
+
+from milepost.client import acting
+from milepost.codec import check_text
+from milepost.declare import Registry
+from milepost.errors import Invalid, MilepostError, Unavailable
+from milepost.job import Options
+from milepost.records import NewJob
+from milepost.relay.broker import Broker, Delivery, Incoming
+from milepost.relay.message import traced
+from milepost.store import inbox
+from milepost.store.driver import AsyncDriver
+from milepost.telemetry import Log
+
+__all__ = ["Host", "Inbound", "Receiver", "Submission", "declared"]
+
+log = Log("milepost.relay")
+
+AT_ONCE = 64
+WAIT_SECONDS = 2.0
+AGAIN_SECONDS = 5.0
+DELIVERIES_MOST = 20
+"""How often a message may come that is not wrong in itself: of a kind that nobody declares yet."""
+KEPT_BYTES = 64 * 1024
+TROUBLE_MOST = 30.0
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
+
+
+class Host(Protocol):
+    """What is needed of an app."""
+
+    registry: Registry
+
+    def new_job(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> NewJob:
+        """Make a job that is to be stored, or raise `Invalid` saying what does not fit."""
+        ...
+
+
+class _Options(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be asked for beyond a kind's declaration."""
+
+
+class Submission(msgspec.Struct, forbid_unknown_fields=True):
+    """A job as a message asks for it."""
+
+    kind: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    options: _Options = _Options()
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options that were given."""
+        given = {name: getattr(self.options, name) for name in self.options.__struct_fields__}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class _Envelope(msgspec.Struct):
+    """The attributes of a CloudEvent that matter here."""
+
+    specversion: str
+    id: str
+    source: str
+    data: Submission
+    traceparent: str | None = None
+
+
+class _NotKnown(MilepostError):  # noqa: N818 - it says what the kind is
+    """No program here declares that kind; another, or a newer one, may."""
+
+
+class Inbound(msgspec.Struct, frozen=True):
+    """What a program declares: where jobs come from."""
+
+    name: str
+    broker: Broker
+    subject: str
+
+
+def declared(name: str, broker: Broker, subject: str | None) -> Inbound:
+    """Make an inbound of what was said of it."""
+    if not _NAME.fullmatch(check_text(name, what="name")):
+        raise Invalid(f"name={name!r} may hold letters, digits, dashes and underscores")
+    return Inbound(name, broker, check_text(subject or name, what="subject"))
+
+
+class Receiver:
+    """Receives for one declaration, in every worker that has it."""
+
+    def __init__(
+        self, driver: AsyncDriver, inbound: Inbound, host: Host, *, most_bytes: int
+    ) -> None:
+        self._driver = driver
+        self._inbound = inbound
+        self._host = host
+        self._most = most_bytes
+
+    async def run(self) -> None:
+        """Receive until cancelled."""
+        trouble = 0
+        try:
+            while True:
+                try:
+                    await self.once(WAIT_SECONDS)
+                    trouble = 0
+                except Exception as error:  # noqa: BLE001 - the broker or the store is away
+                    trouble += 1
+                    log.warning("nothing comes in", inbound=self._inbound.name, error=str(error))
+                    await asyncio.sleep(min(0.1 * 2.0 ** min(trouble, 20), TROUBLE_MOST))
+        finally:
+            with suppress(Exception):
+                await self._inbound.broker.close()
+
+    async def once(self, seconds: float) -> int:
+        """Receive what is there, or comes in time; answer with how many messages that was."""
+        inbound = self._inbound
+        found = await inbound.broker.receive(
+            inbound.subject, name=inbound.name, most=AT_ONCE, seconds=seconds
+        )
+        await asyncio.gather(*(self._take(delivery) for delivery in found))
+        return len(found)
+
+    async def _take(self, delivery: Delivery) -> None:
+        message = delivery.message
+        try:
+            message_id, new = self._read(message)
+            await self._driver.run(inbox.accept, self._inbound.name, message_id, new)
+        except _NotKnown as error:
+            if message.deliveries < DELIVERIES_MOST:
+                await delivery.again(AGAIN_SECONDS * message.deliveries)
+            else:
+                await self._refuse(delivery, str(error))
+        except Unavailable:
+            await delivery.again(AGAIN_SECONDS)
+            raise
+        except MilepostError as error:
+            await self._refuse(delivery, str(error))
+        else:
+            # Only now: before the commit a crash would lose it, after it a crash brings it again.
+            await delivery.acknowledge()
+
+    async def _refuse(self, delivery: Delivery, error: str) -> None:
+        message = delivery.message
+        await self._driver.run(
+            inbox.refuse,
+            self._inbound.name,
+            message.id,
+            error=error,
+            content=message.data[:KEPT_BYTES],
+        )
+        log.warning("a message was refused", inbound=self._inbound.name, message_id=message.id)
+        await delivery.terminate()
+
+    def _read(self, message: Incoming) -> tuple[str, NewJob]:
+        """Make the job that a message asks for, or raise `Invalid` saying why there is none."""
+        if len(message.data) > self._most:
+            raise Invalid(f"the message is larger than {self._most:,} bytes")
+        message_id, trace, asked = _asked(message)
+        if not any(definition.name == asked.kind for definition in self._host.registry):
+            raise _NotKnown(f"no job is called {asked.kind!r} here")
+        with acting(f"inbound {self._inbound.name}"):
+            new = self._host.new_job(asked.kind, asked.args, asked.kwargs, asked.chosen)
+        template = msgspec.structs.replace(new.template, trace=traced(trace))
+        return message_id, msgspec.structs.replace(new, template=template)
+
+
+def _asked(message: Incoming) -> tuple[str, str | None, Submission]:
+    """Read what is asked for, plain or as a CloudEvent: (the message's id, its trace, the job)."""
+    header = message.headers.get("traceparent")
+    try:
+        if not _is_event(message.headers, message.data):
+            return message.id, header, msgspec.json.decode(message.data, type=Submission)
+        event = msgspec.json.decode(message.data, type=_Envelope)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"the message is no job: {error}") from error
+    return f"{event.source} {event.id}", event.traceparent or header, event.data
+
+
+def _is_event(headers: Mapping[str, str], data: bytes) -> bool:
+    if headers.get("content-type", "").startswith("application/cloudevents"):
+        return True
+    found = msgspec.json.decode(data)
+    return isinstance(found, dict) and "specversion" in found

@@ -1,0 +1,234 @@
+"""What a final message says: a CloudEvent 1.0, built from the rows whenever it is delivered.
+
+Nothing of it is stored, so what was erased is not told afterwards, and a batch of a thousand
+responses takes no room in the outbox. Its id and its time are the outbox row's: they stay the same.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.lifecycle import JobState, RunState
+from milepost.records import Job, Run
+from milepost.store import jobs, outbox, runs
+from milepost.store.driver import Steps
+from milepost.store.outbox import Message
+
+__all__ = ["MOST_BYTES", "Event", "compose", "traced"]
+
+MOST_BYTES = 1_000_000
+"""How large an event may be: what a NATS server takes by default, less its headers."""
+
+CONTENT_TYPE = "application/cloudevents+json"
+LEFT_OUT = 80
+PORTION = 1_000_000
+TEXT_MOST = 10_000
+"""How much of an error's text is told (H-105); the whole of it is in the store."""
+
+WORDS = {"SUCCEEDED": "COMPLETE", "FAILED": "FAILED", "CANCELLED": "CANCELLED"}
+"""The public words for how something ended."""
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An event, ready to be sent: `body` is its structured JSON, `told` what people read of it."""
+
+    id: str
+    type: str
+    channel: str
+    time: datetime
+    traceparent: str | None
+    body: bytes
+    told: Mapping[str, str]
+
+
+def traced(trace: str | None) -> str | None:
+    """Give a trace context if it is one that others can read."""
+    return trace if trace is not None and _TRACEPARENT.fullmatch(trace) else None
+
+
+def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[Event]:
+    """Build the event of a message: what would make it larger than so many bytes is left out."""
+    if message.machine == "job":
+        job = yield from jobs.get(message.subject_id)
+        data = _job(job)
+        told = _told(message, job.error, job.cancel_reason or job.cause)
+    else:
+        run = yield from runs.get(message.subject_id)
+        data = yield from _run(run, room=most)
+        told = _told(message, run.error, run.cause)
+    return Event(
+        id=message.id,
+        type=_type(message),
+        channel=message.channel,
+        time=message.created_at,
+        traceparent=traced(message.trace),
+        body=_fitted(message, data, most),
+        told=told,
+    )
+
+
+def _type(message: Message) -> str:
+    return f"milepost.{message.machine}.{message.state.lower()}"
+
+
+def _fitted(message: Message, data: dict[str, Any], most: int) -> bytes:
+    """Write the envelope; a result that does not fit stays where GET finds it."""
+    body = _body(message, data)
+    if len(body) > most:
+        left = [name for name in ("result", "tags") if name in data]
+        kept = {name: value for name, value in data.items() if name not in left}
+        body = _body(message, {**kept, "left_out": left})
+    return body
+
+
+def _body(message: Message, data: Mapping[str, Any]) -> bytes:
+    traceparent = traced(message.trace)
+    return msgspec.json.encode(
+        {
+            "specversion": "1.0",
+            "id": message.id,
+            "source": f"/v1/{message.machine}s",
+            "type": _type(message),
+            "subject": message.subject_id,
+            "time": message.created_at,
+            "datacontenttype": "application/json",
+            **({} if traceparent is None else {"traceparent": traceparent}),
+            "data": data,
+        }
+    )
+
+
+def _told(message: Message, error: str | None, why: str | None) -> dict[str, str]:
+    stored = {} if error is None else msgspec.json.decode(error)
+    reason = stored.get("message") or why or ""
+    return {
+        "channel": message.channel,
+        "error": "" if message.state == JobState.SUCCEEDED else str(reason)[:TEXT_MOST],
+        "id": message.subject_id,
+        "kind": message.kind,
+        "machine": message.machine,
+        "message_id": message.id,
+        "queue": message.queue,
+        "state": WORDS[message.state],
+        "time": message.created_at.isoformat(timespec="seconds"),
+    }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "queue": job.queue,
+        "state": WORDS[job.state],
+        "job_state": job.state.value,
+        "done": True,
+        "attempt": job.attempt,
+        **_end(job),
+        **({"tags": msgspec.Raw(job.tags.encode())} if job.tags else {}),
+        **({"run": job.run_id, "step": job.step} if job.run_id else {}),
+        **({"rerun_of": job.rerun_of} if job.rerun_of else {}),
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+    }
+
+
+def _end(job: Job) -> dict[str, Any]:
+    """Tell exactly one of the result and the error."""
+    if job.state == JobState.SUCCEEDED:
+        return {"result": _carried(job.result, job.codec)}
+    if job.state == JobState.CANCELLED:
+        return {"error": _error("Cancelled", job.cancel_reason or "cancelled", job.cause)}
+    stored = {} if job.error is None else msgspec.json.decode(job.error)
+    kind = stored.get("type") or job.cause or "unknown"
+    return {"error": _error(kind, stored.get("message") or f"ended by {job.move}", job.cause)}
+
+
+def _error(kind: str, text: str, cause: str | None) -> dict[str, str | None]:
+    return {"type": kind, "message": text[:TEXT_MOST], "cause": cause}
+
+
+def _carried(data: bytes | None, codec: str) -> Any:
+    """Give stored bytes: JSON as it stands; anything else sealed, for who has the key."""
+    if data is None:
+        return None
+    return msgspec.Raw(data) if codec == "json" else {"codec": codec, "base64": data}
+
+
+def _run(run: Run, *, room: int) -> Steps[dict[str, Any]]:
+    counted = yield from runs.steps(run.id)
+    data: dict[str, Any] = {
+        "id": run.id,
+        "kind": run.kind,
+        "state": WORDS[run.state],
+        "run_state": run.state.value,
+        "done": True,
+        **_outcome(run),
+        **({"tags": msgspec.Raw(run.tags.encode())} if run.tags else {}),
+        **({"resumes": run.resumes} if run.resumes else {}),
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "steps": [
+            {
+                "name": step.name,
+                "succeeded": step.succeeded,
+                "failed": step.failed,
+                "cancelled": step.cancelled,
+            }
+            for step in counted
+        ],
+    }
+    there = sum(step.succeeded + step.lost for step in counted)
+    children = yield from _children(run.id, room - len(msgspec.json.encode(data)) - PORTION // 250)
+    return {**data, "jobs": children, "jobs_left_out": max(0, there - len(children))}
+
+
+def _outcome(run: Run) -> dict[str, Any]:
+    if run.state == RunState.SUCCEEDED:
+        return {"result": _carried(run.report, run.codec)}
+    stored = {} if run.error is None else msgspec.json.decode(run.error)
+    kind = "Cancelled" if run.state == RunState.CANCELLED else run.cause or "unknown"
+    told = stored.get("message") or f"ended by {run.move}"
+    return {"error": _error(stored.get("type") or kind, told, run.cause)}
+
+
+def _children(run_id: str, room: int) -> Steps[list[dict[str, Any]]]:
+    """Read the children that fit, in their order: never more bytes at once than may be told."""
+    told: list[dict[str, Any]] = []
+    for ids in _portions((yield from outbox.children(run_id)), room):
+        found = yield from jobs.find(ids)
+        told += [_child(found[job_id]) for job_id in ids if job_id in found]
+    return told
+
+
+def _portions(sized: list[tuple[str, int]], room: int) -> list[list[str]]:
+    portions: list[list[str]] = [[]]
+    taken = 0
+    for job_id, size in sized:
+        room -= size
+        if room < 0:
+            break
+        if taken + size > PORTION:
+            portions.append([])
+            taken = 0
+        taken += size
+        portions[-1].append(job_id)
+    return [portion for portion in portions if portion]
+
+
+def _child(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "step": job.step,
+        "ordinal": job.ordinal,
+        "state": WORDS[job.state],
+        "job_state": job.state.value,
+        **_end(job),
+    }

@@ -1,0 +1,76 @@
+"""Messages for people, by mail or chat, through Apprise: one URL for each place they read.
+
+Needs the extra `notify`. The URLs hold passwords, so nothing here ever repeats one.
+"""
+
+from collections.abc import Sequence
+from string import Template
+from typing import TYPE_CHECKING
+
+from milepost.errors import Invalid, Unavailable
+from milepost.relay.courier import Undelivered
+from milepost.relay.message import Event
+
+if TYPE_CHECKING:
+    from apprise import Apprise
+
+__all__ = ["BODY", "TITLE", "People"]
+
+TITLE = "$kind $state"
+BODY = "$machine $id ($kind) ended $state at $time. $error"
+NAMES = ("channel", "error", "id", "kind", "machine", "message_id", "queue", "state", "time")
+
+
+class People:
+    """A courier that notifies people; delivered when every place has taken it."""
+
+    kind = "people"
+
+    def __init__(self, urls: Sequence[str], *, title: str | None, template: str | None) -> None:
+        if isinstance(urls, str):
+            raise Invalid("people is a list of addresses, such as ['mailto://user:pass@host']")
+        if not urls:
+            raise Invalid("people names nobody; give it at least one address")
+        self._urls = list(urls)
+        self._title = _checked(title or TITLE)
+        self._body = _checked(template or BODY)
+        self._apprise: Apprise | None = None
+        self.target = ", ".join(sorted({f"{url.partition('://')[0]}://" for url in urls}))
+
+    async def deliver(self, event: Event) -> None:
+        """Tell everybody; a place that does not take it brings the message again, to all."""
+        title = self._title.substitute(event.told).strip()
+        body = self._body.substitute(event.told).strip()
+        if not await self._opened().async_notify(body=body, title=title):
+            raise Undelivered(f"not every one of {len(self._urls)} addresses took it")
+
+    def _opened(self) -> "Apprise":
+        if self._apprise is None:
+            try:
+                import apprise  # noqa: PLC0415 - an extra
+            except ImportError as error:
+                raise Unavailable("people need an extra: pip install 'milepost[notify]'") from error
+            made = apprise.Apprise()
+            for place, url in enumerate(self._urls, start=1):
+                if not made.add(url):
+                    raise Undelivered(
+                        f"address {place} of {len(self._urls)} is none that Apprise knows"
+                    )
+            self._apprise = made
+        return self._apprise
+
+    async def close(self) -> None:
+        """Nothing stays open."""
+        self._apprise = None
+
+
+def _checked(text: str) -> Template:
+    template = Template(text)
+    try:
+        template.substitute(dict.fromkeys(NAMES, ""))
+    except (KeyError, ValueError) as error:
+        raise Invalid(
+            f"the template cannot be filled in ({error}); it may name ${', $'.join(NAMES)}, and "
+            "says $$ for a dollar"
+        ) from error
+    return template

@@ -1,0 +1,1 @@
+UPDATE channel SET places = :places WHERE name = :name

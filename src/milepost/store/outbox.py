@@ -1,0 +1,316 @@
+"""Operations on final messages and on the channels they go through.
+
+A message is written by the database, with the move that ends its subject. What is done to it here
+is fenced like a job: whoever takes one gets a new fence, and only the newest says what came of it.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.errors import NotFound
+from milepost.outcome import micros
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+__all__ = [
+    "Channel",
+    "Failure",
+    "Message",
+    "acknowledge",
+    "acknowledge_up_to",
+    "children",
+    "coming",
+    "declare",
+    "delivered",
+    "failed",
+    "get",
+    "give_up",
+    "known",
+    "listing",
+    "offer",
+    "retry",
+    "start",
+    "stop",
+    "take",
+]
+
+VANISHED_SECONDS = 60.0
+"""After how long without news no running program declares a channel any more."""
+
+LAST = 2**62
+CHILDREN_MOST = 10_000
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A final message as it stood when it was read."""
+
+    id: str
+    machine: str
+    subject_id: str
+    seq: int
+    n: int
+    channel: str
+    tenant: str
+    queue: str
+    kind: str
+    state: str
+    trace: str | None
+    fence: int
+    attempts: int
+    place: int | None
+    error: str | None
+    created_at: datetime
+    due_at: datetime
+    delivered_at: datetime | None
+    dead_at: datetime | None
+
+    @property
+    def stands(self) -> str:
+        """Whether it is `waiting`, `delivered` or `dead`."""
+        if self.delivered_at is not None:
+            return "delivered"
+        return "waiting" if self.dead_at is None else "dead"
+
+
+class Channel(msgspec.Struct, frozen=True):
+    """A channel as it stood when it was read."""
+
+    name: str
+    kind: str
+    target: str | None
+    stopped_by: str | None
+    reason: str | None
+    waiting: int
+    dead: int
+    stopped_at: datetime | None
+    declared: bool
+
+    @property
+    def state(self) -> str:
+        """Whether messages leave: `active`, `stopped`, or `vanished` (nobody declares it)."""
+        if self.stopped_at is not None:
+            return "stopped"
+        return "active" if self.declared or self.kind == "pull" else "vanished"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A delivery that did not succeed: what to say of it, and what it spends."""
+
+    id: str
+    fence: int
+    error: str
+    delay_seconds: float
+    spent: int = 1
+
+
+# Channels
+
+
+def declare(channels: Sequence[tuple[str, str, str | None]]) -> Steps[None]:
+    """Enter the (name, kind, target) of what a program declares, and that it runs."""
+    # In the order of their names, so that two programs cannot wait for each other.
+    for name, kind, target in sorted(channels):
+        yield Call("channel_declare", {"name": name, "kind": kind, "target": target})
+
+
+def known() -> Steps[list[Channel]]:
+    """Read every channel, by name."""
+    rows = yield Call("channel_list")
+    return [_channel(row) for row in rows]
+
+
+def _channel(row: Sequence[Any]) -> Channel:
+    name, kind, target, stopped_by, reason, waiting, dead, stopped_at, seen_at, now = row
+    seen = seen_at is not None and (
+        (instant(now) - instant(seen_at)).total_seconds() <= VANISHED_SECONDS
+    )
+    stopped = None if stopped_at is None else instant(stopped_at)
+    return Channel(name, kind, target, stopped_by, reason, waiting, dead, stopped, seen)
+
+
+def stop(name: str, *, reason: str, actor: str) -> Steps[bool]:
+    """Let nothing leave through it; False when it was stopped already."""
+    yield from _must_know(name)
+    parameters = {"name": name, "reason": reason, "actor": actor}
+    return bool((yield Call("channel_stop", parameters)))
+
+
+def start(name: str) -> Steps[bool]:
+    """Let messages leave through it again; False when it was not stopped."""
+    yield from _must_know(name)
+    return bool((yield Call("channel_start", {"name": name})))
+
+
+def _held(name: str) -> Steps[int | None]:
+    """Hold a channel's row until the commit; answer with its last place, None if there is none."""
+    for again in (False, True):
+        if again:
+            yield Call("channel_enter", {"name": name})
+        if found := (yield Call("channel_lock", {"name": name})):
+            return int(found[0][0])
+    return None
+
+
+def _must_know(name: str) -> Steps[None]:
+    if (yield from _held(name)) is None:
+        there = ", ".join(channel.name for channel in (yield from known())) or "none"
+        raise NotFound(f"there is no channel {name!r}; there are: {there}")
+
+
+# Delivering
+
+
+def coming(names: Sequence[str]) -> Steps[dict[str, float]]:
+    """Tell in how many seconds each channel has something to deliver; stopped ones have nothing."""
+    rows = yield Call("outbox_coming", {"name": list(names)}, alone=True)
+    return {name: left / 1_000_000 for name, left in rows if left is not None}
+
+
+def take(channel: str, *, most: int, lease_seconds: float) -> Steps[list[Message]]:
+    """Take what is due, in order; nobody else may, until the lease is over."""
+    rows = yield Call(
+        "outbox_take",
+        {"channel": channel, "most": most, "lease_us": micros(lease_seconds)},
+        alone=True,
+    )
+    return sorted((_message(row) for row in rows), key=lambda message: message.n)
+
+
+def delivered(messages: Sequence[Message]) -> Steps[set[str]]:
+    """Record deliveries; answer with the ids of those that were still in the caller's hand."""
+    if not messages:
+        return set()
+    ids, fences = [m.id for m in messages], [m.fence for m in messages]
+    rows = yield Call("outbox_delivered", {"id": ids, "fence": fences}, alone=True)
+    return {row[0] for row in rows}
+
+
+def failed(failures: Sequence[Failure], *, most: int) -> Steps[int]:
+    """Record failures, dead after so `most`; answer with how many are dead now."""
+    dead = 0
+    for failure in sorted(failures, key=lambda failure: failure.id):
+        rows = yield Call(
+            "outbox_failed",
+            {
+                "id": failure.id,
+                "fence": failure.fence,
+                "error": failure.error,
+                "delay_us": micros(failure.delay_seconds),
+                "spent": failure.spent,
+                "most": most,
+            },
+        )
+        dead += sum(row[0] is not None for row in rows)
+    return dead
+
+
+def give_up(*, keep_seconds: float, most: int) -> Steps[int]:
+    """Let those die that nobody took in all that time; answer with how many."""
+    rows = yield Call("outbox_give_up", {"keep_us": micros(keep_seconds), "most": most})
+    return len(rows)
+
+
+# Pulling
+
+
+def offer(
+    channel: str,
+    *,
+    after: int,
+    most: int,
+    tenant: str | None = None,
+    queues: str | None = None,
+) -> Steps[list[Message]]:
+    """Read the messages after a place that nobody acknowledged, and give places to new ones.
+
+    A place is given while the channel's row is held, so whoever has seen one place will not find an
+    earlier one appear behind it, however late a transaction commits.
+    """
+    last = yield from _held(channel)
+    if last is None:
+        return []
+    given = yield Call("outbox_place", {"channel": channel, "last": last, "most": most})
+    if given:
+        yield Call("channel_places", {"name": channel, "places": last + len(given)})
+    where = {"channel": channel, "after": after, "most": most}
+    rows = yield Call("outbox_offered", {**where, "tenant": tenant, "queues": queues})
+    return [_message(row) for row in rows]
+
+
+def acknowledge(
+    channel: str, ids: Sequence[str], *, tenant: str | None = None, queues: str | None = None
+) -> Steps[list[str]]:
+    """Record that these arrived; answer with those that were not acknowledged before."""
+    where = {"channel": channel, "tenant": tenant, "queues": queues}
+    rows = yield Call("outbox_ack", {**where, "id": sorted(ids)})
+    return [row[0] for row in rows]
+
+
+def acknowledge_up_to(
+    channel: str, place: int, *, tenant: str | None = None, queues: str | None = None
+) -> Steps[list[str]]:
+    """Record that everything up to a place arrived; answer with what was not acknowledged."""
+    where = {"channel": channel, "tenant": tenant, "queues": queues}
+    rows = yield Call("outbox_ack_upto", {**where, "place": place})
+    return [row[0] for row in rows]
+
+
+# Looking
+
+
+def get(message_id: str) -> Steps[Message]:
+    """Read one message, or raise `NotFound`."""
+    rows = yield Call("outbox_get", {"id": message_id})
+    if not rows:
+        raise NotFound(f"there is no message {message_id!r}")
+    return _message(rows[0])
+
+
+def listing(
+    channel: str,
+    *,
+    state: str | None = None,
+    before: int | None = None,
+    most: int = 100,
+    tenant: str | None = None,
+    queues: str | None = None,
+) -> Steps[list[Message]]:
+    """Read a page, newest first; the next page is what stands `before` its last `n`."""
+    rows = yield Call(
+        "outbox_list",
+        {
+            "channel": channel,
+            "state": state,
+            "before": LAST if before is None else before,
+            "most": most,
+            "tenant": tenant,
+            "queues": queues,
+        },
+    )
+    return [_message(row) for row in rows]
+
+
+def retry(channel: str, ids: Sequence[str] | None = None) -> Steps[list[str]]:
+    """Bring dead ones back to life: those named, or all; answer with their ids."""
+    yield from _must_know(channel)
+    named = None if ids is None else sorted(ids)
+    rows = yield Call("outbox_retry", {"channel": channel, "id": named})
+    return [row[0] for row in rows]
+
+
+def children(run_id: str) -> Steps[list[tuple[str, int]]]:
+    """Name the first jobs of a run in their order, each with about its size in a message."""
+    rows = yield Call("message_jobs", {"id": run_id, "most": CHILDREN_MOST})
+    return [(job_id, size) for job_id, size in rows]
+
+
+_TIMES = Message.__struct_fields__.index("created_at")
+
+
+def _message(row: Sequence[Any]) -> Message:
+    columns = list(row)
+    columns[_TIMES:] = [None if at is None else instant(at) for at in columns[_TIMES:]]
+    return Message(*columns)
