@@ -23,6 +23,7 @@ __all__ = [
 
 DEFAULT_URL = "sqlite:///milepost.db"
 _POSTGRES = ("postgresql", "postgres")
+_POOLER = "pooler=transaction"
 _EXPECTED = "sqlite:///file.db or postgresql://user@host/database"
 
 
@@ -32,6 +33,8 @@ class StoreUrl:
 
     dialect: str
     target: str
+    pooled: bool = False
+    """Whether a transaction pooler stands there: what one statement leaves, the next may miss."""
 
     @classmethod
     def parse(cls, url: str) -> "StoreUrl":
@@ -44,7 +47,7 @@ class StoreUrl:
         except ValueError as error:  # its own text may repeat a password
             raise Invalid(f"the store's address cannot be read; expected {_EXPECTED}") from error
         if parts.scheme in _POSTGRES:
-            return cls("postgres", url)
+            return cls("postgres", *_pooled(parts))
         if parts.scheme == "sqlite":
             return cls("sqlite", _sqlite_path(url, parts))
         raise Invalid(f"{parts.scheme or url!r}: no such kind of store; expected {_EXPECTED}")
@@ -69,7 +72,20 @@ class StoreUrl:
         if parts.password is not None:
             server = f"{parts.username or ''}:PASSWORD@{server.rpartition('@')[2]}"
         options = re.sub(r"(password=)[^&]*", r"\1PASSWORD", parts.query)
+        if self.pooled:
+            options = "&".join(filter(None, (options, _POOLER)))
         return urlunsplit(("postgresql", server, parts.path, options, ""))
+
+
+def _pooled(parts: SplitResult) -> tuple[str, bool]:
+    """Take apart what is ours and what is the drivers'."""
+    options = parts.query.split("&")
+    ours = [option for option in options if option.startswith("pooler=")]
+    if not ours:
+        return parts.geturl(), False
+    if ours != [_POOLER]:
+        raise Invalid(f"{ours[0]}: expected {_POOLER}, or nothing for any other kind of pooler")
+    return parts._replace(query="&".join(o for o in options if o not in ours)).geturl(), True
 
 
 def _sqlite_path(url: str, parts: SplitResult) -> str:

@@ -20,6 +20,7 @@ from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.borrow import BorrowedConnection, borrow, require_transaction
 from milepost.store.driver import Steps
+from milepost.store.postgres import asyncpg_options, psycopg_options
 from milepost.store.sqlite import connect
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class Lender:
                     self._url.target,
                     min_size=0,
                     max_size=CONNECTIONS,
+                    kwargs=psycopg_options(self._url),
                     check=ConnectionPool.check_connection,
                     reset=_as_new,
                     open=True,
@@ -239,7 +241,9 @@ class AsyncLender:
 
         if self._pool is None:
             # Nothing is opened before it is needed: there is nothing to wait for.
-            self._pool = asyncpg.create_pool(self._url.target, min_size=0, max_size=CONNECTIONS)
+            self._pool = asyncpg.create_pool(
+                self._url.target, min_size=0, max_size=CONNECTIONS, **asyncpg_options(self._url)
+            )
         pool = await self._pool
         try:
             taken = await pool.acquire(timeout=WAIT_SECONDS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg_pool import ConnectionPool
 
-__all__ = ["AsyncpgDriver", "PsycopgDriver"]
+__all__ = ["AsyncpgDriver", "PsycopgDriver", "asyncpg_options", "psycopg_options"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -72,7 +72,9 @@ class PsycopgDriver:
                 connection.execute(BEGIN)
                 begun = True
             cursor = connection.execute(
-                query(call.name, "postgres").format.encode(), call.parameters, prepare=True
+                query(call.name, "postgres").format.encode(),
+                call.parameters,
+                prepare=not self._url.pooled,
             )
             return cursor.fetchall() if cursor.description else []
 
@@ -149,10 +151,20 @@ def _open_pool(url: StoreUrl) -> "ConnectionPool[Any]":
         min_size=1,
         max_size=CONNECTIONS,
         timeout=CONNECT_SECONDS,
-        kwargs={"autocommit": True},
+        kwargs={"autocommit": True, **psycopg_options(url)},
         configure=_write_lists,
         open=True,
     )
+
+
+def psycopg_options(url: StoreUrl) -> dict[str, Any]:
+    """Prepare nothing where the next statement may reach another server process."""
+    return {"prepare_threshold": None} if url.pooled else {}
+
+
+def asyncpg_options(url: StoreUrl) -> dict[str, Any]:
+    """Prepare nothing where the next statement may reach another server process."""
+    return {"statement_cache_size": 0} if url.pooled else {}
 
 
 def _write_lists(connection: "psycopg.Connection[Any]") -> None:
@@ -292,7 +304,8 @@ class AsyncpgDriver:
 
         async def execute(call: Call) -> Rows:
             nonlocal begun
-            if not begun and not call.alone:
+            # Unprepared, asyncpg sends a statement in two parts, which a pooler may tear apart.
+            if not begun and (self._url.pooled or not call.alone):
                 await connection.execute(BEGIN.decode())
                 begun = True
             statement = query(call.name, "postgres")
@@ -344,7 +357,9 @@ class AsyncpgDriver:
             _, connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
-        return await _asyncpg().connect(self._url.target, timeout=CONNECT_SECONDS)
+        return await _asyncpg().connect(
+            self._url.target, timeout=CONNECT_SECONDS, **asyncpg_options(self._url)
+        )
 
     async def _give_back(self, connection: Any) -> None:
         """Keep a connection for the next operation; close those that nobody needed for long."""

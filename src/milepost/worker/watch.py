@@ -69,7 +69,7 @@ class FileWatch:
 class ListenWatch:
     """Listens on a connection of its own; a lost one is opened again at the next rest."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: StoreUrl) -> None:
         self._url = url
         self._connection: Any = None
         self._hint = asyncio.Event()
@@ -85,12 +85,14 @@ class ListenWatch:
         return named
 
     async def _listen(self) -> None:
+        if self._url.pooled:
+            return  # who listens through a pooler hears nothing
         if self._connection is not None and not self._connection.is_closed():
             return
         import asyncpg  # noqa: PLC0415 - an extra
 
         try:
-            self._connection = await asyncpg.connect(self._url, timeout=5)
+            self._connection = await asyncpg.connect(self._url.target, timeout=5)
             await self._connection.add_listener(CHANNEL, self._hear)
             # Whatever was queued before we listened has been notified to nobody.
             self._hint.set()
@@ -115,4 +117,4 @@ class ListenWatch:
 
 def open_watch(url: StoreUrl) -> Watch:
     """Open the watch that fits the store."""
-    return FileWatch(url.target) if url.dialect == "sqlite" else ListenWatch(url.target)
+    return FileWatch(url.target) if url.dialect == "sqlite" else ListenWatch(url)
