@@ -11,6 +11,7 @@ import three_steps
 from milepost.job import Job
 from milepost.observe.verify import verify
 from milepost.store import workers
+from milepost.testing.prove import PROVING
 
 KILLS = [
     ("job_claim", 1, "after"),
@@ -29,10 +30,13 @@ def app(database, tmp_path):
     made.close()
 
 
-@pytest.mark.parametrize("kind", ["plain", "awaited"])
+@pytest.mark.prove
+@pytest.mark.parametrize("kind", ["plain", "awaited"] if PROVING else ["either"])
 @pytest.mark.parametrize("kill", KILLS, ids=lambda kill: "-".join(map(str, kill)))
 def test_every_step_has_its_effect_once(app, database, tmp_path, kind, kill):
     query, turn, moment = kill
+    # Every day each store sees every kill once, and both colours are tried.
+    kind = {"sqlite": "plain", "postgres": "awaited"}[database.dialect] if not PROVING else kind
     with database.raw() as raw:
         raw.execute("CREATE TABLE effect (name text NOT NULL)")
     job = Job(app, app.registry.newest(kind)).submit(3)

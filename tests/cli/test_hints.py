@@ -140,7 +140,7 @@ def test_a_parameter_that_is_not_there_is_not_blamed_on_quotes(prompt, own):
     answer = prompt("submit", "own.py", "convert", "a", "--set", "formt=1")
     assert answer.code == 2
     assert "unexpected keyword argument 'formt'" in answer.err
-    assert "Did you mean format?" in answer.err
+    assert "'formt'. Did you mean format?" in answer.err
     assert "was read as JSON" not in answer.err
 
 

@@ -35,7 +35,7 @@ def kinds(app: "App") -> dict[str, "Definition"]:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise Invalid(f"there is no file {path}.{_like(path.stem, path.absolute().parent)}")
+        raise Invalid(f"there is no file {path}.{_like(path.name, path.absolute().parent)}")
     if not path.stem.isidentifier():
         raise Invalid(f"{path} cannot be imported: rename it to letters, digits and underscores")
     sys.path.insert(0, str(path.absolute().parent))
@@ -57,8 +57,9 @@ def _from_name(name: str) -> ModuleType:
 
 
 def _like(name: str, folder: Path) -> str:
-    found = {path.stem: path.name for path in sorted(folder.glob("*.py"))}
-    return did_you_mean(name, found) or f" Here are: {', '.join(found.values()) or 'no .py files'}."
+    found = [path.name for path in sorted(folder.glob("*.py"))]
+    guess = did_you_mean(f"{name.removesuffix('.py')}.py", found)
+    return guess or f" Here are: {', '.join(found) or 'no .py files'}."
 
 
 def _imported(name: str) -> ModuleType:

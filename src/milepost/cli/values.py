@@ -67,7 +67,7 @@ def advice(complaint: str, given: Mapping[str, str], known: Iterable[str]) -> st
     names = list(known)
     for name, text in given.items():
         if name not in names:
-            return did_you_mean(name, names)
+            return f".{guess}" if (guess := did_you_mean(name, names)) else ""
         if not re.search(rf"\$\.{re.escape(name)}\b|\b{re.escape(name)}: ", complaint):
             continue
         if broken := _broken(text):

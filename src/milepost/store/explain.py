@@ -128,7 +128,9 @@ def _running(facts: Facts) -> Why:
     begun = f"attempt {job.attempt} of {job.retries + 1} runs on {job.worker_id}"
     share = f", {job.progress:.0%} done" if job.progress is not None else ""
     said = f" ({job.progress_text})" if job.progress_text else ""
-    yield "running", f"{begun}{share}{said}"
+    # Who has just killed the worker wants to know when somebody else takes over.
+    leased = f", leased for {holder.lease_seconds:.0f} s more" if holder and is_live(holder) else ""
+    yield "running", f"{begun}{leased}{share}{said}"
     if job.cancel_reason is not None:
         yield "asked_to_stop", f"it was asked to stop ({job.cancel_reason}) and has not yet"
     if facts.run is not None and facts.run.state == RunState.STOPPING:
