@@ -3,7 +3,7 @@
 import click
 
 from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import json_option, limit_option, looking, store_option
+from milepost.cli.options import acting, json_option, limit_option, looking, store_option
 from milepost.cli.output import say, show_json, show_table
 from milepost.config import StoreUrl
 from milepost.errors import Invalid, NotFound
@@ -122,7 +122,7 @@ def messages(store: StoreUrl, name: str, state: str | None, limit: int, *, as_js
 @click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
 def ack(store: StoreUrl, name: str, ids: tuple[str, ...]) -> None:
     """Say that messages arrived: they are neither delivered nor offered again."""
-    with looking(store) as lookup:
+    with acting(store) as lookup:
         count = lookup.channels.ack(name, list(ids))
     say(f"{count} of {len(ids)} acknowledged" + _rest(len(ids) - count))
 
@@ -140,7 +140,7 @@ def retry(store: StoreUrl, name: str, ids: tuple[str, ...], *, every: bool) -> N
     """Try dead messages again, with their attempts counted anew."""
     if every == bool(ids):
         raise Invalid("name the messages, or say --all")
-    with looking(store) as lookup:
+    with acting(store) as lookup:
         count = lookup.channels.retry(name, None if every else list(ids))
     say(f"{count} messages of channel {name} will be tried again")
 
@@ -188,7 +188,7 @@ def _refused(message: Refused) -> dict[str, object]:
 @click.option("--reason", default="stopped", show_default=True, help="Kept with the channel.")
 def stop(store: StoreUrl, name: str, reason: str) -> None:
     """Let nothing leave through a channel; its messages wait."""
-    with looking(store) as lookup:
+    with acting(store) as lookup:
         changed = lookup.channels.stop(name, reason)
     say(f"channel {name} is stopped" if changed else f"channel {name} was stopped before")
 
@@ -198,7 +198,7 @@ def stop(store: StoreUrl, name: str, reason: str) -> None:
 @click.argument("name")
 def start(store: StoreUrl, name: str) -> None:
     """Let messages leave again, after a stop or after a receiver answered 410 Gone."""
-    with looking(store) as lookup:
+    with acting(store) as lookup:
         changed = lookup.channels.start(name)
     say(f"channel {name} is active" if changed else f"channel {name} was not stopped")
 
