@@ -22,6 +22,7 @@ PAGES = [
     ROOT / "README.md",
     *(page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))),
 ]
+QUICKLY = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
 BLOCK = re.compile(r"(<!-- run -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.(?:py|toml|ini))\n")
 WITH_EXAMPLES = [page for page in PAGES if re.search(r"```\w+\n# [\w.]+\.py\n", page.read_text())]
@@ -31,7 +32,7 @@ def commands(run, language, text):
     """Say how a block is run; None for one that is only read."""
     named = FILE.match(text)
     if named and named.group(1).startswith("test_"):
-        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", named.group(1)]
+        return [sys.executable, "-m", "pytest", "-q", *QUICKLY, named.group(1)]
     if named and language == "python":
         return [sys.executable, named.group(1)]
     return ["bash", "-e", "-u", "-c", text] if run else None

@@ -56,7 +56,9 @@ def shop(pytester, monkeypatch):
 
 
 def run(pytester, *arguments):
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+    # Schemathesis is installed here and takes longer to load than all the rest.
+    without = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
+    return pytester.runpytest_subprocess(*without, *arguments)
 
 
 def test_each_test_gets_the_named_app_on_a_fresh_store(shop):
