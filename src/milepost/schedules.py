@@ -34,19 +34,19 @@ class Schedules:
 
     def pause(self, name: str) -> bool:
         """Let it rest: slots that pass are skipped. False when it was paused already."""
-        return self._client.run(self._pause, name, paused=True)
+        return self._client.run(self._pause, name, caller().actor, paused=True)
 
     async def pause_async(self, name: str) -> bool:
         """Let it rest: slots that pass are skipped. False when it was paused already."""
-        return await self._client.run_async(self._pause, name, paused=True)
+        return await self._client.run_async(self._pause, name, caller().actor, paused=True)
 
     def resume(self, name: str) -> bool:
         """Let it go on with its next slot. False when it was not paused."""
-        return self._client.run(self._pause, name, paused=False)
+        return self._client.run(self._pause, name, caller().actor, paused=False)
 
     async def resume_async(self, name: str) -> bool:
         """Let it go on with its next slot. False when it was not paused."""
-        return await self._client.run_async(self._pause, name, paused=False)
+        return await self._client.run_async(self._pause, name, caller().actor, paused=False)
 
     def next(self, name: str, count: int = 5) -> Sequence[datetime]:
         """Say when it fires next, in its own time zone, paused or not."""
@@ -67,11 +67,11 @@ class Schedules:
             found[schedule.name] = msgspec.structs.replace(schedule, declared=here)
         return [found[name] for name in sorted(found)]
 
-    def _pause(self, name: str, *, paused: bool) -> Steps[bool]:
+    def _pause(self, name: str, actor: str, *, paused: bool) -> Steps[bool]:
         known = {schedule.name for schedule in (yield from schedules.listing())}
         if name in self._declared and name not in known:
             yield from schedules.declare([self._declared[name]])
-        return (yield from schedules.pause(name, paused=paused, actor=caller().actor))
+        return (yield from schedules.pause(name, paused=paused, actor=actor))
 
     def _next(self, name: str, count: int) -> Steps[Sequence[datetime]]:
         if not 1 <= count <= NEXT_MOST:

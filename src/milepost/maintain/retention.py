@@ -2,7 +2,7 @@
 
 from milepost.clock import Clock, SystemClock
 from milepost.maintain.chores import Passed
-from milepost.store import inbox, outbox, retention
+from milepost.store import events, idempotency, inbox, outbox, retention
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import FIRST, Keep
 
@@ -13,6 +13,8 @@ RUNS = 50
 """How many jobs leave at once, and how many runs are looked at."""
 ROUNDS = 4
 """How many batches one pass does. With a pass a second, that is 2,000 jobs a second."""
+ANSWERS = 5_000
+"""How many answers, or moves in the stream, leave at once."""
 REST_SECONDS = 60.0
 """How long to rest after everything old was looked at."""
 
@@ -47,6 +49,7 @@ class Retention:
                 self._runs = await self._forget_runs(driver, self._runs, passed)
         if self._jobs is None and self._runs is None:
             self._jobs = self._runs = FIRST
+            await self._forget_answers(driver)
             self._rest_until = self._clock.monotonic() + REST_SECONDS
 
     async def _forget_messages(self, driver: AsyncDriver) -> None:
@@ -54,6 +57,13 @@ class Retention:
         keep = self._keep.failed
         await driver.run(outbox.give_up, keep_seconds=keep, most=BATCH)
         await driver.run(inbox.forget, keep_seconds=keep, most=BATCH)
+
+    async def _forget_answers(self, driver: AsyncDriver) -> None:
+        """Let go of what is kept for a while for those who ask again: answers, and the stream."""
+        for prune in (idempotency.prune, events.prune):
+            for _ in range(ROUNDS):
+                if await driver.run(prune, most=ANSWERS) < ANSWERS:
+                    break
 
     async def _forget_runs(self, driver: AsyncDriver, after: str, passed: Passed) -> str | None:
         """Look at some runs; answer where to go on: at the same place if there was too much."""

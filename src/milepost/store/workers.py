@@ -18,6 +18,7 @@ __all__ = [
     "NewWorker",
     "advance_clock",
     "bury",
+    "counts",
     "hold_election",
     "listing",
     "move",
@@ -93,6 +94,12 @@ def _worker(columns: list[Any]) -> Worker:
     columns[9:12] = [instant(at) for at in columns[9:12]]
     columns[12] = float(columns[12])
     return Worker(*columns)
+
+
+def counts() -> Steps[Mapping[str, int]]:
+    """Count workers by state."""
+    rows = yield Call("worker_counts")
+    return dict(map(tuple, rows))
 
 
 def hold_election(name: str, *, holder: str, lease_seconds: float) -> Steps[bool]:

@@ -6,11 +6,23 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from milepost.errors import Invalid
-from milepost.web import batches, channels, health, jobs, queues, runs, schedules, workers
+from milepost.web import (
+    batches,
+    channels,
+    events,
+    health,
+    jobs,
+    metrics,
+    queues,
+    runs,
+    schedules,
+    workers,
+)
 from milepost.web.auth import ACCESS
 from milepost.web.door import Door
 from milepost.web.engine import Engine
 from milepost.web.limits import Rates
+from milepost.web.metrics import Traffic
 from milepost.web.problems import install
 
 __all__ = ["ROUTERS", "create_api", "describe"]
@@ -23,6 +35,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     workers.router,
     schedules.router,
     channels.router,
+    events.router,
+    metrics.router,
     health.router,
 )
 """Every resource's routes."""
@@ -40,8 +54,15 @@ def create_api(engine: Engine, *, access: str = "local", hosts: Sequence[str] = 
     api = describe()
     api.state.engine = engine
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
-    rates = Rates(engine.settings.api_rate)
-    return Door(api, engine=engine, access=access, hosts=[*named, *hosts], rates=rates)
+    api.state.traffic = Traffic()
+    return Door(
+        api,
+        engine=engine,
+        access=access,
+        hosts=[*named, *hosts],
+        rates=Rates(engine.settings.api_rate),
+        traffic=api.state.traffic,
+    )
 
 
 def describe() -> FastAPI:

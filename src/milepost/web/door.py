@@ -2,15 +2,18 @@
 
 import ipaddress
 from collections.abc import Sequence
+from functools import partial
+from time import perf_counter
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.client import acting
 from milepost.errors import MilepostError
 from milepost.web.auth import authenticate
 from milepost.web.engine import Engine
 from milepost.web.limits import Rates
+from milepost.web.metrics import Traffic
 from milepost.web.problems import Problem, from_engine, problem_response
 
 __all__ = ["OPEN", "Door", "known_host"]
@@ -23,27 +26,46 @@ class Door:
     """Lets a request in, in its caller's name, or answers with a problem."""
 
     def __init__(
-        self, app: ASGIApp, *, engine: Engine, access: str, hosts: Sequence[str], rates: Rates
+        self,
+        app: ASGIApp,
+        *,
+        engine: Engine,
+        access: str,
+        hosts: Sequence[str],
+        rates: Rates,
+        traffic: Traffic,
     ) -> None:
         self._app = app
         self._engine = engine
         self._access = access
         self._hosts = frozenset(host.lower() for host in hosts)
         self._rates = rates
+        self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; what is no request (a lifespan) is passed on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began = perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "none")
+                passed = perf_counter() - began
+                self._traffic.count(scope["method"], route, message["status"], passed)
+            await send(message)
+
         try:
             await self._admit(scope)
         except Problem as problem:
-            await problem_response(problem)(scope, receive, send)
-            return
+            await problem_response(problem)(scope, receive, counted)
         except MilepostError as error:
-            await problem_response(from_engine(error))(scope, receive, send)
-            return
+            await problem_response(from_engine(error))(scope, receive, counted)
+        else:
+            await self._serve(scope, receive, counted)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = scope.get("milepost.who")
         if who is None:
             await self._app(scope, receive, send)
@@ -60,7 +82,9 @@ class Door:
             )
         if _path(scope) in OPEN:
             return
-        who = await authenticate(self._engine.client, scope, self._access)
+        again = partial(authenticate, self._engine.client, scope, self._access)
+        who = await again()
+        scope["milepost.again"] = again  # what lasts long asks once in a while
         self._rates.take(who.token_id or who.actor)
         scope["milepost.who"] = who
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.client import new_id
-from milepost.errors import IllegalMove
+from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.handles import again
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, NewJob
@@ -194,7 +194,7 @@ async def listing(
         states=states(state, JobState),
         kind=kind,
         queue=queue,
-        run_id=None if run is None else checked_id(run, what="run"),
+        run_id=None if run is None else _run_id(run),
         before=place(cursor_, filters),
         most=limit,
         **who.filters,
@@ -202,6 +202,13 @@ async def listing(
     following = cursor(found[-1].id, filters) if len(found) == limit else None
     items = [job_document(job, app.client.codec) for job in found]
     return page(request, items, following=following)
+
+
+def _run_id(given: str) -> str:
+    try:
+        return checked_id(given, what="run")
+    except NotFound as error:
+        raise Invalid(f"run={given!r} is not the id of a run") from error
 
 
 async def visible(app: Engine, who: Who, job_id: str) -> Job:

@@ -1,4 +1,4 @@
--- The HTTP API: tokens, and the answers that a repeated request gets again.
+-- The HTTP API: tokens, the answers that a repeated request gets again, and the stream of moves.
 
 -- Who may call. The secret was shown once; only its SHA-256 is kept. Revoked ones stay: that there
 -- was a token is what closes the door to callers without one.
@@ -26,3 +26,8 @@ CREATE TABLE idempotency (
   CONSTRAINT idempotency_pkey PRIMARY KEY (scope, key)
 );
 CREATE INDEX idempotency_age ON idempotency (created_at);
+
+-- Which transaction wrote an entry: those who follow the journal ask for what has been committed
+-- since they last looked. Neither a time nor a number says that, for both are taken before a commit.
+ALTER TABLE journal ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id();
+CREATE INDEX journal_xid ON journal (xid);

@@ -1,0 +1,1 @@
+SELECT state, count(*) FROM worker GROUP BY state ORDER BY state

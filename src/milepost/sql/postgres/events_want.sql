@@ -1,0 +1,2 @@
+-- Every entry can be followed at any time.
+SELECT :keep_us::bigint

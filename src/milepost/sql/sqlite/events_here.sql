@@ -1,0 +1,1 @@
+SELECT CAST(coalesce(max(place), 0) AS TEXT) FROM feed

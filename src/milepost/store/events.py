@@ -1,0 +1,122 @@
+"""Following the journal: every move that is committed, once, whatever began when.
+
+A place in the stream is a `Cursor`: what was seen up to `base`, then what became visible up to
+`mark`, of which everything up to `key` was read. On PostgreSQL base and mark are snapshots: times
+and numbers are taken before a commit, so neither says what has been committed since. SQLite has
+one writer, and there they are numbers.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.errors import Invalid
+from milepost.outcome import micros
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+__all__ = ["KEEP_SECONDS", "Cursor", "Event", "follow", "here", "prune"]
+
+KEEP_SECONDS = 3600.0
+"""How long a follower may be away and miss nothing."""
+
+MARK = re.compile(r"\d{1,20}(:\d{1,20}:[\d,]{0,20000})?")
+LONGEST = 40_000
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the stream."""
+
+    base: str
+    mark: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> "Cursor":
+        """Read a place that was told before, or raise `Invalid`."""
+        try:
+            data = base64.urlsafe_b64decode(text[:LONGEST] + "=" * (-len(text) % 4))
+            cursor = msgspec.json.decode(data, type=cls)
+        except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+            raise Invalid("Last-Event-ID: this is no id of an event; leave it out") from error
+        if not MARK.fullmatch(cursor.base) or not MARK.fullmatch(cursor.mark):
+            raise Invalid("Last-Event-ID: this is no id of an event; leave it out")
+        return cursor
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One move, with what its subject is."""
+
+    cursor: Cursor
+    machine: str
+    id: str
+    seq: int
+    move: str
+    from_state: str | None
+    to_state: str
+    at: datetime
+    actor: str | None
+    fence: int
+    kind: str | None
+    queue: str | None
+    tenant: str | None
+    run_id: str | None
+
+
+def here() -> Steps[Cursor]:
+    """Tell the place after everything that has been committed."""
+    yield Call("events_want", {"keep_us": micros(KEEP_SECONDS)})
+    [(mark,)] = yield Call("events_here")
+    return Cursor(mark, mark)
+
+
+def follow(cursor: Cursor, *, most: int) -> Steps[tuple[list[Event], Cursor, bool]]:
+    """Read what comes after a place: events, the place to go on from, and whether any were lost.
+
+    They were, when whoever follows was away for so long that the stream is not kept any more.
+    """
+    yield Call("events_want", {"keep_us": micros(KEEP_SECONDS)})
+    [(lost,)] = yield Call("events_lost", {"base": cursor.base, "key": cursor.key})
+    if lost:
+        return [], (yield from here()), True
+    found = yield from _read(cursor, most)
+    if len(found) == most:
+        return found, found[-1].cursor, False
+    # That was all up to the mark: go on from there.
+    [(mark,)] = yield Call("events_here")
+    onward = Cursor(cursor.mark, mark)
+    if mark == cursor.mark:
+        return found, onward, False
+    more = yield from _read(onward, most)
+    place = more[-1].cursor if len(more) == most else Cursor(mark, mark)
+    return [*found, *more], place, False
+
+
+def _read(cursor: Cursor, most: int) -> Steps[list[Event]]:
+    if cursor.base == cursor.mark:
+        return []
+    rows = yield Call(
+        "events_after",
+        {"base": cursor.base, "mark": cursor.mark, "key": cursor.key, "most": most},
+    )
+    return [_event(Cursor(cursor.base, cursor.mark, row[0]), row) for row in rows]
+
+
+def _event(cursor: Cursor, row: Sequence[Any]) -> Event:
+    _, machine, subject_id, seq, move, source, target, at, *rest = row
+    return Event(cursor, machine, subject_id, seq, move, source, target, instant(at), *rest)
+
+
+def prune(*, most: int) -> Steps[int]:
+    """Forget what nobody may ask for any more; stop keeping the stream when nobody follows."""
+    yield Call("events_rest")
+    asked = {"keep_us": micros(KEEP_SECONDS), "most": most}
+    return len((yield Call("events_prune", asked)))

@@ -1,0 +1,160 @@
+"""/v1/events: every move as it is committed, as server-sent events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import StreamingResponse
+
+from milepost.errors import MilepostError
+from milepost.store import events
+from milepost.store.events import Cursor, Event
+from milepost.subjects import checked_id
+from milepost.web.auth import Who, require
+from milepost.web.body import Route
+from milepost.web.documents import public
+from milepost.web.engine import Engine, Held
+from milepost.web.problems import Problem, problems
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Route, tags=["events"])
+
+STREAMS = 200
+"""How many may be open in one process."""
+
+PORTION = 500
+LOOK_FIRST = 0.05
+LOOK_LONGEST = 0.5
+LOOK_GROWS = 1.5
+BEAT_SECONDS = 10.0
+"""How often a quiet stream says that it is alive, and asks whether its token still is."""
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_open: set[object] = set()
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """What a follower wants to hear of, and may."""
+
+    who: Who
+    job: str | None = None
+    run: str | None = None
+    kind: str | None = None
+    queue: str | None = None
+
+    def wants(self, event: Event) -> bool:
+        """Tell whether an event is for this follower."""
+        if self.who.tenant is not None and event.tenant != self.who.tenant:
+            return False
+        if self.who.queues is not None and event.queue not in self.who.queues:
+            return False
+        return (
+            self.job in (None, event.id if event.machine == "job" else ())
+            and self.run in (None, event.id if event.machine == "run" else event.run_id)
+            and self.kind in (None, event.kind)
+            and self.queue in (None, event.queue)
+        )
+
+
+@router.get(
+    "/v1/events",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "One event for each move: `event` is job or run, `data` is JSON, `id` "
+            "is for Last-Event-ID. A stream begins with `event: hello`; `event: reset` says that "
+            "moves were missed.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **problems(404, 422),
+    },
+)
+async def stream(
+    *,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last event that was heard.")
+    ] = None,
+    job: Annotated[str | None, Query(description="Moves of this job only.")] = None,
+    run: Annotated[str | None, Query(description="Moves of this run and its jobs only.")] = None,
+    kind: Annotated[str | None, Query()] = None,
+    queue: Annotated[str | None, Query()] = None,
+) -> StreamingResponse:
+    """Follow the moves of jobs and runs, each once, from now on or from Last-Event-ID."""
+    if len(_open) >= STREAMS:
+        raise Problem(503, f"{STREAMS} streams are open here", headers={"Retry-After": "5"})
+    wanted = Filter(
+        who,
+        None if job is None else checked_id(job),
+        None if run is None else checked_id(run, what="run"),
+        kind,
+        queue,
+    )
+    if last_event_id:
+        cursor = Cursor.parse(last_event_id)
+        # One that cannot be read is refused now: once the stream has begun it is too late.
+        await app.client.run_async(events.follow, cursor, most=1)
+    else:
+        cursor = await app.client.run_async(events.here)
+    told = _stream(app, request, wanted, cursor)
+    return StreamingResponse(told, media_type="text/event-stream", headers=HEADERS)
+
+
+async def _stream(
+    app: Engine, request: Request, wanted: Filter, cursor: Cursor
+) -> AsyncIterator[bytes]:
+    mine = object()
+    _open.add(mine)
+    try:
+        yield _written(str(cursor), "hello", {})
+        async for piece in _told(app, request, wanted, cursor):
+            yield piece
+    finally:
+        _open.discard(mine)
+
+
+async def _told(
+    app: Engine, request: Request, wanted: Filter, cursor: Cursor
+) -> AsyncIterator[bytes]:
+    pause, clock = LOOK_FIRST, asyncio.get_running_loop().time
+    checked = clock()
+    while True:
+        found, cursor, lost = await app.client.run_async(events.follow, cursor, most=PORTION)
+        if lost:
+            yield _written(str(cursor), "reset", {})
+        if pieces := [_event(event) for event in found if wanted.wants(event)]:
+            yield b"".join(pieces)
+        pause = LOOK_FIRST if found else min(pause * LOOK_GROWS, LOOK_LONGEST)
+        if clock() - checked > BEAT_SECONDS:
+            if not await _still_welcome(request):
+                return
+            # The place is told too: whoever heard nothing for hours must not begin hours ago.
+            yield _written(str(cursor), "beat", {})
+            checked = clock()
+        if len(found) < PORTION:
+            await asyncio.sleep(pause)
+
+
+async def _still_welcome(request: Request) -> bool:
+    try:
+        await request.scope["milepost.again"]()
+    except (Problem, MilepostError):
+        return False
+    return True
+
+
+def _event(event: Event) -> bytes:
+    names = ("id", "kind", "queue", "seq", "move", "from_state", "to_state", "at", "actor", "fence")
+    document: dict[str, Any] = {name: getattr(event, name) for name in names}
+    document |= {"run": event.run_id, "state": public(event.to_state)}
+    return _written(str(event.cursor), event.machine, document)
+
+
+def _written(place: str, name: str, document: dict[str, Any]) -> bytes:
+    data = msgspec.json.encode(document)
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (place.encode(), name.encode(), data)

@@ -1,0 +1,116 @@
+"""An app on a fresh store, and the API of it: called within the process, or served over HTTP."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+import milepost as mp
+from milepost.store import tokens, workers
+from milepost.testing.databases import Database
+from milepost.web.serve import link, listen, server
+
+
+@pytest.fixture
+def app(database: Database) -> Iterator[mp.App]:
+    """An app on a fresh store, on each database in turn."""
+    made = mp.App(database.url)
+    declare(made)
+    yield made
+    made.close()
+
+
+def declare(app: mp.App) -> None:
+    """Declare what these tests submit."""
+
+    @app.job
+    def convert(document: str, *, format: str = "pdf") -> str:  # noqa: A002 - as in the README
+        return f"{document}.{format}"
+
+    @app.job(retries=0)
+    def broken() -> None:
+        raise mp.Fail("no such format")
+
+    @app.job
+    def patient(ctx: mp.Context) -> str:
+        if ctx.fence == 1:
+            raise mp.Later(3600)
+        return "woken"
+
+    @app.job(queue="slow")
+    def slowly(number: int) -> int:
+        return number
+
+    letters = app.batch("letters", params=dict[str, int])
+
+    @letters.step
+    def write(params: dict[str, int]) -> Iterator[int]:
+        yield from range(params["count"])
+
+    @letters.step
+    def send(number: int) -> int:
+        if number > 5:
+            raise mp.Fail("too many letters")
+        return number
+
+    app.schedule(convert, "0 2 * * *", args=("nightly",), name="nightly")
+
+
+@pytest.fixture
+def advance(app: mp.App) -> Callable[[float], None]:
+    """Move the clock that decides."""
+    return lambda seconds: app.client.run(workers.advance_clock, seconds)
+
+
+@pytest_asyncio.fixture
+async def api(app: mp.App) -> AsyncIterator[httpx2.AsyncClient]:
+    """Call the API within the process."""
+    transport = httpx2.ASGITransport(app=app.asgi())
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+    await app.client.close_async()
+
+
+Bearer = dict[str, str]
+
+
+@pytest.fixture
+def token(app: mp.App) -> Callable[..., Bearer]:
+    """Make a token, and the header that shows it."""
+
+    def made(name: str, *scopes: str, **bounds: object) -> Bearer:
+        token_id, secret, hashed = tokens.new_secret()
+        app.client.run(tokens.create, token_id, name=name, hashed=hashed, scopes=scopes, **bounds)
+        return {"Authorization": f"Bearer {secret}"}
+
+    return made
+
+
+@contextmanager
+def served(app: mp.App, **how: object) -> Iterator[str]:
+    """Serve an app's API over real HTTP, in a thread, and give its address."""
+    serving = server(app.asgi(**how))
+    bound = listen("127.0.0.1", 0)
+
+    async def serve() -> None:
+        await serving.serve([bound])
+        await app.client.close_async()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield link(bound)
+    finally:
+        serving.should_exit = True
+        thread.join(timeout=30)
+
+
+@pytest.fixture
+def address(app: mp.App) -> Iterator[str]:
+    """Where the API of the app is served over real HTTP."""
+    with served(app) as where:
+        yield where

@@ -1,0 +1,307 @@
+"""Who may do what: every route, every scope; and a foreign id is not there (H-116)."""
+
+import httpx2
+import pytest
+
+from milepost.store import births, jobs, tokens
+from milepost.store.tokens import SCOPES
+from milepost.web.api import describe
+from milepost.web.door import known_host
+
+NOWHERE = "018f0000-0000-7000-8000-000000000000"
+
+MATRIX = {
+    ("POST", "/v1/jobs"): "submit",
+    ("GET", "/v1/jobs"): "read",
+    ("GET", "/v1/jobs/{job_id}"): "read",
+    ("GET", "/v1/jobs/{job_id}/history"): "read",
+    ("POST", "/v1/jobs/{job_id}:cancel"): "operate",
+    ("POST", "/v1/jobs/{job_id}:rerun"): "operate",
+    ("POST", "/v1/jobs/{job_id}:signal"): "operate",
+    ("POST", "/v1/jobs/{job_id}:erase"): "admin",
+    ("GET", "/v1/batches"): "read",
+    ("POST", "/v1/batches/{name}/runs"): "submit",
+    ("GET", "/v1/batches/{name}/runs"): "read",
+    ("GET", "/v1/runs"): "read",
+    ("GET", "/v1/runs/{run_id}"): "read",
+    ("GET", "/v1/runs/{run_id}/history"): "read",
+    ("POST", "/v1/runs/{run_id}:cancel"): "operate",
+    ("POST", "/v1/runs/{run_id}:resume"): "operate",
+    ("GET", "/v1/queues"): "read",
+    ("GET", "/v1/queues/{name}"): "read",
+    ("POST", "/v1/queues/{name}:pause"): "operate",
+    ("POST", "/v1/queues/{name}:resume"): "operate",
+    ("GET", "/v1/workers"): "read",
+    ("GET", "/v1/schedules"): "read",
+    ("GET", "/v1/schedules/{name}"): "read",
+    ("POST", "/v1/schedules/{name}:pause"): "operate",
+    ("POST", "/v1/schedules/{name}:resume"): "operate",
+    ("GET", "/v1/events"): "read",
+    ("GET", "/v1/channels"): "read",
+    ("GET", "/v1/channels/{name}/messages"): "read",
+    ("POST", "/v1/channels/{name}/messages:ack"): "operate",
+    ("POST", "/v1/channels/{name}/messages:retry"): "operate",
+    ("GET", "/metrics"): "read",
+    ("GET", "/livez"): None,
+    ("GET", "/readyz"): None,
+    ("GET", "/openapi.json"): "any",
+}
+"""What each route needs: None for nothing, "any" for any token."""
+
+ENDLESS = {("GET", "/v1/events")}
+"""What never ends once it is let in: tests/web/test_events_stream.py asks it over real HTTP."""
+
+BODIES = {
+    "/v1/jobs": {"kind": "convert", "args": ["a"]},
+    "/v1/batches/{name}/runs": {"params": {"count": 1}},
+}
+
+
+def routes():
+    """Name every route that is served."""
+    return {
+        (method, route.path)
+        for route in _flat(describe().routes)
+        for method in route.methods
+        if method != "HEAD" or "GET" not in route.methods
+    }
+
+
+def _flat(found):
+    for route in found:
+        if hasattr(route, "methods"):
+            yield route
+        else:
+            # A router that was included: what it matches is what it holds.
+            yield from _flat(route.original_router.routes)
+
+
+def test_every_route_has_its_line():
+    assert routes() == set(MATRIX)
+
+
+def ask(method, path):
+    """Make a request of a route that would do something if it were let in."""
+    name = "letters" if "batches" in path else "nightly" if "schedules" in path else "default"
+    return {
+        "method": method,
+        "url": path.format(job_id=NOWHERE, run_id=NOWHERE, name=name),
+        "json": BODIES.get(path) if method == "POST" else None,
+    }
+
+
+async def test_each_scope_opens_its_routes_and_no_other(app, api, token):
+    holders = {scope: token(f"only-{scope}", scope) for scope in SCOPES}
+    for (method, path), needed in MATRIX.items():
+        nobody = await api.request(**ask(method, path))
+        assert nobody.status_code == (200 if needed is None else 401), path
+        for scope, header in holders.items():
+            allowed = needed in (None, "any", scope) or scope == "admin"
+            if allowed and (method, path) in ENDLESS:
+                continue
+            answer = await api.request(**ask(method, path), headers=header)
+            assert (answer.status_code not in (401, 403)) == allowed, (path, scope, answer.text)
+            if not allowed:
+                assert answer.status_code == 403
+                assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
+    """H-95, H-116: 404, word for word as for an id that never was."""
+    job = app.new_job("slowly", [1], {}, {})
+    app.client.run(births.create, [job])
+    batch = app.batches[0]
+    run = await batch.start_async({"count": 1})
+    bound = [
+        token("theirs", "admin", tenant="other"),
+        token("elsewhere", "admin", queues=["nowhere"]),
+    ]
+    ids = {"job_id": job.id, "run_id": run.id}
+    named = [route for route in routes() if "_id}" in route[1]]
+    assert len(named) == len([route for route in MATRIX if "_id}" in route[1]]) > 9
+    for method, path in named:
+        for header in bound:
+            found = await api.request(method, path.format(**ids), headers=header)
+            never = await api.request(
+                method, path.format(job_id=NOWHERE, run_id=NOWHERE), headers=header
+            )
+            assert found.status_code == never.status_code == 404, path
+            assert found.text.replace(job.id, "ID").replace(run.id, "ID") == never.text.replace(
+                NOWHERE, "ID"
+            )
+    assert app.jobs.get(job.id).state == "QUEUED"
+
+
+async def test_listings_show_a_bound_token_its_own_only(app, api, token):
+    mine = token("mine", "read", "submit", tenant="acme")
+    slow = token("slow", "read", "submit", "operate", queues=["slow"])
+    free = token("free", "admin")
+    ids = {}
+    for name, header, kind, args in (
+        ("mine", mine, "convert", ["a"]),
+        ("slow", slow, "slowly", [1]),
+        ("free", free, "convert", ["b"]),
+    ):
+        answer = await api.post("/v1/jobs", json={"kind": kind, "args": args}, headers=header)
+        assert answer.status_code == 202, answer.text
+        ids[name] = answer.json()["id"]
+    for header, seen in ((mine, ["mine"]), (slow, ["slow"]), (free, ["free", "slow", "mine"])):
+        page = (await api.get("/v1/jobs", headers=header)).json()
+        assert [item["id"] for item in page["items"]] == [ids[name] for name in seen]
+    assert app.jobs.get(ids["mine"]).record.tenant == "acme"
+
+    run = (
+        await api.post("/v1/batches/letters/runs", json={"params": {"count": 1}}, headers=mine)
+    ).json()
+    assert app.runs.get(run["id"]).record.tenant == "acme"
+    assert [j.record.tenant for j in app.jobs.list() if j.record.run_id] == ["acme"]
+    assert (await api.get("/v1/runs", headers=slow)).json()["items"] == []
+    assert len((await api.get("/v1/runs", headers=mine)).json()["items"]) == 1
+
+    queues = (await api.get("/v1/queues", headers=slow)).json()["items"]
+    assert [queue["name"] for queue in queues] == ["slow"]
+    for path in ("/v1/workers", "/v1/schedules", "/metrics"):
+        for header in (mine, slow):
+            assert (await api.get(path, headers=header)).status_code == 403, path
+
+
+async def test_a_bound_token_submits_within_its_bounds_only(api, token):
+    slow = token("slow", "submit", "operate", queues=["slow"])
+    refused = await api.post("/v1/jobs", json={"kind": "convert", "args": ["a"]}, headers=slow)
+    assert refused.status_code == 403
+    moved = {"kind": "convert", "args": ["a"], "options": {"queue": "slow"}}
+    assert (await api.post("/v1/jobs", json=moved, headers=slow)).status_code == 202
+    start = {"params": {"count": 1}}
+    answer = await api.post("/v1/batches/letters/runs", json=start, headers=slow)
+    assert answer.status_code == 403
+    assert (await api.post("/v1/queues/default:pause", headers=slow)).status_code == 404
+    assert (await api.post("/v1/queues/slow:pause", headers=slow)).json()["paused_by"] == "slow"
+    tenant = token("acme", "operate", tenant="acme")
+    assert (await api.post("/v1/queues/slow:resume", headers=tenant)).status_code == 403
+
+
+async def test_the_journal_names_the_token(app, api, token):
+    ada = token("ada", "submit", "operate")
+    body = {"kind": "patient", "options": {"start_in": 60}}
+    job_id = (await api.post("/v1/jobs", json=body, headers=ada)).json()["id"]
+    boris = token("boris", "operate")
+    await api.post(f"/v1/jobs/{job_id}:signal", json={"go": 1}, headers=boris)
+    await api.post(f"/v1/jobs/{job_id}:cancel", json={"reason": "enough"}, headers=ada)
+    moves = [(entry.move, entry.actor) for entry in app.jobs.get(job_id).history]
+    assert moves == [("create", "ada"), ("wake", "boris"), ("cancel", "ada")]
+    again = (await api.post(f"/v1/jobs/{job_id}:rerun", headers=boris)).json()["id"]
+    assert app.jobs.get(again).history[0].actor == "boris"
+    start = {"params": {"count": 1}}
+    run = (await api.post("/v1/batches/letters/runs", json=start, headers=ada)).json()["id"]
+    await api.post(f"/v1/runs/{run}:cancel", headers=boris)
+    assert {(e.move, e.actor) for e in app.runs.get(run).history} >= {
+        ("create", "ada"),
+        ("cancel", "boris"),
+    }
+
+
+async def test_a_token_works_until_it_is_revoked_or_expires(app, api, token, advance):
+    header = token("brief", "read", expires_in=60)
+    assert (await api.get("/v1/jobs", headers=header)).status_code == 200
+    advance(61)
+    assert (await api.get("/v1/jobs", headers=header)).status_code == 401
+    header = token("revoked", "read")
+    assert (await api.get("/v1/jobs", headers=header)).status_code == 200
+    app.client.run(tokens.revoke, "revoked")
+    assert (await api.get("/v1/jobs", headers=header)).status_code == 401
+    # The door that a token closed stays closed.
+    assert (await api.get("/v1/jobs")).status_code == 401
+
+
+def test_a_secret_is_random_shown_once_and_kept_as_a_hash(app, raw):
+    made = [tokens.new_secret() for _ in range(100)]
+    assert len({secret for _, secret, _ in made}) == 100
+    token_id, secret, hashed = made[0]
+    assert len(secret.split("_", 2)[2]) >= 43  # 256 bits
+    app.client.run(tokens.create, token_id, name="n", hashed=hashed, scopes=["read"])
+    stored = repr(raw.execute("SELECT * FROM token"))
+    assert secret.split("_", 2)[2] not in stored
+    assert len(hashed) == 32
+    assert app.client.run(tokens.find, secret).name == "n"
+    for wrong in (secret[:-1], secret + "x", secret.replace("mp_", "xx_"), "mp_", "", "mp__", "ü"):
+        assert app.client.run(tokens.find, wrong) is None, wrong
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer x", "Basic YTpi", "bearer mp_000000000000_x", "Bearer mp_0_\x00"],
+)
+async def test_what_is_no_token_opens_nothing(api, token, header):
+    token("there-is-one", "read")
+    answer = await api.get("/v1/jobs", headers={"Authorization": header})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"X-Forwarded-For": "203.0.113.7"}, 401),
+        ({"Forwarded": "for=203.0.113.7"}, 401),
+        ({"Via": "1.1 proxy"}, 401),
+    ],
+)
+async def test_without_a_token_only_this_machine_is_let_in(api, headers, status):
+    assert (await api.get("/v1/jobs", headers=headers)).status_code == status
+
+
+async def test_a_stranger_needs_a_token_though_none_was_made(app):
+    transport = httpx2.ASGITransport(app=app.asgi(), client=("203.0.113.7", 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/v1/jobs")).status_code == 401
+    transport = httpx2.ASGITransport(app=app.asgi(access="open"), client=("203.0.113.7", 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/v1/jobs")).status_code == 200
+    await app.client.close_async()
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("localhost:8000", True),
+        ("127.0.0.1", True),
+        ("[::1]:80", True),
+        ("10.1.2.3:8000", True),
+        ("milepost", True),
+        ("dev.localhost", True),
+        ("jobs.example.com", True),
+        ("JOBS.example.com:443", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:80", False),
+        ("evil.example:80:80", False),
+        ("", True),
+    ],
+)
+def test_a_name_that_a_stranger_could_have_made_is_not_answered(host, known):
+    """DNS rebinding: a page of evil.example must not speak to a server on this machine."""
+    assert known_host(host, frozenset({"jobs.example.com"})) is known
+
+
+async def test_another_host_is_refused_before_anything_else(api):
+    answer = await api.get("/v1/jobs", headers={"Host": "evil.example"})
+    assert answer.status_code == 421
+    assert (await api.get("/livez", headers={"Host": "evil.example"})).status_code == 421
+    assert (
+        "access-control-allow-origin"
+        not in (await api.get("/v1/jobs", headers={"Origin": "http://evil.example"})).headers
+    )
+
+
+async def test_what_was_put_into_a_job_can_be_taken_out_by_an_admin(app, api, token):
+    admin = token("root", "admin")
+    body = {"kind": "convert", "args": ["secret-paper"]}
+    job_id = (await api.post("/v1/jobs", json=body, headers=admin)).json()["id"]
+    assert (await api.post(f"/v1/jobs/{job_id}:erase", headers=admin)).status_code == 409
+    await app.drain_async()
+    assert (await api.post(f"/v1/jobs/{job_id}:erase", headers=admin)).status_code == 200
+    shown = await api.get(f"/v1/jobs/{job_id}", headers=admin)
+    assert "secret-paper" not in shown.text
+    assert shown.json()["result"] is None
+    assert (await app.client.run_async(jobs.history, job_id))[-1].actor == "root"

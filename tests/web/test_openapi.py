@@ -1,0 +1,111 @@
+"""OpenAPI: what is committed is what is served, and what is served does as it says."""
+
+import json
+from collections import Counter
+from itertools import count, product
+from pathlib import Path
+from unittest import SkipTest
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from milepost.cli import reference
+from milepost.testing.prove import PROVING
+from milepost.web.api import describe
+
+ROOT = Path(__file__).parents[2]
+REQUESTS = 5000 if PROVING else 300
+PER_ROUND = 20 if PROVING else 4
+ENDLESS = {"/v1/events"}
+"""What never ends: tests/web/test_events_stream.py asks it."""
+CHECKS = [
+    not_a_server_error,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+]
+SPEC = describe().openapi()
+
+
+def test_the_committed_description_is_fresh():
+    assert (ROOT / reference.OPENAPI).read_text() == reference.openapi(), "run `make docs`"
+    assert json.loads((ROOT / reference.OPENAPI).read_text())["openapi"].startswith("3.1")
+
+
+def test_every_operation_says_what_it_is_and_how_it_fails():
+    for path, methods in SPEC["paths"].items():
+        for method, operation in methods.items():
+            assert operation["description"], path
+            if path not in ("/livez", "/readyz"):
+                assert {"401", "403", "429", "503"} <= set(operation["responses"]), path
+            if method == "post" and "requestBody" in operation:
+                assert {"413", "415", "422"} <= set(operation["responses"]), path
+
+
+@pytest.mark.prove
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_is_sent_is_answered_as_documented(app, address):
+    """5,000 requests under proof: no 5xx, and nothing that the description does not name."""
+    app.client.create([app.new_job("convert", ["a"], {}, {})])
+    app.batches[0].start({"count": 2})
+    app.drain(1)
+    app.client.create([app.new_job("convert", ["a"], {}, {})])
+    known = {
+        "job_id": [handle.id for handle in app.jobs.list()],
+        "run_id": [handle.id for handle in app.runs.list()],
+        "name": ["letters", "nightly", "default"],
+    }
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    found = [operation.ok() for operation in schema.get_all_operations()]
+    operations = [operation for operation in found if operation.path not in ENDLESS]
+    sent: Counter[GenerationMode] = Counter()
+    # What takes no parameters has one thing to say; further rounds are for what can be varied.
+    for round_ in count():
+        if sent.total() >= REQUESTS:
+            break
+        for operation, mode in product(operations, GenerationMode):
+            sent[mode] += _asked(operation, mode, known, seed_=round_)
+    assert min(sent.values()) > REQUESTS / 4, sent
+    print(f"{sent.total()} requests: {dict(sent)}")
+
+
+def _asked(operation, mode, known, *, seed_):
+    """Send what fits the description, or does not; every other time to what is there."""
+    asked = 0
+
+    @seed(seed_)
+    @settings(
+        max_examples=PER_ROUND,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case):
+        nonlocal asked
+        asked += 1
+        for name, values in known.items():
+            if case.path_parameters and name in case.path_parameters and asked % 2:
+                case.path_parameters[name] = values[asked % len(values)]
+        # Nobody wants to wait for a minute here.
+        for name in [name for name in case.headers or {} if name.lower() == "prefer"]:
+            del case.headers[name]
+        case.call_and_validate(checks=CHECKS, timeout=30)
+
+    try:
+        send()
+    except (Unsatisfiable, SkipTest):
+        assert mode.is_negative  # what takes nothing cannot be given the wrong thing
+    return asked
