@@ -24,8 +24,8 @@ from milepost.testing.prove import PROVING
 from milepost.web.api import describe
 
 ROOT = Path(__file__).parents[2]
-REQUESTS = 5000 if PROVING else 300
-PER_ROUND = 20 if PROVING else 4
+REQUESTS = 5000 if PROVING else 100
+PER_ROUND = 20 if PROVING else 3
 ENDLESS = {"/v1/events"}
 """What never ends: tests/web/test_events_stream.py asks it."""
 CHECKS = [
@@ -55,8 +55,13 @@ def test_every_operation_says_what_it_is_and_how_it_fails():
 
 @pytest.mark.prove
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_is_sent_is_answered_as_documented(app, address):
-    """5,000 requests under proof: no 5xx, and nothing that the description does not name."""
+def test_whatever_is_sent_is_answered_as_documented(app, database, address):
+    """5,000 requests under proof: no 5xx, and nothing that the description does not name.
+
+    Every day one store is sent what fits and the other what does not: making it up takes long.
+    """
+    usual = GenerationMode.POSITIVE if database.dialect == "sqlite" else GenerationMode.NEGATIVE
+    modes = list(GenerationMode) if PROVING else [usual]
     app.client.create([app.new_job("convert", ["a"], {}, {})])
     app.batches[0].start({"count": 2})
     app.drain(1)
@@ -74,9 +79,9 @@ def test_whatever_is_sent_is_answered_as_documented(app, address):
     for round_ in count():
         if sent.total() >= REQUESTS:
             break
-        for operation, mode in product(operations, GenerationMode):
+        for operation, mode in product(operations, modes):
             sent[mode] += _asked(operation, mode, known, seed_=round_)
-    assert min(sent.values()) > REQUESTS / 4, sent
+    assert min(sent[mode] for mode in modes) > REQUESTS / 4, sent
     print(f"{sent.total()} requests: {dict(sent)}")
 
 
