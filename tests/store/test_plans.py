@@ -245,16 +245,6 @@ def test_opening_a_gate_walks_the_runs_jobs_and_stops_at_its_limit(scene, mode):
         assert not plan.sorts("job.")
 
 
-@both_modes
-@both_ways
-@sizes
-def test_runs_worth_a_look_are_looked_up_by_their_ids(scene, mode, way, size):
-    ids = [row[0] for row in scene.raw.execute(f"SELECT id::text FROM run LIMIT {size}")]
-    given = {"run_id": ids, "step": [0] * len(ids)}
-    plan = explained(scene.raw, "run_worth_a_look", given, mode=mode, way=way)
-    assert scene.small or by_id(plan, "run")
-
-
 OLD = {
     "after": "00000000-0000-0000-0000-000000000000",
     "before": "ffffffff-ffff-7fff-8fff-ffffffffffff",

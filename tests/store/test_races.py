@@ -65,7 +65,7 @@ def assert_each_advanced_once(store: Store, count: int, *, racing: int = 4, alon
         pytest.param(1, "before:job_settle", {}, id="one counter"),
         pytest.param(4, "after:job_settle", {}, id="spread"),
         pytest.param(4, "after:publication_add", {"staged": 2}, id="spread, with outputs"),
-        pytest.param(4, "before:step_count_lock", {"along": 2}, id="outputs come along"),
+        pytest.param(4, "after:job_settle", {"along": 2}, id="outputs come along"),
     ],
 )
 def test_last_children_that_end_together_advance_their_run_once_h58(

@@ -76,7 +76,6 @@ def in_steps(children: Sequence[Child], *, actor: str | None) -> Steps[None]:
     }
     ids = [str(uuid_utils.uuid7()) for _ in children]
     yield Call("job_create_in_steps", {"id": ids, **columns, "actor": actor})
-    yield Call("worker_hint")
 
 
 def submit(ids: Sequence[str], *, actor: str | None) -> Steps[set[str]]:

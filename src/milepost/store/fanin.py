@@ -157,8 +157,7 @@ def _planned(
     ids = sorted(run_id for run_id, run in runs.items() if run.state not in RUN.terminal)
     if not ids:
         return {}, {}
-    counted = yield from _counted(ids)
-    coming = {row[0]: row[1] for row in (yield Call("run_coming", {"id": ids}))}
+    counted, coming = yield from _counted(ids)
     planned: dict[str, list[Decision]] = {}
     for run_id in ids:
         found = counted[run_id] = yield from _borne(run_id, counted.get(run_id, []))
@@ -169,17 +168,23 @@ def _planned(
 
 def steps(run_id: str) -> Steps[list[StepCount]]:
     """Count a run's steps now."""
-    return (yield from _counted([run_id])).get(run_id, [])
+    counted, _ = yield from _counted([run_id])
+    return counted.get(run_id, [])
 
 
-def _counted(run_ids: Sequence[str]) -> Steps[dict[str, list[StepCount]]]:
+def _counted(
+    run_ids: Sequence[str],
+) -> Steps[tuple[dict[str, list[StepCount]], dict[str, int | None]]]:
+    """Count the steps of runs, and tell the first step that unpublished outputs are for."""
     rows = yield Call("run_steps", {"id": list(run_ids)})
     found: dict[str, list[StepCount]] = {}
-    for run_id, number, name, role, gated, opened, fail_fast, tolerance, *counts in rows:
+    coming: dict[str, int | None] = {}
+    for run_id, number, name, role, gated, opened, fail_fast, tolerance, first, *counts in rows:
         flags = (bool(gated), bool(opened), bool(fail_fast))
         step = StepCount(number, name, role, *flags, tolerance, *map(int, counts))
         found.setdefault(run_id, []).append(step)
-    return found
+        coming[run_id] = first
+    return found, coming
 
 
 def _borne(run_id: str, counted: list[StepCount]) -> Steps[list[StepCount]]:

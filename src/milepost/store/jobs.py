@@ -1,7 +1,7 @@
 """Operations on jobs. Each is a generator over named queries, run in one transaction by a driver.
 
-Lock order, here and everywhere: jobs by id, then step counters in the order of their key, then
-steps, then runs; after that only inserts, or SKIP LOCKED.
+Lock order, here and everywhere: jobs by id, then the counters of ends in the order of their key,
+then runs by id, then the counters of births; after that only inserts, or SKIP LOCKED.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ import msgspec
 from milepost.errors import LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Settlement, Standing
-from milepost.store import outputs, runs
+from milepost.store import runs
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
@@ -122,7 +122,6 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
     soft = [s.claim.id for s in ordered if s.outcome.move in SOFT_MOVES]
     # What may take more than one statement must not be committed by its first.
     plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
-    yield from outputs.reserve(ordered)
     if noted := [s for s in ordered if s.outcome.note is not None]:
         phased = [Noted(s.claim, s.outcome.phase, s.outcome.note) for s in noted]
         yield from note_many(phased, actor=actor)
@@ -208,8 +207,8 @@ def _usage(settlement: Settlement) -> Iterable[tuple[str, float]]:
     return usage.items()
 
 
-def _touched(rows: Rows) -> list[tuple[str, int]]:
-    return sorted({(row[1], row[2]) for row in rows if row[1] is not None})
+def _touched(rows: Rows) -> set[str]:
+    return {row[1] for row in rows if row[1] is not None}
 
 
 def note(

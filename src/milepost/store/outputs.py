@@ -20,11 +20,9 @@ from milepost.store.fanin import Locked
 __all__ = [
     "Published",
     "announce",
-    "producing",
     "publish",
     "publish_some",
     "put",
-    "reserve",
     "stage",
     "sweep_staged",
 ]
@@ -64,32 +62,6 @@ def sweep_staged(*, most: int) -> Steps[None]:
 
 
 # With its end
-
-
-def reserve(settlements: Sequence[Settlement]) -> Steps[None]:
-    """Hold the counters of every step that this transaction will pass over, if it creates jobs.
-
-    It ends jobs first and creates others afterwards, and both count: taken as they come, the
-    counters of two runs at different steps closed a cycle between two settlers.
-    """
-    if not any(s.outcome.outputs for s in settlements):
-        return
-    first: dict[str, int] = {}
-    for s in settlements:
-        if s.claim.run_id is not None:
-            touched = (s.claim.step or 0, *(step for step, _ in s.outcome.outputs))
-            first[s.claim.run_id] = min(*touched, first.get(s.claim.run_id, touched[0]))
-    yield from _hold_counters(first)
-
-
-def _hold_counters(first: Mapping[str, int]) -> Steps[None]:
-    run_ids = sorted(first)
-    yield Call("step_count_lock", {"run_id": run_ids, "step": [first[i] for i in run_ids]})
-
-
-def producing(ended: Sequence[Settlement]) -> set[str]:
-    """Name the runs that get jobs from these ends."""
-    return _runs_of([s for s in ended if s.outcome.outputs])
 
 
 def announce(ended: Sequence[Settlement]) -> Steps[set[str]]:
@@ -210,11 +182,7 @@ def _still_wanted(taken: Rows) -> Steps[dict[str, Locked]]:
     """Lock the runs of these publications; withdraw for those that take no more jobs."""
     if not taken:
         return {}
-    first: dict[str, int] = {}
-    for row in taken:
-        first[row[2]] = min(row[5] or 0, first.get(row[2], row[5] or 0))
-    yield from _hold_counters(first)
-    locked = yield from fanin.lock(first)
+    locked = yield from fanin.lock(row[2] for row in taken)
     if unwanted := sorted(run_id for run_id, run in locked.items() if not run.live):
         yield Call("publication_withdraw", {"run_id": unwanted})
     return {run_id: run for run_id, run in locked.items() if run.live}
@@ -222,7 +190,7 @@ def _still_wanted(taken: Rows) -> Steps[dict[str, Locked]]:
 
 def _slices(taken: Rows, most: int) -> Iterator[tuple[str, int, str, int, int]]:
     left = most
-    for producer_id, fence, run_id, total, published, _ in taken:
+    for producer_id, fence, run_id, total, published in taken:
         if left == 0:
             return
         high = min(total, published + left)

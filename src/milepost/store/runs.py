@@ -1,13 +1,13 @@
 """Operations on runs: filling, what the ends of their jobs set in motion, stopping, reading.
 
-A transaction passes over the step counters in the order of their key, because the trigger that
-keeps them locks them. One that ends jobs and creates others holds both steps' counters beforehand
-(`outputs.reserve`); publishing only creates; what a decision sets in motion (opening a gate,
-cancelling the rest) touches no counter or follows in transactions of its own. (Only a batch with
-soft outcomes of a stopping run passes twice; the driver repeats it if that collides.)
+Triggers keep the counters of the steps, and lock them in the order of their key: ends and births
+have rows of their own. A transaction ends jobs, then holds the runs, then creates jobs, so nobody
+waits in a circle; what else a decision sets in motion (opening a gate, cancelling the rest) touches
+no counter or follows in transactions of its own. (Only a batch with soft outcomes of a stopping run
+ends jobs twice; the driver repeats it if that collides.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -89,13 +89,10 @@ def _create_run(run: NewRun, *, hold: bool) -> Steps[str | None]:
 
 def add(run_id: str, jobs: Sequence[NewJob]) -> Steps[None]:
     """Put more jobs into a run that is still being filled, or raise and put none."""
-    # Counters before the run, as everywhere; what a sealed run refuses is rolled back. The look
-    # opens the transaction: a birth may commit by itself when nothing came before it.
-    yield from _peek(run_id)
-    yield from births.create(jobs)
     state = (yield from _locked(run_id)).state
     if state != RunState.CREATED:
         raise Invalid(f"run {run_id} is {state}; jobs are added before it is submitted")
+    yield from births.create(jobs)
 
 
 def seal(run_id: str, *, actor: str | None) -> Steps[bool]:
@@ -120,27 +117,19 @@ def release_held(run_ids: Sequence[str], *, actor: str | None, most: int) -> Ste
 
 
 def after_ends(
-    touched: Sequence[tuple[str, int]], *, actor: str | None, ended: Sequence[Settlement] = ()
+    touched: Collection[str], *, actor: str | None, ended: Sequence[Settlement] = ()
 ) -> Steps[set[str]]:
-    """Look at the runs whose jobs just ended in this transaction, given (run, step)s.
+    """Look at the runs whose jobs just ended in this transaction.
 
     What those of `ended` gave is published first. Answers with the runs that have more to publish,
     or to let through a gate, than fits into a transaction.
     """
     if not touched:
         return set()
-    parameters = {
-        "run_id": [run_id for run_id, _ in touched],
-        "step": [step for _, step in touched],
-    }
-    worth = {row[0] for row in (yield Call("run_worth_a_look", parameters))}
     left = yield from outputs.announce(ended)
-    # All at once, in order: whoever looks at several runs holds them in the same order.
-    locked = yield from fanin.lock(worth | outputs.producing(ended))
+    locked = yield from fanin.lock(touched)
     left |= yield from outputs.put(ended, locked, actor=actor)
-    looked = yield from fanin.look(
-        {run_id: run for run_id, run in locked.items() if run_id in worth}, actor=actor
-    )
+    looked = yield from fanin.look(locked, actor=actor)
     return left | looked.left
 
 

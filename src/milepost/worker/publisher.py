@@ -11,7 +11,7 @@ __all__ = ["Publisher"]
 
 log = Log("milepost.worker")
 
-BATCH = 500
+BATCH = 1_000
 
 
 class Publisher:

@@ -1,5 +1,6 @@
--- Creates jobs as their steps have it pinned: gated, sleeping or queued as each stands now. (The
--- planner does not know how many come in; it knows that there are few steps.)
+-- Creates jobs as their steps have it pinned: gated, sleeping or queued as each stands now; workers
+-- that rest are told, as with any other job.
+WITH born AS (
 INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at)
 SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
@@ -14,3 +15,5 @@ SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
   JOIN step s ON s.run_id = t.run_id AND s.number = t.step
   JOIN run r ON r.id = t.run_id
  ORDER BY t.place
+)
+SELECT pg_notify('milepost', '') WHERE EXISTS (SELECT 1 FROM worker WHERE state = 'IDLE')

@@ -2,5 +2,5 @@
 -- it could never both have it whole.
 SELECT id::text, state, version, current_step, ending FROM run
  WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[])))
- ORDER BY id
+ ORDER BY run.id
    FOR NO KEY UPDATE

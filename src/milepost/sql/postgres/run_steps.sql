@@ -1,5 +1,8 @@
--- How each step of runs stands, counted now: a new statement sees what others have committed.
+-- How each step of runs stands, counted now: a new statement sees what others have committed. With
+-- it the first step that outputs are for whose producer has ended and that are not jobs yet.
 SELECT s.run_id::text, s.number, s.name, s.role, s.gated, s.opened, s.fail_fast, s.tolerance,
+       (SELECT min(p.first_step) FROM publication p
+         WHERE p.run_id = s.run_id AND p.published < p.total AND NOT p.withdrawn),
        coalesce(c.open, 0), coalesce(c.succeeded, 0), coalesce(c.failed, 0), coalesce(c.cancelled, 0)
   FROM step s
   LEFT JOIN LATERAL (

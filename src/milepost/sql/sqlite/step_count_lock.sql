@@ -1,2 +1,0 @@
--- each: nothing to do, there is one writer.
-SELECT 1 WHERE :run_id IS NULL AND :step IS NULL
