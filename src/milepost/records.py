@@ -352,6 +352,7 @@ class Run(msgspec.Struct, frozen=True):
     parent_id: str | None
     rerun_of: str | None
     resumes: str | None
+    policy: str | None
     move: str
     created_at: datetime
     started_at: datetime | None

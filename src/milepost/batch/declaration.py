@@ -57,6 +57,8 @@ class Declared(TypedDict, total=False):
     retry_on: tuple[type[BaseException], ...]
     fail_on: tuple[type[BaseException], ...]
     timeout: float | None
+    deadline: float | None
+    start_within: float | None
     poll_limit: int
     poison_limit: int
 
@@ -86,12 +88,14 @@ class Step(msgspec.Struct, frozen=True):
             queue=kind.queue,
             priority=kind.priority,
             gated=self.gated,
-            poll_us=None if self.poll is None else micros(self.poll),
+            poll_us=_micros(self.poll),
             slots=SLOTS if self.role == "work" and self.number else 1,
             retries=kind.retries,
             poll_limit=kind.poll_limit,
             poison_limit=kind.poison_limit,
-            timeout_us=None if kind.timeout is None else micros(kind.timeout),
+            timeout_us=_micros(kind.timeout),
+            deadline_us=_micros(kind.deadline),
+            start_within_us=_micros(kind.start_within),
             fail_fast=isinstance(bearing, FailFast),
             tolerance=bearing.share if isinstance(bearing, Tolerate) else 0.0,
         )
@@ -197,10 +201,8 @@ class Declaration:
         return function
 
     def _defined(self, function: Any, declared: Mapping[str, Any]) -> Definition:
-        for name in ("deadline", "start_within", "version"):
-            if name in declared:
-                where = "batch" if name == "version" else "run: start(deadline=…)"
-                raise Invalid(f"batch {self.name!r}: {name} is an option of the {where}")
+        if "version" in declared:
+            raise Invalid(f"batch {self.name!r}: version is an option of the batch")
         named = declared.get("name") or getattr(function, "__name__", "step")
         options = {**declared, "name": f"{self.name}.{named}", "version": self.version}
         return self._host.define(function, options, what=f"a step of batch {self.name!r}")
@@ -256,6 +258,10 @@ class Declaration:
             for place, step in enumerate(extra)
         ]
         return [step.planned(self.policy) for step in (*self.steps, *numbered)]
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else micros(seconds)
 
 
 def _poll(poll: Any) -> float | None:

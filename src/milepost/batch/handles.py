@@ -71,13 +71,14 @@ class RunHandle(Subject[Run]):
         run_id: str,
         record: Run | None = None,
         *,
+        picture: chains.Picture | None = None,
         type_of: Callable[[str, int], Any] | None = None,
         fill: Filler | None = None,
     ) -> None:
         super().__init__(client, run_id, record)
         self._type_of = type_of
         self._fill = fill
-        self._picture: chains.Picture | None = None
+        self._picture = picture
         self._highest = 0.0
 
     # As it stood
@@ -122,7 +123,10 @@ class RunHandle(Subject[Run]):
 
     @property
     def progress(self) -> float:
-        """How far it is, from 0 to 1; never less than this handle has said before (H-102)."""
+        """How far it is, from 0 to 1; never less than this handle has said before (H-102).
+
+        1.0 is said of a run that succeeded; one that failed or was cancelled stays where it was.
+        """
         self._highest = max(self._highest, _share(self.picture))
         return self._highest
 
@@ -317,8 +321,9 @@ def _share(picture: chains.Picture) -> float:
         0,
     )
     step = line[at]
-    ended = step.succeeded + step.lost
-    inside = ended / (ended + step.open) if ended else 0.0
+    done = step.succeeded + step.failed
+    # What was cancelled was not done: a run that is stopped does not come nearer to its end by it.
+    inside = done / (done + step.cancelled + step.open) if done else 0.0
     # The end itself is only reached with the last move.
     return min((at + inside) / len(line), 0.99)
 
@@ -341,6 +346,7 @@ def resuming(old: Run) -> NewRun:
         payload=old.payload,
         codec=old.codec,
         actor=caller().actor,
+        policy=old.policy,
         queue=old.queue,
         priority=old.priority,
         tenant=old.tenant,

@@ -1,6 +1,7 @@
 """Looks runs up: one by its id or a beginning of it, a page of them, how many there are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from milepost.batch.handles import RunHandle
 from milepost.lifecycle import RunState
@@ -39,9 +40,9 @@ class Runs(Finder[RunHandle]):
     ) -> Sequence[RunHandle]:
         """Return a page, newest first; the next one starts at the last id as `cursor`."""
         where = page(RunState, state=state, kind=kind, cursor=cursor, limit=limit)
-        found = await self._client.run_async(runs.listing, **where)
-        # Read whole: what a handle reads when it is first asked would block the event loop.
-        return [await self._handle(run.id).refresh_async() for run in found]
+        # With their steps: what a handle reads when it is first asked would block the event loop.
+        seen = await self._client.run_async(_seen, where)
+        return [self._handle(one.run.id, one.run, one) for one in seen]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count the runs of each batch by state."""
@@ -59,5 +60,12 @@ class Runs(Finder[RunHandle]):
     def _within(self, low: str, high: str, *, most: int) -> Steps[Sequence[str]]:
         return (yield from chains.within(low, high, most=most))
 
-    def _handle(self, run_id: str, record: Run | None = None) -> RunHandle:
-        return RunHandle(self._client, run_id, record, type_of=self._type_of)
+    def _handle(
+        self, run_id: str, record: Run | None = None, picture: chains.Picture | None = None
+    ) -> RunHandle:
+        return RunHandle(self._client, run_id, record, picture=picture, type_of=self._type_of)
+
+
+def _seen(where: Mapping[str, Any]) -> Steps[list[chains.Picture]]:
+    """Read a page of runs with their steps, in as many statements as one run takes."""
+    return (yield from chains.pictures((yield from runs.listing(**where))))

@@ -179,6 +179,8 @@ class Batch(Declaration):
             state=JobState.CREATED.value if held else state.value,
             delay_us=None if held else planned.poll_us,
             timeout_us=planned.timeout_us,
+            deadline_us=planned.deadline_us,
+            start_within_us=planned.start_within_us,
             retries=planned.retries,
             poll_limit=planned.poll_limit,
             poison_limit=planned.poison_limit,

@@ -24,6 +24,7 @@ __all__ = [
     "Decision",
     "Locked",
     "Looked",
+    "counted_steps",
     "decide",
     "due",
     "follow",
@@ -111,15 +112,15 @@ def _read(rows: Rows) -> dict[str, Locked]:
 
 def look(locked: Mapping[str, Locked], *, actor: str | None) -> Steps[Looked]:
     """Make every move that is due for runs that this transaction holds."""
-    planned, counted = yield from _planned(locked)
+    planned, standing = yield from _planned(locked)
     looked = Looked({}, set())
     held = dict(locked)
     while planned:
         # The first move that is due for each; then, where there is one, the second.
         now = {run_id: decisions[0] for run_id, decisions in planned.items()}
-        now |= yield from _with_watermarks(now, counted, actor=actor)
+        now |= yield from _with_watermarks(now, standing, actor=actor)
         yield from move({run_id: (held[run_id], now[run_id]) for run_id in now}, actor=actor)
-        looked.left |= yield from follow(now, counted, actor=actor)
+        looked.left |= yield from follow(now, standing, actor=actor)
         for run_id, decision in now.items():
             looked.made.setdefault(run_id, []).append(decision.move)
             held[run_id] = held[run_id].after(decision)
@@ -157,22 +158,22 @@ def _planned(
     ids = sorted(run_id for run_id, run in runs.items() if run.state not in RUN.terminal)
     if not ids:
         return {}, {}
-    counted, coming = yield from _counted(ids)
+    standing, coming = yield from counted_steps(ids)
     planned: dict[str, list[Decision]] = {}
     for run_id in ids:
-        found = counted[run_id] = yield from _borne(run_id, counted.get(run_id, []))
+        found = standing[run_id] = yield from _borne(run_id, standing.get(run_id, []))
         if decisions := due(runs[run_id], found, coming_to=coming.get(run_id)):
             planned[run_id] = decisions
-    return planned, counted
+    return planned, standing
 
 
 def steps(run_id: str) -> Steps[list[StepCount]]:
     """Count a run's steps now."""
-    counted, _ = yield from _counted([run_id])
-    return counted.get(run_id, [])
+    found, _ = yield from counted_steps([run_id])
+    return found.get(run_id, [])
 
 
-def _counted(
+def counted_steps(
     run_ids: Sequence[str],
 ) -> Steps[tuple[dict[str, list[StepCount]], dict[str, int | None]]]:
     """Count the steps of runs, and tell the first step that unpublished outputs are for."""

@@ -1,5 +1,5 @@
 -- Newest first; the cursor is the last id seen.
-SELECT id::text, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags::text, tenant, unique_key, channel, trace, parent_id::text, rerun_of::text, resumes::text, move, created_at, started_at, finished_at, deadline_at
+SELECT id::text, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags::text, tenant, unique_key, channel, trace, parent_id::text, rerun_of::text, resumes::text, policy, move, created_at, started_at, finished_at, deadline_at
   FROM run
  WHERE (:state::text IS NULL OR state = :state::text)
    AND (:kind::text IS NULL OR kind = :kind::text)
