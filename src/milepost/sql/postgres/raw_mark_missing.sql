@@ -1,4 +1,4 @@
--- What a complete full run did not see (H-84).
+-- What a complete full run did not see, and no later one (H-84): ids grow with time.
 UPDATE raw SET missing_in = :root_id::uuid
- WHERE pipeline_id = :pipeline_id AND root_id <> :root_id::uuid AND removed_by IS NULL
+ WHERE pipeline_id = :pipeline_id AND root_id < :root_id::uuid AND removed_by IS NULL
    AND missing_in IS NULL

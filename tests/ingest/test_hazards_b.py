@@ -1,0 +1,518 @@
+"""Where spec B, as it is written, loses records: each hazard by its number."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from conftest import OPTIONS, T0, Diamond, Shop, go, held, offered
+
+import milepost as mp
+from milepost.store import budgets, watermarks
+
+
+class Broken(Exception):
+    """The source is away."""
+
+
+def break_partition(shop, ordinal, *, after=0):
+    """Let a partition fail once it has given so many pages."""
+    seen = []
+
+    def before(partition, _cursor):
+        if partition.ordinal == ordinal:
+            seen.append(1)
+            if len(seen) > after:
+                raise Broken("away")
+
+    shop.before_fetch = before
+    return seen
+
+
+def mend(shop):
+    shop.before_fetch = lambda _partition, _cursor: None
+
+
+# Runs
+
+
+def test_h_14_a_failed_run_has_a_state_and_an_end_in_every_query(app, shop, pipeline, raw):
+    break_partition(shop, 1)
+    run = go(app, pipeline.start())
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "incomplete")
+    assert run.record.finished_at is not None
+    row = "SELECT completed_workers, failed_workers, completed_at, watermark_after FROM run_metadata"
+    assert raw.execute(row) == [(2, 1, None, None)]
+    assert raw.value("SELECT count(*) FROM runs WHERE finished_at IS NULL") == 0
+
+
+def test_h_15_force_publishes_a_partial_run_and_leaves_the_gap_open(app, shop, pipeline):
+    """H-74: the watermark never passes what was not read."""
+    break_partition(shop, 1, after=1)
+    failed = go(app, pipeline.start())
+    assert pipeline.watermark is None
+    assert pipeline.target.name == "diamonds"
+    forced = go(app, pipeline.start(force=True))
+    assert (forced.state, forced.mode) == (mp.RunState.SUCCEEDED, "forced")
+    assert forced.record.rerun_of == failed.id
+    assert 0 < len(held(pipeline)) < 30
+    assert pipeline.watermark is None
+    assert [gap.ordinal for gap in pipeline.gaps] == [1]
+    assert forced.report["complete"] is False
+    # The gap is read again: from its cursor by a retry, which closes it and moves the watermark.
+    mend(shop)
+    retried = go(app, failed.retry(1))
+    assert (retried.state, retried.mode) == (mp.RunState.SUCCEEDED, "retry")
+    assert held(pipeline) == offered(shop)
+    assert (pipeline.gaps, pipeline.watermark) == ([], failed.window.end)
+
+
+def test_h_16_the_last_partition_to_end_may_be_the_one_that_fails(app, shop, pipeline):
+    break_partition(shop, 2, after=1)
+    run = go(app, pipeline.start())
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "incomplete")
+    assert run.steps[2].counts == {"CANCELLED": 3}  # consolidation was skipped
+
+
+def test_h_17_a_watermark_that_was_moved_meanwhile_fails_the_run(app, shop, pipeline, raw):
+    """H-44, H-73: compared and set in the transaction that ends the run, or nothing of both."""
+    go(app, pipeline.start())
+    shop.put(3, price=33)
+    run = pipeline.start()
+    pipeline.override_watermark(T0, reason="somebody else")
+    go(app, run)
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "watermark_conflict")
+    assert pipeline.watermark == T0
+    row = f"SELECT completed_at, watermark_after FROM run_metadata WHERE run_id = '{run.id}'"
+    assert raw.execute(row) == [(None, None)]
+    assert not any(entry.move == "finish" for entry in run.history)
+
+
+def test_h_44_the_run_and_its_watermark_end_together(app, shop, pipeline, raw):
+    run = go(app, pipeline.start())
+    [entry] = app.client.run(watermarks.entries, "diamonds")
+    assert (entry.move, entry.run_id, entry.from_mark) == ("advance", run.id, None)
+    assert run.record.finished_at is not None
+    known = app.client.run(watermarks.find, "diamonds")
+    assert known.last_run_id == run.id
+    assert known.last_run_completed_at <= run.record.finished_at
+    assert raw.value("SELECT watermark_after IS NOT NULL FROM run_metadata") in (True, 1)
+
+
+def test_h_45_what_the_last_end_should_have_done_maintenance_does(app, shop, pipeline):
+    """The trigger is state: a message that nobody sent is not missed."""
+    run = pipeline.start()
+    app.drain()
+    for _ in range(5):
+        app.maintain_once()
+        app.drain()
+    assert run.refresh().state == mp.RunState.SUCCEEDED
+    assert [e.move for e in run.history].count("advance") == 2
+
+
+def test_h_65_a_run_consolidates_and_counts_its_own_records(app, shop, pipeline):
+    break_partition(shop, 1)
+    first = go(app, pipeline.start())
+    mend(shop)
+    second = go(app, pipeline.start())
+    assert second.counts.fetched == 30
+    assert second.counts.new + second.counts.unchanged == 30
+    assert first.counts.fetched < 30
+    assert first.counts.pending == first.counts.fetched  # nobody else's work
+    assert held(pipeline) == offered(shop)
+
+
+# Windows
+
+
+def test_h_69_the_end_of_the_window_is_fixed_before_the_first_read(app, shop, pipeline):
+    began = datetime.now(UTC) - timedelta(milliseconds=2)
+
+    def before(partition, _cursor):
+        if partition.ordinal == 2:
+            shop.put(0, price=7)  # read already, and changes while the run goes on
+            mend(shop)
+
+    shop.before_fetch = before
+    run = go(app, pipeline.start())
+    first_read = min(window.end for window, *_ in shop.calls)
+    assert began <= run.window.end == first_read == pipeline.watermark
+    go(app, pipeline.start())
+    assert held(pipeline) == offered(shop)
+
+
+def test_h_70_what_committed_late_is_found_by_the_overlap(app, shop, pipeline):
+    go(app, pipeline.start())
+    shop.put(3, price=33, at=pipeline.watermark - timedelta(seconds=600))
+    run = go(app, pipeline.start())
+    assert held(pipeline)[3] == 33
+    assert run.about.overlap == 900_000_000  # recorded with the run
+    shop.put(4, price=44, at=pipeline.watermark - timedelta(seconds=6_000))
+    go(app, pipeline.start())
+    assert held(pipeline)[4] == 40  # later than promised
+
+
+def test_h_70_a_margin_keeps_away_from_what_is_not_committed_yet(app, shop):
+    pipeline = app.pipeline("careful", shop, **OPTIONS, margin=60)
+    run = go(app, pipeline.start())
+    assert run.window.end < datetime.now(UTC) - timedelta(seconds=59)
+
+
+def test_h_71_the_watermark_is_the_least_of_what_was_closed(app, shop, pipeline):
+    break_partition(shop, 0)
+    run = go(app, pipeline.start())
+    closed = [part.closed_at is not None for part in run.partitions]
+    assert closed == [False, True, True]
+    assert pipeline.watermark is None
+    mend(shop)
+    complete = go(app, pipeline.start())  # a later run that covers all of it closes the gap
+    assert pipeline.gaps == []
+    assert pipeline.watermark == complete.window.end
+
+
+def test_h_72_the_start_belongs_to_a_window_and_the_end_does_not(app, shop, pipeline):
+    go(app, pipeline.start())
+    mark = pipeline.watermark
+    shop.put(5, price=55, at=mark)  # at the bound itself
+    run = go(app, pipeline.start())
+    assert held(pipeline)[5] == 55
+    shop.put(6, price=66, at=run.window.end)
+    go(app, pipeline.start())
+    assert held(pipeline)[6] == 66
+    assert run.window.covers(run.window.start)
+    assert not run.window.covers(run.window.end)
+
+
+def test_h_73_one_run_at_a_time_and_never_back(app, shop, pipeline, raw):
+    first = pipeline.start()
+    assert pipeline.start().id == first.id
+    go(app, first)
+    mark = pipeline.watermark
+    with pytest.raises(Exception, match="never goes back"):
+        raw.execute("UPDATE pipeline SET mark = mark - 1, move = 'advance'")
+    pipeline.override_watermark(T0, reason="read a year again")
+    assert pipeline.watermark == T0 < mark
+    *_, entry = app.client.run(watermarks.entries, "diamonds")
+    assert (entry.move, entry.reason) == ("override", "read a year again")
+
+
+def test_h_73_an_older_run_that_ends_last_does_not_set_it_back(app, shop, pipeline):
+    break_partition(shop, 1)
+    older = go(app, pipeline.start())
+    mend(shop)
+    newer = go(app, pipeline.start())
+    resumed = go(app, older.resume())
+    assert (resumed.state, resumed.record.cause) == (mp.RunState.FAILED, "watermark_conflict")
+    assert pipeline.watermark == newer.window.end
+
+
+def test_h_75_what_cannot_be_mapped_is_kept_with_its_reason_and_replayed(app, shop):
+    class Picky(Shop):
+        refuses = True
+
+        def map(self, raw: dict) -> Diamond:
+            if self.refuses and raw["id"] == 3:
+                raise mp.Reject("no threes")
+            if self.refuses and raw["id"] == 4:
+                raise ValueError("broken")
+            return super().map(raw)
+
+    shop = Picky(30)
+    pipeline = app.pipeline("picky", shop, **OPTIONS)
+    run = go(app, pipeline.start())
+    assert (run.state, run.counts.quarantined, len(pipeline.quarantine)) == ("SUCCEEDED", 2, 2)
+    [three, four] = pipeline.quarantine
+    assert (three.key, three.type, three.reason) == ("3", "Reject", "no threes")
+    assert (four.type, four.reason) == ("ValueError", "broken")
+    assert msgspec.json.decode(three.payload)["id"] == 3
+    assert pipeline.watermark == run.window.end
+    shop.refuses = False
+    replayed = go(app, pipeline.quarantine.replay())
+    assert (replayed.state, replayed.mode) == (mp.RunState.SUCCEEDED, "replay")
+    assert (len(pipeline.quarantine), held(pipeline)) == (0, offered(shop))
+    assert pipeline.watermark == run.window.end
+    assert run.counts.quarantined == 2  # what was, stays
+    with pytest.raises(mp.IllegalMove, match="empty"):
+        pipeline.quarantine.replay()
+
+
+def test_h_75_too_many_in_quarantine_fail_the_run(app):
+    class Wrong(Shop):
+        def map(self, raw: dict) -> Diamond:
+            raise KeyError("carat")
+
+    pipeline = app.pipeline("wrong", Wrong(30), **OPTIONS)
+    run = go(app, pipeline.start())
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finaliser")
+    assert pipeline.watermark is None
+    assert len(pipeline.quarantine) == 30
+    # It is mended, and the run goes on: nothing is read again.
+    pipeline.source.map = lambda raw: Shop.map(pipeline.source, raw)
+    assert "resume" in run.errors[0].message
+
+
+def test_h_75_a_record_without_key_or_version_is_kept_too(app, shop):
+    shop.data[3]["updated_at"] = T0.isoformat()
+    pipeline = app.pipeline("odd", shop, **OPTIONS)
+    fetch = shop.fetch
+
+    def odd(window, partition, cursor):
+        page = fetch(window, partition, cursor)
+        return mp.Page([{**r, "id": None} if r["id"] == 3 else r for r in page.records], page.next)
+
+    shop.fetch = odd
+    run = go(app, pipeline.start())
+    assert (run.counts.quarantined, len(held(pipeline))) == (1, 29)
+    [kept] = pipeline.quarantine
+    assert "no id" in kept.reason
+
+
+def test_h_76_a_failed_run_goes_on_with_the_same_bounds(app, shop, pipeline):
+    break_partition(shop, 1, after=1)
+    failed = go(app, pipeline.start())
+    mend(shop)
+    shop.fetched.clear()
+    resumed = go(app, failed.resume())
+    assert (resumed.state, resumed.mode) == (mp.RunState.SUCCEEDED, "full")
+    assert resumed.window == failed.window
+    assert pipeline.watermark == failed.window.end
+    # Only the failed partition was read, from where it had come to.
+    assert {partition.ordinal for _, partition, _ in shop.fetched} == {1}
+    assert shop.fetched[0][2] is not None
+    assert resumed.counts.fetched == 30
+    assert held(pipeline) == offered(shop)
+
+
+def test_h_76_a_window_is_never_larger_than_allowed(app, shop):
+    pipeline = app.pipeline("small-steps", shop, **OPTIONS, max_window=3600)
+    go(app, pipeline.start())
+    pipeline.override_watermark(T0, reason="far behind")
+    run = go(app, pipeline.start())
+    assert run.window.end == T0 + timedelta(hours=1) == pipeline.watermark
+
+
+def test_h_77_a_watermark_that_was_lost_is_an_error_and_no_full_run(app, shop, pipeline):
+    go(app, pipeline.start())
+    pipeline.override_watermark(None, reason="lost")
+    with pytest.raises(mp.IllegalMove, match="watermark is missing"):
+        pipeline.start()
+    assert go(app, pipeline.start(full=True)).state == mp.RunState.SUCCEEDED
+
+
+# Pages
+
+
+def test_h_47_an_attempt_goes_on_at_the_cursor_of_the_one_before(app, shop):
+    """H-48, H-87: nothing is read twice, and nothing is counted twice."""
+    pipeline = app.pipeline("again", shop, **OPTIONS, retries=2, retry_delay=0)
+    fail = iter([False, False, True, False, False, False, True] + [False] * 50)
+
+    def before(_partition, _cursor):
+        if next(fail):
+            raise Broken("away")
+
+    shop.before_fetch = before
+    run = go(app, pipeline.start())
+    assert run.state == mp.RunState.SUCCEEDED
+    asked = [(partition.ordinal, cursor) for _, partition, cursor in shop.fetched]
+    assert len(asked) == len(set(map(str, asked)))
+    assert (run.counts.fetched, run.counts.pages) == (30, len(asked))
+    assert sum(part.records for part in run.partitions) == 30
+
+
+class Numbers(mp.OffsetSource):
+    """Offsets over a list that moves while it is read."""
+
+    again = 2
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.after_first = lambda: None
+
+    def count(self, window, low, high):
+        return len([r for r in self.rows if low <= r["price"] < high])
+
+    def fetch(self, window, partition, cursor):
+        rows = [r for r in self.rows if partition.low <= r["price"] < partition.high]
+        page = rows[cursor or 0 : (cursor or 0) + 5]
+        self.after_first()
+        return page
+
+
+def test_h_78_offsets_over_a_list_that_moves(app):
+    rows = [{"id": n, "price": n, "updated_at": T0} for n in range(40)]
+    source = Numbers(rows)
+
+    def shift():
+        source.after_first = lambda: None
+        for _ in range(3):
+            rows.append(rows.pop(0))  # what was read moves to the end, and three are skipped
+
+    source.after_first = shift
+    pipeline = app.pipeline("offsets", source, **{**OPTIONS, "partitions": 1})
+    run = go(app, pipeline.start())
+    assert run.state == mp.RunState.SUCCEEDED, run.errors
+    assert {r["id"] for r in pipeline.records()} == set(range(40))
+    assert run.counts.fetched > 40  # some were read again
+
+
+def test_h_79_a_short_page_is_not_the_end(app, shop):
+    fetch = shop.fetch
+
+    def short(window, partition, cursor):
+        page = fetch(window, partition, cursor and cursor[0])
+        if cursor is None or not cursor[1]:
+            return mp.Page([], [cursor and cursor[0], 1])  # nothing, and yet not the end
+        return mp.Page(page.records, None if page.next is None else [page.next, 0])
+
+    shop.fetch = short
+    pipeline = app.pipeline("short", shop, **OPTIONS)
+    go(app, pipeline.start())
+    assert held(pipeline) == offered(shop)
+
+
+def test_h_80_an_estimate_does_not_stop_a_partition(app, shop):
+    shop.count = lambda window, low, high: 1  # far too low
+    pipeline = app.pipeline("low", shop, **OPTIONS)
+    run = go(app, pipeline.start())
+    assert (run.counts.counted, run.counts.fetched) == (1, 30)
+    assert held(pipeline) == offered(shop)
+
+
+def test_h_81_a_key_that_moves_while_it_is_read_is_caught_by_the_next_window(app, shop, pipeline):
+    def before(partition, cursor):
+        if partition.ordinal == 2 and cursor is None:
+            shop.put(29, price=1)  # to a range that is read already, out of one that is not
+            mend(shop)
+
+    shop.before_fetch = before
+    go(app, pipeline.start())
+    assert 29 not in held(pipeline)
+    go(app, pipeline.start())
+    assert held(pipeline) == offered(shop)
+
+
+def test_h_81_what_changed_while_a_full_run_read_is_not_removed(app, shop, pipeline):
+    go(app, pipeline.start())
+    gone, moved = 1, 29
+
+    def before(partition, cursor):
+        if partition.ordinal == 2 and cursor is None:
+            shop.put(moved, price=1)
+            mend(shop)
+
+    del shop.data[gone]
+    shop.before_fetch = before
+    full = go(app, pipeline.start(full=True))
+    assert (full.state, full.counts.removed) == (mp.RunState.SUCCEEDED, 0)
+    assert {gone, moved} <= set(held(pipeline))
+    following = go(app, pipeline.start())
+    assert following.counts.removed == 1
+    assert held(pipeline) == offered(shop)
+
+
+def test_h_83_an_older_version_does_not_overwrite(app, shop, pipeline):
+    go(app, pipeline.start())
+    shop.put(3, price=33)
+    go(app, pipeline.start())
+    shop.put(3, price=30, at=T0)  # a replica that lags
+    run = go(app, pipeline.start(full=True))
+    assert held(pipeline)[3] == 33
+    assert run.counts.unchanged == 30
+
+
+def test_h_84_what_is_gone_is_removed_softly_within_a_share_and_comes_back(app, shop, raw):
+    pipeline = app.pipeline("removing", shop, **OPTIONS, removal_limit=0.5)
+    go(app, pipeline.start())
+    for number in (1, 2):
+        del shop.data[number]
+    go(app, pipeline.start())
+    assert len(held(pipeline)) == 30  # an incremental run says nothing of what it does not see
+    run = go(app, pipeline.start(full=True))
+    assert (run.counts.removed, run.counts.unchanged) == (2, 28)
+    assert held(pipeline) == offered(shop)
+    assert raw.value("SELECT count(*) FROM removing WHERE removed_at IS NOT NULL") == 2
+    assert pipeline.restore(run) == 2
+    assert len(held(pipeline)) == 30
+    shop.put(1, price=10, at=T0)
+    run = go(app, pipeline.start(full=True))
+    assert set(held(pipeline)) == set(shop.data)
+    shop.put(2, price=20, at=T0 + timedelta(minutes=2))
+    go(app, pipeline.start(full=True))  # what comes back, just as it was, is back
+    assert held(pipeline) == offered(shop)
+
+
+def test_h_84_more_than_the_safe_share_is_not_removed(app, shop):
+    shop = Shop(60)
+    pipeline = app.pipeline("safe", shop, **OPTIONS, removal_limit=0.2)
+    go(app, pipeline.start())
+    mark = pipeline.watermark
+    for number in range(20):
+        del shop.data[number]
+    run = go(app, pipeline.start(full=True))
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finaliser")
+    assert "nothing was removed" in run.errors[0].message
+    assert (len(held(pipeline)), pipeline.watermark) == (60, mark)
+
+
+def test_h_85_the_dataset_has_a_version_that_grows_at_the_end(app, shop, pipeline):
+    assert pipeline.dataset_version == 0
+    break_partition(shop, 1)
+    go(app, pipeline.start())
+    assert pipeline.dataset_version == 0
+    mend(shop)
+    go(app, pipeline.start())
+    assert pipeline.dataset_version == 1
+
+
+def test_h_89_one_budget_for_everybody_and_a_pause_is_no_failure(app, shop, advance):
+    class Busy(Exception):
+        retry_after = 40
+
+    told = iter([True])
+
+    def before(_partition, _cursor):
+        if next(told, False):
+            raise Busy
+
+    shop.before_fetch = before
+    pipeline = app.pipeline("busy", shop, **OPTIONS, retries=0)
+    run = pipeline.start()
+    app.drain()
+    # Whoever else calls this source hears of the pause.
+    assert app.client.run(budgets.blocked, "busy") > 30
+    advance(41)
+    go(app, run)
+    assert run.state == mp.RunState.SUCCEEDED
+    found = [app.jobs.get(part.job_id).record for part in run.partitions]
+    assert sum(job.errors for job in found) == 0
+    assert sum(job.polls for job in found) >= 1
+
+
+def test_h_89_calls_are_handed_out_one_by_one(app):
+    waits = [app.client.run(budgets.take, "shared", every=10.0) for _ in range(3)]
+    assert [round(wait, -1) for wait in waits] == [0, 10, 20]
+    app.client.run(budgets.block, "shared", seconds=100)
+    assert app.client.run(budgets.take, "shared", every=10.0) >= 99
+
+
+def test_h_90_credentials_are_renewed_once_and_the_call_repeated(app, shop):
+    class Refused(Exception):
+        status_code = 401
+
+    logins = []
+    shop.valid = False
+
+    def before(_partition, _cursor):
+        if not shop.valid:
+            raise Refused
+
+    def login():
+        logins.append(1)
+        shop.valid = True
+
+    shop.before_fetch, shop.login = before, login
+    pipeline = app.pipeline("login", shop, **OPTIONS, retries=0)
+    run = go(app, pipeline.start())
+    assert (run.state, len(logins)) == (mp.RunState.SUCCEEDED, 1)
+
+
