@@ -4,8 +4,9 @@
     python benchmarks/pipeline.py sqlite:////tmp/bench.db
 
 The hand-written loader is what a good team writes in a day: asyncio, thirty readers, COPY into a
-landing table, mapping and pricing in Python, COPY again and one INSERT … SELECT. It keeps no cursor,
-no journal, no counts and no watermark, and after a crash it begins again. (It loads PostgreSQL.)
+landing table, mapping and pricing in Python, COPY again and one INSERT … SELECT. It keeps no
+cursor, no journal, no counts and no watermark, and after a crash it begins again. (It loads
+PostgreSQL.)
 """
 
 import argparse
@@ -28,7 +29,12 @@ PARTITIONS = 30
 
 def supplier(count: int) -> tuple[subprocess.Popen, str]:
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "examples/diamonds/supplier.py"), f"--count={count}", "--port=0"],
+        [
+            sys.executable,
+            str(ROOT / "examples/diamonds/supplier.py"),
+            f"--count={count}",
+            "--port=0",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -38,8 +44,8 @@ def supplier(count: int) -> tuple[subprocess.Popen, str]:
 async def by_hand(url: str, address: str, cuts: list) -> float:
     """Load everything; answer with the seconds it took."""
     import asyncpg
-    from app import Supplier as Source
 
+    from app import Supplier as Source
     from milepost.ingest.source import Partition, Window
 
     source = Source(address)
@@ -87,7 +93,10 @@ async def by_hand(url: str, address: str, cuts: list) -> float:
         await connection.execute("INSERT INTO hand SELECT * FROM hand_new")
         loaded = await connection.fetchval("SELECT count(*) FROM hand")
     seconds = time.perf_counter() - began
-    print(f"by hand      {loaded:,} records in {seconds:.1f} s = {loaded / seconds:,.0f}/s", flush=True)
+    print(
+        f"by hand      {loaded:,} records in {seconds:.1f} s = {loaded / seconds:,.0f}/s",
+        flush=True,
+    )
     await pool.close()
     return seconds
 

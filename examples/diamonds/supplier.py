@@ -1,4 +1,4 @@
-"""A supplier of diamonds over HTTP, for trying pipelines: deterministic, and as troublesome as asked.
+"""A supplier of diamonds over HTTP, for trying pipelines: deterministic, troublesome if asked.
 
     python supplier.py --count 20000 --port 8900
 
@@ -65,7 +65,7 @@ class Supplier:
     # What changes
 
     def change(self, count: int, *, late: float = 0.0) -> None:
-        """Change some diamonds, now; or with a time that is over: their transaction took so long."""
+        """Change some diamonds, now; or with a time that is over: they were committed late."""
         for _ in range(count):
             number = self._chance.randrange(len(self._price))
             self.put(number, self._some_price(), datetime.now(UTC) - timedelta(seconds=late))
@@ -126,7 +126,7 @@ class Supplier:
             chosen = rows[at : at + limit]
             more = at + limit < len(rows)
         else:
-            chosen, more = self._walk(low, high, since, until, after, limit)
+            chosen, more = self._walk(low, high, since, until, after=after, limit=limit)
         last = f"{chosen[-1][0]},{chosen[-1][1]}" if chosen and more else None
         return [self._text[number] for _, number in chosen], last
 
@@ -136,6 +136,7 @@ class Supplier:
         high: float,
         since: datetime | None,
         until: datetime,
+        *,
         after: tuple[int, int] | None,
         limit: int,
     ) -> tuple[list[tuple[int, int]], bool]:

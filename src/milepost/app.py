@@ -176,6 +176,7 @@ class App:
         removal_limit: float = 0.2,
         retries: int = 3,
         retry_delay: float = 1.0,
+        poison_limit: int = 3,
         queue: str = "default",
         channel: str | None = None,
         fresh_within: float | None = None,

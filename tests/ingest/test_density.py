@@ -47,7 +47,9 @@ def test_h_82_skewed_prices_are_cut_evenly_in_sixty_calls(seed):
     largest = max(part.estimate for part in plan.partitions)
     assert largest <= 1.5 * COUNT / 30
     assert plan.largest <= 1.5
-    held = [bisect.bisect_left(keys, p.high) - bisect.bisect_left(keys, p.low) for p in plan.partitions]
+    held = [
+        bisect.bisect_left(keys, p.high) - bisect.bisect_left(keys, p.low) for p in plan.partitions
+    ]
     assert held == [part.estimate for part in plan.partitions]
 
 
@@ -78,8 +80,10 @@ def test_h_82_partitions_are_contiguous_disjoint_and_covering(name):
 
 def test_times_and_days_are_cut_like_numbers():
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    times = sorted(now - timedelta(minutes=random.Random(3).expovariate(1 / 9000) * 60 * n % 9**6)
-                   for n in range(3000))
+    times = sorted(
+        now - timedelta(minutes=random.Random(3).expovariate(1 / 9000) * 60 * n % 9**6)
+        for n in range(3000)
+    )
     plan = cut(times, Axis("time"), origin=Axis("time").place(now))
     assert len(plan.partitions) == 30
     assert plan.largest <= 1.6
@@ -110,8 +114,17 @@ def test_a_source_that_contradicts_itself_does_not_break_the_plan():
     assert all(part.estimate >= 0 for part in parts)
 
 
-@pytest.mark.parametrize("bound", [1, 2.5, float("inf"), float("-inf"), None,
-                                   datetime(2024, 1, 1, tzinfo=UTC),
-                                   datetime(2024, 1, 1, tzinfo=UTC).date()])
+@pytest.mark.parametrize(
+    "bound",
+    [
+        1,
+        2.5,
+        float("inf"),
+        float("-inf"),
+        None,
+        datetime(2024, 1, 1, tzinfo=UTC),
+        datetime(2024, 1, 1, tzinfo=UTC).date(),
+    ],
+)
 def test_bounds_are_written_down_and_read_back(bound):
     assert read(written(bound)) == bound

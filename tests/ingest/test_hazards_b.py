@@ -4,13 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from conftest import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
+from conftest import OPTIONS, T0, Diamond, Shop, go, held, offered
 from milepost.store import budgets, watermarks
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """The source is away."""
 
 
@@ -22,7 +22,7 @@ def break_partition(shop, ordinal, *, after=0):
         if partition.ordinal == ordinal:
             seen.append(1)
             if len(seen) > after:
-                raise Broken("away")
+                raise BrokenError("away")
 
     shop.before_fetch = before
     return seen
@@ -40,7 +40,9 @@ def test_h_14_a_failed_run_has_a_state_and_an_end_in_every_query(app, shop, pipe
     run = go(app, pipeline.start())
     assert (run.state, run.record.cause) == (mp.RunState.FAILED, "incomplete")
     assert run.record.finished_at is not None
-    row = "SELECT completed_workers, failed_workers, completed_at, watermark_after FROM run_metadata"
+    row = (
+        "SELECT completed_workers, failed_workers, completed_at, watermark_after FROM run_metadata"
+    )
     assert raw.execute(row) == [(2, 1, None, None)]
     assert raw.value("SELECT count(*) FROM runs WHERE finished_at IS NULL") == 0
 
@@ -308,7 +310,7 @@ def test_h_47_an_attempt_goes_on_at_the_cursor_of_the_one_before(app, shop):
 
     def before(_partition, _cursor):
         if next(fail):
-            raise Broken("away")
+            raise BrokenError("away")
 
     shop.before_fetch = before
     run = go(app, pipeline.start())
@@ -465,14 +467,14 @@ def test_h_85_the_dataset_has_a_version_that_grows_at_the_end(app, shop, pipelin
 
 
 def test_h_89_one_budget_for_everybody_and_a_pause_is_no_failure(app, shop, advance):
-    class Busy(Exception):
+    class BusyError(Exception):
         retry_after = 40
 
     told = iter([True])
 
     def before(_partition, _cursor):
         if next(told, False):
-            raise Busy
+            raise BusyError
 
     shop.before_fetch = before
     pipeline = app.pipeline("busy", shop, **OPTIONS, retries=0)
@@ -496,7 +498,7 @@ def test_h_89_calls_are_handed_out_one_by_one(app):
 
 
 def test_h_90_credentials_are_renewed_once_and_the_call_repeated(app, shop):
-    class Refused(Exception):
+    class RefusedError(Exception):
         status_code = 401
 
     logins = []
@@ -504,7 +506,7 @@ def test_h_90_credentials_are_renewed_once_and_the_call_repeated(app, shop):
 
     def before(_partition, _cursor):
         if not shop.valid:
-            raise Refused
+            raise RefusedError
 
     def login():
         logins.append(1)
@@ -514,5 +516,3 @@ def test_h_90_credentials_are_renewed_once_and_the_call_repeated(app, shop):
     pipeline = app.pipeline("login", shop, **OPTIONS, retries=0)
     run = go(app, pipeline.start())
     assert (run.state, len(logins)) == (mp.RunState.SUCCEEDED, 1)
-
-

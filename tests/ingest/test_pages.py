@@ -1,8 +1,8 @@
 """Pages at the store: applied once, under a fence, or not at all; taken by one, and never lost."""
 
 import pytest
-from conftest import OPTIONS, Shop
 
+from conftest import OPTIONS, Shop
 from milepost.errors import LeaseLost
 from milepost.store import jobs, pages, pipelines, workers
 from milepost.store.pages import Page
@@ -43,7 +43,7 @@ def held(app, pipeline):
 
 
 def page(claim, number, *keys, done=False):
-    records = {key: (1, b"0" * 16, b"{}") for key in keys}
+    records = dict.fromkeys(keys, (1, b"0" * 16, b"{}"))
     return Page(claim, number, b"{}", records, len(keys), done=done)
 
 
@@ -100,7 +100,12 @@ def test_h_48_the_last_page_closes_its_reading_in_the_same_transaction(app, pipe
 
 def test_h_67_what_somebody_took_and_did_not_finish_is_not_done(app, pipeline, held, raw):
     claim, row = held
-    land(app, pipeline, row, page(claim, 0, "a", "b"), )
+    land(
+        app,
+        pipeline,
+        row,
+        page(claim, 0, "a", "b"),
+    )
     own = {"root_id": row.root_id, "pipeline_id": row.pipeline_id, "most": 10}
     first = app.client.run(pages.take, claim, **own)
     assert [key for key, *_ in first.records] == ["a", "b"]
@@ -115,8 +120,8 @@ def test_h_67_what_somebody_took_and_did_not_finish_is_not_done(app, pipeline, h
     second = app.client.run(pages.take, other, **own)
     assert len(second.records) == 2
     with pytest.raises(LeaseLost):
-        app.client.run(pages.mark, claim, first, [], resolve=False, **without(own))
-    app.client.run(pages.mark, other, second, [], resolve=False, **without(own))
+        app.client.run(pages.mark, claim, first, [], **without(own))
+    app.client.run(pages.mark, other, second, [], **without(own))
     assert app.client.run(pages.unfinished, row.root_id) == 0
 
 

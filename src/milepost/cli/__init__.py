@@ -39,6 +39,10 @@ COMMANDS = {
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),
     "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),
+    "pipelines": (
+        "milepost.cli.pipelines",
+        "Start, plan, show and mend pipelines; their watermarks and quarantines.",
+    ),
     "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
     "runs": ("milepost.cli.runs", "List, show, watch, cancel and resume runs of batches."),
     "schedules": ("milepost.cli.schedules", "List, pause and resume schedules; when they fire."),

@@ -14,7 +14,7 @@ from milepost.ingest.fetch import key_of, version_of
 from milepost.ingest.source import Reject, Source
 from milepost.ingest.target import Target, raw_type
 from milepost.policy import Fail, storable
-from milepost.store import jobs, pages, removals
+from milepost.store import jobs, pages
 from milepost.store.pages import Batch, Rejected
 from milepost.store.watermarks import PipelineRunRow
 
@@ -91,7 +91,6 @@ class Consolidator:
         await self._client.run_async(jobs.note, ctx.claim, phase=phase)
 
     async def _taken(self, ctx: Context, row: PipelineRunRow, most: int) -> Batch:
-        await self.note(ctx, "FetchingRawBatch")
         return await self._client.run_async(
             pages.take, ctx.claim, root_id=row.root_id, pipeline_id=row.pipeline_id, most=most
         )
@@ -105,8 +104,6 @@ class Consolidator:
         ready = await self._enriched(mapped, rules, rejected)
         await self.note(ctx, "UpsertingBatch")
         await self._upserted(row.root_id, ready, rejected)
-        await self.note(ctx, "MarkingConsolidated")
-        held = await self._client.run_async(removals.unresolved, row.pipeline_id)
         await self._client.run_async(
             pages.mark,
             ctx.claim,
@@ -114,7 +111,6 @@ class Consolidator:
             rejected,
             root_id=row.root_id,
             pipeline_id=row.pipeline_id,
-            resolve=held > 0,
         )
 
     # Mapping

@@ -74,6 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     removal_limit: float = 0.2
     retries: int = 3
     retry_delay: float = 1.0
+    poison_limit: int = 3
     backoff: str = "exponential"
     queue: str = "default"
     channel: str | None = None
@@ -166,6 +167,7 @@ class Declared(Generic[S]):
             "retries": options.retries,
             "retry_delay": options.retry_delay,
             "backoff": options.backoff,
+            "poison_limit": options.poison_limit,
             "max_delay": 60.0,
             "timeout": DAY,
             **given,

@@ -59,6 +59,11 @@ def resume(old_id: str, new: NewRun) -> Steps[None]:
     old = yield from runs.get(old_id)
     if old.state not in (RunState.FAILED, RunState.CANCELLED):
         raise Invalid(f"run {old_id} is {old.state}; only one that failed or was cancelled resumes")
+    if old.mode != new.mode:
+        raise Invalid(
+            f"run {old_id} is one of pipeline {old.kind!r}: `milepost pipelines resume {old_id}`, "
+            "or pipeline.run(id).resume(), goes on with it"
+        )
     newer = yield Call("run_resumed_by", {"id": old_id})
     if newer:
         raise Invalid(f"run {old_id} was resumed by run {newer[0][0]}; resume that one")

@@ -12,7 +12,7 @@ import msgspec
 
 from milepost.errors import LeaseLost
 from milepost.records import Claim
-from milepost.store import durable
+from milepost.store import jobs
 from milepost.store.driver import Call, Steps
 
 __all__ = [
@@ -246,7 +246,7 @@ def share(root_id: str) -> Steps[float]:
 
 def take(claim: Claim, *, root_id: str, pipeline_id: int, most: int) -> Steps[Batch]:
     """Take pages that nobody works on, and read their records."""
-    yield from durable.hold(claim)
+    yield from jobs.note(claim, phase="FetchingRawBatch")
     taken = yield Call(
         "page_take", {"root_id": root_id, "id": claim.id, "fence": claim.fence, "most": most}
     )
@@ -265,10 +265,9 @@ def mark(
     *,
     root_id: str,
     pipeline_id: int,
-    resolve: bool,
 ) -> Steps[None]:
     """Say that pages are consolidated, and put what could not be used into quarantine (H-75)."""
-    yield from durable.hold(claim)
+    yield from jobs.note(claim, phase="MarkingConsolidated")
     if rejected:
         yield Call(
             "quarantine_add",
@@ -281,7 +280,8 @@ def mark(
                 },
             },
         )
-    if resolve or rejected:
+    [(held,)] = yield Call("quarantine_count", {"pipeline_id": pipeline_id})
+    if held:
         keys = [key for key, *_ in batch.records]
         yield Call(
             "quarantine_resolve", {"pipeline_id": pipeline_id, "root_id": root_id, "key": keys}

@@ -35,10 +35,23 @@ class PipelineRow(msgspec.Struct, frozen=True):
     dataset_version: int
     rules_digest: str | None
 
+    def document(self) -> dict[str, object]:
+        """Tell the watermark in B's three fields."""
+        at = self.last_run_completed_at
+        return {
+            "lastUpdatedAt": _iso(self.watermark),
+            "lastRunId": self.last_run_id,
+            "lastRunCompletedAt": _iso(at),
+        }
+
     @property
     def watermark(self) -> datetime | int | None:
         """The watermark as people write it."""
         return None if self.mark is None else Mark(self.measure).shown(self.mark)
+
+
+def _iso(value: datetime | int | None) -> object:
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
 
 
 class Mark(msgspec.Struct, frozen=True):

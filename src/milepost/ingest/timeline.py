@@ -1,0 +1,80 @@
+"""What happened in a run of a pipeline, as B tells it: when, the state, the details."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from milepost.ingest.handles import PartitionState, PipelineRun
+from milepost.records import Entry
+from milepost.specs import RUN_VIEWS, Facts
+from milepost.store import jobs
+from milepost.store.driver import Steps
+
+__all__ = ["Event", "timeline"]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of it."""
+
+    at: datetime
+    state: str
+    detail: str
+
+
+def timeline(run: PipelineRun) -> list[Event]:
+    """Tell a run from its journal and those of its partitions, in the order of time."""
+    row = run.about
+    events = list(_of_run(run))
+    if row.calls is not None and isinstance(row.planned_at, datetime | int):
+        sealed = next((e for e in run.history if e.move == "seal"), None)
+        if sealed is not None and sealed.at is not None:
+            found = f"{row.calls} counts, {row.counted} records, {len(run.partitions)} partitions"
+            events.append(Event(sealed.at, "Heatmap Scanning", found))
+    for part in run.partitions:
+        events += _of_partition(part, run._client.run(_history, part.job_id))  # noqa: SLF001 - its own family
+    return sorted(events, key=lambda event: event.at)
+
+
+def _history(job_id: str) -> Steps[list[Entry]]:
+    return (yield from jobs.history(job_id))
+
+
+def _of_run(run: PipelineRun) -> Iterator[Event]:
+    view = RUN_VIEWS["B"]
+    details = {
+        "create": f"run {run.id}",
+        "begin": "workers are reading",
+        "finalize": "removal, report",
+        "finish": "watermark advanced"
+        if run.about.after_mark is not None
+        else "watermark left alone",
+        "fail": f"{run.record.cause}; watermark NOT advanced",
+        "cancel": "watermark NOT advanced",
+    }
+    phase: str | None = None
+    for entry in run.history:
+        if entry.move == "advance":
+            phase = "consolidate" if phase == "partition" else "partition"
+            if phase == "partition":
+                continue
+        if entry.move in ("seal", "stop") or entry.at is None:
+            continue
+        state = view.word(Facts(entry.to_state, phase=phase))
+        yield Event(entry.at, state, details.get(entry.move, "every partition is read"))
+
+
+def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[Event]:
+    name = f"partition-{part.ordinal}"
+    for entry in history:
+        if entry.at is None:
+            continue
+        if entry.move == "claim":
+            yield Event(entry.at, f"PartitionInProgress ({name})", f"attempt by {entry.actor}")
+        elif entry.move == "succeed":
+            told = f"{part.records} records in {part.pages} pages"
+            yield Event(entry.at, f"PartitionCompleted ({name})", told)
+        elif entry.to_state in ("FAILED", "CANCELLED"):
+            yield Event(entry.at, f"PartitionFailed ({name})", part.error or entry.move)
+        elif entry.move in ("retry", "lose", "later", "release"):
+            yield Event(entry.at, f"PartitionInProgress ({name})", f"{entry.move}: {entry.detail}")

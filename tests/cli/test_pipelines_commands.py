@@ -1,0 +1,165 @@
+"""`milepost pipelines`, from a prompt."""
+
+import json
+import sys
+
+import pytest
+
+from milepost.cli import main
+
+PROGRAM = """
+import bisect
+from datetime import datetime, UTC
+import msgspec
+import milepost as mp
+
+app = mp.App(sweep=0.05)
+T0 = datetime(2024, 1, 1, tzinfo=UTC)
+
+class Stone(msgspec.Struct):
+    id: int
+    price: int
+
+class Stones(mp.Source):
+    broken = {broken}
+    def count(self, window, low, high):
+        return len([n for n in range(20) if low <= n < high])
+    def fetch(self, window, partition, cursor):
+        rows = [n for n in range(20) if partition.low <= n < partition.high]
+        if self.broken and partition.ordinal == 1:
+            raise mp.Fail("no such range")
+        return mp.Page([dict(id=n, price=n, updated_at=T0) for n in rows])
+    def map(self, raw) -> Stone:
+        if raw["id"] == 7 and {picky}:
+            raise mp.Reject("no sevens")
+        return Stone(raw["id"], raw["price"])
+
+stones = app.pipeline("stones", Stones(), key="id", version="updated_at", partition_by="price",
+                      partitions=2)
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch, database):
+    """Write an app into this folder; `run` drains it in between."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILEPOST_DATABASE_URL", database.url)
+
+    def write(*, broken=False, picky=False):
+        text = PROGRAM.replace("{broken}", str(broken)).replace("{picky}", str(picky))
+        (tmp_path / "stones.py").write_text(text)
+
+    write()
+    return write
+
+
+def drain():
+    import runpy
+
+    space = runpy.run_path("stones.py")
+    space["app"].drain(timeout=20)
+    space["app"].close()
+
+
+def milepost(capsys, *words, code=0):
+    sys.modules.pop("stones", None)
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in ("pipelines", *words)])
+    told = capsys.readouterr()
+    assert (ended.value.code or 0) == code, told.err
+    return told.out
+
+
+def test_a_pipeline_from_its_plan_to_its_watermark(program, capsys, tmp_path):
+    plan = json.loads(milepost(capsys, "plan", "stones.py", "stones", "--json"))
+    assert (plan["counted"], len(plan["partitions"])) == (20, 2)
+    assert sum(count for *_, count in plan["histogram"]) == 20
+    assert "█" in milepost(capsys, "plan", "stones.py", "stones")
+    run_id = milepost(capsys, "start", "stones.py", "stones").strip()
+    drain()
+    [listed] = json.loads(milepost(capsys, "ls", "--json"))
+    assert (listed["pipeline"], listed["state"], listed["last_run"]) == (
+        "stones",
+        "SUCCEEDED",
+        run_id,
+    )
+    shown = json.loads(milepost(capsys, "show", run_id, "--json"))
+    assert (shown["B"], shown["counts"]["fetched"], len(shown["partitions"])) == (
+        "Completed",
+        20,
+        2,
+    )
+    assert "partition" in milepost(capsys, "show", run_id)
+    told = json.loads(milepost(capsys, "show", run_id, "--timeline", "--json"))
+    states = [event["state"].split(" (")[0] for event in told]
+    assert states[0] == "Created"
+    assert states[-1] == "Completed"
+    assert {
+        "Heatmap Scanning",
+        "WorkersRunning",
+        "PartitionInProgress",
+        "PartitionCompleted",
+    } < set(states)
+    assert "Consolidating" in milepost(capsys, "show", run_id, "--timeline")
+    mark = json.loads(milepost(capsys, "watermark", "stones", "--json"))
+    assert list(mark) == ["lastUpdatedAt", "lastRunId", "lastRunCompletedAt"]
+    assert mark["lastRunId"] == run_id
+    assert mark["lastUpdatedAt"].endswith("Z")
+    milepost(capsys, "watermark", "stones", "--out", "watermark.json")
+    assert json.loads((tmp_path / "watermark.json").read_text()) == mark
+
+
+def test_a_watermark_is_set_by_hand_with_a_reason(program, capsys):
+    milepost(capsys, "start", "stones.py", "stones", "--full")
+    drain()
+    milepost(capsys, "watermark", "stones", "--set", "2024-01-01T00:00:00Z", code=2)
+    milepost(capsys, "watermark", "stones", "--set", "soon", "--reason", "x", code=2)
+    given = ("--set", "2024-01-01T00:00:00Z", "--reason", "a year again", "--json")
+    mark = json.loads(milepost(capsys, "watermark", "stones", *given))
+    assert mark["lastUpdatedAt"] == "2024-01-01T00:00:00Z"
+    moves = json.loads(milepost(capsys, "watermark", "stones", "--history", "--json"))
+    assert [(move["move"], move["reason"]) for move in moves] == [
+        ("advance", None),
+        ("override", "a year again"),
+    ]
+    milepost(capsys, "watermark", "nothing", code=4)
+
+
+def test_a_failed_run_is_forced_retried_and_resumed(program, capsys):
+    program(broken=True)
+    failed = milepost(capsys, "start", "stones.py", "stones").strip()
+    drain()
+    assert json.loads(milepost(capsys, "show", failed, "--json"))["cause"] == "incomplete"
+    milepost(capsys, "start", "stones.py", "stones", "--force")
+    drain()
+    assert json.loads(milepost(capsys, "ls", "--json"))[0]["gaps"] == 1
+    program()
+    milepost(capsys, "retry", "stones.py", failed, 0, code=5)
+    milepost(capsys, "retry", "stones.py", failed, 1)
+    drain()
+    [listed] = json.loads(milepost(capsys, "ls", "--json"))
+    assert (listed["gaps"], listed["mode"]) == (0, "retry")
+    program(broken=True)
+    failed = milepost(capsys, "start", "stones.py", "stones", "--full").strip()
+    drain()
+    again = json.loads(milepost(capsys, "resume", failed, "--json"))
+    assert again["resumes"] == failed
+    milepost(capsys, "resume", failed, code=5)
+    with pytest.raises(SystemExit) as ended:
+        main(["runs", "resume", failed])
+    assert ended.value.code == 5
+    assert "pipelines resume" in capsys.readouterr().err
+
+
+def test_the_quarantine_is_listed_and_replayed(program, capsys):
+    program(picky=True)
+    milepost(capsys, "start", "stones.py", "stones")
+    drain()
+    [kept] = json.loads(milepost(capsys, "quarantine", "ls", "stones", "--json"))
+    assert (kept["key"], kept["reason"]) == ("7", "no sevens")
+    assert json.loads(kept["payload"])["id"] == 7
+    program()
+    milepost(capsys, "quarantine", "replay", "stones.py", "stones")
+    drain()
+    assert json.loads(milepost(capsys, "quarantine", "ls", "stones", "--json")) == []
+    milepost(capsys, "quarantine", "replay", "stones.py", "stones", code=5)
