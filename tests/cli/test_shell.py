@@ -195,13 +195,13 @@ def test_every_command_and_every_option_has_a_help():
 
 
 def test_every_command_that_shows_data_has_json():
-    """What is not data is a script, a story, or runs until it is stopped."""
+    """What is not data is a script, a story, a secret, or runs until it is stopped."""
     without = {
         command.name
         for command in every_command()
         if not hasattr(command, "commands") and "as_json" not in {p.name for p in command.params}
     }
-    assert without == {"completion", "demo", "dev", "server", "worker"}
+    assert without == {"completion", "demo", "dev", "secret", "server", "worker"}
 
 
 def test_the_committed_page_is_a_fresh_rendering():

@@ -90,7 +90,7 @@ def test_a_value_that_was_read_as_json_says_how_to_pass_a_text(prompt, folder):
         (["newcomer:app", "convert", "x", "--tag", "=a"], "expected NAME=VALUE"),
         (["newcomer", "convert"], "expected MODULE:APP, as in app:app, or a file, as in app.py"),
         (["newcmer:app", "convert"], "there is no module 'newcmer'"),
-        (["newcmer:app", "convert"], "Did you mean newcomer.py?"),
+        (["newcmer:app", "convert"], "Did you mean newcomer?"),
         (["newcomer:ap", "convert"], "newcomer has no App called 'ap'; it has app"),
         (["newcmer.py", "convert"], "there is no file newcmer.py. Did you mean newcomer.py?"),
         (["empty.py", "convert"], "holds no App; it needs a line like"),

@@ -120,10 +120,13 @@ def messages(store: StoreUrl, name: str, state: str | None, limit: int, *, as_js
 @store_option
 @click.argument("name")
 @click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
-def ack(store: StoreUrl, name: str, ids: tuple[str, ...]) -> None:
+@json_option
+def ack(store: StoreUrl, name: str, ids: tuple[str, ...], *, as_json: bool) -> None:
     """Say that messages arrived: they are neither delivered nor offered again."""
     with acting(store) as lookup:
         count = lookup.channels.ack(name, list(ids))
+    if as_json:
+        show_json({"channel": name, "acknowledged": count})
     say(f"{count} of {len(ids)} acknowledged" + _rest(len(ids) - count))
 
 
@@ -136,12 +139,15 @@ def _rest(count: int) -> str:
 @click.argument("name")
 @click.argument("ids", metavar="[MESSAGE]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All that are dead.")
-def retry(store: StoreUrl, name: str, ids: tuple[str, ...], *, every: bool) -> None:
+@json_option
+def retry(store: StoreUrl, name: str, ids: tuple[str, ...], *, every: bool, as_json: bool) -> None:
     """Try dead messages again, with their attempts counted anew."""
     if every == bool(ids):
         raise Invalid("name the messages, or say --all")
     with acting(store) as lookup:
         count = lookup.channels.retry(name, None if every else list(ids))
+    if as_json:
+        show_json({"channel": name, "tried_again": count})
     say(f"{count} messages of channel {name} will be tried again")
 
 
@@ -186,20 +192,26 @@ def _refused(message: Refused) -> dict[str, object]:
 @store_option
 @click.argument("name")
 @click.option("--reason", default="stopped", show_default=True, help="Kept with the channel.")
-def stop(store: StoreUrl, name: str, reason: str) -> None:
+@json_option
+def stop(store: StoreUrl, name: str, reason: str, *, as_json: bool) -> None:
     """Let nothing leave through a channel; its messages wait."""
     with acting(store) as lookup:
         changed = lookup.channels.stop(name, reason)
+    if as_json:
+        show_json({"channel": name, "state": "stopped", "changed": changed})
     say(f"channel {name} is stopped" if changed else f"channel {name} was stopped before")
 
 
 @channels.command()
 @store_option
 @click.argument("name")
-def start(store: StoreUrl, name: str) -> None:
+@json_option
+def start(store: StoreUrl, name: str, *, as_json: bool) -> None:
     """Let messages leave again, after a stop or after a receiver answered 410 Gone."""
     with acting(store) as lookup:
         changed = lookup.channels.start(name)
+    if as_json:
+        show_json({"channel": name, "state": "active", "changed": changed})
     say(f"channel {name} is active" if changed else f"channel {name} was not stopped")
 
 

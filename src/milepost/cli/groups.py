@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 __all__ = ["HelpfulGroup", "LazyGroup", "did_you_mean"]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Say which of the known words it is close to, or nothing."""
+def did_you_mean(word: str, known: Iterable[str], *, ending: str = "") -> str:
+    """Say which of the known words it is close to, or nothing; all of them end so."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, list(known), n=3)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
+    return f" Did you mean {' or '.join(name + ending for name in close)}?" if close else ""
 
 
 class HelpfulGroup(click.Group):

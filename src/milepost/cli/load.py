@@ -57,9 +57,10 @@ def _from_name(name: str) -> ModuleType:
 
 
 def _like(name: str, folder: Path) -> str:
-    found = [path.name for path in sorted(folder.glob("*.py"))]
-    guess = did_you_mean(f"{name.removesuffix('.py')}.py", found)
-    return guess or f" Here are: {', '.join(found) or 'no .py files'}."
+    stem, ending = name.removesuffix(".py"), ".py" if name.endswith(".py") else ""
+    found = {path.stem: path.name for path in sorted(folder.glob("*.py"))}
+    guess = did_you_mean(stem, found, ending=ending)
+    return guess or f" Here are: {', '.join(found.values()) or 'no .py files'}."
 
 
 def _imported(name: str) -> ModuleType:
