@@ -162,7 +162,7 @@ def check_limits(asked: Any) -> None:
             raise Invalid(f"{name}={value} must be {within}")
     for name in ("timeout", "deadline", "start_within", "start_in"):
         check_seconds(name, getattr(asked, name, None), zero=name != "timeout")
-    if asked.queue is not None:
+    if getattr(asked, "queue", None) is not None:
         check_text(asked.queue, what="queue")
 
 

@@ -177,3 +177,39 @@ async def test_a_page_of_runs_is_read_at_once(app):
     assert [step.counts for step in page[0].steps] == [{"SUCCEEDED": 1}, {"SUCCEEDED": 3}]
     assert await app.runs.list_async(kind="nothing") == []
     await app.close_async()
+
+
+WRONG = [
+    ({"priority": 11}, "priority=11 must be between 0 and 9"),
+    ({"priority": "high"}, "priority='high' must be a whole number"),
+    ({"tags": "urgent"}, "must be a dict of texts"),
+    ({"tags": {"user": 42}}, "tags=42"),
+    ({"deadline": -1}, "deadline=-1"),
+    ({"channel": ""}, "channel=''"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
+def test_a_start_that_cannot_be_meant_is_refused_and_nothing_is_stored(app, options, words):
+    batch = app.batch("wrong")
+
+    @batch.step
+    def find() -> None: ...
+
+    with pytest.raises(mp.Invalid, match=words):
+        batch.start(**options)
+    assert (app.runs.list(), app.jobs.list()) == ([], [])
+
+
+def test_items_that_do_not_fit_are_refused_all_together(app):
+    batch = app.batch("filled", params=int)
+
+    @batch.step
+    def find(number: int) -> None: ...
+
+    run = batch.start(1, hold=True)
+    for items in (None, "abc", [*range(600), "x"]):
+        with pytest.raises(mp.Invalid):
+            run.add(items)
+    assert app.jobs.list() == []
+    assert run.cancel() == mp.RunState.CANCELLED

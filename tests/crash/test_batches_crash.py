@@ -120,7 +120,6 @@ def test_every_gate_opens_once_and_every_reducer_succeeds_once(database, tmp_pat
                 workers.kill_one(chance)
                 killed += 1
             time.sleep(0.02)
-        print(f"{RUNS:,} runs, {killed} kills")
         for run in runs:
             run.wait(600 if PROVING else 120)
     for run in runs:
@@ -137,5 +136,5 @@ def test_every_gate_opens_once_and_every_reducer_succeeds_once(database, tmp_pat
         assert verify(driver).clean
         lost = sum(job.record.losses for job in app.jobs.list(limit=10_000))
     assert lost > 0, "nothing was under way when workers died"
-    print(f"{RUNS} runs, {KILLS} kills, {lost} attempts lost")
+    print(f"{RUNS} runs, {killed} kills, {lost} attempts lost")
     app.close()

@@ -262,6 +262,8 @@ class RunHandle(Subject[Run]):
     def _filled(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
         if self._fill is None:
             raise Invalid("this handle was looked up: add to the one that start(hold=True) gave")
+        if not isinstance(items, Iterable):
+            raise Invalid(f"run.add() takes a list or another iterable of items, not {items!r}")
         return self._fill(run, items)
 
     def submit(self) -> "RunHandle":
