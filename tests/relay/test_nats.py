@@ -304,3 +304,28 @@ def test_the_names_of_an_inbound_are_checked(app):
     app.inbound("a", broker)
     with pytest.raises(mp.Invalid, match="twice"):
         app.inbound("a", broker)
+
+
+def test_a_worker_that_receives_and_publishes_ends_when_it_is_told(app, nats):
+    """A library may swallow a cancellation; a worker must end all the same."""
+    broker = Nats(nats.url, stream="BOTH")
+    app.inbound("new-orders", broker)
+    app.channel("orders", broker=broker)
+
+    @app.job
+    def convert(document: str) -> str:
+        return document
+
+    async def work():
+        await convert.options(channel="orders").submit_async("a")
+        working = asyncio.create_task(app.run_worker_async(signals=False))
+        # Another task delivers it, and has no event for us.
+        while not [m for m in await app.channels.messages_async("orders") if m.delivered_at]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        working.cancel()
+        await asyncio.wait([working], timeout=20)
+        ended = working.done()
+        await app.client.close_async()
+        return ended
+
+    assert asyncio.run(work())

@@ -1,11 +1,12 @@
 """What takes an event to where its channel leads, and how it says that it did not get there."""
 
+import asyncio
 from typing import Protocol
 
 from milepost.errors import MilepostError
 from milepost.relay.message import Event
 
-__all__ = ["Courier", "Gone", "Undelivered"]
+__all__ = ["Courier", "Gone", "Undelivered", "cancelled"]
 
 
 class Undelivered(MilepostError):  # noqa: N818 - says what became of the message
@@ -18,6 +19,15 @@ class Undelivered(MilepostError):  # noqa: N818 - says what became of the messag
 
 class Gone(MilepostError):  # noqa: N818 - says what became of the receiver
     """The receiver wants no more: the channel stops until somebody starts it again."""
+
+
+def cancelled() -> bool:
+    """Tell whether this task was asked to end.
+
+    A library may swallow that, and answer with an error of its own; who loops asks.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Courier(Protocol):

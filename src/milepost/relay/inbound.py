@@ -21,6 +21,7 @@ from milepost.errors import Invalid, MilepostError, Unavailable
 from milepost.job import Options
 from milepost.records import NewJob
 from milepost.relay.broker import Broker, Delivery, Incoming
+from milepost.relay.courier import cancelled
 from milepost.relay.message import traced
 from milepost.store import inbox
 from milepost.store.driver import AsyncDriver
@@ -116,11 +117,13 @@ class Receiver:
         """Receive until cancelled."""
         trouble = 0
         try:
-            while True:
+            while not cancelled():
                 try:
                     await self.once(WAIT_SECONDS)
                     trouble = 0
                 except Exception as error:  # noqa: BLE001 - the broker or the store is away
+                    if cancelled():
+                        break
                     trouble += 1
                     log.warning("nothing comes in", inbound=self._inbound.name, error=str(error))
                     await asyncio.sleep(min(0.1 * 2.0 ** min(trouble, 20), TROUBLE_MOST))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from milepost.clock import Clock, SystemClock
 from milepost.errors import MilepostError, Unavailable
 from milepost.relay.channel import Channel
-from milepost.relay.courier import Courier, Gone, Undelivered
+from milepost.relay.courier import Courier, Gone, Undelivered, cancelled
 from milepost.relay.message import compose
 from milepost.store import outbox
 from milepost.store.driver import AsyncDriver
@@ -66,7 +66,7 @@ class Relay:
     async def run(self) -> None:
         """Deliver until cancelled."""
         try:
-            while True:
+            while not cancelled():
                 pause = LOOK_SECONDS
                 try:
                     pause = await self._turn()
@@ -141,7 +141,7 @@ class Relay:
                 return done
             outcomes = await self._tried(channel, courier, taken)
             done += outcomes.count(None)
-            if await self._record(channel, taken, outcomes):
+            if await self._record(channel, taken, outcomes) or cancelled():
                 return done
 
     async def _tried(

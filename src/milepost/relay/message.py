@@ -23,7 +23,8 @@ MOST_BYTES = 1_000_000
 """How large an event may be: what a NATS server takes by default, less its headers."""
 
 CONTENT_TYPE = "application/cloudevents+json"
-LEFT_OUT = 80
+ENVELOPE = 4_000
+"""Room for what stands around the children of a run."""
 PORTION = 1_000_000
 TEXT_MOST = 10_000
 """How much of an error's text is told (H-105); the whole of it is in the store."""
@@ -77,12 +78,14 @@ def _type(message: Message) -> str:
 
 
 def _fitted(message: Message, data: dict[str, Any], most: int) -> bytes:
-    """Write the envelope; a result that does not fit stays where GET finds it."""
-    body = _body(message, data)
-    if len(body) > most:
-        left = [name for name in ("result", "tags") if name in data]
-        kept = {name: value for name, value in data.items() if name not in left}
-        body = _body(message, {**kept, "left_out": left})
+    """Write the envelope; what does not fit stays where GET finds it, and is named."""
+    body, kept, left = _body(message, data), dict(data), []
+    for name in ("result", "jobs", "tags"):
+        if len(body) <= most:
+            break
+        if kept.pop(name, None) is not None:
+            left.append(name)
+            body = _body(message, {**kept, "left_out": left})
     return body
 
 
@@ -185,7 +188,7 @@ def _run(run: Run, *, room: int) -> Steps[dict[str, Any]]:
         ],
     }
     there = sum(step.succeeded + step.lost for step in counted)
-    children = yield from _children(run.id, room - len(msgspec.json.encode(data)) - PORTION // 250)
+    children = yield from _children(run.id, room - len(msgspec.json.encode(data)) - ENVELOPE)
     return {**data, "jobs": children, "jobs_left_out": max(0, there - len(children))}
 
 

@@ -1,5 +1,5 @@
 -- The jobs of a run in their order, and about how large each is in a message.
-SELECT id::text, 400 + coalesce(length(result), 0) + coalesce(length(error), 0)
+SELECT id::text, 400 + coalesce(length(result), 0) + coalesce(octet_length(error), 0)
   FROM job
  WHERE run_id = :id
  ORDER BY step, ordinal, job.id

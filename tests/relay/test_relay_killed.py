@@ -1,0 +1,135 @@
+"""Relays are killed and NATS crashes: every message arrives, ids are stable, order is kept (I16).
+
+The full proof kills 100 relays and crashes NATS 5 times during 2,000 messages; every day a tenth.
+"""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import nats as client
+import pytest
+from nats_servers import NatsServer
+
+import milepost as mp
+from milepost.client import new_id
+from milepost.observe.verify import verify
+from milepost.records import NewJob, Template
+from milepost.store import births
+from milepost.testing.prove import size
+
+PROGRAM = Path(__file__).parent / "relay_worker.py"
+MESSAGES, KILLS, CRASHES = size(2_000), size(100), max(1, size(50) // 10)
+IN_LINE = 4
+"""A job and its reruns: so many messages must keep their order."""
+LONGEST_SECONDS = 540
+
+
+def ended(app: mp.App, raw, lines: int) -> dict[str, list[str]]:
+    """End jobs and their reruns, one after the other; answer with each line's jobs in order."""
+    made: dict[str, list[str]] = {new_id(): [] for _ in range(lines)}
+    for _ in range(IN_LINE):
+        new = []
+        for first, line in made.items():
+            job_id = new_id() if line else first
+            template = Template(kind="k", channel="orders", rerun_of=line[-1] if line else None)
+            new.append(NewJob(job_id, b"{}", template))
+            line.append(job_id)
+        app.client.run(births.create, new)
+        raw.execute(
+            "UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1"
+            " WHERE state = 'QUEUED'"
+        )
+    return made
+
+
+class Relays:
+    """Two workers at a time; whoever is killed is replaced."""
+
+    def __init__(self, database: str, server: str) -> None:
+        self._command = [sys.executable, str(PROGRAM), database, server]
+        self._running = [self._started() for _ in range(2)]
+        self.killed = 0
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def kill_one(self) -> None:
+        """Kill the older one, without a chance to say anything, and start another."""
+        oldest = self._running.pop(0)
+        oldest.send_signal(signal.SIGKILL)
+        oldest.wait(10)
+        self.killed += 1
+        self._running.append(self._started())
+
+    def stop(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.wait(10)
+
+
+def delivered(raw) -> int:
+    return raw.value("SELECT count(*) FROM outbox WHERE delivered_at IS NOT NULL")
+
+
+def arrivals(server: NatsServer) -> list[tuple[str, str, bytes]]:
+    """Read what the stream holds, in order: (id, subject, body)."""
+
+    async def read():
+        connection = await client.connect(server.url)
+        stream = connection.jetstream()
+        reader = await stream.subscribe("orders", ordered_consumer=True)
+        count = (await stream.stream_info("FINAL")).state.messages
+        found = [await reader.next_msg(timeout=10) for _ in range(count)]
+        await connection.close()
+        return [(m.headers["Nats-Msg-Id"], json.loads(m.data)["subject"], m.data) for m in found]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+def test_every_message_arrives_in_order_however_often_relays_and_nats_die(database, raw, nats):
+    app = mp.App(database.url)
+    lines = ended(app, raw, MESSAGES // IN_LINE)
+    app.close()
+    total = sum(map(len, lines.values()))
+    relays, crashed, until = Relays(database.url, nats.url), 0, time.monotonic() + LONGEST_SECONDS
+    try:
+        while (done := delivered(raw)) < total:
+            assert time.monotonic() < until, f"{done} of {total} after {relays.killed} kills"
+            if relays.killed < KILLS and done >= relays.killed * total // (KILLS + 1):
+                relays.kill_one()
+            elif crashed < CRASHES and done >= (crashed + 1) * total // (CRASHES + 1):
+                nats.restart()
+                crashed += 1
+            time.sleep(0.005)  # another look at what other processes have done
+    finally:
+        relays.stop()
+
+    assert (relays.killed, crashed) == (KILLS, CRASHES)
+    came = arrivals(nats)
+    due = {job_id for line in lines.values() for job_id in line}
+    assert {subject for _, subject, _ in came} == due
+    ids, bodies = defaultdict(set), defaultdict(set)
+    for message_id, subject, body in came:
+        ids[subject].add(message_id)
+        bodies[subject].add(body)
+    assert all(len(found) == 1 for found in (*ids.values(), *bodies.values()))
+    first = {subject: place for place, (_, subject, _) in reversed(list(enumerate(came)))}
+    for line in lines.values():
+        places = [first[job_id] for job_id in line]
+        assert places == sorted(places)
+    taken = raw.value("SELECT sum(fence) FROM outbox")
+    twice = sum(count - 1 for count in Counter(subject for _, subject, _ in came).values())
+    print(
+        f"{total} messages, {relays.killed} relays killed, NATS crashed {crashed} times:"
+        f" {taken - total} taken again, {twice} stored twice"
+    )
+    with database.driver() as driver:
+        assert verify(driver).clean
