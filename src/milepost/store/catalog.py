@@ -7,7 +7,9 @@ a table of what those list parameters hold (a star says bytes), and a file that 
 is run once per row of its list parameters. One that opens with `-- packed` answers with a single
 row, so that a thread fetches it at once and not row by row, each time in need of the interpreter's
 lock: the rows as JSON, the bytes of one of their columns (`-- packed 4`) in one piece, and their
-rowids, which the statement after `-- then` reads as `:picked`.
+rowids, which the statement after `-- then` reads as `:picked`. After `-- packed, hopefully` that
+one is run first, with NULL for `:picked`; if it moves as many rows as were given, their first
+column is the answer.
 """
 
 import re
@@ -27,7 +29,7 @@ DIALECTS = ("postgres", "sqlite")
 _MACRO = re.compile(r"\{(now|micros|text:[\w.]+|rows:[\w* ]+)\}")
 _ARRAY = re.compile(r"(\$\d+)::([\w ]+\[\])")
 _UNNEST = re.compile(r"\bunnest\([^()]*\)")
-_PACKED = re.compile(r"-- packed(?: (\d+))?\n")
+_PACKED = re.compile(r"-- packed(?: (\d+))?(, hopefully)?\n")
 _THEN = "\n-- then\n"
 _ROWS = re.compile(r"\{rows:([\w* ]+)\}")
 # Subqueries, so that a statement asks once and not once a row.
@@ -55,6 +57,7 @@ class Query:
     rows: tuple[str, ...] = ()
     answers: bool = True
     packed: bool = False
+    hopeful: bool = False
     bytes_at: int | None = None
 
     @property
@@ -116,6 +119,7 @@ def query(name: str, dialect: str) -> Query:
         each=source.startswith("-- each"),
         rows=tuple(dict.fromkeys(n for listed in _ROWS.findall(source) for n in listed.split())),
         packed=packed is not None,
+        hopeful=bool(packed and packed[2]),
         bytes_at=int(packed[1]) if packed and packed[1] else None,
         answers=bool(re.search(r"^(SELECT|RETURNING)\b", _bare(text), re.MULTILINE))
         and not (_bare(text).startswith("INSERT") and "RETURNING" not in text),

@@ -326,11 +326,27 @@ def _execute_rows(connection: sqlite3.Connection, statement: Query, call: Call) 
     for some in _portions(lists, len(call.parameters[statement.rows[0].removesuffix("*")])):
         table = _packed({name: values[some] for name, values in lists.items()}, some)
         given = {**_bound(shared), **table}
-        if statement.packed:
+        keys = call.parameters[statement.rows[0]][some]
+        if statement.hopeful and _moved_all(connection, statement.texts[1], given, len(keys)):
+            found += [[key] for key in keys]
+        elif statement.packed:
             found += _execute_packed(connection, statement, given)
         else:
             found += connection.execute(statement.text, given).fetchall()
     return found
+
+
+def _moved_all(
+    connection: sqlite3.Connection, move: str, given: dict[str, Any], count: int
+) -> bool:
+    """Move without a look first; where that is not possible for every row, move none."""
+    connection.execute("SAVEPOINT hope")
+    connection.execute(move, {**given, "picked": None})
+    [(moved,)] = connection.execute("SELECT changes()").fetchall()
+    if moved != count:
+        connection.execute("ROLLBACK TO hope")
+    connection.execute("RELEASE hope")
+    return bool(moved == count)
 
 
 def _execute_packed(

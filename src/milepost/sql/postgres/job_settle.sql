@@ -19,4 +19,4 @@ UPDATE job
    AND (i.move NOT IN ('retry', 'later', 'release')
         OR (job.cancel_reason IS NULL
             AND (SELECT run.state FROM run WHERE run.id = job.run_id) IS DISTINCT FROM 'STOPPING'))
-RETURNING job.id::text, job.run_id::text, job.step
+RETURNING job.id::text

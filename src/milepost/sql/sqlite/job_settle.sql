@@ -1,8 +1,8 @@
--- packed
+-- packed, hopefully
 -- Moves leased jobs to their outcomes. No row back means the lease was lost, or, for an outcome that
 -- is not an end, that the job was asked to stop.
 WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
-SELECT json_group_array(json_array(job.id, job.run_id, job.step)), NULL, json_group_array(job.rowid)
+SELECT json_group_array(json_array(job.id)), NULL, json_group_array(job.rowid)
   FROM i CROSS JOIN job
  WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
    AND (i.move NOT IN ('retry', 'later', 'release')
@@ -20,4 +20,8 @@ UPDATE job
        polls = polls + (i.move = 'later'),
        releases = releases + (i.move = 'release')
   FROM i
- WHERE job.id = i.id AND +job.rowid IN (SELECT value FROM json_each(:picked))
+ WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
+   AND (i.move NOT IN ('retry', 'later', 'release')
+        OR (cancel_reason IS NULL
+            AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
+   AND (:picked IS NULL OR +job.rowid IN (SELECT value FROM json_each(:picked)))
