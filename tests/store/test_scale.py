@@ -215,7 +215,7 @@ def published_in_batches(driver: Driver, run_id: str) -> tuple[list[float], int,
     try:
         while True:
             begun = time.perf_counter()
-            count = driver.run(runs.publish, actor="m", most=BATCH, run_id=run_id)
+            count = driver.run(runs.publish, [run_id], actor="m", most=BATCH)
             taken.append(time.perf_counter() - begun)
             if len(taken) == 20:
                 early = tracemalloc.get_traced_memory()[1]

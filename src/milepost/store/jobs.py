@@ -276,7 +276,9 @@ def reconcile(*, worker_id: str, known: Mapping[str, int]) -> Steps[list[str]]:
         },
         ids,
     )
-    yield from runs.after_ends(_touched(rows), actor=worker_id)
+    # What was released has not ended; it answers with its id alone.
+    stopped = [row for row in rows if len(row) > 1]
+    yield from runs.after_ends(_touched(stopped), actor=worker_id)
     return [row[0] for row in rows]
 
 
