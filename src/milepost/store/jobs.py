@@ -132,8 +132,8 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
     held = [s for s in ordered if s.claim.id in settled]
     yield from _effects(held)
     yield from _wake_signalled(held, actor=actor)
-    steps = {(s.claim.run_id, s.claim.step or 0) for s in held if s.claim.run_id is not None}
-    left = yield from runs.after_ends(sorted(steps), actor=actor, ended=held)
+    touched = {s.claim.run_id for s in held if s.claim.run_id is not None}
+    left = yield from runs.after_ends(touched, actor=actor, ended=held)
     return Settled(settled, left)
 
 
