@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -23,6 +23,7 @@ from milepost.queues import Queues
 from milepost.records import NewJob
 from milepost.relay.pull import Channels
 from milepost.request.asked import Asked
+from milepost.request.batch import Asking, Batches, Item, RequestBatch
 from milepost.request.kind import Requests
 from milepost.request.reply import Judge
 from milepost.schedules import Schedules
@@ -82,6 +83,7 @@ class App:
         self._scheduled: dict[str, NewSchedule] = {}
         self.schedules = Schedules(self.client, self._scheduled)
         self.requests = Requests(self)
+        self.request_batches = Batches(self, self.requests)
         self._channels: dict[str, Channel] = {}
         self._inbound: dict[str, Inbound] = {}
         self.channels = Channels(self.client)
@@ -353,6 +355,61 @@ class App:
         """Send an HTTP request as a job; it is durable once this returns."""
         job, request = self.requests.asked(method, url, asked)
         return await job.submit_async(request)
+
+    def request_batch(
+        self,
+        requests: Iterable[Item],
+        *,
+        channel: str | None = None,
+        policy: Bearing | None = None,
+        final: Item | None = None,
+        deadline: float | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+        common: Asked | None = None,
+    ) -> RequestBatch:
+        """Send many requests as one run; one message goes to its channel once all have ended.
+
+        Each is a dict of what `request` takes, or a tuple such as ("GET", url); `common` holds
+        for those that do not say otherwise. `final` is a call of its own, made at the end. Without
+        a policy the first failure stops the rest.
+        """
+        asking = Asking(
+            channel=channel,
+            policy=policy,
+            final=final,
+            deadline=deadline,
+            queue=queue,
+            priority=priority,
+            tags=tags,
+        )
+        return self.request_batches.start(requests, asking, common or {})
+
+    async def request_batch_async(
+        self,
+        requests: Iterable[Item],
+        *,
+        channel: str | None = None,
+        policy: Bearing | None = None,
+        final: Item | None = None,
+        deadline: float | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+        common: Asked | None = None,
+    ) -> RequestBatch:
+        """Send many requests as one run; one message goes to its channel once all have ended."""
+        asking = Asking(
+            channel=channel,
+            policy=policy,
+            final=final,
+            deadline=deadline,
+            queue=queue,
+            priority=priority,
+            tags=tags,
+        )
+        return await self.request_batches.start_async(requests, asking, common or {})
 
     @overload
     def reply(self, function: Judge, /) -> Judge: ...

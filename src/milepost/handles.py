@@ -190,6 +190,7 @@ def again(record: Job) -> NewJob:
         poll_limit=record.poll_limit,
         poison_limit=record.poison_limit,
         timeout_us=record.timeout_us,
+        policy=record.policy,
         deadline_us=_span(record),
         codec=record.codec,
         tags=record.tags,

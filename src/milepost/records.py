@@ -230,6 +230,7 @@ class Job(msgspec.Struct, frozen=True):
     rerun_of: str | None
     cancel_reason: str | None
     move: str
+    policy: str | None
     progress: float | None
     progress_text: str | None
     due_at: datetime | None

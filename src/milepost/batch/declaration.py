@@ -15,7 +15,7 @@ from milepost.outcome import micros
 from milepost.policy import POLL_SECONDS
 from milepost.records import NewStep
 
-__all__ = ["Bearing", "Collect", "Declaration", "FailFast", "Step", "Tolerate"]
+__all__ = ["Bearing", "Collect", "Declaration", "FailFast", "Step", "Tolerate", "check_bearing"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 SLOTS = 16
@@ -66,6 +66,14 @@ class Declared(TypedDict, total=False):
 Bearing = FailFast | Collect | Tolerate
 
 
+def check_bearing(policy: Any, *, what: str) -> None:
+    """Refuse what says nothing of failures; None is for what was not asked."""
+    if policy is not None and not isinstance(policy, FailFast | Collect | Tolerate):
+        raise Invalid(
+            f"{what}: policy={policy!r} must be mp.FailFast(), mp.Collect() or mp.Tolerate(share)"
+        )
+
+
 class Step(msgspec.Struct, frozen=True):
     """One declared step, in the order of declaration."""
 
@@ -110,11 +118,7 @@ class Declaration:
         check_text(name, what="name")
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise Invalid(f"batch {name!r}: version={version!r} must be a whole number from 1")
-        if policy is not None and not isinstance(policy, FailFast | Collect | Tolerate):
-            raise Invalid(
-                f"batch {name!r}: policy={policy!r} must be mp.FailFast(), mp.Collect() or "
-                "mp.Tolerate(share)"
-            )
+        check_bearing(policy, what=f"batch {name!r}")
         self.name = name
         self.version = version
         self.params_type = params

@@ -86,7 +86,16 @@ def create_again(
 
 _PINNED = (
     *("kind", "kind_version", "queue", "priority", "retries", "poll_limit", "poison_limit"),
-    *("timeout_us", "deadline_us", "start_within_us", "codec", "tenant", "trace", "parent_id"),
+    *(
+        "timeout_us",
+        "policy",
+        "deadline_us",
+        "start_within_us",
+        "codec",
+        "tenant",
+        "trace",
+        "parent_id",
+    ),
     "step",
 )
 

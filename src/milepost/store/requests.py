@@ -9,7 +9,7 @@ from milepost.store import jobs
 from milepost.store.driver import Call, Steps
 from milepost.store.jobs import Noted
 
-__all__ = ["Begin", "Begun", "begin"]
+__all__ = ["Begin", "Begun", "Row", "begin", "responses"]
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -52,3 +52,24 @@ def _signals(listening: Mapping[str, Claim]) -> Steps[dict[str, list[bytes | Non
         if taken := (yield from jobs.signals(listening[job_id])):
             found[job_id] = taken
     return found
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What became of one request of a batch, as it is stored."""
+
+    id: str
+    ordinal: int | None
+    state: str
+    fence: int
+    phase: str | None
+    result: bytes | None
+    error: str | None
+    cause: str | None
+
+
+def responses(
+    run_id: str, *, after: str | None, most: int, ended: bool = False
+) -> Steps[list[Row]]:
+    """Read a page of what became of a batch's requests; only successes if they `ended` before."""
+    parameters = {"run_id": run_id, "after": after, "most": most, "ended": int(ended)}
+    return [Row(*row) for row in (yield Call("run_responses", parameters))]

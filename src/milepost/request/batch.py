@@ -1,0 +1,272 @@
+"""Batches of requests: a run whose jobs are requests, and, if asked for, a final call of its own.
+
+It is a run like any other: each request's own transaction counts it in (C's revalidation, H-57,
+H-58), a policy says what a failed one means (H-59), and the final call is a leased job (H-68).
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from milepost.batch.declaration import SLOTS, Bearing, FailFast, Step, check_bearing
+from milepost.batch.handles import HOLD_SECONDS, RunHandle
+from milepost.client import caller, new_id
+from milepost.codec import check_text, limited
+from milepost.context import Context
+from milepost.declare import Arguments, Definition, Host, check_limits, check_seconds
+from milepost.errors import Invalid
+from milepost.handles import JobError
+from milepost.lifecycle import JobState
+from milepost.outcome import micros
+from milepost.records import NewJob, NewRun, NewStep
+from milepost.request.attempt import Attempt
+from milepost.request.declaration import Request
+from milepost.request.kind import Passed, Requests, can_send
+from milepost.specs import JOB_VIEWS, Facts
+from milepost.store import chains, requests, runs
+
+__all__ = ["KIND", "Asking", "Batches", "RequestBatch", "Response"]
+
+KIND = "requests"
+FINAL = "request.final"
+CHUNK = 500
+"""So many requests are stored by one transaction; a larger batch is filled piece by piece."""
+ITEM = "a request of a batch is a dict with method and url, or a tuple such as ('GET', url)"
+NOT_FOR_ONE = ("unique", "hold", "start_within")
+
+Item = Mapping[str, Any] | Sequence[Any]
+
+
+class Response(msgspec.Struct, frozen=True):
+    """What became of one request of a batch; `state` is C's word."""
+
+    id: str
+    ordinal: int
+    state: str
+    result: Any = None
+    error: JobError | None = None
+
+
+class RequestBatch(RunHandle):
+    """A batch of requests as it stood when it was last read."""
+
+    def responses(self) -> Iterator[Response]:
+        """Read what became of each request, in their order, a page at a time."""
+        for run_id in self._client.run(chains.chain, self.id):
+            after: str | None = None
+            while page := self._client.run(
+                requests.responses, run_id, after=after, most=CHUNK, ended=run_id != self.id
+            ):
+                yield from map(self._response, page)
+                after = page[-1].id
+
+    async def responses_async(self) -> AsyncIterator[Response]:
+        """Read what became of each request, in their order, a page at a time."""
+        for run_id in await self._client.run_async(chains.chain, self.id):
+            after: str | None = None
+            while page := await self._client.run_async(
+                requests.responses, run_id, after=after, most=CHUNK, ended=run_id != self.id
+            ):
+                for row in page:
+                    yield self._response(row)
+                after = page[-1].id
+
+    def _response(self, row: requests.Row) -> Response:
+        word = JOB_VIEWS["C"].word(Facts(row.state, row.fence, row.phase))
+        result = None if row.result is None else self._client.codec.decode(row.result)
+        error = None
+        if row.state in (JobState.FAILED, JobState.CANCELLED):
+            told = msgspec.json.decode(row.error) if row.error else {}
+            kind = told.get("type", row.cause or row.state)
+            error = JobError(kind, told.get("message", ""), row.cause, told.get("code"))
+        return Response(row.id, row.ordinal or 0, word, result, error)
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """What one batch asks for beyond its requests."""
+
+    channel: str | None = None
+    policy: Bearing | None = None
+    final: Item | None = None
+    deadline: float | None = None
+    queue: str | None = None
+    priority: int = 0
+    tags: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        check_limits(self)
+        check_seconds("deadline", self.deadline, zero=False)
+        check_bearing(self.policy, what="a batch of requests")
+        if self.channel is not None:
+            check_text(self.channel, what="channel")
+
+
+class _Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept with the run."""
+
+    final: Request | None = None
+
+
+class Batches:
+    """The batches of requests of one app."""
+
+    def __init__(self, host: Host, single: Requests) -> None:
+        self._host = host
+        self._single = single
+        self._definition = Definition(
+            name=FINAL,
+            function=self.final,
+            arguments=Arguments(self.final, FINAL),
+            is_async=True,
+            outlet=Passed(),
+        )
+        if can_send():
+            host.registry.add(self._definition, own=True)
+
+    async def final(self, ctx: Context) -> Any:
+        """Make the batch's own call, once its requests have ended well enough."""
+        client = self._host.client
+        run = await client.run_async(runs.get, ctx.claim.run_id or "")
+        request = client.codec.decode(run.payload or b"{}", _Plan).final
+        if request is None:
+            raise Invalid(f"run {run.id} has no final call")
+        if request.json is msgspec.UNSET and request.content is None and request.method != "GET":
+            counts = (await client.run_async(chains.counts, run.id)).get(0, {})
+            told = {"batch": run.id, "requests": sum(counts.values()), **_counted(counts)}
+            request = msgspec.structs.replace(request, json=told)
+        return await Attempt(await self._single.means(), ctx, request).outcome()
+
+    # Starting
+
+    def start(
+        self, items: Iterable[Item], asking: Asking, shared: Mapping[str, Any]
+    ) -> RequestBatch:
+        """Store a batch: all of it, or nothing that will be sent."""
+        client = self._host.client
+        new, plan = self._new(asking)
+        jobs = self._jobs(items, asking, shared, new)
+        first = list(islice(jobs, CHUNK + 1))
+        if len(first) <= CHUNK:
+            client.run(chains.start, new, plan, first)
+            return RequestBatch(client, new.id)
+        held = msgspec.structs.replace(new, hold_us=micros(HOLD_SECONDS))
+        client.run(chains.start, held, plan, [], hold=True)
+        batch = RequestBatch(client, new.id)
+        try:
+            while first:
+                client.run(runs.add, new.id, [_held(job) for job in first])
+                first = list(islice(jobs, CHUNK))
+        except BaseException:
+            batch.cancel("it could not be filled")
+            raise
+        client.run(runs.seal, new.id, actor=caller().actor)
+        return batch
+
+    async def start_async(
+        self, items: Iterable[Item], asking: Asking, shared: Mapping[str, Any]
+    ) -> RequestBatch:
+        """Store a batch: all of it, or nothing that will be sent."""
+        client = self._host.client
+        new, plan = self._new(asking)
+        jobs = self._jobs(items, asking, shared, new)
+        first = list(islice(jobs, CHUNK + 1))
+        if len(first) <= CHUNK:
+            await client.run_async(chains.start, new, plan, first)
+            return RequestBatch(client, new.id)
+        held = msgspec.structs.replace(new, hold_us=micros(HOLD_SECONDS))
+        await client.run_async(chains.start, held, plan, [], hold=True)
+        batch = RequestBatch(client, new.id)
+        try:
+            while first:
+                await client.run_async(runs.add, new.id, [_held(job) for job in first])
+                first = list(islice(jobs, CHUNK))
+        except BaseException:
+            await batch.cancel_async("it could not be filled")
+            raise
+        await client.run_async(runs.seal, new.id, actor=caller().actor)
+        return batch
+
+    def starting(
+        self, items: Sequence[Item], asking: Asking, shared: Mapping[str, Any]
+    ) -> tuple[NewRun, list[NewStep], list[NewJob]]:
+        """Check everything, and give what `chains.start` takes: what the API runs."""
+        new, plan = self._new(asking)
+        return new, plan, list(self._jobs(items, asking, shared, new))
+
+    def _new(self, asking: Asking) -> tuple[NewRun, list[NewStep]]:
+        final = None if asking.final is None else self._final(asking.final)
+        client = self._host.client
+        payload = client.codec.encode(_Plan(final))
+        new = NewRun(
+            id=new_id(),
+            kind=KIND,
+            payload=limited(payload, most=client.settings.max_payload, what="the final call"),
+            codec=client.codec.name,
+            actor=caller().actor,
+            policy=msgspec.json.encode(asking.policy or FailFast()).decode(),
+            queue=asking.queue or "default",
+            priority=asking.priority,
+            tenant=caller().tenant,
+            tags=None if asking.tags is None else msgspec.json.encode(dict(asking.tags)).decode(),
+            channel=asking.channel,
+            deadline_us=None if asking.deadline is None else micros(asking.deadline),
+        )
+        return new, self._plan(asking, final)
+
+    def _final(self, item: Item) -> Request:
+        method, url, asked = _taken(item, {})
+        _, request = self._single.asked(method, url, asked)
+        return request
+
+    def _plan(self, asking: Asking, final: Request | None) -> list[NewStep]:
+        bearing = asking.policy or FailFast()
+        place = {"queue": asking.queue or "default", "priority": asking.priority}
+        work = Step(0, "request", "work", self._single.definition).planned(bearing)
+        plan = [msgspec.structs.replace(work, slots=SLOTS, **place)]
+        if final is not None:
+            last = Step(1, "final", "reduce", self._definition).planned(bearing)
+            policy = None if final.crash == "resend" else final.crash
+            plan.append(msgspec.structs.replace(last, policy=policy, **place))
+        return plan
+
+    def _jobs(
+        self, items: Iterable[Item], asking: Asking, shared: Mapping[str, Any], run: NewRun
+    ) -> Iterator[NewJob]:
+        common = {"queue": asking.queue, "priority": asking.priority, **shared}
+        for ordinal, item in enumerate(items):
+            method, url, asked = _taken(item, common)
+            if wrong := [name for name in NOT_FOR_ONE if asked.get(name)]:
+                raise Invalid(f"a request of a batch takes no {', '.join(wrong)}")
+            job, request = self._single.asked(method, url, asked)
+            made = job.new((request,), {})
+            inside = msgspec.structs.replace(made.template, run_id=run.id, step=0)
+            yield msgspec.structs.replace(made, template=inside, ordinal=ordinal)
+
+
+def _taken(item: Any, common: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Take an item of a batch apart into its method, its URL and the rest."""
+    if isinstance(item, Mapping):
+        asked = {**common, **item}
+        if "url" not in asked:
+            raise Invalid(ITEM)
+        return asked.pop("method", "GET"), asked.pop("url"), asked
+    if isinstance(item, list | tuple) and 2 <= len(item) <= 3:  # noqa: PLR2004 - method, url, rest
+        rest = item[2] if len(item) > 2 else {}  # noqa: PLR2004 - as above
+        if isinstance(rest, Mapping):
+            return item[0], item[1], {**common, **rest}
+    raise Invalid(ITEM)
+
+
+def _held(job: NewJob) -> NewJob:
+    template = msgspec.structs.replace(
+        job.template, state=JobState.CREATED.value, delay_us=None, due_at=None
+    )
+    return msgspec.structs.replace(job, template=template)
+
+
+def _counted(counts: Mapping[str, int]) -> dict[str, int]:
+    done = counts.get(JobState.SUCCEEDED, 0)
+    return {"complete": done, "failed": sum(counts.values()) - done}

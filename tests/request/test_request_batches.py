@@ -1,0 +1,184 @@
+"""Batches of requests (spec C): counted in by each request's own transaction, one end for all."""
+
+import pytest
+from remote import Says
+
+import milepost as mp
+from milepost.request import batch as batches
+
+WORKING, DONE = Says(json={"status": "working"}), Says(json={"status": "done"})
+RULES = mp.Reply(state="$.status", complete=["done"], pending=["working"], failed=["error"])
+
+
+def by_path(table):
+    """Answer by what was asked for."""
+    return lambda asked: table[asked.path] if asked.path in table else Says(json=asked.path)
+
+
+def ended(app, batch):
+    app.drain()
+    return batch.refresh()
+
+
+def test_c_two_requests_one_after_the_other(app, remote):
+    """C's second diagram: revalidated with each request, and complete with the last."""
+    remote.answers = [by_path({})]
+    batch = app.request_batch([("GET", f"{remote.url}/a"), ("GET", f"{remote.url}/b")])
+    assert batch.as_spec("C") == "IDLE"
+
+    assert ended(app, batch).state == "SUCCEEDED"
+    assert batch.as_spec("C") == "COMPLETE"
+    assert [(r.ordinal, r.state, r.result) for r in batch.responses()] == [
+        (0, "COMPLETE", "/a"),
+        (1, "COMPLETE", "/b"),
+    ]
+    assert [entry.move for entry in batch.history] == ["create", "begin", "finish"]
+
+
+def test_h61_an_empty_batch_is_all_done(app, remote):
+    batch = ended(app, app.request_batch([], channel="orders"))
+    assert batch.state == "SUCCEEDED"
+    assert batch.record.channel == "orders"
+    assert list(batch.responses()) == []
+
+
+def test_h59_the_first_failure_stops_the_rest(app, remote):
+    remote.answers = [by_path({"/bad": Says(404), "/slow": WORKING})]
+    batch = app.request_batch(
+        [
+            {"method": "GET", "url": f"{remote.url}/bad"},
+            {"method": "GET", "url": f"{remote.url}/slow", "reply": RULES, "poll": 3600},
+        ]
+    )
+    app.drain(timeout=5)
+    assert (batch.refresh().state, batch.as_spec("C")) == ("FAILED", "FAIL")
+    states = {r.ordinal: (r.state, r.error.type) for r in batch.responses()}
+    assert states[0] == ("FAIL", "RequestFailed")
+    assert states[1][0] == "FAIL"
+
+
+def test_h59_collect_hears_everyone_first(app, remote):
+    remote.answers = [by_path({"/bad": Says(404)})]
+    urls = [("GET", f"{remote.url}/{name}") for name in ("bad", "a", "b")]
+    batch = ended(app, app.request_batch(urls, policy=mp.Collect()))
+    assert batch.state == "FAILED"
+    assert [r.state for r in batch.responses()] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert next(batch.responses()).error.code == "http_404"
+
+
+def test_tolerate_bears_a_share(app, remote):
+    remote.answers = [by_path({"/bad": Says(404)})]
+    urls = [("GET", f"{remote.url}/{name}") for name in ("bad", "a", "b", "c")]
+    assert ended(app, app.request_batch(urls, policy=mp.Tolerate(0.25))).state == "SUCCEEDED"
+    assert ended(app, app.request_batch(urls, policy=mp.Tolerate(0.2))).state == "FAILED"
+
+
+def test_h68_the_batchs_own_call_comes_last_and_is_its_report(app, remote):
+    remote.answers = [by_path({"/final": Says(json={"invoice": 7})})]
+    batch = app.request_batch(
+        [("GET", f"{remote.url}/a"), ("GET", f"{remote.url}/b")],
+        final={"method": "POST", "url": f"{remote.url}/final"},
+    )
+    assert ended(app, batch).report == {"invoice": 7}
+    assert [asked.path for asked in remote.asked][-1] == "/final"
+    told = {"batch": batch.id, "requests": 2, "complete": 2, "failed": 0}
+    assert remote.asked[-1].json() == told
+    moves = [entry.move for entry in batch.history]
+    assert moves == ["create", "begin", "finalize", "finish"]
+
+
+def test_a_final_call_that_fails_fails_the_batch(app, remote):
+    remote.answers = [by_path({"/final": Says(400)})]
+    final = ("POST", f"{remote.url}/final", {"json": {"own": "body"}})
+    batch = ended(app, app.request_batch([("GET", f"{remote.url}/a")], final=final))
+    assert (batch.state, batch.record.cause) == ("FAILED", "finaliser")
+    assert remote.asked[-1].json() == {"own": "body"}
+
+
+def test_what_is_common_holds_for_those_that_say_nothing_else(small, remote):
+    remote.answers = [by_path({})]
+    small.request_batch(
+        [("GET", remote.url), {"url": remote.url, "headers": {"X-Own": "2"}}],
+        common={"headers": {"X-Common": "1"}, "retries": 7},
+    )
+    small.drain()
+    assert [a.headers.get("x-common") for a in remote.asked] == ["1", None]
+    assert {job.record.retries for job in small.jobs.list()} == {7}
+
+
+def test_a_large_batch_is_filled_piece_by_piece(small, remote, monkeypatch):
+    """Its requests are never in memory all at once: they are taken from an iterator as they fit."""
+    monkeypatch.setattr(batches, "CHUNK", 10)
+    taken = []
+
+    def items():
+        for number in range(35):
+            taken.append(number)
+            yield ("GET", f"{remote.url}/{number}")
+
+    remote.answers = [by_path({})]
+    batch = ended(small, small.request_batch(items()))
+    assert batch.state == "SUCCEEDED"
+    assert [r.result for r in batch.responses()] == [f"/{n}" for n in range(35)]
+    assert len(taken) == 35
+
+
+def test_a_batch_with_a_wrong_request_sends_nothing(small, remote, monkeypatch):
+    monkeypatch.setattr(batches, "CHUNK", 10)
+    for count in (3, 25):
+        wrong = [("GET", remote.url)] * count + [("GET", "ftp://a.example")]
+        with pytest.raises(mp.Invalid, match="http"):
+            small.request_batch(wrong)
+    small.drain()
+    assert remote.asked == []
+    assert {run.state for run in small.runs.list()} == {"CANCELLED"}
+
+
+@pytest.mark.parametrize(
+    ("items", "asked", "told"),
+    [
+        ([{"method": "GET"}], {}, "method and url"),
+        (["http://a.example"], {}, "method and url"),
+        ([("GET", "http://a.example", 3)], {}, "method and url"),
+        ([{"url": "http://a.example", "unique": "x"}], {}, "takes no unique"),
+        ([], {"policy": "hope"}, "mp.Collect"),
+        ([], {"final": {"url": "gopher://a"}}, "http"),
+        ([], {"deadline": -1}, "deadline"),
+        ([], {"priority": 11}, "priority"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(small, items, asked, told):
+    with pytest.raises(mp.Invalid, match=told):
+        small.request_batch(items, **asked)
+
+
+def test_resume_sends_again_what_did_not_succeed_and_remembers_its_policy(app, remote):
+    remote.answers = [by_path({"/bad": Says(404)})]
+    urls = [{"url": f"{remote.url}/{n}", "crash": "fail_unknown"} for n in ("good", "bad")]
+    batch = ended(app, app.request_batch(urls, policy=mp.Collect()))
+    remote.asked.clear()
+    remote.answers = [by_path({})]
+    again = batch.resume()
+    app.drain()
+    assert again.refresh().state == "SUCCEEDED"
+    assert [asked.path for asked in remote.asked] == ["/bad"]
+    handle = batches.RequestBatch(app.client, again.id)
+    assert sorted(r.result for r in handle.responses()) == ["/bad", "/good"]
+    [job] = [job for job in app.jobs.list() if job.record.rerun_of is not None]
+    assert job.record.policy == "fail_unknown"
+
+
+def test_a_rerun_remembers_its_policy(app, remote):
+    job = app.request("POST", remote.url, crash="fail_unknown")
+    app.drain()
+    assert job.refresh().rerun().record.policy == "fail_unknown"
+
+
+async def test_the_asynchronous_twin_of_a_batch(small, remote, monkeypatch):
+    monkeypatch.setattr(batches, "CHUNK", 2)
+    remote.answers = [by_path({})]
+    batch = await small.request_batch_async([("GET", f"{remote.url}/{n}") for n in range(5)])
+    await small.drain_async()
+    assert (await batch.refresh_async()).state == "SUCCEEDED"
+    assert [r.result async for r in batch.responses_async()] == [f"/{n}" for n in range(5)]
+    await small.close_async()
