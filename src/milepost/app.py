@@ -25,12 +25,14 @@ from milepost.relay.pull import Channels
 from milepost.request.asked import Asked
 from milepost.request.batch import Asking, Batches, Item, RequestBatch
 from milepost.request.kind import Requests
+from milepost.request.replay import Replays
 from milepost.request.reply import Judge
 from milepost.schedules import Schedules
 from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import Keep
 from milepost.store.schedules import NewSchedule
+from milepost.subjects import checked_id
 from milepost.workers import Workers
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class App:
         self.schedules = Schedules(self.client, self._scheduled)
         self.requests = Requests(self)
         self.request_batches = Batches(self, self.requests)
+        self._replays = Replays(self, self.requests)
         self._channels: dict[str, Channel] = {}
         self._inbound: dict[str, Inbound] = {}
         self.channels = Channels(self.client)
@@ -411,6 +414,14 @@ class App:
         )
         return await self.request_batches.start_async(requests, asking, common or {})
 
+    def replay(self, job_id: str, *, queue: str | None = None) -> JobHandle[Any]:
+        """Read a finished request's recorded replies again as a new job; nothing is sent (H-96)."""
+        return self._replays.start(checked_id(job_id), queue=queue)
+
+    async def replay_async(self, job_id: str, *, queue: str | None = None) -> JobHandle[Any]:
+        """Read a finished request's recorded replies again as a new job; nothing is sent (H-96)."""
+        return await self._replays.start_async(checked_id(job_id), queue=queue)
+
     @overload
     def reply(self, function: Judge, /) -> Judge: ...
     @overload
@@ -437,28 +448,35 @@ class App:
 
     # Running
 
-    def drain(self, timeout: float = 0) -> int:
+    def drain(self, timeout: float = 0, *, queues: Sequence[str] | None = None) -> int:
         """Run what is due, here, with the real worker; return how many jobs were run.
 
         With `timeout` it goes on for up to that many seconds with retries, wake-ups and gates that
-        come due meanwhile; it returns when nothing is open or the time is over.
+        come due meanwhile; it returns when nothing is open or the time is over. With `queues` the
+        others are left alone.
         """
         refuse_in_loop("drain")
-        return asyncio.run(self._drain_and_close(timeout))
+        return asyncio.run(self._drain_and_close(timeout, queues))
 
-    async def _drain_and_close(self, timeout: float) -> int:  # noqa: ASYNC109 - the caller's limit
+    async def _drain_and_close(self, seconds: float, queues: Sequence[str] | None) -> int:
         try:
-            return await self.drain_async(timeout)
+            return await self.drain_async(seconds, queues=queues)
         finally:
             await self.client.close_async()
 
-    async def drain_async(self, timeout: float = 0) -> int:  # noqa: ASYNC109 - the caller's limit
+    async def drain_async(
+        self,
+        timeout: float = 0,  # noqa: ASYNC109 - the caller's limit
+        *,
+        queues: Sequence[str] | None = None,
+    ) -> int:
         """Run what is due, here, with the real worker; return how many jobs were run."""
         check_seconds("timeout", timeout, zero=True)
-        worker = await self._worker(None, None, elected=True)
+        worker = await self._worker(queues, None, elected=True)
         async with self.requests.open():
             ran = await worker.run_until_idle(timeout)
-        await self.relay_once_async()
+        if queues is None:
+            await self.relay_once_async()
         return ran
 
     def run_worker(

@@ -63,6 +63,11 @@ class StoreUrl:
     __repr__ = __str__
 
     @property
+    def address(self) -> str:
+        """The whole address, with its password: for opening the store, never for showing."""
+        return str(self) if self.dialect == "sqlite" else self.target
+
+    @property
     def typed(self) -> str:
         """The address as it is typed; PASSWORD stands where one is."""
         if self.dialect == "sqlite":

@@ -44,6 +44,7 @@ COMMANDS = {
         "Start, plan, show and mend pipelines; their watermarks and quarantines.",
     ),
     "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
+    "replay": ("milepost.cli.replay", "Read a request's recorded replies again, offline."),
     "runs": ("milepost.cli.runs", "List, show, watch, cancel and resume runs of batches."),
     "schedules": ("milepost.cli.schedules", "List, pause and resume schedules; when they fire."),
     "server": ("milepost.cli.server", "Serve the HTTP API of an app."),

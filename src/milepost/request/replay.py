@@ -1,0 +1,151 @@
+"""Replay: the handling of recorded replies again, offline, as a new job that points at the old one.
+
+Nothing is sent (H-96). It tells what today's rules make of what the remote really answered.
+"""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from milepost.context import Context
+from milepost.declare import Arguments, Definition, Host
+from milepost.errors import Invalid
+from milepost.handles import JobHandle
+from milepost.job import Job, Options
+from milepost.lifecycle import JOB
+from milepost.outcome import Outcome
+from milepost.policy import Fail
+from milepost.records import Entry, NewJob
+from milepost.records import Job as Record
+from milepost.request import kind as kinds
+from milepost.request.attempt import settled, succeeded
+from milepost.request.declaration import Request
+from milepost.request.guard import parse
+from milepost.request.reply import Answer, Verdict, judged
+from milepost.store import jobs
+
+__all__ = ["KIND", "Replays", "recorded"]
+
+KIND = "request.replay"
+
+
+class _Payload(msgspec.Struct):
+    request: Request
+
+
+class Replays:
+    """The replays of one app."""
+
+    def __init__(self, host: Host, requests: kinds.Requests) -> None:
+        self._host = host
+        self._requests = requests
+        self.definition = Definition(
+            name=KIND,
+            function=self.run,
+            arguments=Arguments(self.run, KIND),
+            is_async=True,
+            retries=0,
+            outlet=kinds.Passed(),
+        )
+        host.registry.add(self.definition, own=True)
+
+    # Asking for one
+
+    def start(self, job_id: str, *, queue: str | None) -> JobHandle[Any]:
+        """Store a replay of a finished request."""
+        record = self._host.client.run(jobs.get, job_id)
+        [made] = self._host.client.create([self._new(record, queue)])
+        return JobHandle(self._host.client, made)
+
+    async def start_async(self, job_id: str, *, queue: str | None) -> JobHandle[Any]:
+        """Store a replay of a finished request."""
+        record = await self._host.client.run_async(jobs.get, job_id)
+        [made] = await self._host.client.create_async([self._new(record, queue)])
+        return JobHandle(self._host.client, made)
+
+    def _new(self, record: Record, queue: str | None) -> NewJob:
+        if record.kind != kinds.KIND:
+            raise Invalid(f"job {record.id} is a {record.kind}; only requests are replayed")
+        if record.state not in JOB.terminal:
+            raise Invalid(f"job {record.id} is {record.state}; only a finished one is replayed")
+        self._request(record)
+        job: Job[..., ..., Any, Any] = Job(
+            self._host, self.definition, Options(queue=queue or record.queue)
+        )
+        made = job.new((record.id,), {})
+        linked = msgspec.structs.replace(made.template, rerun_of=record.id, tenant=record.tenant)
+        return msgspec.structs.replace(made, template=linked)
+
+    def _request(self, record: Record) -> Request:
+        if record.payload is None:
+            raise Invalid(f"the payload of job {record.id} was erased; nothing is left to replay")
+        payload: _Payload = self._host.client.codec.decode(record.payload, _Payload)
+        return payload.request
+
+    # Doing it
+
+    async def run(self, ctx: Context, job_id: str) -> Any:
+        """Read every recorded reply in its order, until one decides."""
+        client = self._host.client
+        record = await client.run_async(jobs.get, job_id)
+        history = await client.run_async(jobs.history, job_id)
+        request = self._request(record)
+        seen = 0
+        for entry, answer in recorded(history):
+            seen += 1
+            verdict = judged(request, answer, self._requests.judges)
+            if verdict.word not in ("pending", "again"):
+                return self._outcome(ctx, request, verdict, answer, entry)
+        what = f"{seen} recorded replies decide nothing" if seen else "no reply was recorded"
+        raise Fail(f"{what} of job {job_id}", code="replay")
+
+    def _outcome(
+        self, ctx: Context, request: Request, verdict: Verdict, answer: Answer, entry: Entry
+    ) -> Outcome:
+        client = self._host.client
+        if verdict.word == "complete":
+            most = client.settings.max_payload
+            result = succeeded(verdict.value, ctx.id, client.codec, most)
+        else:
+            named = f"{request.method} {parse(request.url).shown}"
+            result = settled(verdict, ctx.claim, answer, named=named, retry=request.retry)
+        told = {"phase": "RESPONSE", "from": "record", "seq": entry.seq, "status": answer.status}
+        note = msgspec.json.encode(told).decode()
+        return msgspec.structs.replace(result, phase="RESPONSE", note=note)
+
+
+def recorded(history: list[Entry]) -> Iterator[tuple[Entry, Answer]]:
+    """Read the replies out of a request's history, as they came."""
+    for entry in history:
+        if entry.move == "note" and (entry.detail or "").startswith('{"phase":"RESPONSE"'):
+            told = msgspec.json.decode(entry.detail or "{}")
+            yield (
+                entry,
+                Answer(
+                    told.get("status", 0),
+                    told.get("headers", {}),
+                    _content(told),
+                    told.get("url", ""),
+                ),
+            )
+
+
+def _content(told: dict[str, Any]) -> bytes:
+    if told.get("cut"):
+        raise Fail(
+            f"of a reply with {told['bytes']:,} bytes only the beginning was recorded; "
+            "MILEPOST_REQUEST_RECORD says how much is kept",
+            code="replay",
+        )
+    if "headers" not in told and told.get("from") != "signal" and told.get("bytes"):
+        raise Fail("the request was made with record=False: no body was kept", code="replay")
+    if "json" in told:
+        return msgspec.json.encode(told["json"])
+    if "form" in told:
+        return urlencode(told["form"]).encode()
+    if "base64" in told:
+        return base64.b64decode(told["base64"])
+    return str(told.get("text", "")).encode()
