@@ -78,7 +78,9 @@ class Attempt:
         self._request = _called_back(request, context.id, means.public_url)
         self._home = parse(self._request.url)
         self._polled: str | None = None
-        self._scrubber = means.recorder.scrubber(self._request.headers, self._home)
+        self._scrubber = means.recorder.scrubber(
+            self._request.headers, self._home, request.callback
+        )
         secret = (n for n in self._request.headers if means.recorder.is_secret(n))
         self._private = frozenset({"authorization", "cookie", *(name.lower() for name in secret)})
 

@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from milepost.policy import storable
 from milepost.request.guard import Target
 
 __all__ = ["HIDDEN", "Recorder", "Scrubber"]
@@ -52,9 +51,10 @@ class Recorder:
         plain = _plain(name)
         return _is_secret(plain) or plain in self._names
 
-    def scrubber(self, headers: Mapping[str, str], target: Target) -> "Scrubber":
+    def scrubber(self, headers: Mapping[str, str], target: Target, *more: str | None) -> "Scrubber":
         """Know the secrets of one request by their values."""
-        values = [value for name, value in headers.items() if self.is_secret(name)]
+        values = [value for value in more if value]
+        values += [value for name, value in headers.items() if self.is_secret(name)]
         values += [target.credentials] if target.credentials else []
         query = parse_qsl(target.path.partition("?")[2], keep_blank_values=True)
         values += [value for name, value in query if self.is_secret(name)]
@@ -82,7 +82,7 @@ class Recorder:
         if not content:
             return {}
         if len(content) > self._most:
-            kept = _readable(content[: self._most])
+            kept = _readable(content[: self._most], cut=True)
             return {**kept, "bytes": len(content), "cut": True}
         if "json" in kind or content[:1] in b"{[":
             try:
@@ -105,14 +105,17 @@ class Recorder:
         return value
 
 
-def _readable(content: bytes) -> dict[str, Any]:
+def _readable(content: bytes, *, cut: bool = False) -> dict[str, Any]:
+    """Show bytes as a text where they are one; what no text can hold stays as it was."""
+    size = len(content)
     try:
-        # A character may have been cut in two at the end.
-        return {"text": storable(content.decode()), "bytes": len(content)}
+        text = content.decode()
     except UnicodeDecodeError as error:
-        if error.start >= len(content) - 3:
-            return {"text": storable(content[: error.start].decode()), "bytes": len(content)}
-        return {"base64": base64.b64encode(content).decode(), "bytes": len(content)}
+        # A character may have been cut in two at the end.
+        text = content[: error.start].decode() if cut and error.start >= size - 3 else "\0"
+    if "\0" in text:
+        return {"base64": base64.b64encode(content).decode(), "bytes": size}
+    return {"text": text, "bytes": size}
 
 
 def _spellings(word: str) -> list[str]:

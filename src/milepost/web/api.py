@@ -14,6 +14,7 @@ from milepost.web import (
     jobs,
     metrics,
     queues,
+    requests,
     runs,
     schedules,
     workers,
@@ -29,6 +30,7 @@ __all__ = ["ROUTERS", "create_api", "describe"]
 
 ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
+    requests.router,
     batches.router,
     runs.router,
     queues.router,

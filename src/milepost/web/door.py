@@ -1,6 +1,7 @@
 """The door: hosts, callers and rates are checked before anything of a request is read."""
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
@@ -20,6 +21,9 @@ __all__ = ["OPEN", "Door", "known_host"]
 
 OPEN = frozenset({"/livez", "/readyz"})
 """What a load balancer asks, without a token; it says nothing of what is stored."""
+
+CALLBACK = re.compile(r"/v1/requests/[^/]+/callback/[^/]+")
+"""Where a remote calls back: the address holds a secret of its own, made for one job."""
 
 
 class Door:
@@ -81,6 +85,10 @@ class Door:
                 "this server does not answer to that Host; name it in MILEPOST_HOSTS",
             )
         if _path(scope) in OPEN:
+            return
+        if CALLBACK.fullmatch(_path(scope)):
+            # Whoever was told this address may use it, and nobody is told more than 404 by it.
+            self._rates.take("callback")
             return
         again = partial(authenticate, self._engine.client, scope, self._access)
         who = await again()

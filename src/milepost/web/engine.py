@@ -13,6 +13,8 @@ from milepost.declare import Registry
 from milepost.handles import Jobs
 from milepost.queues import Queues
 from milepost.records import NewJob
+from milepost.request.batch import Batches
+from milepost.request.kind import Requests
 from milepost.schedules import Schedules
 
 __all__ = ["Engine", "Held", "held"]
@@ -28,6 +30,8 @@ class Engine(Protocol):
     runs: Runs
     queues: Queues
     schedules: Schedules
+    requests: Requests
+    request_batches: Batches
 
     @property
     def batches(self) -> Sequence[Batch]:

@@ -37,7 +37,7 @@ from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import problems
 from milepost.web.waiting import awaited
 
-__all__ = ["ACCEPTED", "History", "Reason", "receive", "router"]
+__all__ = ["ACCEPTED", "SUBMITTED", "History", "Reason", "accepted_job", "receive", "router"]
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 ACCEPTED = {
@@ -130,11 +130,11 @@ async def submit(
 
 def _created(job: NewJob) -> Steps[Answer]:
     [job_id] = yield from births.create([job])
-    return _receipt(job) if job_id == job.id else _standing((yield from jobs.get(job_id)))
+    return _receipt(job) if job_id == job.id else accepted_job((yield from jobs.get(job_id)))
 
 
 async def _known(app: Engine, job_id: str) -> Answer:
-    return _standing(await app.client.run_async(jobs.get, job_id))
+    return accepted_job(await app.client.run_async(jobs.get, job_id))
 
 
 def _receipt(job: NewJob) -> Answer:
@@ -142,7 +142,8 @@ def _receipt(job: NewJob) -> Answer:
     return _accepted(job.id, template.kind, template.queue, template.state)
 
 
-def _standing(job: Job) -> Answer:
+def accepted_job(job: Job) -> Answer:
+    """Say that a job was accepted, and where it is."""
     return _accepted(job.id, job.kind, job.queue, job.state)
 
 
@@ -275,7 +276,7 @@ def _cancelled(job_id: str, reason: str, actor: str) -> Steps[Answer]:
 
 
 def _stands(job: Job) -> Answer:
-    return msgspec.structs.replace(_standing(job), status=200, location=None, headers={})
+    return msgspec.structs.replace(accepted_job(job), status=200, location=None, headers={})
 
 
 @router.post("/v1/jobs/{job_id}:rerun", status_code=202, responses={**SUBMITTED, **problems(404)})

@@ -1,0 +1,208 @@
+"""/v1/requests: HTTP requests as jobs, one or many, and where a remote calls back (spec C)."""
+
+import secrets
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Body, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from milepost.batch.declaration import Bearing, Collect, FailFast, Tolerate
+from milepost.client import new_id
+from milepost.errors import NotFound
+from milepost.records import Job
+from milepost.request.asked import job_part
+from milepost.request.batch import Asking
+from milepost.request.kind import KIND
+from milepost.store import births, chains, jobs, runs
+from milepost.store.driver import Steps
+from milepost.subjects import checked_id
+from milepost.web.auth import Who, require
+from milepost.web.body import Route
+from milepost.web.engine import Engine, Held
+from milepost.web.idempotency import Answer, Kept
+from milepost.web.jobs import SUBMITTED, accepted_job, receive
+from milepost.web.prefer import Preferred
+from milepost.web.problems import problems
+from milepost.web.runs import RUN_ACCEPTED, run_answer
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Route, tags=["requests"])
+MOST = 1_000
+"""How many requests one call may bring; a program brings more by app.request_batch."""
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+class Given(BaseModel):
+    """What is read strictly: a name that is not known is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    def asked(self) -> dict[str, Any]:
+        """Say what was given, by the names that `app.request` takes."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+class PollRule(Given):
+    """Where to look while a reply says pending, instead of sending the request again."""
+
+    url: str = Field(min_length=1, examples=["$.href"])
+    every: float | None = Field(default=None, ge=0)
+
+
+class ReplyRule(Given):
+    """How a reply is read: by a value in its JSON, by its status code, or by a function."""
+
+    state: str | None = Field(default=None, examples=["$.status"])
+    complete: list[Any] = Field(default=[], examples=[["done"]])
+    pending: list[Any] = Field(default=[], examples=[["working"]])
+    failed: list[Any] = Field(default=[], examples=[["error"]])
+    result: str | None = None
+    error: str | None = None
+    by: str | None = Field(default=None, min_length=1)
+    poll: PollRule | None = None
+
+
+class Timeouts(Given):
+    """How long each part of a request may take, in seconds."""
+
+    connect: float = Field(default=10, gt=0)
+    read: float = Field(default=30, gt=0)
+    write: float = Field(default=30, gt=0)
+    pool: float = Field(default=300, gt=0)
+    total: float = Field(default=300, gt=0)
+
+
+class NewRequest(Given):
+    """A request to be sent."""
+
+    method: Method = "GET"
+    url: str = Field(min_length=1, examples=["https://partner.example/convert"])
+    headers: dict[str, str] = {}
+    json_: Any = Field(default=None, alias="json", examples=[{"document": "report"}])
+    content: str | None = None
+    reply: ReplyRule | None = None
+    poll: float | None = Field(default=60, ge=0)
+    crash: Literal["resend", "fail_unknown"] = "resend"
+    timeout: Timeouts | None = None
+    redirects: int = Field(default=0, ge=0, le=20)
+    record: bool = True
+    callback: bool = False
+    retries: int = Field(default=3, ge=0)
+    retry_delay: float = Field(default=1, ge=0)
+    queue: str | None = Field(default=None, min_length=1)
+    priority: int | None = Field(default=None, ge=0, le=9)
+    start_in: float | None = Field(default=None, ge=0)
+    deadline: float | None = Field(default=None, ge=0)
+    unique: str | None = Field(default=None, min_length=1)
+    tags: dict[str, str] | None = None
+    channel: str | None = Field(default=None, min_length=1)
+    poll_limit: int = Field(default=1000, ge=0)
+
+
+class NewBatch(Given):
+    """Requests that belong together."""
+
+    requests: list[NewRequest] = Field(max_length=MOST)
+    final: NewRequest | None = Field(default=None, description="A call of its own, at the end.")
+    policy: Literal["fail_fast", "collect"] | float = Field(
+        default="fail_fast", description="Or the share of requests that may fail."
+    )
+    channel: str | None = Field(default=None, min_length=1)
+    queue: str | None = Field(default=None, min_length=1)
+    priority: int = Field(default=0, ge=0, le=9)
+    deadline: float | None = Field(default=None, gt=0)
+    tags: dict[str, str] | None = None
+
+    @property
+    def bearing(self) -> Bearing:
+        """Say how failures are borne."""
+        if isinstance(self.policy, str):
+            return FailFast() if self.policy == "fail_fast" else Collect()
+        return Tolerate(self.policy)
+
+
+@router.post("/v1/requests", status_code=202, responses=SUBMITTED)
+async def send(
+    *,
+    new: NewRequest,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("submit")],
+    once: Kept,
+    prefer: Preferred,
+) -> Response:
+    """Send an HTTP request as a job; it is durable once this is answered."""
+    asked = new.asked()
+    job, made = app.requests.asked(asked.pop("method", "GET"), asked.pop("url"), asked)
+    stored = job.new((made,), {})
+    who.check_queue(stored.template.queue)
+
+    def created() -> Steps[Answer]:
+        [job_id] = yield from births.create([stored])
+        return accepted_job((yield from jobs.get(job_id)))
+
+    return await receive(request, app, await once.answer(created), prefer)
+
+
+@router.post("/v1/requests:batch", status_code=202, responses=RUN_ACCEPTED)
+async def send_batch(
+    *,
+    new: NewBatch,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("submit")],
+    once: Kept,
+) -> Response:
+    """Send many requests as one run: one message, and one end, for all of them."""
+    asking = Asking(
+        policy=new.bearing,
+        final=None if new.final is None else new.final.asked(),
+        **{n: v for n, v in job_part(new.asked()).items() if n != "policy"},
+    )
+    items = [one.asked() for one in new.requests]
+    run, plan, made = app.request_batches.starting(items, asking, {})
+    for queue in {run.queue, *(job.template.queue for job in made)}:
+        who.check_queue(queue)
+
+    def started() -> Steps[Answer]:
+        run_id = yield from chains.start(run, plan, made)
+        return run_answer((yield from runs.get(run_id)))
+
+    return (await once.answer(started)).response(request)
+
+
+@router.post(
+    "/v1/requests/{job_id}/callback/{token}",
+    status_code=202,
+    responses={202: {"description": "Heard."}, **problems(404, 413, 415)},
+)
+async def call_back(
+    *, job_id: str, token: str, app: Held, data: Annotated[Any, Body()] = None
+) -> Response:
+    """Hear from a remote that was told to call here; the address itself is what lets it in."""
+    job = await _awaiting(app, job_id, token)
+    encoded = None if data is None else app.client.codec.encode(data)
+    await app.client.run_async(
+        jobs.signal, job.id, signal_id=new_id(), data=encoded, actor="callback"
+    )
+    return Response(status_code=202)
+
+
+async def _awaiting(app: Engine, job_id: str, token: str) -> Job:
+    """Find the job that this address was made for; a wrong one learns nothing."""
+    unknown = NotFound(f"there is no callback for job {job_id}")
+    try:
+        job = await app.client.run_async(jobs.get, checked_id(job_id))
+    except NotFound:
+        raise unknown from None
+    if job.kind != KIND or job.payload is None:
+        raise unknown
+    told = msgspec.json.encode(app.client.codec.decode(job.payload))
+    known = msgspec.json.decode(told)["request"].get("callback") or ""
+    if not known or not secrets.compare_digest(known.encode(), token.encode()):
+        raise unknown
+    return job

@@ -1,0 +1,174 @@
+"""C's sequence diagrams over real HTTP: POST, a GET while the worker is held, a GET after."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+from remote import Says
+
+import milepost as mp
+from milepost.web.serve import link, listen, server
+
+RULES = {"state": "$.status", "complete": ["done"], "pending": ["working"], "failed": ["error"]}
+WORKING, DONE = Says(json={"status": "working"}), Says(json={"status": "done", "value": 7})
+
+
+@contextmanager
+def served(app: mp.App) -> Iterator[str]:
+    """Serve the API over real HTTP in a thread; no worker runs but when a test says so."""
+    serving, bound = server(app.asgi()), listen("127.0.0.1", 0)
+
+    async def serve() -> None:
+        await serving.serve([bound])
+        await app.client.close_async()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield link(bound)
+    finally:
+        serving.should_exit = True
+        thread.join(timeout=30)
+
+
+@pytest.fixture
+def http(app) -> Iterator[httpx2.Client]:
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+        yield client
+
+
+def test_c_a_request_that_ends_complete(app, http, remote):
+    """The caller asks three times; the first time the poller has not come yet."""
+    remote.answers = [DONE]
+    posted = http.post(
+        "/v1/requests", json={"method": "POST", "url": remote.url, "json": {}, "reply": RULES}
+    )
+    assert posted.status_code == 202
+    told = posted.json()
+    assert (told["state"], told["done"]) == ("PENDING", False)
+    assert int(posted.headers["retry-after"]) >= 1
+    where = posted.headers["location"]
+    assert where.endswith(f"/v1/jobs/{told['id']}")
+
+    held = http.get(where).json()  # no worker has taken it
+    assert (held["state"], held["done"]) == ("PENDING", False)
+    assert "result" not in held
+    assert "error" not in held
+
+    app.drain()
+    after = http.get(where).json()
+    assert (after["state"], after["done"]) == ("COMPLETE", True)
+    assert after["result"] == {"status": "done", "value": 7}
+    assert "error" not in after
+
+
+def test_c_a_batch_with_two_requests(app, http, remote):
+    """Revalidated with each request: REQUEST after the first, COMPLETE after the second."""
+    remote.answers = [DONE]
+    posted = http.post(
+        "/v1/requests:batch",
+        json={"requests": [{"url": f"{remote.url}/{n}"} for n in ("a", "b")], "channel": "orders"},
+    )
+    assert (posted.status_code, posted.json()["state"]) == (202, "PENDING")
+    where = posted.headers["location"]
+    run = app.runs.get(posted.json()["id"])
+    assert (run.as_spec("C"), run.record.channel) == ("IDLE", "orders")
+
+    release = threading.Event()
+
+    def second(_):
+        release.wait(10)
+        return DONE
+
+    remote.answers = [DONE, second]
+    app.request_limit("127.0.0.1", concurrency=1)
+    worker = threading.Thread(target=app.drain)
+    worker.start()
+    states = set()
+    while (seen := http.get(where).json())["steps"][0]["counts"].get("SUCCEEDED", 0) < 1:
+        states.add(seen["state"])
+    assert (seen["state"], seen["done"]) == ("RUNNING", False)
+    assert run.refresh().as_spec("C") == "REQUEST"
+    release.set()
+    worker.join(30)
+
+    after = http.get(where).json()
+    assert (after["state"], after["done"]) == ("COMPLETE", True)
+    assert run.refresh().as_spec("C") == "COMPLETE"
+    children = http.get("/v1/jobs", params={"run": run.id}).json()["items"]
+    assert [child["state"] for child in children] == ["COMPLETE", "COMPLETE"]
+
+
+def test_c_a_failed_reply_is_an_error(app, http, remote):
+    remote.answers = [Says(json={"status": "error"})]
+    posted = http.post("/v1/requests", json={"url": remote.url, "reply": RULES})
+    app.drain()
+    told = http.get(posted.headers["location"]).json()
+    assert (told["state"], told["error"]["code"]) == ("FAILED", "remote_failure")
+    assert "result" not in told
+
+
+def test_h95_the_same_key_makes_one_request(app, http, remote):
+    body = {"method": "POST", "url": remote.url}
+    first, second = (
+        http.post("/v1/requests", json=body, headers={"Idempotency-Key": "k"}) for _ in range(2)
+    )
+    assert first.json() == second.json()
+    app.drain()
+    assert len(remote.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"url": "ftp://a.example"},
+        {"url": "http://a.example", "method": "BREW"},
+        {"url": "http://a.example", "pol": 3},
+        {"url": "http://a.example", "reply": {"stat": "$.a"}},
+        {"url": "http://a.example", "reply": {"state": "$..a", "complete": [1]}},
+        {"url": "http://a.example", "headers": {"Host": "b"}},
+        {"url": "http://a.example", "callback": True},
+    ],
+)
+def test_what_could_never_be_sent_is_a_problem(http, body):
+    answer = http.post("/v1/requests", json=body)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_h93_a_remote_calls_back_and_nobody_else_does(database, remote):
+    app = mp.App(database.url, request_allow="127.0.0.1", public_url="http://will.be.set")
+    with served(app) as where, httpx2.Client(trust_env=False) as client:
+        # Where the API is reached is known once it is served.
+        object.__setattr__(app.settings, "public_url", where)
+        remote.answers = [WORKING]
+        told = {"json": {"notify": "{callback}"}, "callback": True, "reply": RULES, "poll": None}
+        posted = client.post(
+            f"{where}/v1/requests", json={"method": "POST", "url": remote.url, **told}
+        )
+        app.drain()
+        job = app.jobs.get(posted.json()["id"])
+        assert job.state == "WAITING"
+        address = remote.asked[0].json()["notify"]
+        assert address.startswith(f"{where}/v1/requests/{job.id}/callback/")
+        token = address.rpartition("/")[2]
+        assert token not in repr([entry.detail for entry in job.history])
+
+        wrong = address[:-3] + "abc"
+        assert client.post(wrong, json={"status": "done"}).status_code == 404
+        other = app.request("GET", remote.url)
+        swapped = address.replace(job.id, other.id)
+        assert client.post(swapped, json={"status": "done"}).status_code == 404
+        assert job.refresh().state == "WAITING"
+
+        assert client.post(address, json={"status": "done", "value": 9}).status_code == 202
+        app.drain()
+        assert job.refresh().result == {"status": "done", "value": 9}
+        # Late or again: heard, and nothing changes.
+        assert client.post(address, json={"status": "error"}).status_code == 202
+        assert job.refresh().result == {"status": "done", "value": 9}
+    app.close()
