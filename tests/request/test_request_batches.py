@@ -87,6 +87,37 @@ def test_h68_the_batchs_own_call_comes_last_and_is_its_report(app, remote):
     assert moves == ["create", "begin", "finalize", "finish"]
 
 
+@pytest.mark.parametrize("bad", [(), ("bad",)])
+def test_h52_h58_one_message_holds_every_response(app, remote, bad):
+    remote.answers = [by_path({"/bad": Says(404)})]
+    urls = [("GET", f"{remote.url}/{name}") for name in ("a", "b", *bad)]
+    batch = ended(app, app.request_batch(urls, channel="orders", policy=mp.Collect()))
+
+    [message] = app.channels.pull("orders").messages
+    told = message["data"]
+    assert (told["id"], told["state"]) == (batch.id, "FAILED" if bad else "COMPLETE")
+    assert [child.get("result") for child in told["jobs"]][:2] == ["/a", "/b"]
+    assert [child["state"] for child in told["jobs"]] == ["COMPLETE"] * 2 + ["FAILED"] * len(bad)
+
+
+def test_h58_a_batch_ends_once_wherever_the_worker_dies(small, remote):
+    remote.answers = [by_path({})]
+    begun = []
+
+    def start():
+        urls = [("GET", f"{remote.url}/{name}") for name in "ab"]
+        begun[:] = [small.request_batch(urls, channel="orders")]
+
+    def check():
+        [batch] = begun
+        assert batch.refresh().state == "SUCCEEDED"
+        assert [response.result for response in batch.responses()] == ["/a", "/b"]
+        assert [entry.move for entry in batch.history] == ["create", "begin", "finish"]
+        assert len(small.channels.pull("orders").messages) == 1
+
+    assert mp.testing.crash_everywhere(small, start, check) >= 6
+
+
 def test_a_final_call_that_fails_fails_the_batch(app, remote):
     remote.answers = [by_path({"/final": Says(400)})]
     final = ("POST", f"{remote.url}/final", {"json": {"own": "body"}})
@@ -109,18 +140,19 @@ def test_what_is_common_holds_for_those_that_say_nothing_else(small, remote):
 def test_a_large_batch_is_filled_piece_by_piece(small, remote, monkeypatch):
     """Its requests are never in memory all at once: they are taken from an iterator as they fit."""
     monkeypatch.setattr(batches, "CHUNK", 10)
-    taken = []
+    waiting = []
 
     def items():
         for number in range(35):
-            taken.append(number)
+            stored = sum(small.counts().get("default", {}).values())
+            waiting.append(number - stored)
             yield ("GET", f"{remote.url}/{number}")
 
     remote.answers = [by_path({})]
     batch = ended(small, small.request_batch(items()))
     assert batch.state == "SUCCEEDED"
     assert [r.result for r in batch.responses()] == [f"/{n}" for n in range(35)]
-    assert len(taken) == 35
+    assert max(waiting) <= 11
 
 
 def test_a_batch_with_a_wrong_request_sends_nothing(small, remote, monkeypatch):
