@@ -21,14 +21,14 @@ def seen(job):
     return [(entry.move, entry.to_state) for entry in job.history][-1]
 
 
-def test_h91_resend_reaches_an_answer_wherever_the_worker_dies(app, remote):
+def test_h91_resend_reaches_an_answer_wherever_the_worker_dies(small, remote):
     """The same key every time: a remote that heeds it does the work once."""
     jobs, counts = [], set()
     remote.answers = [Says(json={"ok": True})]
 
     def start():
         remote.asked.clear()
-        jobs[:] = [app.request("POST", remote.url, json={"pay": 1})]
+        jobs[:] = [small.request("POST", remote.url, json={"pay": 1})]
 
     def check():
         [job] = jobs
@@ -37,7 +37,7 @@ def test_h91_resend_reaches_an_answer_wherever_the_worker_dies(app, remote):
         counts.add(len(remote.asked))
 
     # Both sides of the claim, of the note before sending, and of the outcome.
-    assert mp.testing.crash_everywhere(app, start, check) == 6
+    assert mp.testing.crash_everywhere(small, start, check) == 6
     assert counts == {1, 2}, "sent twice where nobody knows whether it was heard"
 
 

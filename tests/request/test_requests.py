@@ -115,9 +115,9 @@ def test_pending_without_the_place_to_look_is_malformed(small, remote):
         (Says(302, headers={"location": "/elsewhere"}), "http_302", "redirects"),
     ],
 )
-def test_h92_what_another_attempt_would_not_change_fails_at_once(app, remote, says, code, told):
+def test_h92_what_another_attempt_would_not_change_fails_at_once(small, remote, says, code, told):
     remote.answers = [says]
-    job = ended(app, app.request("POST", f"{remote.url}/x?token=t0psecret", reply=RULES))
+    job = ended(small, small.request("POST", f"{remote.url}/x?token=t0psecret", reply=RULES))
     assert (job.state, job.error.code, job.attempt) == ("FAILED", code, 1)
     assert told in job.error.message
     assert "t0psecret" not in job.error.message

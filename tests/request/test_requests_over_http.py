@@ -121,23 +121,26 @@ def test_h95_the_same_key_makes_one_request(app, http, remote):
     assert len(remote.asked) == 1
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"url": "ftp://a.example"},
-        {"url": "http://a.example", "method": "BREW"},
-        {"url": "http://a.example", "pol": 3},
-        {"url": "http://a.example", "reply": {"stat": "$.a"}},
-        {"url": "http://a.example", "reply": {"state": "$..a", "complete": [1]}},
-        {"url": "http://a.example", "headers": {"Host": "b"}},
-        {"url": "http://a.example", "callback": True},
-    ],
-)
-def test_what_could_never_be_sent_is_a_problem(http, body):
-    answer = http.post("/v1/requests", json=body)
-    assert answer.status_code == 422
-    assert answer.headers["content-type"] == "application/problem+json"
+WRONG = [
+    {},
+    {"url": "ftp://a.example"},
+    {"url": "http://a.example", "method": "BREW"},
+    {"url": "http://a.example", "pol": 3},
+    {"url": "http://a.example", "reply": {"stat": "$.a"}},
+    {"url": "http://a.example", "reply": {"state": "$..a", "complete": [1]}},
+    {"url": "http://a.example", "headers": {"Host": "b"}},
+    {"url": "http://a.example", "callback": True},
+]
+
+
+def test_what_could_never_be_sent_is_a_problem(small):
+    with served(small) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+        for body in WRONG:
+            for path, sent in (("", body), (":batch", {"requests": [body]})):
+                answer = client.post(f"/v1/requests{path}", json=sent)
+                assert answer.status_code == 422, body
+                assert answer.headers["content-type"] == "application/problem+json"
+    assert small.jobs.list() == []
 
 
 def test_h93_a_remote_calls_back_and_nobody_else_does(database, remote):
