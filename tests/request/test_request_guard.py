@@ -85,6 +85,8 @@ SPELLED = [
     "http://256.0.0.1:{port}/",
     "http://127.0.0.1:0/",
     "http://127.0.0.1:99999/",
+    "http://127.0.0.1:{port}/\ud800",
+    "http://\ud800@127.0.0.1:{port}/",
 ]
 TRICKS = [
     *(f"http://{host}:{{port}}/" for host in (*LOOPBACK, *OTHERS)),

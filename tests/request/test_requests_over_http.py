@@ -111,6 +111,28 @@ def test_c_a_failed_reply_is_an_error(app, http, remote):
     assert "result" not in told
 
 
+def test_h105_who_looks_at_a_request_sees_no_secrets(small, remote):
+    from milepost.cli.output import job_document
+
+    secret = "hunter2-and-more"
+    body = {
+        "url": f"http://me:{secret}@127.0.0.1:{remote.port}/?token={secret}",
+        "method": "POST",
+        "headers": {"Authorization": f"Bearer {secret}", "X-Plain": "plain"},
+        "json": {"password": secret, "document": "report"},
+    }
+    with served(small) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+        one = client.post("/v1/requests", json=body)
+        many = client.post("/v1/requests:batch", json={"requests": [body], "final": body})
+        small.drain()
+        looked = [client.get(answer.headers["location"]).text for answer in (one, many)]
+    looked.append(str(job_document(small.jobs.get(one.json()["id"]))))
+    assert remote.asked[0].headers["authorization"] == f"Bearer {secret}"
+    for text in looked:
+        assert secret not in text
+        assert "report" in text
+
+
 def test_h95_the_same_key_makes_one_request(app, http, remote):
     body = {"method": "POST", "url": remote.url}
     first, second = (

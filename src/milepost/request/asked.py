@@ -97,7 +97,10 @@ def _content(content: Any) -> bytes | None:
     if content is None or isinstance(content, bytes):
         return content
     if isinstance(content, str):
-        return content.encode()
+        try:
+            return content.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid("content= holds a lone surrogate, which is no text") from error
     raise Invalid(f"content= takes bytes or a text, not {type(content).__name__}; see json=")
 
 

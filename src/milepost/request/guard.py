@@ -106,13 +106,12 @@ def parse(url: str) -> Target:
         raise Refused("the URL names no host; expected https://host/path")
     if port == 0:
         raise Refused("port 0 is no port")
-    return Target(
-        parts.scheme,
-        _host(host),
-        port or SCHEMES[parts.scheme],
-        _path(parts.path, parts.query),
-        _credentials(parts.username, parts.password),
-    )
+    try:
+        path = _path(parts.path, parts.query)
+        credentials = _credentials(parts.username, parts.password)
+    except UnicodeError:
+        raise Refused("the URL holds a lone surrogate, which is no text") from None
+    return Target(parts.scheme, _host(host), port or SCHEMES[parts.scheme], path, credentials)
 
 
 def _path(path: str, query: str) -> str:

@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from milepost.request.guard import Target
+from milepost.request.guard import Refused, Target, parse
 
-__all__ = ["HIDDEN", "Recorder", "Scrubber"]
+__all__ = ["HIDDEN", "Recorder", "Scrubber", "shown"]
 
 HIDDEN = "[redacted]"
 SHORTEST = 4
@@ -142,3 +142,34 @@ class Scrubber:
         """Write a note as the journal keeps it; its phase stands first."""
         text = msgspec.json.encode({"phase": phase, **told}).decode()
         return self.text(text)
+
+
+SHOWN = frozenset({"request", "request.final", "requests"})
+"""Kinds whose payloads are requests."""
+
+
+def shown(kind: str, arguments: Any) -> Any:
+    """Show what a job was given: of a request, without its secrets; they are for sending alone."""
+    if kind not in SHOWN:
+        return arguments
+    value = msgspec.json.decode(arguments) if isinstance(arguments, msgspec.Raw) else arguments
+    return _masked(value, Recorder())
+
+
+def _masked(value: Any, recorder: Recorder) -> Any:
+    if isinstance(value, list):
+        return [_masked(item, recorder) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _masked_member(name, item, recorder) for name, item in value.items()}
+
+
+def _masked_member(name: str, item: Any, recorder: Recorder) -> Any:
+    if recorder.is_secret(name) or (name == "callback" and isinstance(item, str)):
+        return HIDDEN
+    if name == "url" and isinstance(item, str):
+        try:
+            return recorder.url(parse(item))
+        except Refused:
+            return HIDDEN
+    return _masked(item, recorder)

@@ -11,6 +11,7 @@ from milepost.codec import Codec
 from milepost.errors import Invalid
 from milepost.lifecycle import JOB, JobState, RunState
 from milepost.records import Entry, Job
+from milepost.request.record import shown
 from milepost.web.idempotency import Answer
 
 __all__ = [
@@ -180,7 +181,7 @@ def job_document(job: Job, codec: Codec, *, whole: bool = False) -> dict[str, An
     }
     document |= _outcome(job, codec)
     if whole:
-        document["arguments"] = carried(job.payload, job.codec, codec)
+        document["arguments"] = shown(job.kind, carried(job.payload, job.codec, codec))
     return document
 
 

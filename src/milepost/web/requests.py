@@ -178,7 +178,7 @@ async def send_batch(
 @router.post(
     "/v1/requests/{job_id}/callback/{token}",
     status_code=202,
-    responses={202: {"description": "Heard."}, **problems(404, 413, 415)},
+    responses={202: {"description": "Heard."}, **problems(404, 413, 415, 422)},
 )
 async def call_back(
     *, job_id: str, token: str, app: Held, data: Annotated[Any, Body()] = None
@@ -203,6 +203,6 @@ async def _awaiting(app: Engine, job_id: str, token: str) -> Job:
         raise unknown
     told = msgspec.json.encode(app.client.codec.decode(job.payload))
     known = msgspec.json.decode(told)["request"].get("callback") or ""
-    if not known or not secrets.compare_digest(known.encode(), token.encode()):
+    if not known or not secrets.compare_digest(known.encode(), token.encode(errors="replace")):
         raise unknown
     return job

@@ -13,6 +13,7 @@ from milepost.batch.handles import RunHandle, resuming
 from milepost.codec import Codec
 from milepost.lifecycle import RUN, RunState
 from milepost.records import Run
+from milepost.request.record import shown
 from milepost.store import chains, jobs, runs
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
@@ -160,7 +161,7 @@ async def document(handle: RunHandle, codec: Codec) -> dict[str, Any]:
         "error_count": handle.error_count,
         "steps": [{name: getattr(step, name) for name in steps} for step in handle.steps],
         "errors": [msgspec.structs.asdict(error) for error in found],
-        "parameters": carried(run.payload, run.codec, codec),
+        "parameters": shown(run.kind, carried(run.payload, run.codec, codec)),
     }
 
 
