@@ -121,14 +121,14 @@ async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
         token("theirs", "admin", tenant="other"),
         token("elsewhere", "admin", queues=["nowhere"]),
     ]
-    ids = {"job_id": job.id, "run_id": run.id}
+    ids = {"job_id": job.id, "run_id": run.id, "token": "guess"}
     named = [route for route in routes() if "_id}" in route[1]]
     assert len(named) == len([route for route in MATRIX if "_id}" in route[1]]) > 9
     for method, path in named:
         for header in bound:
             found = await api.request(method, path.format(**ids), headers=header)
             never = await api.request(
-                method, path.format(job_id=NOWHERE, run_id=NOWHERE), headers=header
+                method, path.format(job_id=NOWHERE, run_id=NOWHERE, token="guess"), headers=header
             )
             assert found.status_code == never.status_code == 404, path
             assert found.text.replace(job.id, "ID").replace(run.id, "ID") == never.text.replace(

@@ -29,6 +29,8 @@ from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
 from milepost.relay.nats import Nats
 from milepost.relay.pull import Channels
+from milepost.request.batch import RequestBatch, Response
+from milepost.request.declaration import Poll, Reply
 from milepost.schedules import Schedules
 from milepost.workers import Workers
 
@@ -61,6 +63,12 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("run.counts", Counts),
         ("pipeline.quarantine", Quarantine),
         ("mp.Reject", Reject),
+    ),
+    "Requests": (
+        ("mp.Reply", Reply),
+        ("mp.Poll", Poll),
+        ("app.request_batch → RequestBatch", RequestBatch),
+        ("batch.responses() → Response", Response),
     ),
     "Queues, workers, schedules": (
         ("app.queues", Queues),
