@@ -134,8 +134,9 @@ class Batches:
         if request is None:
             raise Invalid(f"run {run.id} has no final call")
         if request.json is msgspec.UNSET and request.content is None and request.method != "GET":
-            counts = (await client.run_async(chains.counts, run.id)).get(0, {})
-            told = {"batch": run.id, "requests": sum(counts.values()), **_counted(counts)}
+            work, *_ = await client.run_async(runs.steps, run.id)
+            ended = {"complete": work.succeeded, "failed": work.lost}
+            told = {"batch": run.id, "requests": sum(ended.values()), **ended}
             request = msgspec.structs.replace(request, json=told)
         return await Attempt(await self._single.means(), ctx, request).outcome()
 
@@ -265,8 +266,3 @@ def _held(job: NewJob) -> NewJob:
         job.template, state=JobState.CREATED.value, delay_us=None, due_at=None
     )
     return msgspec.structs.replace(job, template=template)
-
-
-def _counted(counts: Mapping[str, int]) -> dict[str, int]:
-    done = counts.get(JobState.SUCCEEDED, 0)
-    return {"complete": done, "failed": sum(counts.values()) - done}
