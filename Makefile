@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml uv.lock
 
 demo: $(STAMP)
 	$(BIN)/milepost demo
+	$(BIN)/python examples/diamonds/demo.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
