@@ -67,8 +67,10 @@ class Supplier:
     def change(self, count: int, *, late: float = 0.0) -> None:
         """Change some diamonds, now; or with a time that is over: they were committed late."""
         for _ in range(count):
+            at = datetime.now(UTC) - timedelta(seconds=late)
             number = self._chance.randrange(len(self._price))
-            self.put(number, self._some_price(), datetime.now(UTC) - timedelta(seconds=late))
+            if self._at[number] < at:  # a version never goes back
+                self.put(number, self._some_price(), at)
 
     def put(self, number: int, price: int, at: datetime) -> None:
         """Change a diamond, or add one."""

@@ -1,7 +1,7 @@
 """A declared pipeline: starting runs of it, and asking where it has come to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from milepost.lifecycle import JobState, RunState
 from milepost.outcome import micros as micros_in
 from milepost.records import NewJob, NewRun
 from milepost.store import pipelines, removals, watermarks
+from milepost.store.driver import Steps
 from milepost.store.pipelines import Asked, Gap
 from milepost.store.watermarks import Mark, PipelineRow
 
@@ -64,6 +65,18 @@ class Pipeline(Declared[S]):
         asked, new, jobs = self._asked(full=full, since=since, until=until)
         started = await self._client.run_async(pipelines.start, asked, new, self.steps(), jobs)
         return self._handle(started.run_id)
+
+    def starting(
+        self, *, full: bool = False, since: Any = None, until: Any = None
+    ) -> Callable[[], Steps[str]]:
+        """Check what a start asks for; answer with the operation that makes it, once or again."""
+        asked, new, work = self._asked(full=full, since=since, until=until)
+
+        def started() -> Steps[str]:
+            found = yield from pipelines.start(asked, new, self.steps(), work)
+            return found.run_id
+
+        return started
 
     def _asked(self, *, full: bool, since: Any, until: Any) -> tuple[Asked, NewRun, list[NewJob]]:
         if full and not (since is None and until is None):

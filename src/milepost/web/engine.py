@@ -11,6 +11,7 @@ from milepost.client import Client
 from milepost.config import Settings
 from milepost.declare import Registry
 from milepost.handles import Jobs
+from milepost.ingest.pipeline import Pipeline
 from milepost.queues import Queues
 from milepost.records import NewJob
 from milepost.request.batch import Batches
@@ -36,6 +37,11 @@ class Engine(Protocol):
     @property
     def batches(self) -> Sequence[Batch]:
         """The declared batches."""
+        ...
+
+    @property
+    def pipelines(self) -> Mapping[str, Pipeline[Any]]:
+        """The declared pipelines by their names."""
         ...
 
     def new_job(

@@ -1,0 +1,228 @@
+"""/v1/pipelines: where each has come to, its runs and its quarantine, and starting a run."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+
+from milepost.errors import NotFound
+from milepost.ingest.finalise import Counts, counts
+from milepost.ingest.keys import written
+from milepost.ingest.pipeline import Pipeline
+from milepost.store import pipelines, removals, runs, watermarks
+from milepost.store.driver import Steps
+from milepost.store.watermarks import Mark
+from milepost.subjects import checked_id
+from milepost.web.auth import Who, require, seen
+from milepost.web.body import Route
+from milepost.web.engine import Engine, Held
+from milepost.web.idempotency import Answer, Kept
+from milepost.web.paging import Cursor, Limit
+from milepost.web.problems import problems
+from milepost.web.runs import RUN_ACCEPTED, RunPage, pages, run_answer
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Route, tags=["pipelines"])
+
+
+class StartPipeline(BaseModel):
+    """A run to be started: full the first time, incremental after; with bounds a backfill."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    full: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class WatermarkDocument(BaseModel):
+    """Up to where everything was read, in B's three fields."""
+
+    lastUpdatedAt: str | int | None  # noqa: N815 - B's own word
+    lastRunId: str | None  # noqa: N815 - likewise
+    lastRunCompletedAt: str | None  # noqa: N815 - likewise
+
+
+class PipelineDocument(BaseModel):
+    """A declared pipeline, and where it has come to."""
+
+    name: str
+    table: str
+    partitions: int
+    watermark: WatermarkDocument | None
+    dataset_version: int
+    gaps: int
+    quarantined: int
+
+
+class Pipelines(BaseModel):
+    """The declared pipelines."""
+
+    items: list[PipelineDocument]
+
+
+class PipelineRunDocument(BaseModel):
+    """What a run of a pipeline reads, and what became of it."""
+
+    id: str
+    pipeline: str
+    mode: str
+    since: datetime | int | None
+    until: datetime | int | None
+    counts: dict[str, int]
+    partitions: list[dict[str, Any]]
+
+
+class KeptDocument(BaseModel):
+    """A record in quarantine; its payload stays in the store."""
+
+    key: str
+    run: str
+    type: str
+    reason: str
+    at: datetime
+
+
+class QuarantinePage(BaseModel):
+    """A page of records in quarantine, in the order of their keys."""
+
+    items: list[KeptDocument]
+    next: str | None
+
+
+def _declared(app: Engine, who: Who, name: str) -> Pipeline[Any]:
+    found = app.pipelines.get(name)
+    if found is None or not _may_see(who, found):
+        raise NotFound(f"no pipeline is called {name!r}; GET /v1/pipelines lists them")
+    return found
+
+
+def _may_see(who: Who, pipeline: Pipeline[Any]) -> bool:
+    return who.queues is None or pipeline.options.queue in who.queues
+
+
+def _document(pipeline: Pipeline[Any]) -> Steps[PipelineDocument]:
+    row = next((r for r in (yield from watermarks.listing()) if r.name == pipeline.name), None)
+    return PipelineDocument(
+        name=pipeline.name,
+        table=pipeline.target.name,
+        partitions=pipeline.options.partitions,
+        watermark=None if row is None else WatermarkDocument.model_validate(row.document()),
+        dataset_version=0 if row is None else row.dataset_version,
+        gaps=0 if row is None else len((yield from pipelines.gaps(row.id))),
+        quarantined=0 if row is None else (yield from removals.unresolved(row.id)),
+    )
+
+
+@router.get("/v1/pipelines", responses=problems())
+async def listing(*, app: Held, who: Annotated[Who, require("read")]) -> Pipelines:
+    """List the declared pipelines, and where each has come to."""
+    found = [pipeline for pipeline in app.pipelines.values() if _may_see(who, pipeline)]
+    return Pipelines(items=[await app.client.run_async(_document, one) for one in found])
+
+
+@router.get("/v1/pipelines/{name}", responses=problems(404))
+async def show(*, name: str, app: Held, who: Annotated[Who, require("read")]) -> PipelineDocument:
+    """Show a pipeline, and where it has come to."""
+    return await app.client.run_async(_document, _declared(app, who, name))
+
+
+@router.post("/v1/pipelines/{name}/runs", status_code=202, responses=RUN_ACCEPTED)
+async def start(
+    *,
+    name: str,
+    new: StartPipeline,
+    app: Held,
+    who: Annotated[Who, require("submit")],
+    once: Kept,
+) -> Response:
+    """Start a run; one that is under way answers instead. It is durable once this is answered."""
+    pipeline = _declared(app, who, name)
+    starting = pipeline.starting(full=new.full, since=new.since, until=new.until)
+
+    def started() -> Steps[Answer]:
+        found = yield from starting()
+        return run_answer((yield from runs.get(found)))
+
+    return await once(started)
+
+
+@router.get("/v1/pipelines/{name}/runs", responses={200: {"model": RunPage}, **problems(404, 422)})
+async def runs_of(
+    *,
+    name: str,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    state: Annotated[str | None, Query()] = None,
+    limit: Limit = 100,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
+    """List the runs of a pipeline, newest first."""
+    kind = _declared(app, who, name).name
+    return await pages(request, app, who, state=state, batch=kind, limit=limit, given=cursor_)
+
+
+@router.get("/v1/runs/{run_id}/partitions", responses=problems(404))
+async def partitions(
+    *, run_id: str, app: Held, who: Annotated[Who, require("read")]
+) -> PipelineRunDocument:
+    """Show what a run of a pipeline reads, what became of it, and how far each partition is."""
+    return await app.client.run_async(_run, who, checked_id(run_id, what="run"))
+
+
+def _run(who: Who, run_id: str) -> Steps[PipelineRunDocument]:
+    seen(who, (yield from runs.get(run_id)), what="run")
+    row = yield from pipelines.get(run_id)
+    found: Counts = yield from counts(row)
+    parts = yield from pipelines.partitions(run_id, row.root_id)
+    mark = Mark(row.measure)
+    return PipelineRunDocument(
+        id=run_id,
+        pipeline=row.pipeline,
+        mode=row.mode,
+        since=None if row.start_mark is None else mark.shown(row.start_mark),
+        until=None if row.end_mark is None else mark.shown(row.end_mark),
+        counts=dict(found),
+        partitions=[_partition(part) for part in parts],
+    )
+
+
+def _partition(row: Any) -> dict[str, Any]:
+    ordinal, job_id, state, cause, _, saves, records, share, low, high, *_ = row
+    return {
+        "ordinal": ordinal,
+        "job": job_id,
+        "job_state": state,
+        "cause": cause,
+        "pages": saves,
+        "records": records,
+        "progress": share,
+        "low": written(low),
+        "high": written(high),
+    }
+
+
+@router.get("/v1/pipelines/{name}/quarantine", responses=problems(404, 422))
+async def quarantine(
+    *,
+    name: str,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    limit: Limit = 100,
+    after: Annotated[str, Query(max_length=500)] = "",
+) -> QuarantinePage:
+    """List the records that could not be used, and why."""
+    pipeline = _declared(app, who, name)
+    row = await pipeline.row_async()
+    if row is None or "\0" in after:
+        return QuarantinePage(items=[], next=None)
+    kept = await app.client.run_async(removals.quarantined, row.id, after=after, most=limit)
+    items = [
+        KeptDocument(key=one.key, run=one.run_id, type=one.type, reason=one.reason, at=one.at)
+        for one in kept
+    ]
+    return QuarantinePage(items=items, next=items[-1].key if len(items) == limit else None)

@@ -1,0 +1,52 @@
+"""/v1/pipelines: starting, looking, and B's three fields."""
+
+import pytest
+
+import milepost as mp
+
+
+class Stones(mp.Source):
+    def count(self, window, low, high):
+        return len([n for n in range(12) if low <= n < high])
+
+    def fetch(self, window, partition, cursor):
+        rows = [n for n in range(12) if partition.low <= n < partition.high]
+        return mp.Page([{"id": n, "price": n} for n in rows])
+
+    def map(self, raw):
+        if raw["id"] == 5:
+            raise mp.Reject("no fives")
+        return raw
+
+
+@pytest.fixture
+def pipeline(app):
+    return app.pipeline("stones", Stones(), key="id", partition_by="price", partitions=2)
+
+
+async def test_a_pipeline_over_http(app, pipeline, api):
+    [fresh] = (await api.get("/v1/pipelines")).json()["items"]
+    assert (fresh["name"], fresh["watermark"], fresh["partitions"]) == ("stones", None, 2)
+    answer = await api.post("/v1/pipelines/stones/runs", json={})
+    assert answer.status_code == 202
+    run_id = answer.json()["id"]
+    again = await api.post("/v1/pipelines/stones/runs", json={"full": True})
+    assert again.json()["id"] == run_id  # one at a time
+    await app.drain_async(timeout=20)
+    shown = (await api.get("/v1/pipelines/stones")).json()
+    assert shown["watermark"]["lastRunId"] == run_id
+    assert (shown["quarantined"], shown["dataset_version"], shown["gaps"]) == (1, 1, 0)
+    found = (await api.get(f"/v1/runs/{run_id}/partitions")).json()
+    assert (found["mode"], found["counts"]["fetched"]) == ("full", 12)
+    assert [part["records"] for part in found["partitions"]] == [6, 6]
+    [listed] = (await api.get("/v1/pipelines/stones/runs")).json()["items"]
+    assert listed["id"] == run_id
+    [kept] = (await api.get("/v1/pipelines/stones/quarantine")).json()["items"]
+    assert (kept["key"], kept["reason"]) == ("5", "no fives")
+    backfill = {"since": "2024-01-01T00:00:00Z", "until": "2024-01-02T00:00:00Z"}
+    answer = await api.post("/v1/pipelines/stones/runs", json=backfill)
+    assert answer.status_code == 202
+    await app.drain_async(timeout=20)
+    mixed = await api.post("/v1/pipelines/stones/runs", json={**backfill, "full": True})
+    assert mixed.status_code == 422
+    assert (await api.get("/v1/pipelines/nothing")).status_code == 404
