@@ -1,0 +1,46 @@
+"""Where a claimer looks, and in which order."""
+
+import sys
+
+from milepost.worker.floors import HINTS, Floors
+from milepost.worker.loop import TURN_SECONDS, _short_turns
+
+
+def looked_at(floors: Floors) -> set[str]:
+    return {line.queue for line in floors.line(0.0)}
+
+
+def test_a_hint_is_followed_once_and_before_anybody_is_asked():
+    floors = Floors()
+    floors.know(["slow"])
+    floors.expect({"mail"})
+    assert floors.follow_hint()
+    assert looked_at(floors) == {"mail"}
+    assert not floors.follow_hint()
+
+
+def test_without_a_hint_it_is_asked_which_queues_have_work():
+    floors = Floors()
+    floors.expect(())
+    assert not floors.follow_hint()
+
+
+def test_many_hints_are_none_because_to_ask_is_cheaper():
+    floors = Floors()
+    floors.expect(f"q{number}" for number in range(HINTS + 1))
+    assert not floors.follow_hint()
+
+
+def test_a_hint_does_not_hide_the_other_queues():
+    floors = Floors()
+    floors.expect({"mail"})
+    floors.follow_hint()
+    floors.know(["mail", "slow"])
+    assert looked_at(floors) == {"mail", "slow"}
+
+
+def test_a_worker_leaves_the_turns_of_threads_as_it_found_them():
+    usual = sys.getswitchinterval()
+    with _short_turns():
+        assert sys.getswitchinterval() <= TURN_SECONDS * 1.01
+    assert sys.getswitchinterval() == usual
