@@ -234,7 +234,7 @@ class App:
 
     def schedule(
         self,
-        job: Job[Any, Any, Any, Any],
+        job: "Job[Any, Any, Any, Any] | Pipeline[Any]",
         cron: str,
         *,
         zone: str = "UTC",
@@ -246,8 +246,12 @@ class App:
         """Have a worker of this program submit a job at the times of a cron line in a time zone.
 
         `missed` says what becomes of times that passed while no worker ran: "skip", "last", "all".
-        The schedule is known by its `name`, the job's own unless given.
+        The schedule is known by its `name`, the job's own unless given. Of a pipeline it is a run
+        that is started; one that failed is resumed first.
         """
+        opening = getattr(job, "opening", None)
+        if isinstance(opening, Definition):
+            job = Job(self, opening)
         if not isinstance(job, Job):
             raise Invalid(f"{job!r} is no job: declare it with @app.job first")
         line, call = Line(cron, zone), (tuple(args), kwargs or {})

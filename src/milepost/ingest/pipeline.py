@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from milepost.client import caller, refuse_in_loop
 from milepost.codec import check_text
+from milepost.context import Context
 from milepost.errors import IllegalMove, Invalid, NotFound
-from milepost.ingest.declaration import PLAN, Declared
+from milepost.ingest.declaration import PLAN, Declared, Host, Options
 from milepost.ingest.handles import PipelineRun, Quarantine
 from milepost.ingest.plan import Plan
 from milepost.ingest.source import Source, Window
-from milepost.lifecycle import JobState, RunState
+from milepost.lifecycle import Cause, JobState, RunState
 from milepost.outcome import micros as micros_in
 from milepost.records import NewJob, NewRun
 from milepost.store import pipelines, removals, watermarks
@@ -24,10 +26,17 @@ __all__ = ["Pipeline"]
 
 S = TypeVar("S", bound=Source[Any, Any, Any])
 PAGE = 500
+RESUMED = (Cause.INCOMPLETE, Cause.FINALISER, Cause.POLICY)
+"""Causes after which a run can go on: what it has read is there."""
 
 
 class Pipeline(Declared[S]):
     """A declared pipeline: start runs of it, and ask where it has come to."""
+
+    def __init__(self, host: Host, name: str, source: S, options: Options) -> None:
+        super().__init__(host, name, source, options)
+        self.opening = self._define(self._open, "start")
+        """What a schedule submits: a job that starts a run."""
 
     # Starting
 
@@ -101,6 +110,18 @@ class Pipeline(Declared[S]):
         )
         new = self.new_run()
         return asked, new, [self.job(PLAN, new.id, None, 0, state=JobState.QUEUED)]
+
+    async def _open(self, ctx: Context, *, full: bool = False) -> str:  # noqa: ARG002 - the schedule's
+        """Start a run at its time; one that did not end well is resumed first.
+
+        Its window is closed before the next one opens: windows do not grow (H-76).
+        """
+        row = await self.row_async()
+        last = None if row is None else await self._client.run_async(pipelines.latest, row.id)
+        if last is not None and last.cause in RESUMED and not full:
+            with suppress(Invalid, IllegalMove):
+                return (await self._handle(last.run_id).resume_async()).id
+        return (await self.start_async(full=full)).id
 
     def _forced(self, *, full: bool, since: Any, until: Any) -> PipelineRun:
         if full or since is not None or until is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from milepost.lifecycle import JobState, RunState
+from milepost.lifecycle import Cause, JobState, RunState
 from milepost.records import Job, Run
 from milepost.store import jobs, outbox, runs
 from milepost.store.driver import Steps
@@ -62,6 +62,9 @@ def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[Event]:
         run = yield from runs.get(message.subject_id)
         data = yield from _run(run, room=most)
         told = _told(message, run.error, run.cause)
+        if alert := _alert(run):
+            data["alert"] = alert
+            told["error"] = f"{alert['title']}: {alert['text']} ({run.cause or 'cancelled'})"
     return Event(
         id=message.id,
         type=_type(message),
@@ -190,6 +193,17 @@ def _run(run: Run, *, room: int) -> Steps[dict[str, Any]]:
     there = sum(step.succeeded + step.lost for step in counted)
     children = yield from _children(run.id, room - len(msgspec.json.encode(data)) - ENVELOPE)
     return {**data, "jobs": children, "jobs_left_out": max(0, there - len(children))}
+
+
+def _alert(run: Run) -> dict[str, str] | None:
+    """Say in B's two texts that a run of a pipeline did not end well."""
+    if run.mode is None or run.state == RunState.SUCCEEDED:
+        return None
+    return {
+        "title": "Consolidation Failed",
+        "text": f"Run {run.id} failed. Watermark NOT advanced.",
+        "severity": "critical" if run.cause == Cause.WATERMARK_CONFLICT else "error",
+    }
 
 
 def _outcome(run: Run) -> dict[str, Any]:

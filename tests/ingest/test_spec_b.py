@@ -1,0 +1,105 @@
+"""Spec B on a pipeline that really runs: six rows, its queries, ten inner states."""
+
+import milepost as mp
+from conftest import OPTIONS, Shop, go
+from milepost.ingest.consolidate import PHASES
+
+FIELDS = (
+    "SELECT completed_workers, failed_workers, completed_at IS NULL, watermark_after IS NULL,"
+    " expected_workers FROM run_metadata WHERE run_id = '{}'"
+)
+
+
+class Watched(Shop):
+    """Looks at the run's row and word while it is read, and while it is consolidated."""
+
+    def __init__(self, database):
+        super().__init__(30)
+        self.database = database
+        self.seen = {}
+        self.run = None
+
+    def look(self, moment):
+        if self.run is None or moment in self.seen:
+            return
+        with self.database.raw() as raw:
+            [row] = raw.execute(FIELDS.format(self.run.id))
+            word = raw.value(f"SELECT spec_b FROM runs WHERE id = '{self.run.id}'")
+        self.seen[moment] = (word, *map(int, row))
+
+    def fetch(self, window, partition, cursor):
+        if partition.ordinal == 2:
+            self.look("reading")
+        return super().fetch(window, partition, cursor)
+
+    def enrich(self, records, rules):
+        self.look("consolidating")
+        return records
+
+
+def test_the_six_rows_of_the_field_table(app, database):
+    shop = Watched(database)
+    pipeline = app.pipeline("watched", shop, **OPTIONS, retries=0)
+    shop.run = run = pipeline.start()
+    shop.look("created")
+    go(app, run)
+    shop.look("completed")
+    assert shop.seen["created"] == ("Created", 0, 0, True, True, 0)
+    word, done, failed, *unset, expected = shop.seen["reading"]
+    assert (word, failed, unset, expected) == ("WorkersRunning", 0, [True, True], 3)
+    assert 0 <= done <= 3
+    assert shop.seen["consolidating"] == ("Consolidating", 3, 0, True, True, 3)
+    assert shop.seen["completed"] == ("Completed", 3, 0, False, False, 3)
+    # ConsolidationSkipped and Failed.
+    shop.before_fetch = lambda partition, _cursor: (_ for _ in ()).throw(mp.Fail("away"))
+    shop.run = run = pipeline.start(full=True)
+    go(app, run)
+    shop.look("failed")
+    assert shop.seen["failed"][0] == "Failed"
+    assert shop.seen["failed"][2:] == (3, True, True, 3)
+    assert run.record.cause == "incomplete"
+
+
+def test_bs_ten_inner_states_are_phases_of_the_record(app, shop, raw):
+    pipeline = app.pipeline("phased", shop, **OPTIONS, consolidators=1)
+    seen = []
+    note = pipeline._consolidator.note
+
+    async def noted(ctx, phase):
+        seen.append(phase)
+        await note(ctx, phase)
+
+    pipeline._consolidator.note = noted
+    run = go(app, pipeline.start())
+    assert run.state == mp.RunState.SUCCEEDED
+    assert set(seen) == set(PHASES) - {"FetchingRawBatch", "MarkingConsolidated"}
+    # Those two are noted by the transactions that take and mark.
+    notes = raw.value("SELECT count(*) FROM journal WHERE move = 'note' AND machine = 'job'")
+    assert notes == len(seen) + run.counts.pages + 3
+
+
+def test_bs_monitoring_queries_run_on_the_views(app, shop, pipeline, raw):
+    def away(partition, cursor):
+        if partition.ordinal == 1 and cursor is not None:
+            raise mp.Fail("page 2 is away")
+
+    shop.before_fetch = away
+    run = go(app, pipeline.start())
+    failed = raw.execute(
+        "SELECT wr.partition_id, wr.records_processed, wr.error_message FROM worker_runs wr"
+        " JOIN run_metadata rm ON wr.run_id = rm.run_id"
+        f" WHERE rm.run_id = '{run.id}' AND wr.status = 'failed' ORDER BY wr.started_at"
+    )
+    assert failed == [("partition-1", 5, "page 2 is away")]
+    left = raw.execute(
+        "SELECT partition_id, next_offset FROM partition_progress"
+        f" WHERE run_id = '{run.id}' AND NOT completed"
+    )
+    assert left == [("partition-1", 5)]
+    shop.before_fetch = lambda _partition, _cursor: None
+    again = go(app, run.resume())
+    done = raw.execute(
+        f"SELECT partition_id, next_offset FROM partition_progress WHERE run_id = '{again.id}'"
+    )
+    assert done == [("partition-1", 10)]
+    assert raw.value('SELECT "lastRunId" FROM watermark') is not None
