@@ -93,6 +93,14 @@ def test_a_reply_that_is_too_large_is_not_read_to_its_end(tmp_path, remote):
     app.close()
 
 
+def test_no_more_is_unpacked_than_there_is_room_for():
+    """A bomb is noticed before it has gone off, and not after."""
+    from milepost.request import wire
+
+    packed = gzip.compress(b"\0" * 50_000_000)
+    assert len(wire._unpacked(wire._unpacker("gzip"), packed, 1_000)) == 1_000
+
+
 def test_a_packed_reply_is_unpacked(small, remote):
     packed = gzip.compress(b'{"a": 1}')
     told = {"content-encoding": "gzip", "content-type": "application/json"}
