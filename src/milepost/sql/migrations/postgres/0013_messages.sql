@@ -150,11 +150,19 @@ REVOKE EXECUTE ON FUNCTION milepost_announce(), milepost_refuse_message(), milep
 CREATE TRIGGER outbox_refuse_insert AFTER INSERT ON outbox FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_message();
 CREATE TRIGGER outbox_refuse_change AFTER UPDATE ON outbox FOR EACH ROW
-  WHEN ((NEW.id, NEW.machine, NEW.subject_id, NEW.seq, NEW.n, NEW.line, NEW.channel, NEW.tenant,
-         NEW.queue, NEW.kind, NEW.state, NEW.trace, NEW.created_at)
-        IS DISTINCT FROM
-        (OLD.id, OLD.machine, OLD.subject_id, OLD.seq, OLD.n, OLD.line, OLD.channel, OLD.tenant,
-         OLD.queue, OLD.kind, OLD.state, OLD.trace, OLD.created_at)
+  WHEN (NEW.id IS DISTINCT FROM OLD.id
+        OR NEW.machine IS DISTINCT FROM OLD.machine
+        OR NEW.subject_id IS DISTINCT FROM OLD.subject_id
+        OR NEW.seq IS DISTINCT FROM OLD.seq
+        OR NEW.n IS DISTINCT FROM OLD.n
+        OR NEW.line IS DISTINCT FROM OLD.line
+        OR NEW.channel IS DISTINCT FROM OLD.channel
+        OR NEW.tenant IS DISTINCT FROM OLD.tenant
+        OR NEW.queue IS DISTINCT FROM OLD.queue
+        OR NEW.kind IS DISTINCT FROM OLD.kind
+        OR NEW.state IS DISTINCT FROM OLD.state
+        OR NEW.trace IS DISTINCT FROM OLD.trace
+        OR NEW.created_at IS DISTINCT FROM OLD.created_at
         OR NEW.fence < OLD.fence
         OR OLD.delivered_at IS NOT NULL
         OR (NEW.delivered_at IS NOT NULL AND NEW.dead_at IS NOT NULL)
