@@ -318,13 +318,16 @@ def test_a_worker_that_receives_and_publishes_ends_when_it_is_told(app, nats):
 
     async def work():
         await convert.options(channel="orders").submit_async("a")
-        working = asyncio.create_task(app.run_worker_async(signals=False))
+        worker = await app._worker(None, None)
+        working = asyncio.create_task(worker.run())
         # Another task delivers it, and has no event for us.
         while not [m for m in await app.channels.messages_async("orders") if m.delivered_at]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        working.cancel()
+        worker.drain()  # as SIGTERM does
         await asyncio.wait([working], timeout=20)
         ended = working.done()
+        working.cancel()
+        await asyncio.wait([working], timeout=20)
         await app.client.close_async()
         return ended
 
