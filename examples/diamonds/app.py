@@ -52,7 +52,7 @@ class Supplier(mp.Source[dict[str, Any], Diamond, str]):
     async def _get(self, path: str, **asked: Any) -> Any:
         loop = asyncio.get_running_loop()  # connections belong to the loop that opened them
         if loop not in self._clients:
-            limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64)
+            limits = httpx2.Limits(max_connections=32, max_keepalive_connections=32)
             self._clients[loop] = httpx2.AsyncClient(
                 base_url=self.address, limits=limits, timeout=30
             )

@@ -184,7 +184,6 @@ class App:
         poison_limit: int = 3,
         queue: str = "default",
         channel: str | None = None,
-        fresh_within: float | None = None,
     ) -> "Pipeline[S]":
         """Declare a pipeline: a source that is read into a table, whole once and then what changed.
 

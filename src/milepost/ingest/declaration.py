@@ -78,7 +78,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     backoff: str = "exponential"
     queue: str = "default"
     channel: str | None = None
-    fresh_within: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -88,7 +87,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:  # noqa: PLR2004
                 raise Invalid(f"{name}={value!r} must be a whole number from 1")
-        for name in ("overlap", "margin", "max_window", "fresh_within"):
+        for name in ("overlap", "margin", "max_window"):
             check_seconds(name, getattr(self, name), zero=name in ("overlap", "margin"))
         for name in ("quarantine_limit", "removal_limit"):
             if not 0 <= getattr(self, name) <= 1:
