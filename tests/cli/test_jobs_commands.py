@@ -205,7 +205,7 @@ def test_workers_are_listed_while_they_live(prompt, app, kinds):
     assert prompt("workers", "--json").out == "[]\n"
     [gone] = json.loads(prompt("workers", "--all", "--json").out)
     assert (gone["state"], gone["live"], gone["queues"]) == ("STOPPED", False, None)
-    assert gone["kinds"] == ["convert 1", "refuse 1"]
+    assert {"convert 1", "refuse 1"} <= set(gone["kinds"])
     head, line = prompt("workers", "--all").out.splitlines()
     assert dict(zip(head.split("\t"), line.split("\t"), strict=True))["queues"] == "all"
 
