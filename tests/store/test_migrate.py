@@ -19,6 +19,11 @@ NEWEST = NUMBERS[-1]
 BY_VERSION = list(product(backend_names(), NUMBERS[:-1]))
 
 
+def test_numbers_leave_no_gap_and_are_the_same_for_both_databases():
+    assert list(range(1, NEWEST + 1)) == NUMBERS
+    assert [m.name for m in migrations("postgres")] == [m.name for m in migrations("sqlite")]
+
+
 @pytest.fixture(params=backend_names())
 def empty(request, backends: Backends) -> Database:
     return backends.fresh(request.param, empty=True)

@@ -108,6 +108,22 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: its entries leave by retention alone');
 END;
 
+-- The journal's entries in the order of their commits, which here is that of their writing: there is
+-- one writer. It is kept only while somebody follows it, and for a while after.
+CREATE TABLE feed (
+  place INTEGER PRIMARY KEY,
+  subject_id TEXT NOT NULL,
+  machine TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE feed_switch (
+  id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+  until INTEGER NOT NULL DEFAULT 0,          -- 0: off
+  since INTEGER NOT NULL DEFAULT 0           -- the place after which nothing was left out
+) STRICT;
+INSERT INTO feed_switch DEFAULT VALUES;
+
 -- begin rendered: job
 -- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
 -- OR REPLACE a NULL becomes the column's default only after these triggers have looked.
@@ -437,6 +453,8 @@ BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('job', NEW.id, NEW.version, NEW.move, NULL, NEW.state,
           CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
+  INSERT INTO feed (subject_id, machine, seq, at)
+  SELECT NEW.id, 'job', NEW.version, CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0) FROM feed_switch WHERE until > 0;
 END;
 
 CREATE TRIGGER job_journal_move AFTER UPDATE ON job WHEN NEW.version <> OLD.version
@@ -444,6 +462,8 @@ BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('job', NEW.id, NEW.version, NEW.move, OLD.state, NEW.state,
           CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
+  INSERT INTO feed (subject_id, machine, seq, at)
+  SELECT NEW.id, 'job', NEW.version, CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0) FROM feed_switch WHERE until > 0;
   -- A move by hand that did not count itself is counted here.
   UPDATE job
      SET errors = OLD.errors + CASE WHEN NEW.move IN ('retry', 'fail') THEN 1 ELSE 0 END,

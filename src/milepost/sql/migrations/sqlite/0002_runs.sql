@@ -253,6 +253,8 @@ BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('run', NEW.id, NEW.version, NEW.move, NULL, NEW.state,
           CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
+  INSERT INTO feed (subject_id, machine, seq, at)
+  SELECT NEW.id, 'run', NEW.version, CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0) FROM feed_switch WHERE until > 0;
 END;
 
 CREATE TRIGGER run_journal_move AFTER UPDATE ON run WHEN NEW.version <> OLD.version
@@ -260,5 +262,7 @@ BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('run', NEW.id, NEW.version, NEW.move, OLD.state, NEW.state,
           CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0), NEW.actor, NEW.fence, NEW.detail);
+  INSERT INTO feed (subject_id, machine, seq, at)
+  SELECT NEW.id, 'run', NEW.version, CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0) FROM feed_switch WHERE until > 0;
 END;
 -- end rendered: run

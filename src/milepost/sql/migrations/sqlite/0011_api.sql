@@ -26,23 +26,3 @@ CREATE TABLE idempotency (
   CONSTRAINT idempotency_pkey PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_age ON idempotency (created_at);
-
--- The journal's entries in the order of their commits, which here is that of their writing: there is
--- one writer. It is kept only while somebody follows it, and for a while after.
-CREATE TABLE feed (
-  place INTEGER PRIMARY KEY,
-  subject_id TEXT NOT NULL,
-  machine TEXT NOT NULL,
-  seq INTEGER NOT NULL,
-  at INTEGER NOT NULL
-) STRICT;
-CREATE TABLE feed_switch (
-  id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
-  until INTEGER NOT NULL DEFAULT 0,          -- 0: off
-  since INTEGER NOT NULL DEFAULT 0           -- the place after which nothing was left out
-) STRICT;
-INSERT INTO feed_switch DEFAULT VALUES;
-CREATE TRIGGER journal_feed AFTER INSERT ON journal WHEN (SELECT until FROM feed_switch) > 0
-BEGIN
-  INSERT INTO feed (subject_id, machine, seq, at) VALUES (NEW.subject_id, NEW.machine, NEW.seq, NEW.at);
-END;
