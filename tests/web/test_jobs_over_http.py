@@ -249,21 +249,21 @@ async def test_a_store_that_cannot_be_used_is_a_503(tmp_path):
 
 
 async def test_it_can_be_mounted_under_any_prefix(app):
-    outer = Starlette(routes=[Mount("/work/queue", app.asgi())])
+    outer = Starlette(routes=[Mount("/tasks/queue", app.asgi())])
     transport = httpx2.ASGITransport(app=outer)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
-        assert (await client.get("/work/queue/livez")).status_code == 200
-        posted = await client.post("/work/queue/v1/jobs", json=CALL)
-        assert posted.headers["location"].startswith("/work/queue/v1/jobs/")
+        assert (await client.get("/tasks/queue/livez")).status_code == 200
+        posted = await client.post("/tasks/queue/v1/jobs", json=CALL)
+        assert posted.headers["location"].startswith("/tasks/queue/v1/jobs/")
         assert (await client.get(posted.headers["location"])).status_code == 200
-        await client.post("/work/queue/v1/jobs", json=CALL)
-        page = await client.get("/work/queue/v1/jobs?limit=1")
+        await client.post("/tasks/queue/v1/jobs", json=CALL)
+        page = await client.get("/tasks/queue/v1/jobs?limit=1")
         following = await client.get(page.links["next"]["url"])
         assert following.json()["items"][0]["id"] == posted.json()["id"]
-        described = (await client.get("/work/queue/openapi.json")).json()
-        assert described["servers"] == [{"url": "/work/queue"}]
+        described = (await client.get("/tasks/queue/openapi.json")).json()
+        assert described["servers"] == [{"url": "/tasks/queue"}]
         keyed = {"Idempotency-Key": "k"}
-        mounted = await client.post("/work/queue/v1/jobs", json=CALL, headers=keyed)
+        mounted = await client.post("/tasks/queue/v1/jobs", json=CALL, headers=keyed)
     transport = httpx2.ASGITransport(app=app.asgi())
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         plain = await client.post("/v1/jobs", json=CALL, headers=keyed)

@@ -133,7 +133,7 @@ END;"""
 
 
 def _feed(table: str) -> str:
-    # Here and not in a trigger of its own on the journal: to run a trigger costs half a microsecond.
+    # Here and not in a trigger of its own on the journal: running one takes half a microsecond.
     return f"""\
   INSERT INTO feed (subject_id, machine, seq, at)
   SELECT NEW.id, '{table}', NEW.version, {_SQLITE_NOW} FROM feed_switch WHERE until > 0;"""
