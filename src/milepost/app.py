@@ -184,11 +184,13 @@ class App:
         poison_limit: int = 3,
         queue: str = "default",
         channel: str | None = None,
+        fresh_within: float | None = None,
     ) -> "Pipeline[S]":
         """Declare a pipeline: a source that is read into a table, whole once and then what changed.
 
         `key` names the field that tells records apart, `version` the one that grows with every
         change, `partition_by` the one that the source is cut by. Then `pipeline.start()`.
+        `channel` is told how runs end, and when the watermark is older than `fresh_within` seconds.
         """
         from milepost.ingest.declaration import Options  # noqa: PLC0415 - few need it
         from milepost.ingest.pipeline import Pipeline  # noqa: PLC0415 - likewise

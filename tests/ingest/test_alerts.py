@@ -1,11 +1,15 @@
-"""A run that did not end well is told once, through its channel, in B's two texts."""
+"""A run that did not end well is told once, through its channel, in B's two texts; so is staleness."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import msgspec
+import pytest
 
 import milepost as mp
 from conftest import OPTIONS, T0, go
 from milepost.relay.message import compose
-from milepost.store import outbox
+from milepost.store import outbox, watermarks
 
 
 def messages(app):
@@ -65,3 +69,59 @@ def test_h_76_a_schedule_resumes_what_failed_and_then_goes_on(app, shop, advance
     assert (second.state, second.record.resumes) == (mp.RunState.SUCCEEDED, first.id)
     assert pipeline.run(second.id).window == pipeline.run(first.id).window
     assert (third.state, third.record.mode) == (mp.RunState.SUCCEEDED, "incremental")
+
+
+def stale(app):
+    """What the channel tells of pipelines that are not fresh."""
+    told = [msgspec.json.decode(event.body)["data"] for event in messages(app)]
+    return [data["alert"] for data in told if data["kind"].endswith(".stale")]
+
+
+def test_h_87_a_pipeline_that_is_not_fresh_is_told_once_until_it_is_again(app, shop, advance):
+    pipeline = app.pipeline("watched", shop, **OPTIONS, channel="people", fresh_within=3600)
+    go(app, pipeline.start())
+    advance(3000)
+    app.drain()
+    assert stale(app) == []
+    advance(700)
+    for _ in range(3):
+        app.maintain_once()
+        app.drain()
+    [alert] = stale(app)
+    assert (alert["title"], alert["severity"]) == ("Pipeline Stale", "warning")
+    assert alert["text"].startswith("Pipeline watched is not fresh. Watermark 20")
+    assert alert["text"].endswith("older than fresh_within=3600.")
+    go(app, pipeline.start())
+    advance(3700)
+    app.drain()
+    app.drain()
+    assert len(stale(app)) == 2
+
+
+def test_a_pipeline_whose_first_run_never_ended_well_is_told_too(app, shop, advance):
+    def away(_partition, _cursor):
+        raise mp.Fail("away")
+
+    shop.before_fetch = away
+    pipeline = app.pipeline("never", shop, **OPTIONS, channel="people", fresh_within=60)
+    go(app, pipeline.start())
+    advance(61)
+    app.drain()
+    [alert] = stale(app)
+    assert "Watermark None" in alert["text"]
+
+
+def test_of_two_who_look_at_once_one_tells(app, database, shop, advance):
+    app.pipeline("both", shop, **OPTIONS, fresh_within=60).start()
+    advance(61)
+    with ThreadPoolExecutor(4) as pool, ExitStack() as opened:
+        drivers = [opened.enter_context(database.driver()) for _ in range(4)]
+        looked = [pool.submit(one.run, watermarks.alert, actor="test") for one in drivers]
+        found = [look.result(20) for look in looked]
+    assert sorted(found) == [0, 0, 0, 1]
+    assert len(app.jobs.list(kind="both.stale")) == 1
+
+
+def test_fresh_within_is_a_number_of_seconds(app, shop):
+    with pytest.raises(mp.Invalid, match="fresh_within=0"):
+        app.pipeline("wrong", shop, **OPTIONS, fresh_within=0)

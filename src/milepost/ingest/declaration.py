@@ -23,10 +23,11 @@ from milepost.ingest.source import Partition, Source, Window, micros
 from milepost.ingest.target import Target, fields_of, raw_type, record_type
 from milepost.lifecycle import JobState
 from milepost.outcome import micros as micros_in
+from milepost.policy import Fail
 from milepost.records import NewJob, NewRun, NewStep, Template
 from milepost.store import pipelines, watermarks
 from milepost.store.pipelines import Planned
-from milepost.store.watermarks import Mark, PipelineRunRow
+from milepost.store.watermarks import STALE, Mark, PipelineRunRow
 
 __all__ = ["Declared", "Host", "Options"]
 
@@ -37,6 +38,10 @@ LAST_ATTEMPTS = 3
 """B: a finaliser is tried so often."""
 DAY = 86_400.0
 PAGE = 500
+
+
+class Stale(Fail):
+    """A pipeline's watermark has grown older than it may."""
 
 
 class Host(Protocol):
@@ -78,6 +83,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     backoff: str = "exponential"
     queue: str = "default"
     channel: str | None = None
+    fresh_within: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -87,7 +93,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:  # noqa: PLR2004
                 raise Invalid(f"{name}={value!r} must be a whole number from 1")
-        for name in ("overlap", "margin", "max_window"):
+        for name in ("overlap", "margin", "max_window", "fresh_within"):
             check_seconds(name, getattr(self, name), zero=name in ("overlap", "margin"))
         for name in ("quarantine_limit", "removal_limit"):
             if not 0 <= getattr(self, name) <= 1:
@@ -119,6 +125,7 @@ class Declared(Generic[S]):
             self._define(self._consolidate, "consolidate"),
             self._define(self._finalise, "finalise", retries=LAST_ATTEMPTS - 1),
         ]
+        self._define(self._stale, STALE.removeprefix("."), retries=0)
 
     def _made(self) -> None:
         """Put together what the jobs use."""
@@ -352,6 +359,14 @@ class Declared(Generic[S]):
         report = await self._finaliser.finalise(ctx, row)
         await self._consolidator.note(ctx, "AdvancingWatermark")
         return report
+
+    async def _stale(self, ctx: Context) -> None:  # noqa: ARG002 - every handler has one
+        """Say that nothing was read for too long; as every failure, it is told once."""
+        row = await self._client.run_async(watermarks.find, self.name)
+        raise Stale(
+            f"Pipeline {self.name} is not fresh. Watermark {row.document()['lastUpdatedAt']}, "
+            f"older than fresh_within={self.options.fresh_within}."
+        )
 
     @property
     def _is_time(self) -> bool:

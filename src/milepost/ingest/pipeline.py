@@ -98,6 +98,7 @@ class Pipeline(Declared[S]):
             micros_in(value) if measure == "time" else int(value)
             for value in (self.options.overlap, self.options.margin)
         )
+        within = self.options.fresh_within
         asked = Asked(
             name=self.name,
             target=self.target.name,
@@ -107,6 +108,9 @@ class Pipeline(Declared[S]):
             until=end,
             overlap=overlap,
             margin=margin,
+            queue=self.options.queue,
+            channel=self.options.channel,
+            fresh_us=None if within is None else micros_in(within),
         )
         new = self.new_run()
         return asked, new, [self.job(PLAN, new.id, None, 0, state=JobState.QUEUED)]

@@ -6,7 +6,7 @@ import msgspec
 
 from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, runs, watermarks, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
@@ -34,6 +34,7 @@ class Passed(msgspec.Struct):
     moved: int = 0
     published: int = 0
     retired: int = 0
+    alerted: int = 0
     troubled: int = 0
 
     @property
@@ -161,6 +162,11 @@ async def _stop(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
     )
 
 
+async def alert(driver: AsyncDriver, passed: Passed) -> None:
+    """Have it told which pipelines are not fresh."""
+    passed.alerted += await driver.run(watermarks.alert, actor=ACTOR)
+
+
 async def sweep(driver: AsyncDriver, passed: Passed) -> None:  # noqa: ARG001 - nothing moves
     """Throw away what nobody will use: outputs of lost attempts, workers gone long ago."""
     await driver.run(runs.sweep_staged, most=BATCH)
@@ -176,6 +182,7 @@ CHORES: Mapping[str, Chore] = {
     "forget": forget,
     "expire_runs": expire_runs,
     "look_at_runs": look_at_runs,
+    "alert": alert,
     "sweep": sweep,
 }
 """What any program can do: it needs neither code nor settings."""

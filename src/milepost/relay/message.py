@@ -16,6 +16,7 @@ from milepost.records import Job, Run
 from milepost.store import jobs, outbox, runs
 from milepost.store.driver import Steps
 from milepost.store.outbox import Message
+from milepost.store.watermarks import STALE
 
 __all__ = ["MOST_BYTES", "Event", "compose", "traced"]
 
@@ -58,6 +59,9 @@ def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[Event]:
         job = yield from jobs.get(message.subject_id)
         data = _job(job)
         told = _told(message, job.error, job.cancel_reason or job.cause)
+        if alert := _stale(job):
+            data["alert"] = alert
+            told["error"] = f"{alert['title']}: {alert['text']}"
     else:
         run = yield from runs.get(message.subject_id)
         data = yield from _run(run, room=most)
@@ -204,6 +208,14 @@ def _alert(run: Run) -> dict[str, str] | None:
         "text": f"Run {run.id} failed. Watermark NOT advanced.",
         "severity": "critical" if run.cause == Cause.WATERMARK_CONFLICT else "error",
     }
+
+
+def _stale(job: Job) -> dict[str, str] | None:
+    """Say that a pipeline is not fresh, where that is what a job was to tell."""
+    stored = {} if job.error is None else msgspec.json.decode(job.error)
+    if not job.kind.endswith(STALE) or stored.get("type") != "Stale":
+        return None
+    return {"title": "Pipeline Stale", "text": stored["message"], "severity": "warning"}
 
 
 def _outcome(run: Run) -> dict[str, Any]:

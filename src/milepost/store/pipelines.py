@@ -48,6 +48,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
     overlap: int = 0
     margin: int = 0
+    queue: str = "default"
+    channel: str | None = None
+    fresh_us: int | None = None
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -91,10 +94,11 @@ def start(
 
 
 def _locked(asked: Asked) -> Steps[tuple[int, int | None]]:
-    named = {"name": asked.name, "measure": asked.measure, "target": asked.target}
+    named = {"name": asked.name, "target": asked.target}
+    told = {"queue": asked.queue, "channel": asked.channel, "fresh_us": asked.fresh_us}
     # An open transaction first: a statement by itself would not hold the row.
-    yield Call("pipeline_create", named)
-    [(pipeline_id, mark, measure)] = yield Call("pipeline_lock", named)
+    yield Call("pipeline_create", {**named, "measure": asked.measure})
+    [(pipeline_id, mark, measure)] = yield Call("pipeline_lock", {**named, **told})
     if measure != asked.measure and mark is not None:
         raise Invalid(
             f"the watermark of pipeline {asked.name!r} is a {measure}, and now a {asked.measure} "

@@ -10,13 +10,31 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+import uuid_utils
 
 from milepost.errors import NotFound
 from milepost.lifecycle import Cause
+from milepost.records import NewJob, Template
+from milepost.store import births
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = ["End", "Entry", "Mark", "PipelineRow", "end", "entries", "find", "listing", "override"]
+__all__ = [
+    "STALE",
+    "End",
+    "Entry",
+    "Mark",
+    "PipelineRow",
+    "alert",
+    "end",
+    "entries",
+    "find",
+    "listing",
+    "override",
+]
+
+STALE = ".stale"
+"""What the kind of job ends with that tells of a pipeline which is not fresh."""
 
 MOVING = ("full", "incremental")
 """Only what such a run has read is told by the watermark."""
@@ -134,6 +152,7 @@ def _advance(run: "PipelineRunRow", mark: int, *, actor: str | None) -> Steps[En
     if not moved:
         return End(cause=Cause.WATERMARK_CONFLICT)
     yield Call("pipeline_run_after", {"run_id": run.run_id, "after_mark": mark})
+    yield Call("pipeline_fresh", {"pipeline_id": run.pipeline_id})
     return End(mark=mark if run.measure == "time" else None)
 
 
@@ -194,7 +213,23 @@ def override(name: str, mark: int | None, *, actor: str, reason: str) -> Steps[P
         "watermark_override",
         {"pipeline_id": row.id, "mark": mark, "actor": actor, "reason": reason},
     )
+    yield Call("pipeline_fresh", {"pipeline_id": row.id})
     return (yield from find(name))
+
+
+def alert(*, actor: str) -> Steps[int]:
+    """Have it told, once until they are fresh again, which pipelines are not; answer how many.
+
+    Each is told by a job that fails: its message goes the way of all messages, once (H-87).
+    """
+    yield Call("pipeline_fresh", {"pipeline_id": None})
+    found = yield Call("pipeline_stale")
+    templates = [
+        Template(kind=name + STALE, queue=queue, channel=channel, retries=0, actor=actor)
+        for name, queue, channel in found
+    ]
+    yield from births.create([NewJob(str(uuid_utils.uuid7()), None, one) for one in templates])
+    return len(found)
 
 
 def entries(name: str) -> Steps[list[Entry]]:

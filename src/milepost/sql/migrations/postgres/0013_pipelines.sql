@@ -8,7 +8,11 @@ CREATE TABLE pipeline (
   last_run_completed_at timestamptz,
   dataset_version bigint NOT NULL DEFAULT 0, -- grows with every run that ended well (H-85)
   created_at timestamptz NOT NULL DEFAULT milepost_now(),
+  fresh_us bigint,                           -- how old the watermark may grow before it is told
+  stale_at timestamptz,                      -- since when it is told; NULL while it is fresh
   name text NOT NULL UNIQUE,
+  queue text NOT NULL DEFAULT 'default',
+  channel text,
   measure text NOT NULL DEFAULT 'time' CHECK (measure IN ('time', 'sequence')),
   target text NOT NULL,
   move text NOT NULL DEFAULT 'create' CHECK (move IN ('create', 'advance', 'override')),

@@ -10,6 +10,10 @@ CREATE TABLE pipeline (
   last_run_id TEXT,
   last_run_completed_at INTEGER,
   dataset_version INTEGER NOT NULL DEFAULT 0, -- grows with every run that ended well (H-85)
+  queue TEXT NOT NULL DEFAULT 'default',
+  channel TEXT,
+  fresh_us INTEGER,                          -- how old the watermark may grow before it is told
+  stale_at INTEGER,                          -- since when it is told; NULL while it is fresh
   move TEXT NOT NULL DEFAULT 'create' CHECK (move IN ('create', 'advance', 'override')),
   actor TEXT,
   reason TEXT,
