@@ -190,8 +190,10 @@ class Declared(Generic[S]):
 
     def new_run(self, **given: Any) -> NewRun:
         """Describe a run about to be made."""
+        run_id = new_id()
         return NewRun(
-            id=new_id(),
+            id=run_id,
+            trace=_traced(run_id),
             kind=self.name,
             codec=self._client.codec.name,
             actor=caller().actor,
@@ -250,6 +252,7 @@ class Declared(Generic[S]):
             run_id=run_id,
             step=step,
             rerun_of=rerun_of,
+            trace=_traced(run_id),
         )
         data = None if payload is None else self._client.codec.encode(payload)
         return NewJob(new_id(), data, template, ordinal=ordinal)
@@ -386,6 +389,12 @@ class Declared(Generic[S]):
 
 def _payload(part: Partition) -> dict[str, Any]:
     return {"low": written(part.low), "high": written(part.high), "estimate": part.estimate}
+
+
+def _traced(run_id: str) -> str:
+    """Name the trace of a run after it: whoever has one of the two has both."""
+    plain = run_id.replace("-", "")
+    return f"00-{plain}-{plain[16:]}-01"
 
 
 def _text(bound: Any) -> str | None:

@@ -60,6 +60,8 @@ def _of_run(run: PipelineRun) -> Iterator[Event]:
                 continue
         if entry.move in ("seal", "stop") or entry.at is None:
             continue
+        if phase == "consolidate" and entry.move == "advance":
+            yield Event(entry.at, "ConsolidationTriggered", "CONSOLIDATE sent")
         state = view.word(Facts(entry.to_state, phase=phase))
         yield Event(entry.at, state, details.get(entry.move, "every partition is read"))
 
@@ -74,7 +76,9 @@ def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[Event]
         elif entry.move == "succeed":
             told = f"{part.records} records in {part.pages} pages"
             yield Event(entry.at, f"PartitionCompleted ({name})", told)
+            yield Event(entry.at, "WORK_DONE sent", name)
         elif entry.to_state in ("FAILED", "CANCELLED"):
             yield Event(entry.at, f"PartitionFailed ({name})", part.error or entry.move)
+            yield Event(entry.at, "WORK_DONE sent", name)
         elif entry.move in ("retry", "lose", "later", "release"):
             yield Event(entry.at, f"PartitionInProgress ({name})", f"{entry.move}: {entry.detail}")

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from milepost.errors import Invalid
+from milepost.lifecycle import JOB, JobState
 from milepost.outcome import micros
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -69,6 +70,21 @@ class Event(msgspec.Struct, frozen=True):
     queue: str | None
     tenant: str | None
     run_id: str | None
+    trace: str | None = None
+    role: str | None = None
+    ordinal: int | None = None
+
+    @property
+    def signal(self) -> str | None:
+        """What B calls this move, if it has a message for it; here nothing depends on one.
+
+        It is the move itself that is told, so there is one for each partition and each run (H-87).
+        """
+        ended = self.to_state in JOB.terminal and self.from_state not in JOB.terminal
+        if self.role == "partition" and ended:
+            return "WORK_DONE"
+        opened = self.from_state == JobState.GATED and self.to_state == JobState.QUEUED
+        return "CONSOLIDATE" if self.role == "consolidate" and opened and not self.ordinal else None
 
 
 def here() -> Steps[Cursor]:

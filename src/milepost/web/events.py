@@ -65,7 +65,8 @@ class Filter(msgspec.Struct, frozen=True):
     responses={
         200: {
             "description": "One event for each move: `event` is job or run, `data` is JSON, `id` "
-            "is for Last-Event-ID. A stream begins with `event: hello`; `event: reset` says that "
+            "is for Last-Event-ID. `signal` is WORK_DONE where a partition of a pipeline ended, and "
+            "CONSOLIDATE where all of a run are read. A stream begins with `event: hello`; `event: reset` says that "
             "moves were missed.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
@@ -152,6 +153,7 @@ def _event(event: Event) -> bytes:
     names = ("id", "kind", "queue", "seq", "move", "from_state", "to_state", "at", "actor", "fence")
     document: dict[str, Any] = {name: getattr(event, name) for name in names}
     document |= {"run": event.run_id, "state": public(event.to_state)}
+    document |= {"trace": event.trace, "signal": event.signal}
     return _written(str(event.cursor), event.machine, document)
 
 
