@@ -1,4 +1,4 @@
-"""A run that did not end well is told once, through its channel, in B's two texts; so is staleness."""
+"""A run that did not end well, or that never came, is told once, in B's texts, to a channel."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

@@ -3,6 +3,7 @@
 import httpx2
 import pytest
 
+import milepost as mp
 from milepost.store import births, jobs, tokens
 from milepost.store.tokens import SCOPES
 from milepost.web.api import describe
@@ -29,7 +30,10 @@ MATRIX = {
     ("GET", "/v1/pipelines/{name}"): "read",
     ("POST", "/v1/pipelines/{name}/runs"): "submit",
     ("GET", "/v1/pipelines/{name}/runs"): "read",
+    ("POST", "/v1/pipelines/{name}/runs/{run_id}:force"): "operate",
+    ("POST", "/v1/pipelines/{name}/runs/{run_id}:retry"): "operate",
     ("GET", "/v1/pipelines/{name}/quarantine"): "read",
+    ("POST", "/v1/pipelines/{name}/quarantine:replay"): "operate",
     ("GET", "/v1/runs/{run_id}/partitions"): "read",
     ("GET", "/v1/runs"): "read",
     ("GET", "/v1/runs/{run_id}"): "read",
@@ -65,6 +69,7 @@ BODIES = {
     "/v1/batches/{name}/runs": {"params": {"count": 1}},
     "/v1/requests": {"url": "https://partner.example"},
     "/v1/requests:batch": {"requests": []},
+    "/v1/pipelines/{name}/runs/{run_id}:retry": {"partition": 0},
 }
 
 
@@ -127,15 +132,16 @@ async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
         token("theirs", "admin", tenant="other"),
         token("elsewhere", "admin", queues=["nowhere"]),
     ]
-    ids = {"job_id": job.id, "run_id": run.id, "token": "guess"}
+    app.pipeline("stones", mp.Source(), key="id", partition_by="price")
+    ids = {"job_id": job.id, "run_id": run.id, "token": "guess", "name": "stones"}
+    nowhere = {**ids, "job_id": NOWHERE, "run_id": NOWHERE}
     named = [route for route in routes() if "_id}" in route[1]]
     assert len(named) == len([route for route in MATRIX if "_id}" in route[1]]) > 9
     for method, path in named:
         for header in bound:
-            found = await api.request(method, path.format(**ids), headers=header)
-            never = await api.request(
-                method, path.format(job_id=NOWHERE, run_id=NOWHERE, token="guess"), headers=header
-            )
+            body = BODIES.get(path)
+            found = await api.request(method, path.format(**ids), json=body, headers=header)
+            never = await api.request(method, path.format(**nowhere), json=body, headers=header)
             assert found.status_code == never.status_code == 404, path
             assert found.text.replace(job.id, "ID").replace(run.id, "ID") == never.text.replace(
                 NOWHERE, "ID"

@@ -50,3 +50,58 @@ async def test_a_pipeline_over_http(app, pipeline, api):
     mixed = await api.post("/v1/pipelines/stones/runs", json={**backfill, "full": True})
     assert mixed.status_code == 422
     assert (await api.get("/v1/pipelines/nothing")).status_code == 404
+
+
+async def test_force_retry_and_replay_over_http(app, api):
+    class Leaky(Stones):
+        broken = True
+        fives = False
+
+        def fetch(self, window, partition, cursor):
+            if self.broken and partition.ordinal == 1:
+                raise mp.Fail("away")
+            return super().fetch(window, partition, cursor)
+
+        def map(self, raw):
+            return raw if self.fives else super().map(raw)
+
+    source = Leaky()
+    pipeline = app.pipeline("leaky", source, key="id", partition_by="price", partitions=2)
+    run_id = (await api.post("/v1/pipelines/leaky/runs", json={})).json()["id"]
+    await app.drain_async(timeout=20)
+    here = f"/v1/pipelines/leaky/runs/{run_id}"
+
+    once = {"Idempotency-Key": "now"}
+    forced = await api.post(f"{here}:force", headers=once)
+    again = await api.post(f"{here}:force", headers=once)
+    assert (forced.status_code, forced.content) == (202, again.content)
+    assert forced.headers["location"] == f"/v1/runs/{forced.json()['id']}"
+    assert (await api.post(f"{here}:force")).status_code == 409  # one at a time
+    await app.drain_async(timeout=20)
+    assert (await pipeline.count_async(), await pipeline.watermark_async()) == (5, None)
+
+    refused = await api.post(f"{here}:retry", json={"partition": 0})
+    assert (refused.status_code, "only a failed one" in refused.text) == (409, True)
+    assert (await api.post(f"{here}:retry", json={"partition": 7})).status_code == 404
+    assert (await api.post(f"{here}:retry", json={"partition": -1})).status_code == 422
+    source.broken = False
+    retried = await api.post(f"{here}:retry", json={"partition": 1})
+    assert retried.status_code == 202, retried.text
+    await app.drain_async(timeout=20)
+    assert await pipeline.count_async() == 11
+    assert await pipeline.watermark_async() is not None
+
+    source.fives = True
+    replayed = await api.post("/v1/pipelines/leaky/quarantine:replay", json={"keys": ["5"]})
+    assert replayed.status_code == 202, replayed.text
+    await app.drain_async(timeout=20)
+    assert await pipeline.count_async() == 12
+    empty = await api.post("/v1/pipelines/leaky/quarantine:replay")
+    assert (empty.status_code, "is empty" in empty.text) == (409, True)
+
+
+async def test_a_run_of_another_pipeline_is_not_found(app, api, pipeline):
+    app.pipeline("others", Stones(), key="id", partition_by="price", table="other_stones")
+    run_id = (await api.post("/v1/pipelines/stones/runs", json={})).json()["id"]
+    assert (await api.post(f"/v1/pipelines/others/runs/{run_id}:force")).status_code == 404
+    assert (await api.post(f"/v1/pipelines/stones/runs/{run_id}:force")).status_code == 409

@@ -1,7 +1,7 @@
 """Handles of a pipeline's runs and of its quarantine."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from milepost.ingest.finalise import Counts, counts
 from milepost.ingest.keys import read
 from milepost.ingest.source import Window
 from milepost.lifecycle import JobState
-from milepost.records import NewJob
+from milepost.records import NewJob, NewRun
 from milepost.store import chains, jobs, pipelines, removals, runs, watermarks
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -111,39 +111,49 @@ class PipelineRun(RunHandle):
 
     def force(self) -> "PipelineRun":
         """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""
-        pipeline = self._declared("force")
-        new = pipeline.new_run(rerun_of=self.id)
-        return self._linked(new, pipeline.consolidating(new.id), mode="forced")
+        return self._made(self._client.run(self.forcing()))
 
     async def force_async(self) -> "PipelineRun":
         """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""
-        return await self._client.call_async(self.force)
+        return self._made(await self._client.run_async(self.forcing()))
+
+    def forcing(self) -> Callable[[], Steps[str]]:
+        """Answer with the operation that makes the run which publishes what this one has read."""
+        pipeline = self._declared("force")
+        new = pipeline.new_run(rerun_of=self.id)
+        return lambda: self._linked(new, pipeline.consolidating(new.id), mode="forced")
 
     def retry(self, partition: int) -> "PipelineRun":
         """Read one failed partition again, from its cursor, as a linked run."""
-        pipeline = self._declared("retry")
-        found = [part for part in self.partitions if part.ordinal == partition]
-        if not found:
-            raise NotFound(f"run {self.id} has no partition {partition}")
-        if found[0].state not in (JobState.FAILED, JobState.CANCELLED):
-            raise IllegalMove(
-                f"partition {partition} is {found[0].state}; only a failed one is read"
-            )
-        new = pipeline.new_run(rerun_of=self.id)
-        old = self._client.run(_job_payload, found[0].job_id)
-        again = pipeline.job(FETCH, new.id, None, partition, rerun_of=found[0].job_id)
-        again = msgspec.structs.replace(again, payload=old)
-        return self._linked(new, [again, *pipeline.consolidating(new.id)], mode="retry")
+        return self._made(self._client.run(self.retrying(partition)))
 
     async def retry_async(self, partition: int) -> "PipelineRun":
         """Read one failed partition again, from its cursor, as a linked run."""
-        return await self._client.call_async(self.retry, partition)
+        return self._made(await self._client.run_async(self.retrying(partition)))
 
-    def _linked(self, new: Any, work: Sequence[NewJob], *, mode: str) -> "PipelineRun":
+    def retrying(self, partition: int) -> Callable[[], Steps[str]]:
+        """Answer with the operation that makes the run which reads one partition again."""
+        pipeline = self._declared("retry")
+        new = pipeline.new_run(rerun_of=self.id)
+
+        def retried() -> Steps[str]:
+            found = yield from _failed(self.id, partition)
+            again = pipeline.job(FETCH, new.id, None, partition, rerun_of=found)
+            again = msgspec.structs.replace(again, payload=(yield from jobs.get(found)).payload)
+            work = [again, *pipeline.consolidating(new.id)]
+            return (yield from self._linked(new, work, mode="retry"))
+
+        return retried
+
+    def _linked(self, new: NewRun, work: Sequence[NewJob], *, mode: str) -> Steps[str]:
+        """Create a linked run and let it begin, all or nothing."""
         steps = self._declared(mode).steps(first=FETCH)
-        self._client.run(pipelines.link, self.id, new, steps, work, mode=mode)
-        self._client.run(runs.seal, new.id, actor=caller().actor)
-        return PipelineRun(self._client, new.id, pipeline=self._pipeline)
+        yield from pipelines.link(self.id, new, steps, work, mode=mode)
+        yield from runs.seal(new.id, actor=caller().actor)
+        return new.id
+
+    def _made(self, run_id: str) -> "PipelineRun":
+        return PipelineRun(self._client, run_id, pipeline=self._pipeline)
 
     def _declared(self, what: str) -> "Pipeline[Any]":
         if self._pipeline is None:
@@ -157,8 +167,14 @@ def _window(row: PipelineRunRow) -> Window:
     return Window(begin, end)
 
 
-def _job_payload(job_id: str) -> Steps[bytes | None]:
-    return (yield from jobs.get(job_id)).payload
+def _failed(run_id: str, ordinal: int) -> Steps[str]:
+    """Find the job of a partition that failed, or say why it is not read again."""
+    found = [part for part in (yield from _partitions(run_id)) if part.ordinal == ordinal]
+    if not found:
+        raise NotFound(f"run {run_id} has no partition {ordinal}")
+    if found[0].state not in (JobState.FAILED, JobState.CANCELLED):
+        raise IllegalMove(f"partition {ordinal} is {found[0].state}; only a failed one is read")
+    return found[0].job_id
 
 
 def _partitions(run_id: str) -> Steps[list[PartitionState]]:
@@ -231,32 +247,52 @@ class Quarantine:
 
     def replay(self, keys: Sequence[str] | None = None) -> PipelineRun:
         """Map these records again, or all that are here, as a run of their own."""
-        if self._pipeline is None:
-            raise Invalid("replay needs the declared pipeline: pipeline.quarantine.replay()")
-        chosen = [kept.key for kept in self] if keys is None else list(keys)
-        if not chosen:
-            raise IllegalMove(f"the quarantine of pipeline {self._name!r} is empty")
-        return self._replayed(self._pipeline, chosen)
+        return self._made(self._client.run(self.replaying(keys)))
 
     async def replay_async(self, keys: Sequence[str] | None = None) -> PipelineRun:
         """Map these records again, or all that are here, as a run of their own."""
-        return await self._client.call_async(self.replay, keys)
+        return self._made(await self._client.run_async(self.replaying(keys)))
 
-    def _replayed(self, pipeline: "Pipeline[Any]", keys: Sequence[str]) -> PipelineRun:
-        row = self._client.run(watermarks.find, self._name)
-        last = self._client.run(pipelines.latest, row.id)
-        if last is None:
-            raise NotFound(f"pipeline {self._name!r} has no run")
-        new = pipeline.new_run(rerun_of=last.run_id)
-        work = pipeline.consolidating(new.id)
-        self._client.run(_replay, last.run_id, new, pipeline.steps(first=FETCH), work, keys)
-        return PipelineRun(self._client, new.id, pipeline=pipeline)
+    def replaying(self, keys: Sequence[str] | None = None) -> Callable[[], Steps[str]]:
+        """Answer with the operation that makes the run which maps these records again."""
+        pipeline, name = self._pipeline, self._name
+        if pipeline is None:
+            raise Invalid("replay needs the declared pipeline: pipeline.quarantine.replay()")
+        new = pipeline.new_run()
+
+        def replayed() -> Steps[str]:
+            row = yield from watermarks.find(name)
+            last = yield from pipelines.latest(row.id)
+            if last is None:
+                raise NotFound(f"pipeline {name!r} has no run")
+            chosen = list((yield from _kept(row.id)) if keys is None else dict.fromkeys(keys))
+            if not chosen:
+                raise IllegalMove(f"the quarantine of pipeline {name!r} is empty")
+            made = msgspec.structs.replace(new, rerun_of=last.run_id)
+            work = pipeline.consolidating(new.id)
+            yield from _replay(last.run_id, made, pipeline.steps(first=FETCH), work, chosen)
+            return new.id
+
+        return replayed
+
+    def _made(self, run_id: str) -> PipelineRun:
+        return PipelineRun(self._client, run_id, pipeline=self._pipeline)
 
     def _row(self) -> Any:
         try:
             return self._client.run(watermarks.find, self._name)
         except NotFound:
             return None
+
+
+def _kept(pipeline_id: int) -> Steps[list[str]]:
+    """Read the keys of everything in quarantine."""
+    keys: list[str] = []
+    while page := (
+        yield from removals.quarantined(pipeline_id, after=keys[-1] if keys else "", most=BATCH)
+    ):
+        keys += [kept.key for kept in page]
+    return keys
 
 
 def _replay(

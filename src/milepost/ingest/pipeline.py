@@ -55,7 +55,9 @@ class Pipeline(Declared[S]):
         way, it is the one that is returned.
         """
         if force:
-            return self._forced(full=full, since=since, until=until)
+            return self._handle(
+                self._client.run(self._forcing(full=full, since=since, until=until))
+            )
         asked, new, jobs = self._asked(full=full, since=since, until=until)
         started = self._client.run(pipelines.start, asked, new, self.steps(), jobs)
         return self._handle(started.run_id)
@@ -70,15 +72,18 @@ class Pipeline(Declared[S]):
     ) -> PipelineRun:
         """Start a run: full the first time, incremental after; durable once this returns."""
         if force:
-            return await self._client.call_async(self._forced, full=full, since=since, until=until)
+            forced = self._forcing(full=full, since=since, until=until)
+            return self._handle(await self._client.run_async(forced))
         asked, new, jobs = self._asked(full=full, since=since, until=until)
         started = await self._client.run_async(pipelines.start, asked, new, self.steps(), jobs)
         return self._handle(started.run_id)
 
     def starting(
-        self, *, full: bool = False, since: Any = None, until: Any = None
+        self, *, full: bool = False, since: Any = None, until: Any = None, force: bool = False
     ) -> Callable[[], Steps[str]]:
         """Check what a start asks for; answer with the operation that makes it, once or again."""
+        if force:
+            return self._forcing(full=full, since=since, until=until)
         asked, new, work = self._asked(full=full, since=since, until=until)
 
         def started() -> Steps[str]:
@@ -127,14 +132,18 @@ class Pipeline(Declared[S]):
                 return (await self._handle(last.run_id).resume_async()).id
         return (await self.start_async(full=full)).id
 
-    def _forced(self, *, full: bool, since: Any, until: Any) -> PipelineRun:
+    def _forcing(self, *, full: bool, since: Any, until: Any) -> Callable[[], Steps[str]]:
         if full or since is not None or until is not None:
             raise Invalid("force=True publishes what a failed run has read; it reads nothing new")
-        row = self._client.run(watermarks.find, self.name)
-        last = self._client.run(pipelines.latest, row.id)
-        if last is None or last.state == RunState.SUCCEEDED:
-            raise IllegalMove(f"pipeline {self.name!r} has no failed run to force")
-        return self._handle(last.run_id).force()
+
+        def forced() -> Steps[str]:
+            row = yield from watermarks.find(self.name)
+            last = yield from pipelines.latest(row.id)
+            if last is None or last.state == RunState.SUCCEEDED:
+                raise IllegalMove(f"pipeline {self.name!r} has no failed run to force")
+            return (yield from self._handle(last.run_id).forcing()())
+
+        return forced
 
     def run(self, run_id: str) -> PipelineRun:
         """Return a run of this pipeline, or raise `NotFound`."""
@@ -142,6 +151,13 @@ class Pipeline(Declared[S]):
         if handle.about.pipeline != self.name:
             raise NotFound(f"run {run_id} is one of pipeline {handle.about.pipeline!r}")
         return handle
+
+    async def run_async(self, run_id: str) -> PipelineRun:
+        """Return a run of this pipeline, or raise `NotFound`."""
+        about = await self._client.run_async(pipelines.get, run_id)
+        if about.pipeline != self.name:
+            raise NotFound(f"run {run_id} is one of pipeline {about.pipeline!r}")
+        return self._handle(run_id)
 
     def _handle(self, run_id: str) -> PipelineRun:
         return PipelineRun(self._client, run_id, pipeline=self)

@@ -65,8 +65,9 @@ class Filter(msgspec.Struct, frozen=True):
     responses={
         200: {
             "description": "One event for each move: `event` is job or run, `data` is JSON, `id` "
-            "is for Last-Event-ID. `signal` is WORK_DONE where a partition of a pipeline ended, and "
-            "CONSOLIDATE where all of a run are read. A stream begins with `event: hello`; `event: reset` says that "
+            "is for Last-Event-ID. `signal` is WORK_DONE where a partition of a pipeline ended, "
+            "CONSOLIDATE where all of a run are read. A stream begins with `event: hello`; "
+            "`event: reset` says that "
             "moves were missed.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },

@@ -1,14 +1,16 @@
 """/v1/pipelines: where each has come to, its runs and its quarantine, and starting a run."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict
+from fastapi import APIRouter, Body, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.errors import NotFound
 from milepost.ingest.finalise import Counts, counts
+from milepost.ingest.handles import PipelineRun
 from milepost.ingest.keys import written
 from milepost.ingest.pipeline import Pipeline
 from milepost.store import pipelines, removals, runs, watermarks
@@ -36,6 +38,22 @@ class StartPipeline(BaseModel):
     full: bool = False
     since: datetime | None = None
     until: datetime | None = None
+
+
+class RetryPartition(BaseModel):
+    """Which partition of a run is to be read again, from its cursor."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    partition: int = Field(ge=0)
+
+
+class ReplayQuarantine(BaseModel):
+    """Which records are to be mapped again, by their keys; all of them unless it says."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    keys: list[str] | None = Field(default=None, min_length=1, max_length=10_000)
 
 
 class WatermarkDocument(BaseModel):
@@ -143,11 +161,67 @@ async def start(
     pipeline = _declared(app, who, name)
     starting = pipeline.starting(full=new.full, since=new.since, until=new.until)
 
-    def started() -> Steps[Answer]:
-        found = yield from starting()
-        return run_answer((yield from runs.get(found)))
+    return await once(_accepted(starting))
 
-    return await once(started)
+
+def _accepted(making: Callable[[], Steps[str]]) -> Callable[[], Steps[Answer]]:
+    """Turn an operation that makes a run into one that says so."""
+
+    def accepted() -> Steps[Answer]:
+        return run_answer((yield from runs.get((yield from making()))))
+
+    return accepted
+
+
+async def _of(app: Engine, who: Who, name: str, run_id: str) -> PipelineRun:
+    """Read a run of a pipeline that the caller may see, or raise `NotFound`."""
+    pipeline = _declared(app, who, name)
+    found = await app.client.run_async(runs.get, checked_id(run_id, what="run"))
+    seen(who, found, what="run")
+    return await pipeline.run_async(found.id)
+
+
+@router.post("/v1/pipelines/{name}/runs/{run_id}:force", status_code=202, responses=RUN_ACCEPTED)
+async def force(
+    *,
+    name: str,
+    run_id: str,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+) -> Response:
+    """Publish what a run that failed has read, as a linked run; its gap stays open."""
+    run = await _of(app, who, name, run_id)
+    return await once(_accepted(run.forcing()))
+
+
+@router.post("/v1/pipelines/{name}/runs/{run_id}:retry", status_code=202, responses=RUN_ACCEPTED)
+async def retry(
+    *,
+    name: str,
+    run_id: str,
+    what: RetryPartition,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+) -> Response:
+    """Read one failed partition again, from its cursor, as a linked run."""
+    run = await _of(app, who, name, run_id)
+    return await once(_accepted(run.retrying(what.partition)))
+
+
+@router.post("/v1/pipelines/{name}/quarantine:replay", status_code=202, responses=RUN_ACCEPTED)
+async def replay(
+    *,
+    name: str,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+    what: Annotated[ReplayQuarantine, Body()] = ReplayQuarantine(),  # noqa: B008 - it never changes
+) -> Response:
+    """Map records in quarantine again, as a run of their own."""
+    pipeline = _declared(app, who, name)
+    return await once(_accepted(pipeline.quarantine.replaying(what.keys)))
 
 
 @router.get("/v1/pipelines/{name}/runs", responses={200: {"model": RunPage}, **problems(404, 422)})
