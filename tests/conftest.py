@@ -12,6 +12,11 @@ from milepost.testing.databases import Backends, Database, Raw, everyday_names  
 from milepost.testing.servers import scratch  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the proofs: what takes longest must not be what everybody waits for at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("prove") is None)
+
+
 @pytest.fixture(scope="session")
 def backends() -> Iterator[Backends]:
     """Every database at hand; servers start when first asked for."""

@@ -24,8 +24,8 @@ from milepost.testing.prove import PROVING
 from milepost.web.api import describe
 
 ROOT = Path(__file__).parents[2]
-REQUESTS = 5000 if PROVING else 100
-PER_ROUND = 20 if PROVING else 3
+REQUESTS = 5000 if PROVING else 30
+PER_ROUND = 20 if PROVING else 1
 ENDLESS = {"/v1/events"}
 """What never ends: tests/web/test_events_stream.py asks it."""
 CHECKS = [

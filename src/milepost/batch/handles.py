@@ -102,7 +102,7 @@ class RunHandle(Subject[Run]):
         return [
             StepState(
                 step.name,
-                dict(picture.counts.get(step.number, {})),
+                dict(sorted(picture.counts.get(step.number, {}).items())),
                 step.gated,
                 step.opened,
                 step.role,

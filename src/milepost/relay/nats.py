@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Nats"]
 
 CONNECT_SECONDS = 3.0
-ACK_SECONDS = 5.0
+ACK_SECONDS = 10.0
 AWAY_SECONDS = 0.5
 MSG_ID = "Nats-Msg-Id"
 
