@@ -26,6 +26,10 @@ CALLBACK = re.compile(r"/v1/requests/[^/]+/callback/[^/]+")
 """Where a remote calls back: the address holds a secret of its own, made for one job."""
 
 
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""What changes nothing, and so may come from a link on anybody's page."""
+
+
 class Door:
     """Lets a request in, in its caller's name, or answers with a problem."""
 
@@ -84,6 +88,11 @@ class Door:
                 421,
                 "this server does not answer to that Host; name it in MILEPOST_HOSTS",
             )
+        if scope["method"] not in SAFE and _foreign(headers, self._hosts):
+            raise Problem(
+                403,
+                "a page of another site sent this; name its host in MILEPOST_HOSTS if it is yours",
+            )
         if _path(scope) in OPEN:
             return
         if CALLBACK.fullmatch(_path(scope)):
@@ -103,16 +112,27 @@ def _path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", "").rstrip("/"))
 
 
+def _foreign(headers: Headers, hosts: frozenset[str]) -> bool:
+    """Tell whether a browser says that another site's page makes this request.
+
+    A browser sends a form's POST, and what this machine's user may do, for any page. What is no
+    browser sends neither header. The scheme is not compared: a proxy may speak TLS.
+    """
+    if headers.get("sec-fetch-site", "").lower() == "cross-site":
+        return True
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    place = origin.lower().partition("://")[2]
+    return place != headers.get("host", "").lower() and _name(place) not in hosts
+
+
 def known_host(host: str, allowed: frozenset[str]) -> bool:
     """Tell whether a Host header cannot be a stranger's name for this machine (DNS rebinding).
 
     An address is no name, and a name without a dot is nobody's on the internet.
     """
-    name = host.lower()
-    if name.startswith("["):
-        name = name[1:].partition("]")[0]
-    elif name.count(":") == 1:
-        name = name.partition(":")[0]
+    name = _name(host)
     if "*" in allowed or name in allowed or name.endswith(".localhost"):
         return True
     if "." not in name and ":" not in name:
@@ -122,3 +142,11 @@ def known_host(host: str, allowed: frozenset[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _name(host: str) -> str:
+    """Return a host without its port and brackets."""
+    name = host.lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0] if name.count(":") == 1 else name

@@ -34,10 +34,10 @@ from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.paging import Cursor, Limit, cursor, page, place
 from milepost.web.prefer import Preference, Preferred
-from milepost.web.problems import problems
+from milepost.web.problems import Problem, problems
 from milepost.web.waiting import awaited
 
-__all__ = ["ACCEPTED", "SUBMITTED", "History", "Reason", "accepted_job", "receive", "router"]
+__all__ = ["ACCEPTED", "SUBMITTED", "History", "Reason", "created", "receive", "router"]
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 ACCEPTED = {
@@ -122,19 +122,24 @@ async def submit(
     who.check_queue(job.template.queue)
     if once.key is None:
         [job_id] = await app.client.create_async([job])
-        answer = _receipt(job) if job_id == job.id else await _known(app, job_id)
+        known = job_id != job.id
+        answer = await app.client.run_async(_known, job_id, who) if known else _receipt(job)
     else:
-        answer = await once.answer(lambda: _created(job))
-    return await receive(request, app, answer, prefer)
+        answer = await once.answer(lambda: created(job, who))
+    return await receive(request, app, who, answer, prefer)
 
 
-def _created(job: NewJob) -> Steps[Answer]:
+def created(job: NewJob, who: Who) -> Steps[Answer]:
+    """Store a job, and say that it or the one with its unique key was accepted."""
     [job_id] = yield from births.create([job])
-    return _receipt(job) if job_id == job.id else accepted_job((yield from jobs.get(job_id)))
+    return _receipt(job) if job_id == job.id else (yield from _known(job_id, who))
 
 
-async def _known(app: Engine, job_id: str) -> Answer:
-    return accepted_job(await app.client.run_async(jobs.get, job_id))
+def _known(job_id: str, who: Who) -> Steps[Answer]:
+    job = yield from jobs.get(job_id)
+    if not who.sees(job):
+        raise Problem(409, "that unique key is taken by a job beyond your bounds; choose another")
+    return accepted_job(job)
 
 
 def _receipt(job: NewJob) -> Answer:
@@ -159,13 +164,20 @@ def _accepted(job_id: str, kind: str, queue: str, state: str) -> Answer:
     return accepted(document, f"/v1/jobs/{job_id}")
 
 
-async def receive(request: Request, app: Engine, answer: Answer, prefer: Preference) -> Response:
-    """Answer that a job was accepted, or how it ended if that is waited for and comes in time."""
+async def receive(
+    request: Request, app: Engine, who: Who, answer: Answer, prefer: Preference
+) -> Response:
+    """Answer that a job was accepted, or how it ended if that is waited for and comes in time.
+
+    Waiting shows nothing that a look would not: whoever may not read is answered at once.
+    """
     response = answer.response(request)
+    if not who.may("read"):
+        prefer = msgspec.structs.replace(prefer, wait=None)
     if prefer.wait and answer.location is not None:
         job_id = answer.location.rpartition("/")[2]
         job = await awaited(app, job_id, seconds=prefer.wait)
-        if job.state in JOB.terminal:
+        if job.state in JOB.terminal and who.sees(job):
             body = msgspec.json.encode(job_document(job, app.client.codec, whole=True))
             headers = {"Location": response.headers["Location"], "ETag": etag(body)}
             response = Response(body, 200, headers, media_type="application/json")
@@ -291,7 +303,8 @@ async def rerun(
 ) -> Response:
     """Run a finished job again, as a new one that points at it."""
     new = again(await visible(app, who, job_id))
-    return await receive(request, app, await once.answer(lambda: _created(new)), prefer)
+    answer = await once.answer(lambda: created(new, who))
+    return await receive(request, app, who, answer, prefer)
 
 
 @router.post("/v1/jobs/{job_id}:signal", responses=ACTED)

@@ -15,14 +15,14 @@ from milepost.records import Job
 from milepost.request.asked import job_part
 from milepost.request.batch import Asking
 from milepost.request.kind import KIND
-from milepost.store import births, chains, jobs, runs
+from milepost.store import chains, jobs, runs
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
-from milepost.web.jobs import SUBMITTED, accepted_job, receive
+from milepost.web.jobs import SUBMITTED, created, receive
 from milepost.web.prefer import Preferred
 from milepost.web.problems import problems
 from milepost.web.runs import RUN_ACCEPTED, run_answer
@@ -140,12 +140,8 @@ async def send(
     job, made = app.requests.asked(asked.pop("method", "GET"), asked.pop("url"), asked)
     stored = job.new((made,), {})
     who.check_queue(stored.template.queue)
-
-    def created() -> Steps[Answer]:
-        [job_id] = yield from births.create([stored])
-        return accepted_job((yield from jobs.get(job_id)))
-
-    return await receive(request, app, await once.answer(created), prefer)
+    answer = await once.answer(lambda: created(stored, who))
+    return await receive(request, app, who, answer, prefer)
 
 
 @router.post("/v1/requests:batch", status_code=202, responses=RUN_ACCEPTED)

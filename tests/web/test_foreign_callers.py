@@ -1,0 +1,95 @@
+"""What is not the caller's: contents that a token may not read, and calls from foreign pages."""
+
+import asyncio
+
+import pytest
+
+WAIT = {"Prefer": "wait=20"}
+SECRET = "secret-paper"
+CALL = {"kind": "convert", "args": [SECRET]}
+
+
+async def ended(app, asking):
+    """Let a caller that waits meet its job's end."""
+    waiting = asyncio.create_task(asking)
+    while not await app.jobs.list_async():
+        pass
+    await app.drain_async()
+    return await waiting
+
+
+async def test_who_may_only_submit_reads_no_result_by_waiting(app, api, token):
+    """H-116: waiting for an answer opens nothing that looking would not."""
+    answer = await ended(
+        app, api.post("/v1/jobs", json=CALL, headers={**token("in", "submit"), **WAIT})
+    )
+    assert answer.status_code == 202
+    assert "preference-applied" not in answer.headers
+    assert SECRET not in answer.text
+    job = app.jobs.list()[0].id
+    operate = {**token("op", "operate"), **WAIT}
+    rerun = await api.post(f"/v1/jobs/{job}:rerun", headers=operate)
+    assert (rerun.status_code, SECRET in rerun.text) == (202, False)
+    both = {**token("both", "submit", "read"), **WAIT}
+    told = {**CALL, "options": {"unique": "k"}}
+    await api.post("/v1/jobs", json=told, headers={**both, "Prefer": "wait=0"})
+    assert (await ended(app, api.post("/v1/jobs", json=told, headers=both))).status_code == 200
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}])
+async def test_a_unique_job_of_somebody_else_is_a_conflict_that_tells_nothing(app, api, token, key):
+    """H-116: the same unique key in a foreign queue shows neither the job nor its id."""
+    free = token("free", "admin")
+    slow = {**token("slow", "submit", "read", "operate", queues=["slow"]), **key}
+    first = {**CALL, "options": {"unique": "paper"}}
+    theirs = (await api.post("/v1/jobs", json=first, headers=free)).json()["id"]
+    mine = {"kind": "convert", "args": ["x"], "options": {"unique": "paper", "queue": "slow"}}
+    for prefer in ({}, WAIT):
+        answer = await api.post("/v1/jobs", json=mine, headers={**slow, **prefer})
+        assert answer.status_code == 409, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert theirs not in answer.text
+        assert SECRET not in answer.text
+        assert "location" not in answer.headers
+    sent = {"url": "https://partner.example", "unique": "page"}
+    theirs = (await api.post("/v1/requests", json=sent, headers=free)).json()["id"]
+    answer = await api.post("/v1/requests", json={**sent, "queue": "slow"}, headers=slow)
+    assert (answer.status_code, theirs in answer.text) == (409, False)
+    assert len(app.jobs.list()) == 2
+
+
+FOREIGN = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://test:8000"},
+    {"Origin": "http://test.evil.example"},
+    {"Origin": "http://[broken"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Origin": "http://test", "Sec-Fetch-Site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+async def test_a_foreign_page_changes_nothing(app, api, headers):
+    """A form of another site needs no token on this machine, and no leave to send a POST."""
+    await api.post("/v1/jobs", json=CALL)
+    for path in ("/v1/queues/default:pause", "/v1/requests/x/callback/y"):
+        answer = await api.post(path, headers=headers)
+        assert answer.status_code == 403
+        assert answer.headers["content-type"] == "application/problem+json"
+    assert not app.queues.list()[0].paused
+    assert (await api.get("/v1/queues", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://test", "Sec-Fetch-Site": "same-origin"},
+        {"Origin": "https://TEST"},  # something before it speaks TLS
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+async def test_its_own_pages_and_programs_are_heard(app, api, headers):
+    await api.post("/v1/jobs", json=CALL)
+    assert (await api.post("/v1/queues/default:pause", headers=headers)).status_code == 200
