@@ -82,7 +82,7 @@ def _handler(remote: Remote) -> type[BaseHTTPRequestHandler]:
             if says.status == 0:  # hang up without a word
                 self.close_connection = True
                 return
-            self.send_response(says.status)
+            self.send_response_only(says.status)  # with no date but the test's own
             told = {"content-type": says.kind, "content-length": str(len(says.content))}
             for name, value in {**told, **says.headers}.items():
                 self.send_header(name, value)

@@ -32,6 +32,9 @@ __all__ = ["KEY", "Attempt", "Means", "settled", "succeeded"]
 KEY = "Idempotency-Key"
 CALLBACK = "{callback}"
 MESSAGE_LIMIT = 2_000
+FLOOR_MOST = 366 * 86_400
+"""A server's wish goes over `max_delay`, and still no server parks a job for good."""
+DIGITS_MOST = 20
 
 
 class Sender(Protocol):
@@ -357,15 +360,16 @@ def settled(
 def retry_after(answer: Answer) -> float | None:
     """Read how long the server asks to be left alone; nonsense is not obeyed."""
     text = answer.headers.get("retry-after", "").strip()
-    if text.isdigit():
-        return float(min(int(text), 86_400 * 366))
+    if text.isascii() and text.isdecimal():
+        # Python itself refuses to read thousands of digits.
+        return float(min(int(text[:DIGITS_MOST]), FLOOR_MOST))
     try:
         until = email.utils.parsedate_to_datetime(text)
         # By the server's own clock where it tells, so that ours need not agree with it.
         dated = answer.headers.get("date")
         now = email.utils.parsedate_to_datetime(dated) if dated else datetime.now(UTC)
-        return max(0.0, (until - now).total_seconds())
-    except (TypeError, ValueError):
+        return min(max(0.0, (until - now).total_seconds()), float(FLOOR_MOST))
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
