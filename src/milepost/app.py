@@ -329,6 +329,8 @@ class App:
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
     ) -> NewJob:
         """Make a job that is to be stored, from names and values; what the API calls."""
+        if kind == self.requests.definition.name:
+            return self.requests.new(args, kwargs, options)
         definition = self.registry.newest(kind)
         if definition.feed is not None or definition.outlet is not None:
             raise Invalid(f"{kind} is a step of a batch; start a run of the batch")

@@ -205,6 +205,71 @@ def test_a_message_becomes_a_job(app, nats):
     assert received(app) == 0
 
 
+def test_a_request_arrives_as_a_message(app, nats):
+    """Spec C's add_job_from_message: C's jobs are requests."""
+    app.inbound("new-orders", Nats(nats.url))
+    asked = {"headers": {"Accept": "text/html"}, "json": {"a": 1}, "retries": 5, "timeout": 3}
+    url = "https://partner.example/convert"
+    sent(
+        nats,
+        {"kind": "request", "args": ["post", url], "kwargs": asked, "options": {"channel": "c"}},
+        {"kind": "request", "kwargs": {"url": url, "start_at": "2030-01-01T00:00:00Z"}},
+        traceparent=TRACE,
+    )
+    assert received(app) == 2
+    plain, job = sorted(app.jobs.list(), key=lambda job: job.record.retries)
+    assert (job.kind, job.state, job.record.channel) == ("request", "QUEUED", "c")
+    assert (job.record.retries, job.record.trace) == (5, TRACE)
+    assert job.history[0].actor == "inbound new-orders"
+    stored = app.client.codec.decode(job.record.payload)["request"]
+    assert (stored["method"], stored["url"], stored["json"]) == ("POST", url, {"a": 1})
+    assert plain.state == "WAITING"
+
+
+UNFIT = [
+    {},
+    {"url": 7},
+    {"url": "ftp://partner.example"},
+    {"url": "https://a.example", "method": "BREW"},
+    {"url": "https://a.example", "method": 1},
+    {"url": "https://a.example", "headers": ["a"]},
+    {"url": "https://a.example", "headers": {"A": 1}},
+    {"url": "https://a.example", "tags": ["a"]},
+    {"url": "https://a.example", "tags": {"a": 1}},
+    {"url": "https://a.example", "queue": 5},
+    {"url": "https://a.example", "unique": 5},
+    {"url": "https://a.example", "start_at": "now"},
+    {"url": "https://a.example", "retries": "x"},
+    {"url": "https://a.example", "timeout": {"read": "x"}},
+    {"url": "https://a.example", "timeout": {"read": -1}},
+    {"url": "https://a.example", "timeout": "x"},
+    {"url": "https://a.example", "poll": "x"},
+    {"url": "https://a.example", "crash": ["x"]},
+    {"url": "https://a.example", "retry_delay": "x"},
+    {"url": "https://a.example", "backoff": ["x"]},
+    {"url": "https://a.example", "jitter": "x"},
+    {"url": "https://a.example", "redirects": "x"},
+    {"url": "https://a.example", "content": 5},
+    {"url": "https://a.example", "reply": {"by": "nobody"}},
+    {"url": "https://a.example", "reply": 5},
+    {"url": "https://a.example", "callback": True},
+    {"url": "https://a.example", "policy": "x"},
+    {"url": "https://a.example", "nonsense": 1},
+]
+
+
+def test_a_request_that_does_not_fit_is_refused_by_name(app):
+    for asked in UNFIT:
+        with pytest.raises(mp.Invalid):
+            app.new_job("request", [], asked, {})
+
+
+def test_a_request_takes_its_method_and_url_once(app):
+    for args in (["GET", "https://a.example", 1], ["GET"]):
+        with pytest.raises(mp.Invalid):
+            app.new_job("request", args, {"method": "GET", "url": "https://a.example"}, {})
+
+
 def test_a_message_that_comes_twice_becomes_one_job(app, nats):
     """H-53: deduplicated by its id, by the commit that stored the job."""
     taking(app, nats)

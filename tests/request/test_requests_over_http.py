@@ -65,6 +65,17 @@ def test_c_a_request_that_ends_complete(app, http, remote):
     assert "error" not in after
 
 
+def test_c_a_request_is_a_job_like_any_other(app, http, remote):
+    remote.answers = [DONE]
+    body = {"kind": "request", "args": ["POST", remote.url], "kwargs": {"json": {}, "reply": RULES}}
+    posted = http.post("/v1/jobs", json=body)
+    assert posted.status_code == 202, posted.text
+    app.drain()
+    assert http.get(posted.headers["location"]).json()["result"] == {"status": "done", "value": 7}
+    wrong = {"kind": "request", "kwargs": {"url": remote.url, "tags": [1]}}
+    assert http.post("/v1/jobs", json=wrong).status_code == 422
+
+
 def test_c_a_batch_with_two_requests(app, http, remote):
     """Revalidated with each request: REQUEST after the first, COMPLETE after the second."""
     remote.answers = [DONE]

@@ -176,7 +176,7 @@ class Receiver:
         if len(message.data) > self._most:
             raise Invalid(f"the message is larger than {self._most:,} bytes")
         message_id, trace, asked = _asked(message)
-        if not any(definition.name == asked.kind for definition in self._host.registry):
+        if not any(definition.name == asked.kind for definition in self._host.registry.all):
             raise _NotKnown(f"no job is called {asked.kind!r} here")
         with acting(f"inbound {self._inbound.name}"):
             new = self._host.new_job(asked.kind, asked.args, asked.kwargs, asked.chosen)

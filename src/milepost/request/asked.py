@@ -11,7 +11,7 @@ from milepost.errors import Invalid
 from milepost.policy import RetryPolicy
 from milepost.request.declaration import POLL_SECONDS, Reply, Request, Timeouts
 
-__all__ = ["Asked", "JobPart", "job_part", "request_of"]
+__all__ = ["Asked", "JobPart", "job_part", "read_job_part", "request_of"]
 
 
 class JobPart(TypedDict, total=False):
@@ -85,6 +85,17 @@ def request_of(method: str, url: str, asked: Mapping[str, Any]) -> Request:
 def job_part(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Take out what is about the job."""
     return {name: value for name, value in asked.items() if name in JOB_NAMES}
+
+
+def read_job_part(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what is about the job from JSON's values, or raise `Invalid` saying what does not fit.
+
+    A program is told by its type checker; what comes over a wire is not.
+    """
+    try:
+        return dict(msgspec.convert(job_part(asked), JobPart, strict=True))
+    except msgspec.ValidationError as error:
+        raise Invalid(f"a request: {error}") from None
 
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -16,7 +16,8 @@ from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.job import Job, Options
 from milepost.outcome import Outcome
-from milepost.request.asked import job_part, request_of
+from milepost.records import NewJob
+from milepost.request.asked import job_part, read_job_part, request_of
 from milepost.request.attempt import CALLBACK, Attempt, Means
 from milepost.request.begin import Beginner
 from milepost.request.declaration import Request, checked
@@ -28,6 +29,7 @@ from milepost.request.reply import Judge
 __all__ = ["KIND", "Requests", "can_send"]
 
 KIND = "request"
+FIRST = ("method", "url")
 
 
 def can_send() -> bool:
@@ -107,6 +109,25 @@ class Requests:
         cautious = None if ready.crash == "resend" else ready.crash
         options = Options(**job_part(asked), policy=cautious)
         return Job(self._host, self.definition, options), ready
+
+    def new(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> NewJob:
+        """Make the job of a request that comes as names and values, by a message or the API.
+
+        They are those of `app.request`; what is about the job may stand among `options` too.
+        """
+        if len(args) > len(FIRST):
+            raise Invalid("a request takes a method and a URL; the rest by names, in kwargs")
+        placed = dict(zip(FIRST, args, strict=False))
+        if twice := sorted(set(placed) & set(kwargs)):
+            raise Invalid(f"a request takes {', '.join(twice)} once")
+        asked = {"method": "GET", **placed, **kwargs}
+        if "url" not in asked:
+            raise Invalid("a request needs a url")
+        asked.update(read_job_part(asked))
+        job, made = self.asked(asked.pop("method"), asked.pop("url"), asked)
+        return job.options(**options).new((made,), {})
 
     def prepared(self, request: Request, *, callback: bool) -> Request:
         """Check a request before it is stored, and give it an address to be called back at."""
