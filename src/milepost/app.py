@@ -302,6 +302,7 @@ class App:
             name,
             limits,
             allow=self.settings.request_allow,
+            ports=self.settings.ports,
             webhook=webhook,
             secrets=secrets,
             people=people,

@@ -35,10 +35,14 @@ ACTOR = "client"
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """In whose name something is done: the journal's actor, and the tenant of what is created."""
+    """In whose name something is done: the journal's actor, the tenant of what is created.
+
+    `trace` is the W3C trace context that what is created belongs to.
+    """
 
     actor: str = ACTOR
     tenant: str = ""
+    trace: str | None = None
 
 
 _PROGRAM = Caller()
@@ -51,9 +55,9 @@ def caller() -> Caller:
 
 
 @contextmanager
-def acting(actor: str, *, tenant: str = "") -> Iterator[Caller]:
+def acting(actor: str, *, tenant: str = "", trace: str | None = None) -> Iterator[Caller]:
     """Do what follows, in this task or thread, in somebody's name."""
-    known = _caller.set(Caller(actor, tenant))
+    known = _caller.set(Caller(actor, tenant, trace))
     try:
         yield _caller.get()
     finally:

@@ -198,6 +198,7 @@ def again(record: Job) -> NewJob:
         channel=record.channel,
         rerun_of=record.id,
         actor=caller().actor,
+        trace=caller().trace,
     )
     return NewJob(new_id(), record.payload, template)
 

@@ -280,6 +280,7 @@ class Job(Generic[C, P, R, A]):
             codec=self._app.client.codec.name,
             tags=_tags(options.tags),
             tenant=caller().tenant,
+            trace=caller().trace,
             channel=options.channel,
         )
 

@@ -13,6 +13,7 @@ from receivers import receiving
 import milepost as mp
 from milepost.relay.channel import Limits
 from milepost.relay.webhook import new_secret, signature
+from milepost.request.guard import Refused
 from milepost.store import outbox
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -328,3 +329,15 @@ def test_a_channel_is_declared_once(tmp_path):
     app.channel("orders")
     with pytest.raises(mp.Invalid, match="twice"):
         app.channel("orders")
+
+
+def test_a_webhook_reaches_the_ports_that_requests_reach(database, monkeypatch):
+    """MILEPOST_REQUEST_PORTS holds for webhooks too; an address is judged without a network."""
+    monkeypatch.setenv("MILEPOST_REQUEST_PORTS", "443, 9000")
+    app = mp.App(database.url)
+    app.channel("orders", webhook="https://8.8.8.8:9000/", secrets=[SECRET])
+    guard = app._channels["orders"].courier._guard
+    assert asyncio.run(guard.addresses("8.8.8.8", 9000)) == ["8.8.8.8"]
+    with pytest.raises(Refused, match="443, 9000"):
+        asyncio.run(guard.addresses("8.8.8.8", 8080))
+    app.close()

@@ -123,6 +123,7 @@ class Batch(Declaration):
             queue=self.steps[0].definition.queue,
             priority=asked.priority,
             tenant=caller().tenant,
+            trace=caller().trace,
             unique_key=_digest(data) if asked.reuse else None,
             tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
             channel=None if asked.channel is None else check_text(asked.channel, what="channel"),
@@ -189,6 +190,7 @@ class Batch(Declaration):
             codec=self.client.codec.name,
             actor=caller().actor,
             tenant=tenant,
+            trace=caller().trace,
             run_id=run_id,
             step=step.number,
         )

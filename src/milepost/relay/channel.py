@@ -1,7 +1,7 @@
 """What a program declares of a channel: where it leads, how often it is tried, how large it is."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from milepost.relay.courier import Courier
 from milepost.relay.message import MOST_BYTES
 from milepost.relay.people import People
 from milepost.relay.webhook import Webhook
-from milepost.request.guard import Guard
+from milepost.request.guard import PORTS, Guard
 
 __all__ = ["Channel", "Limits", "declared"]
 
@@ -77,6 +77,7 @@ def declared(
     limits: Limits,
     *,
     allow: str = "",
+    ports: Iterable[int] = PORTS,
     webhook: str | None = None,
     secrets: Sequence[str] = (),
     people: Sequence[str] | None = None,
@@ -87,7 +88,7 @@ def declared(
 ) -> Channel:
     """Make a channel of what was said of it; it leads to one place.
 
-    A webhook may reach public addresses, and those that `allow` names.
+    A webhook may reach these `ports` of public addresses, and what `allow` names.
     """
     check_text(name, what="name")
     ways = {"webhook": webhook, "people": people, "broker": broker}
@@ -102,7 +103,7 @@ def declared(
         courier = Webhook(
             webhook,
             secrets,
-            guard=Guard(allow),
+            guard=Guard(allow, ports=ports),
             seconds=limits.timeout,
             connections=limits.concurrency,
         )

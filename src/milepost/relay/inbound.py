@@ -178,10 +178,9 @@ class Receiver:
         message_id, trace, asked = _asked(message)
         if not any(definition.name == asked.kind for definition in self._host.registry.all):
             raise _NotKnown(f"no job is called {asked.kind!r} here")
-        with acting(f"inbound {self._inbound.name}"):
+        with acting(f"inbound {self._inbound.name}", trace=traced(trace)):
             new = self._host.new_job(asked.kind, asked.args, asked.kwargs, asked.chosen)
-        template = msgspec.structs.replace(new.template, trace=traced(trace))
-        return message_id, msgspec.structs.replace(new, template=template)
+        return message_id, new
 
 
 def _asked(message: Incoming) -> tuple[str, str | None, Submission]:

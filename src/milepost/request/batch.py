@@ -211,6 +211,7 @@ class Batches:
             queue=asking.queue or "default",
             priority=asking.priority,
             tenant=caller().tenant,
+            trace=caller().trace,
             tags=None if asking.tags is None else msgspec.json.encode(dict(asking.tags)).decode(),
             channel=asking.channel,
             deadline_us=None if asking.deadline is None else micros(asking.deadline),

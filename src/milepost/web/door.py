@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.client import acting
 from milepost.errors import MilepostError
+from milepost.relay.message import traced
 from milepost.web.auth import authenticate
 from milepost.web.engine import Engine
 from milepost.web.limits import Rates
@@ -78,7 +79,8 @@ class Door:
         if who is None:
             await self._app(scope, receive, send)
             return
-        with acting(who.actor, tenant=who.tenant or ""):
+        trace = traced(Headers(scope=scope).get("traceparent"))
+        with acting(who.actor, tenant=who.tenant or "", trace=trace):
             await self._app(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> None:
