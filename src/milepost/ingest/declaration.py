@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -15,10 +16,11 @@ from milepost.declare import Definition, Registry, check_seconds
 from milepost.errors import Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.consolidate import Consolidator
+from milepost.ingest.cut import Cutter, payload_of, text_of
 from milepost.ingest.fetch import Lander, Reader
 from milepost.ingest.finalise import Finaliser
-from milepost.ingest.keys import axis_of, read, written
-from milepost.ingest.plan import Plan, scanned
+from milepost.ingest.keys import axis_of, read
+from milepost.ingest.plan import Plan
 from milepost.ingest.source import Partition, Source, Window, micros
 from milepost.ingest.target import Target, fields_of, raw_type, record_type
 from milepost.lifecycle import JobState
@@ -130,6 +132,14 @@ class Declared(Generic[S]):
     def _made(self) -> None:
         """Put together what the jobs use."""
         options, client = self.options, self._host.client
+        self._cutter = Cutter(
+            client,
+            self.source,
+            self._calls,
+            self._axis,
+            partitions=options.partitions,
+            page=options.page,
+        )
         lander = Lander(client, check=self.target.statement("check"))
         self._reader = Reader(
             client, self.source, self._calls, lander, key=options.key, version=options.version
@@ -274,10 +284,12 @@ class Declared(Generic[S]):
             row = await self._fix(ctx)
         await client.run_async(self.target.prepare)
         plan = await self.scan(self.window(row), is_full=row.mode == "full")
-        jobs = [self.job(FETCH, run_id, _payload(part), part.ordinal) for part in plan.partitions]
+        jobs = [self.job(FETCH, run_id, payload_of(part), part.ordinal) for part in plan.partitions]
         planned = Planned(
             jobs=[*jobs, *self.consolidating(run_id)],
-            bounds=[(part.ordinal, _text(part.low), _text(part.high)) for part in plan.partitions],
+            bounds=[
+                (part.ordinal, text_of(part.low), text_of(part.high)) for part in plan.partitions
+            ],
             counted=plan.counted,
             calls=plan.calls,
             text=plan.text(),
@@ -305,30 +317,7 @@ class Declared(Generic[S]):
 
     async def scan(self, window: Window, *, is_full: bool) -> Plan:
         """Cut what changed in a window into partitions."""
-
-        async def count(low: Any, high: Any) -> int:
-            answer = await self._calls.remote(self.source.count, window, low, high)
-            if isinstance(answer, bool) or not isinstance(answer, int):
-                raise Invalid(f"{type(self.source).__name__}.count() returned {answer!r}: a number")
-            return answer
-
-        origin = 0.0
-        if self._axis.kind in ("time", "date"):
-            origin = self._axis.place(datetime.now(UTC))
-            origin = origin if self._axis.kind == "time" else origin // DAY
-        options = self.options
-        plan = await scanned(
-            count,
-            self._axis,
-            parts=options.partitions,
-            page=options.page,
-            origin=origin,
-            spread=not is_full,
-        )
-        if not self.source.nullable:
-            return plan
-        null = Partition(None, None, len(plan.partitions), 0, options.page)
-        return msgspec.structs.replace(plan, partitions=[*plan.partitions, null])
+        return await self._cutter.cut(window, is_full=is_full)
 
     def window(self, row: PipelineRunRow) -> Window:
         """Say what a run reads."""
@@ -348,7 +337,9 @@ class Declared(Generic[S]):
         partition = Partition(
             read(low), read(high), ctx.claim.ordinal or 0, estimate, self.options.page
         )
-        return await self._reader.read(ctx, partition, row, self.window(row), again=again)
+        window = self.window(row)
+        split = partial(self._cutter.split, ctx, partition, window)
+        return await self._reader.read(ctx, partition, row, window, again=again, split=split)
 
     async def _consolidate(self, ctx: Context) -> int:
         """Consolidate what nobody else works on."""
@@ -387,15 +378,7 @@ class Declared(Generic[S]):
         return at
 
 
-def _payload(part: Partition) -> dict[str, Any]:
-    return {"low": written(part.low), "high": written(part.high), "estimate": part.estimate}
-
-
 def _traced(run_id: str) -> str:
     """Name the trace of a run after it: whoever has one of the two has both."""
     plain = run_id.replace("-", "")
     return f"00-{plain}-{plain[16:]}-01"
-
-
-def _text(bound: Any) -> str | None:
-    return None if bound is None else str(written(bound))

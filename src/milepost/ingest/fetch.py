@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,8 +24,12 @@ __all__ = ["Lander", "Reader", "key_of"]
 PAGES = 64
 RECORDS = 3_000
 """How much is stored in one transaction at most."""
+TWICE = 2
 PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 """How long a store that is away is waited for with a page in hand (F3)."""
+
+Split = Callable[[int], Awaitable[bool]]
+"""Told how much was read; answers whether others read the partition now."""
 
 
 class Lander:
@@ -137,12 +141,17 @@ class Reader:
         window: Window,
         *,
         again: bool,
+        split: Split,
     ) -> dict[str, int]:
-        """Read a partition from where it came to, up to its end."""
+        """Read a partition from where it came to, up to its end.
+
+        An estimate stops nothing: whenever twice as much was read as was thought, it is asked
+        whether the partition is better read by several (H-80).
+        """
         at = await self._client.run_async(pages.cursor, ctx.claim)
         number, position, done = at.pages, self._decoded(at.position), at.done
         told = {"applied": 0, "duplicate": 0, "completed": 0}
-        fetched = 0
+        fetched, most = 0, TWICE * max(partition.estimate, partition.page)
         while not done:
             ctx.check()
             answer = await self._calls.remote(self._source.fetch, window, partition, position)
@@ -155,6 +164,8 @@ class Reader:
             ready = self._page(ctx, number, page.records, onward, share=share)
             told[await self._land(ready, row, again=again)] += 1
             number, position, done = number + 1, onward, onward is None
+            if fetched >= most and not done:
+                done, most = await split(fetched), TWICE * fetched
         return told
 
     async def _land(self, page: Page, row: PipelineRunRow, *, again: bool) -> Answer:

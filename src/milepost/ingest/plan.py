@@ -19,7 +19,7 @@ import msgspec
 from milepost.ingest.keys import HIGHEST, LOWEST, Axis, written
 from milepost.ingest.source import Partition
 
-__all__ = ["Plan", "Scan", "scanned"]
+__all__ = ["Plan", "Scan", "divided", "scanned"]
 
 REACH = 32.0
 """How much farther each look for the end of the records goes than the one before it."""
@@ -267,3 +267,24 @@ async def scanned(
         for (low, place), answer in zip(asked, answers, strict=True):
             scan.told(low, place, int(answer))
     return Plan(scan.partitions(page=page), total, made, scan.histogram())
+
+
+async def divided(
+    count: Count, axis: Axis, partition: Partition, *, parts: int, origin: float
+) -> list[Partition]:
+    """Cut a partition that turned out larger than it was thought (H-80); one back: it cannot be."""
+    low, high = partition.low, partition.high
+    ends = (axis.key(LOWEST), axis.key(HIGHEST))
+    if low != ends[0] and high != ends[1]:
+        axis = Axis(axis.kind, (low, high))
+
+    async def within(begin: Any, end: Any) -> int:
+        begin, end = max(begin, low), min(end, high)
+        return await count(begin, end) if begin < end else 0
+
+    plan = await scanned(within, axis, parts=parts, page=partition.page, origin=origin)
+    found = [
+        msgspec.structs.replace(part, low=max(part.low, low), high=min(part.high, high))
+        for part in plan.partitions
+    ]
+    return [part for part in found if part.low < part.high]

@@ -9,7 +9,8 @@ import msgspec
 from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import RUN, RunState
 from milepost.records import Claim, NewJob, NewRun, NewStep
-from milepost.store import births, chains, durable, runs
+from milepost.store import births, chains, durable, jobs, runs
+from milepost.store.births import Child
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 from milepost.store.watermarks import PipelineRunRow
@@ -19,6 +20,7 @@ __all__ = [
     "Gap",
     "Live",
     "Planned",
+    "Portion",
     "Started",
     "fix",
     "gaps",
@@ -30,6 +32,7 @@ __all__ = [
     "resume",
     "resume_rest",
     "seal",
+    "split",
     "start",
 ]
 
@@ -196,6 +199,49 @@ def seal(claim: Claim, planned: Planned, *, actor: str) -> Steps[bool]:
     if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
         raise LeaseLost(f"run {row.run_id} was planned by somebody else")
     yield from runs.seal(row.run_id, actor=actor)
+    return True
+
+
+class Portion(msgspec.Struct, frozen=True):
+    """A part of a partition about to be read by a job of its own."""
+
+    low: str | None
+    high: str | None
+    payload: bytes
+
+
+def split(claim: Claim, portions: Sequence[Portion], *, codec: str) -> Steps[bool]:
+    """Hand a partition over to jobs of their own, all or nothing; False when it had ended (H-80).
+
+    What it has read stays; what it set out to read is open until the last of them has read it.
+    """
+    yield from durable.hold(claim)
+    row = yield from get(claim.run_id or "")
+    # Two partitions of a run that are split at once wait for each other: ordinals exist once.
+    yield Call("run_lock", {"id": [row.run_id]})
+    [(last,)] = yield Call("reading_last", {"root_id": row.root_id})
+    if not (yield Call("partition_end", {"id": claim.id})):
+        return False
+    ordinals = [last + place for place, _ in enumerate(portions, start=1)]
+    yield Call(
+        "reading_add",
+        {
+            "root_id": row.root_id,
+            "pipeline_id": row.pipeline_id,
+            "start_mark": row.start_mark,
+            "end_mark": row.end_mark,
+            "ordinal": ordinals,
+            "low": [portion.low for portion in portions],
+            "high": [portion.high for portion in portions],
+        },
+    )
+    yield Call("reading_close", {"root_id": [row.root_id], "ordinal": [claim.ordinal]})
+    children = [
+        Child(row.run_id, claim.step or 0, ordinal=ordinal, codec=codec, payload=portion.payload)
+        for ordinal, portion in zip(ordinals, portions, strict=True)
+    ]
+    yield from births.in_steps(children, actor="planner")
+    yield from jobs.note(claim, phase="split", detail=f"{ordinals[0]} to {ordinals[-1]}")
     return True
 
 
