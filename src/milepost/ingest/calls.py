@@ -13,6 +13,7 @@ from milepost.errors import Invalid
 from milepost.ingest.source import Source
 from milepost.policy import Later
 from milepost.store import budgets
+from milepost.store.budgets import Login
 
 __all__ = ["Calls", "every"]
 
@@ -24,6 +25,9 @@ PAUSE_SECONDS = 30.0
 """What a source that is overrun and does not say for how long is given."""
 RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|sec|second|m|min|minute|h|hour)\s*")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+LOGIN_SECONDS = 30.0
+"""How long the others wait for who logs in, before one of them does."""
+LOOK_AGAIN_SECONDS = 0.2
 UNAUTHORIZED = 401
 THROTTLED = 429
 
@@ -47,7 +51,10 @@ class Calls:
         self._source = source
         self._every = every(rate)
         self._looked = -LOOK_SECONDS
-        self._logins = 0
+        self._login = 0
+        """Which login of the source's this program uses."""
+        self._is_taken_over = False
+        """Whether another program made it: then it may be old, and a refusal is no last word."""
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
@@ -55,16 +62,12 @@ class Calls:
     async def remote(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call what asks the source itself: within the budget, and once more after a login."""
         await self._wait()
-        seen = self._logins
         try:
-            return await self.local(method, *args)
+            return await self._admitted(method, *args)
         except Later as wish:
             await self._block(PAUSE_SECONDS if wish.seconds is None else wish.seconds)
             raise
         except Exception as error:
-            if status_of(error) == UNAUTHORIZED:
-                await self._login(seen)
-                return await self.local(method, *args)
             pause = pause_of(error)
             if pause is None:
                 raise
@@ -97,13 +100,52 @@ class Calls:
         self._looked = -LOOK_SECONDS
         await self._client.run_async(budgets.block, self._name, seconds=seconds)
 
-    async def _login(self, seen: int) -> None:
-        """Log in once, whoever was refused first (H-90)."""
+    async def _admitted(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call a method; after a refusal again, with a new login, and once more if that was old."""
+        is_new = False
+        while True:
+            seen = self._login
+            try:
+                return await self.local(method, *args)
+            except Exception as error:
+                if is_new or status_of(error) != UNAUTHORIZED:
+                    raise
+            is_new = await self._renewed(seen)
+
+    async def _renewed(self, seen: int) -> bool:
+        """Get another login, whoever was refused first; tell whether it was made here (H-90)."""
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with turn:
-            if self._logins == seen:
-                await self.local(self._source.login)
-                self._logins += 1
+            if self._login != seen:
+                return not self._is_taken_over
+            while True:
+                found = await self._client.run_async(
+                    budgets.look_for_login, self._name, seen=seen, lease_seconds=LOGIN_SECONDS
+                )
+                if found.is_ours:
+                    await self._log_in(seen)
+                    return True
+                if found.number != seen:
+                    return await self._take_over(found)
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    async def _log_in(self, seen: int) -> None:
+        """Log in for every worker: what login() returns is theirs too."""
+        session = await self.local(self._source.login)
+        self._source.session, self._is_taken_over = session, False
+        data = None if session is None else self._client.codec.encode(session)
+        self._login = await self._client.run_async(
+            budgets.give_login, self._name, seen=seen, session=data
+        )
+
+    async def _take_over(self, found: Login) -> bool:
+        """Use what another worker's login gave; where that was nothing, each has its own."""
+        if found.session is None:
+            await self.local(self._source.login)
+        else:
+            self._source.session = self._client.codec.decode(found.session)
+        self._login, self._is_taken_over = found.number, found.session is not None
+        return not self._is_taken_over
 
 
 def status_of(error: BaseException) -> int | None:

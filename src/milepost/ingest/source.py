@@ -72,6 +72,8 @@ class Source(Generic[Raw, Record, Cursor]):
 
     nullable: bool = False
     """Whether there are records whose key is NULL: they get a partition of their own."""
+    session: Any = None
+    """What the last login returned, here or in another worker; None before the first."""
     bounds: tuple[Any, Any] | None = None
     """Between what the keys lie, if that is known: the plan needs fewer calls then."""
 
@@ -103,7 +105,11 @@ class Source(Generic[Raw, Record, Cursor]):
         return None
 
     def login(self) -> Any:
-        """Get new credentials: called once, whoever was refused, and then the call is repeated."""
+        """Get new credentials: called once, whoever was refused, and then the call is repeated.
+
+        What it returns becomes `session` in every worker, by way of the store, where it is kept as
+        the codec writes it. Return None to keep credentials out of there: each program logs in.
+        """
         return None
 
 

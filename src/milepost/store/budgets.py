@@ -1,8 +1,10 @@
-"""One budget of calls for each source, shared by every worker (H-89)."""
+"""One budget of calls and one login for each source, shared by every worker (H-89, H-90)."""
+
+import msgspec
 
 from milepost.store.driver import Call, Steps
 
-__all__ = ["block", "blocked", "take"]
+__all__ = ["Login", "block", "blocked", "give_login", "look_for_login", "take"]
 
 
 def take(name: str, *, every: float) -> Steps[float]:
@@ -21,3 +23,27 @@ def blocked(name: str) -> Steps[float]:
     """Tell for how many seconds a source does not want to be called."""
     rows = yield Call("budget_blocked", {"name": name}, alone=True)
     return float(rows[0][0]) / 1_000_000 if rows else 0.0
+
+
+class Login(msgspec.Struct, frozen=True):
+    """How a source's login stands: which is the newest, what it gave, and whose turn it is."""
+
+    number: int
+    session: bytes | None
+    is_ours: bool = False
+
+
+def look_for_login(name: str, *, seen: int, lease_seconds: float) -> Steps[Login]:
+    """Read a login newer than the one that was refused, or be the one who is to log in."""
+    yield Call("login_enter", {"name": name})
+    asked = {"name": name, "seen": seen, "lease_us": round(lease_seconds * 1_000_000)}
+    ours = yield Call("login_take", asked)
+    [(number, session)] = yield Call("login_read", {"name": name})
+    return Login(number, session, is_ours=bool(ours))
+
+
+def give_login(name: str, *, seen: int, session: bytes | None) -> Steps[int]:
+    """Store what a login gave, unless somebody else has since; answer which is the newest."""
+    yield Call("login_give", {"name": name, "seen": seen, "session": session})
+    [(number, _)] = yield Call("login_read", {"name": name})
+    return int(number)

@@ -5,3 +5,4 @@ UPDATE pipeline SET stale_at = NULL
         OR coalesce(CASE measure WHEN 'time' THEN 'epoch'::timestamptz + mark{micros}
                     ELSE last_run_completed_at END, created_at)
            >= {now} - fresh_us{micros})
+RETURNING id

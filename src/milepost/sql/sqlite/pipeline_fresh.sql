@@ -4,3 +4,4 @@ UPDATE pipeline SET stale_at = NULL
    AND (fresh_us IS NULL
         OR coalesce(CASE measure WHEN 'time' THEN mark ELSE last_run_completed_at END, created_at)
            >= {now} - fresh_us)
+RETURNING id

@@ -155,7 +155,10 @@ CREATE INDEX quarantine_open ON quarantine (pipeline_id, key) WHERE resolved_at 
 CREATE TABLE source_budget (
   name text PRIMARY KEY,
   free_at timestamptz NOT NULL,
-  blocked_until timestamptz NOT NULL
+  blocked_until timestamptz NOT NULL,
+  login_until timestamptz,                   -- somebody logs in, and the others wait so long
+  logins bigint NOT NULL DEFAULT 0,
+  session bytea                              -- what the last login gave, for everybody (H-90)
 ) WITH (fillfactor = 50);
 
 ALTER TABLE progress ADD COLUMN done boolean NOT NULL DEFAULT false;

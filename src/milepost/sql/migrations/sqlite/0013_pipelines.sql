@@ -143,7 +143,10 @@ CREATE INDEX quarantine_open ON quarantine (pipeline_id, key) WHERE resolved_at 
 CREATE TABLE source_budget (
   name TEXT PRIMARY KEY,
   free_at INTEGER NOT NULL,
-  blocked_until INTEGER NOT NULL
+  blocked_until INTEGER NOT NULL,
+  login_until INTEGER,                       -- somebody logs in, and the others wait so long
+  logins INTEGER NOT NULL DEFAULT 0,
+  session BLOB                               -- what the last login gave, for everybody (H-90)
 ) STRICT;
 
 ALTER TABLE progress ADD COLUMN done INTEGER NOT NULL DEFAULT 0;

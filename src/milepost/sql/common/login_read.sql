@@ -1,0 +1,1 @@
+SELECT logins, session FROM source_budget WHERE name = :name

@@ -1,0 +1,101 @@
+"""H-90: one login for all workers, and a call that was refused is repeated."""
+
+import asyncio
+
+import pytest
+
+import milepost as mp
+from conftest import OPTIONS, T0, Shop, go, held, offered
+from milepost.ingest.calls import Calls
+from milepost.ingest.source import Partition, Window
+from milepost.store import budgets
+
+
+class RefusedError(Exception):
+    status_code = 401
+
+
+class Guarded(Shop):
+    """A source whose server knows one session at a time."""
+
+    def __init__(self, server):
+        super().__init__(30)
+        self.server = server
+
+    def fetch(self, window, partition, cursor):
+        if self.session != self.server["valid"]:
+            raise RefusedError
+        return super().fetch(window, partition, cursor)
+
+    def login(self):
+        self.server["logins"] += 1
+        self.server["valid"] = f"session {self.server['logins']}"
+        return self.server["valid"]
+
+
+@pytest.fixture
+def server():
+    return {"valid": "session 0", "logins": 0}
+
+
+def ask(app, source, count=1):
+    """Call a source as the jobs of a worker of its own would, at once."""
+
+    async def asked():
+        calls = Calls(app.client, "guarded", source, None)
+        window, partition = Window(None, T0), Partition(0, 0)
+        return await asyncio.gather(
+            *(calls.remote(source.fetch, window, partition, None) for _ in range(count))
+        )
+
+    async def closed():
+        try:
+            return await asked()
+        finally:
+            await app.client.close_async()
+
+    return asyncio.run(closed())
+
+
+def test_h_90_a_worker_uses_the_login_of_another(app, server):
+    first, second = Guarded(server), Guarded(server)
+    ask(app, first, count=5)
+    ask(app, second, count=5)
+    assert (server["logins"], second.session) == (1, "session 1")
+
+
+def test_h_90_a_session_that_expired_is_renewed_once_by_whoever_notices(app, server):
+    first, second, third = (Guarded(server) for _ in range(3))
+    ask(app, first)
+    server["valid"] = "none of them"
+    ask(app, second, count=5)  # what is stored is old too
+    ask(app, third)
+    ask(app, first)
+    assert server["logins"] == 2
+    assert {first.session, second.session, third.session} == {"session 2"}
+
+
+def test_h_90_who_is_refused_with_a_new_login_fails(app, server):
+    source = Guarded(server)
+    source.login = lambda: "wrong"
+    with pytest.raises(RefusedError):
+        ask(app, source)
+
+
+def test_h_90_while_one_logs_in_the_others_wait_and_take_over_if_it_dies(app, advance):
+    looks = [app.client.run(budgets.look_for_login, "s", seen=0, lease_seconds=30) for _ in "12"]
+    assert [look.is_ours for look in looks] == [True, False]
+    advance(31)
+    late = app.client.run(budgets.look_for_login, "s", seen=0, lease_seconds=30)
+    assert late.is_ours
+    assert app.client.run(budgets.give_login, "s", seen=0, session=b"1") == 1
+    assert app.client.run(budgets.give_login, "s", seen=0, session=b"2") == 1
+    found = app.client.run(budgets.look_for_login, "s", seen=0, lease_seconds=30)
+    assert (found.number, bytes(found.session), found.is_ours) == (1, b"1", False)
+
+
+def test_h_90_a_whole_run_needs_one_login(app, server):
+    source = Guarded(server)
+    pipeline = app.pipeline("guarded", source, **OPTIONS, retries=0)
+    assert go(app, pipeline.start()).state == mp.RunState.SUCCEEDED
+    assert (server["logins"], held(pipeline)) == (1, offered(source))
