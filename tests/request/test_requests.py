@@ -165,8 +165,7 @@ def test_retry_after_is_a_floor(app, remote, advance):
     ],
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date_by_the_servers_clock(headers, seconds):
-    from milepost.request.attempt import retry_after
-    from milepost.request.reply import Answer
+    from milepost.request.reply import Answer, retry_after
 
     assert retry_after(Answer(429, headers)) == seconds
 

@@ -1,10 +1,8 @@
 """One attempt at a request: note it, send it, read the reply, say what it came to."""
 
 import asyncio
-import email.utils
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import urljoin
 
@@ -24,7 +22,7 @@ from milepost.request.guard import Guard, Refused, Target, parse
 from milepost.request.hosts import Busy, Hosts
 from milepost.request.paths import MISSING, found
 from milepost.request.record import Recorder
-from milepost.request.reply import Answer, Judge, Verdict, judged
+from milepost.request.reply import Answer, Judge, Verdict, judged, retry_after
 from milepost.store.requests import Begin
 
 __all__ = ["KEY", "Attempt", "Means", "settled", "succeeded"]
@@ -32,9 +30,6 @@ __all__ = ["KEY", "Attempt", "Means", "settled", "succeeded"]
 KEY = "Idempotency-Key"
 CALLBACK = "{callback}"
 MESSAGE_LIMIT = 2_000
-FLOOR_MOST = 366 * 86_400
-"""A server's wish goes over `max_delay`, and still no server parks a job for good."""
-DIGITS_MOST = 20
 
 
 class Sender(Protocol):
@@ -70,6 +65,12 @@ class _Next(msgspec.Struct, frozen=True):
     target: Target
     headers: dict[str, str]
     content: bytes
+
+
+class TooLarge(Invalid):
+    """A result that is too large to keep."""
+
+    code = "too_large"
 
 
 class Attempt:
@@ -254,18 +255,24 @@ class Attempt:
                 return None
         if place is None or place is MISSING:
             return None
-        whole = urljoin(self._polled or self._request.url, str(place))
         try:
+            whole = urljoin(self._polled or self._request.url, str(place))
             parse(whole)
-        except Refused:
+        except (Refused, ValueError):
             return None
         return whole
 
     def _ended(self, verdict: Verdict, answer: Answer, told: dict[str, Any]) -> Outcome:
         means, claim = self._means, self._context.claim
+        result: Outcome | None = None
         if verdict.word == "complete":
-            result = succeeded(verdict.value, claim.id, means.codec, means.max_payload)
-        else:
+            try:
+                result = succeeded(verdict.value, claim.id, means.codec, means.max_payload)
+            except Exception as error:  # noqa: BLE001 - it was heard: on the record, not sent again
+                verdict = Verdict(
+                    "malformed", _said(error), code=getattr(error, "code", "malformed")
+                )
+        if result is None:
             told_of = msgspec.structs.replace(verdict, reason=self._scrubber.text(verdict.reason))
             retry = self._request.retry
             result = settled(told_of, claim, answer, named=self._named, retry=retry)
@@ -336,7 +343,10 @@ def succeeded(value: Any, job_id: str, codec: Codec, most: int) -> Outcome:
     """Say that a reply was complete: what it says is the job's result."""
     data = None if value is None else codec.encode(value)
     if data is not None:
-        limited(data, most=most, what=f"the result of job {job_id}")
+        try:
+            limited(data, most=most, what=f"the result of job {job_id}")
+        except Invalid as error:
+            raise TooLarge(str(error)) from None
     return outcome.succeeded(data)
 
 
@@ -355,22 +365,6 @@ def settled(
         retry_after=floor,
     )
     return policy.after_error(claim, problem, retry)
-
-
-def retry_after(answer: Answer) -> float | None:
-    """Read how long the server asks to be left alone; nonsense is not obeyed."""
-    text = answer.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdecimal():
-        # Python itself refuses to read thousands of digits.
-        return float(min(int(text[:DIGITS_MOST]), FLOOR_MOST))
-    try:
-        until = email.utils.parsedate_to_datetime(text)
-        # By the server's own clock where it tells, so that ours need not agree with it.
-        dated = answer.headers.get("date")
-        now = email.utils.parsedate_to_datetime(dated) if dated else datetime.now(UTC)
-        return min(max(0.0, (until - now).total_seconds()), float(FLOOR_MOST))
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _content(request: Request) -> bytes:

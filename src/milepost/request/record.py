@@ -87,7 +87,7 @@ class Recorder:
         if "json" in kind or content[:1] in b"{[":
             try:
                 return {"json": self._without_secrets(msgspec.json.decode(content))}
-            except (msgspec.DecodeError, RecursionError):
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
                 pass
         if "x-www-form-urlencoded" in kind:
             pairs = parse_qsl(content.decode(errors="replace"), keep_blank_values=True)

@@ -1,7 +1,10 @@
 """Reads replies: complete, pending, failed, worth another try, or malformed (C's RESPONSE)."""
 
 import base64
+import codecs
+import email.utils
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -12,11 +15,18 @@ from milepost.policy import Fail, Later
 from milepost.request.declaration import Reply, Request
 from milepost.request.paths import MISSING, found
 
-__all__ = ["Answer", "Judge", "Verdict", "judged"]
+__all__ = ["Answer", "Judge", "Verdict", "judged", "retry_after"]
 
 AGAIN = frozenset({408, 425, 429})
 """Not now, say these and every 5xx; any other refusal would be repeated (H-92)."""
 SHOWN = 200
+FLOOR_MOST = 366 * 86_400
+"""A server's wish goes over `max_delay`, and still no server parks a job for good."""
+DIGITS_MOST = 20
+UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What reading JSON raises; bytes that are no UTF-8 are not a `DecodeError`."""
+NO_CHARSETS = frozenset({"idna", "punycode"})
+"""Spellings of names, not of texts: reading a long one takes minutes."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -37,15 +47,18 @@ class Answer(msgspec.Struct, frozen=True):
         """The content as a text."""
         _, _, charset = self.kind.partition("charset=")
         try:
-            return self.content.decode(charset.strip("\"' ;") or "utf-8", errors="replace")
-        except LookupError:
-            return self.content.decode(errors="replace")
+            named = codecs.lookup(charset.strip("\"' ;") or "utf-8").name
+            if named not in NO_CHARSETS:
+                return self.content.decode(named, errors="replace")
+        except (LookupError, ValueError):
+            pass
+        return self.content.decode(errors="replace")
 
     def json(self) -> Any:
         """Read the content as JSON, or raise `Invalid`."""
         try:
             return msgspec.json.decode(self.content)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise Invalid(f"the reply is not JSON: {error}") from None
 
     @property
@@ -73,7 +86,7 @@ class Answer(msgspec.Struct, frozen=True):
 def _guessed(answer: Answer) -> Any:
     try:
         return msgspec.json.decode(answer.content)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         pass
     try:
         return answer.content.decode()
@@ -95,7 +108,17 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judged(request: Request, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
-    """Read a reply by the request's rules."""
+    """Read a reply by the request's rules; one that cannot be read is malformed, whatever broke.
+
+    An error would have the request sent again, and it was heard.
+    """
+    try:
+        return _judged(request, answer, judges)
+    except Exception as error:  # noqa: BLE001
+        return _malformed(f"the reply could not be read: {type(error).__qualname__}: {error}")
+
+
+def _judged(request: Request, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
     reply = request.reply or Reply()
     listed = _by_code(reply, answer) if reply.state is None and reply.by is None else None
     if listed is not None:
@@ -188,3 +211,19 @@ def wish_of(wish: Later) -> str:
 
 def _malformed(reason: str) -> Verdict:
     return Verdict("malformed", reason, code="malformed")
+
+
+def retry_after(answer: Answer) -> float | None:
+    """Read how long the server asks to be left alone; nonsense is not obeyed."""
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal():
+        # Python itself refuses to read thousands of digits.
+        return float(min(int(text[:DIGITS_MOST]), FLOOR_MOST))
+    try:
+        until = email.utils.parsedate_to_datetime(text)
+        # By the server's own clock where it tells, so that ours need not agree with it.
+        dated = answer.headers.get("date")
+        now = email.utils.parsedate_to_datetime(dated) if dated else datetime.now(UTC)
+        return min(max(0.0, (until - now).total_seconds()), float(FLOOR_MOST))
+    except (TypeError, ValueError, OverflowError):
+        return None

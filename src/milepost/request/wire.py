@@ -33,6 +33,8 @@ UNSENDABLE = (httpcore2.LocalProtocolError, httpcore2.UnsupportedProtocol)
 UNHEARD = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.RemoteProtocolError)
 """It may have been sent, or not, or in part."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+"""Like every answer to a HEAD: what the headers say of a body is about another one."""
 AS_GET = frozenset({301, 302, 303})
 
 
@@ -230,7 +232,8 @@ class Wire:
 async def _answer(response: httpcore2.Response, outgoing: Outgoing) -> Answer:
     headers, url = _headers(response.headers), outgoing.target.shown
     try:
-        content = await _read(response, headers, outgoing.most)
+        bodiless = outgoing.method == "HEAD" or response.status in BODILESS
+        content = await _read(response, {} if bodiless else headers, outgoing.most)
     except Invalid as error:
         code = "too_large" if isinstance(error, _TooLarge) else "malformed"
         heard = Answer(response.status, headers, b"", url)
@@ -275,7 +278,10 @@ def _redirected(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
     if answer.status not in REDIRECTS or not location or not outgoing.redirects:
         return None
     old = outgoing.target
-    target = parse(urljoin(f"{old.scheme}://{old.authority}{old.path}", location))
+    try:
+        target = parse(urljoin(f"{old.scheme}://{old.authority}{old.path}", location))
+    except ValueError:
+        raise Refused("a redirect leads to what is no URL; nothing was sent there") from None
     if (old.scheme, target.scheme) == ("https", "http"):
         raise Refused("a redirect leads from https to http; nothing was sent there")
     headers = dict(outgoing.headers)
@@ -291,7 +297,7 @@ def _redirected(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
 async def _read(response: httpcore2.Response, headers: Mapping[str, str], most: int) -> bytes:
     """Read a body while it stays within the limit: as it comes, and as it unpacks."""
     told = headers.get("content-length", "")
-    if told.isdigit() and int(told) > most and response.status != HTTPStatus.NOT_MODIFIED:
+    if told.isdigit() and int(told) > most:
         raise _TooLarge(f"the reply has {int(told):,} bytes, and the limit is {most:,}")
     unpack = _unpacker(headers.get("content-encoding", ""))
     pieces: list[bytes] = []
