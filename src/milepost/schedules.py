@@ -26,27 +26,27 @@ class Schedules:
 
     def list(self) -> Sequence[Schedule]:
         """Return every schedule: those in the store, and those that only this program declares."""
-        return self._client.run(self._listing)
+        return self._client.run(self.listing)
 
     async def list_async(self) -> Sequence[Schedule]:
         """Return every schedule: those in the store, and those that only this program declares."""
-        return await self._client.run_async(self._listing)
+        return await self._client.run_async(self.listing)
 
     def pause(self, name: str) -> bool:
         """Let it rest: slots that pass are skipped. False when it was paused already."""
-        return self._client.run(self._pause, name, caller().actor, paused=True)
+        return self._client.run(self.resting, name, caller().actor, paused=True)
 
     async def pause_async(self, name: str) -> bool:
         """Let it rest: slots that pass are skipped. False when it was paused already."""
-        return await self._client.run_async(self._pause, name, caller().actor, paused=True)
+        return await self._client.run_async(self.resting, name, caller().actor, paused=True)
 
     def resume(self, name: str) -> bool:
         """Let it go on with its next slot. False when it was not paused."""
-        return self._client.run(self._pause, name, caller().actor, paused=False)
+        return self._client.run(self.resting, name, caller().actor, paused=False)
 
     async def resume_async(self, name: str) -> bool:
         """Let it go on with its next slot. False when it was not paused."""
-        return await self._client.run_async(self._pause, name, caller().actor, paused=False)
+        return await self._client.run_async(self.resting, name, caller().actor, paused=False)
 
     def next(self, name: str, count: int = 5) -> Sequence[datetime]:
         """Say when it fires next, in its own time zone, paused or not."""
@@ -58,7 +58,8 @@ class Schedules:
 
     # What the store is asked
 
-    def _listing(self) -> Steps[Sequence[Schedule]]:
+    def listing(self) -> Steps[Sequence[Schedule]]:
+        """Give the store operation behind `list`: what the API runs."""
         stored = yield from schedules.listing()
         now = yield from workers.now()
         found = {name: _unstored(new, now) for name, new in self._declared.items()}
@@ -67,7 +68,8 @@ class Schedules:
             found[schedule.name] = msgspec.structs.replace(schedule, declared=here)
         return [found[name] for name in sorted(found)]
 
-    def _pause(self, name: str, actor: str, *, paused: bool) -> Steps[bool]:
+    def resting(self, name: str, actor: str, *, paused: bool) -> Steps[bool]:
+        """Give the store operation behind `pause` and `resume`: what the API runs."""
         known = {schedule.name for schedule in (yield from schedules.listing())}
         if name in self._declared and name not in known:
             yield from schedules.declare([self._declared[name]])
@@ -76,7 +78,7 @@ class Schedules:
     def _next(self, name: str, count: int) -> Steps[Sequence[datetime]]:
         if not 1 <= count <= NEXT_MOST:
             raise Invalid(f"count={count} must be between 1 and {NEXT_MOST}")
-        found = {schedule.name: schedule for schedule in (yield from self._listing())}
+        found = {schedule.name: schedule for schedule in (yield from self.listing())}
         if name not in found:
             raise NotFound(f"there is no schedule {name!r}; there are: {_named(found)}")
         line = found[name].line

@@ -58,6 +58,40 @@ async def test_a_unique_job_of_somebody_else_is_a_conflict_that_tells_nothing(ap
     assert len(app.jobs.list()) == 2
 
 
+STARTS = [
+    ("/v1/batches/letters/runs", {"params": {"count": 2}}),
+    ("/v1/requests:batch", {"requests": []}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), STARTS)
+async def test_prefer_wait_answers_with_the_end_of_a_run(app, api, token, path, body):
+    at_once = await api.post(path, json=body, headers={"Prefer": "respond-async, wait=0"})
+    assert at_once.status_code == 202
+    assert at_once.headers["preference-applied"] == "respond-async, wait=0"
+    waiting = asyncio.create_task(api.post(path, json=body, headers=WAIT))
+    while len(await app.runs.list_async()) < 2:
+        pass
+    await app.drain_async(5)
+    answer = await waiting
+    assert answer.status_code == 200
+    assert (answer.json()["done"], answer.json()["state"]) == (True, "COMPLETE")
+    assert answer.headers["preference-applied"] == "wait=20"
+    assert answer.headers["location"] == f"/v1/runs/{answer.json()['id']}"
+    mute = await api.post(path, json=body, headers={**token("in", "submit"), **WAIT})
+    assert (mute.status_code, "preference-applied" in mute.headers) == (202, False)
+
+
+async def test_a_live_run_of_somebody_else_is_not_reused(app, api, token):
+    """H-116: each tenant has its own run with the same parameters."""
+    free, mine = token("free", "admin"), token("mine", "submit", "read", tenant="acme")
+    body = {"params": {"count": 1}, "options": {"reuse": True}}
+    path = "/v1/batches/letters/runs"
+    theirs = (await api.post(path, json=body, headers=free)).json()["id"]
+    answer = await api.post(path, json=body, headers={**mine, "Prefer": "wait=0"})
+    assert theirs not in answer.text
+
+
 FOREIGN = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},

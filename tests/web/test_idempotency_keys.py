@@ -6,6 +6,7 @@ import pytest
 
 from milepost.store import idempotency
 from milepost.testing.prove import size
+from milepost.web.api import describe
 
 CALL = {"kind": "convert", "args": ["a"], "options": {"tags": {"b": "1", "a": "2"}}}
 
@@ -85,6 +86,40 @@ async def test_every_act_can_carry_a_key(app, api):
             f"/v1/jobs/{waiting}:signal", json=1, headers={"Idempotency-Key": "t"}
         )
         assert answer.status_code == 200
+
+
+def test_every_post_takes_a_key():
+    """But the one that a remote makes: its address is its key."""
+    paths = describe().openapi()["paths"]
+    without = {
+        path
+        for path, methods in paths.items()
+        if "post" in methods
+        and "Idempotency-Key" not in {p["name"] for p in methods["post"].get("parameters", [])}
+    }
+    assert without == {"/v1/requests/{job_id}/callback/{token}"}
+
+
+async def test_a_pause_that_is_sent_again_does_not_undo_a_resume(app, api):
+    await api.post("/v1/jobs", json=CALL)
+    for what in ("queues/default", "schedules/nightly"):
+        key = {"Idempotency-Key": f"pause {what}"}
+        first = await api.post(f"/v1/{what}:pause", headers=key)
+        assert first.json()["paused_by"] == "local"
+        key_back = {"Idempotency-Key": f"resume {what}"}
+        assert (await api.post(f"/v1/{what}:resume", headers=key_back)).status_code == 200
+        assert (await api.post(f"/v1/{what}:pause", headers=key)).text == first.text
+        assert (await api.get(f"/v1/{what}")).json()["paused_by"] is None
+
+
+async def test_a_run_is_cancelled_once(app, api):
+    run = (await api.post("/v1/batches/letters/runs", json={"params": {"count": 1}})).json()["id"]
+    key = {"Idempotency-Key": "c"}
+    told = {(await api.post(f"/v1/runs/{run}:cancel", headers=key)).text for _ in range(3)}
+    assert len(told) == 1
+    assert app.runs.get(run).state == "CANCELLED"
+    other = await api.post(f"/v1/runs/{run}:cancel", json={"reason": "x"}, headers=key)
+    assert other.status_code == 422
 
 
 async def test_an_answer_is_kept_for_a_day(app, api, advance):

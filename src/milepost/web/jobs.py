@@ -172,8 +172,7 @@ async def receive(
     Waiting shows nothing that a look would not: whoever may not read is answered at once.
     """
     response = answer.response(request)
-    if not who.may("read"):
-        prefer = msgspec.structs.replace(prefer, wait=None)
+    prefer = prefer.heeded(readable=who.may("read"))
     if prefer.wait and answer.location is not None:
         job_id = answer.location.rpartition("/")[2]
         job = await awaited(app, job_id, seconds=prefer.wait)

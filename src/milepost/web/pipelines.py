@@ -22,8 +22,9 @@ from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.paging import Cursor, Limit
+from milepost.web.prefer import Preferred
 from milepost.web.problems import problems
-from milepost.web.runs import RUN_ACCEPTED, RunPage, pages, run_answer
+from milepost.web.runs import RUN_ACCEPTED, RunPage, pages, receive_run, run_answer
 
 __all__ = ["router"]
 
@@ -153,15 +154,17 @@ async def start(
     *,
     name: str,
     new: StartPipeline,
+    request: Request,
     app: Held,
     who: Annotated[Who, require("submit")],
     once: Kept,
+    prefer: Preferred,
 ) -> Response:
     """Start a run; one that is under way answers instead. It is durable once this is answered."""
     pipeline = _declared(app, who, name)
     starting = pipeline.starting(full=new.full, since=new.since, until=new.until)
-
-    return await once(_accepted(starting))
+    answer = await once.answer(_accepted(starting))
+    return await receive_run(request, app, who, answer, prefer)
 
 
 def _accepted(making: Callable[[], Steps[str]]) -> Callable[[], Steps[Answer]]:

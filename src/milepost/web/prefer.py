@@ -17,6 +17,10 @@ class Preference(msgspec.Struct, frozen=True):
     wait: int | None = None
     respond_async: bool = False
 
+    def heeded(self, *, readable: bool) -> "Preference":
+        """Say what is heeded: waiting shows nothing that a look would not."""
+        return self if readable else Preference(None, self.respond_async)
+
     @property
     def applied(self) -> dict[str, str]:
         """Say what was heeded."""

@@ -5,12 +5,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
+from starlette.responses import Response
 
+from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue
+from milepost.store import workers
+from milepost.store.driver import Steps
 from milepost.web.auth import Who, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
+from milepost.web.idempotency import Answer, Kept
 from milepost.web.problems import problems
 
 __all__ = ["router"]
@@ -70,23 +75,31 @@ def _named(found: dict[str, Queue], name: str) -> Queue:
     return found[name]
 
 
-ACTED: dict[int | str, dict[str, Any]] = problems(404, 422)
+ACTED: dict[int | str, dict[str, Any]] = {
+    200: {"model": QueueDocument, "description": "How it stands now."},
+    **problems(404, 422),
+}
 
 
 @router.post("/v1/queues/{name}:pause", responses=ACTED)
-async def pause(*, name: str, app: Held, who: Annotated[Who, require("operate")]) -> QueueDocument:
+async def pause(*, name: str, who: Annotated[Who, require("operate")], once: Kept) -> Response:
     """Let nobody claim from a queue. What runs may end; what is submitted waits."""
     _own(who, name)
-    await app.queues.pause_async(name)
-    return _document(_named(await _visible(app, who), name))
+    return await once(lambda: _rested(name, who, paused=True))
 
 
 @router.post("/v1/queues/{name}:resume", responses=ACTED)
-async def resume(*, name: str, app: Held, who: Annotated[Who, require("operate")]) -> QueueDocument:
+async def resume(*, name: str, who: Annotated[Who, require("operate")], once: Kept) -> Response:
     """Let claims from a queue go on."""
     _own(who, name)
-    await app.queues.resume_async(name)
-    return _document((await _visible(app, who)).get(name, Queue(name, {})))
+    return await once(lambda: _rested(name, who, paused=False))
+
+
+def _rested(name: str, who: Who, *, paused: bool) -> Steps[Answer]:
+    yield from workers.pause(check_text(name, what="queue"), paused=paused, actor=who.actor)
+    found = {queue.name: queue for queue in (yield from workers.queue_listing())}
+    document = _document(found.get(name, Queue(name, {})))
+    return Answer(200, document.model_dump_json().encode())
 
 
 def _own(who: Who, name: str) -> None:

@@ -15,7 +15,7 @@ from milepost.records import Job
 from milepost.request.asked import job_part
 from milepost.request.batch import Asking
 from milepost.request.kind import KIND
-from milepost.store import chains, jobs, runs
+from milepost.store import chains, jobs
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require
@@ -25,7 +25,7 @@ from milepost.web.idempotency import Answer, Kept
 from milepost.web.jobs import SUBMITTED, created, receive
 from milepost.web.prefer import Preferred
 from milepost.web.problems import problems
-from milepost.web.runs import RUN_ACCEPTED, run_answer
+from milepost.web.runs import RUN_ACCEPTED, receive_run, run_started
 
 __all__ = ["router"]
 
@@ -152,6 +152,7 @@ async def send_batch(
     app: Held,
     who: Annotated[Who, require("submit")],
     once: Kept,
+    prefer: Preferred,
 ) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
     asking = Asking(
@@ -165,10 +166,9 @@ async def send_batch(
         who.check_queue(queue)
 
     def started() -> Steps[Answer]:
-        run_id = yield from chains.start(run, plan, made)
-        return run_answer((yield from runs.get(run_id)))
+        return (yield from run_started((yield from chains.start(run, plan, made))))
 
-    return (await once.answer(started)).response(request)
+    return await receive_run(request, app, who, await once.answer(started), prefer)
 
 
 @router.post(

@@ -37,7 +37,16 @@ from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import problems
 from milepost.web.waiting import run_awaited
 
-__all__ = ["RUN_ACCEPTED", "RunPage", "RunReceipt", "pages", "router", "run_answer"]
+__all__ = [
+    "RUN_ACCEPTED",
+    "RunPage",
+    "RunReceipt",
+    "pages",
+    "receive_run",
+    "router",
+    "run_answer",
+    "run_started",
+]
 
 router = APIRouter(route_class=Route, tags=["runs"])
 
@@ -121,6 +130,7 @@ class RunPage(BaseModel):
 
 RUN_ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {"model": RunReceipt, "headers": ACCEPTED, "description": "Accepted, and durable."},
+    200: {"model": RunDocument, "description": "It ended while the caller waited."},
     **problems(404, 409, 413, 415, 422),
 }
 
@@ -181,6 +191,29 @@ def run_answer(run: Run, *, status: int = 202) -> Answer:
     body = {name: summary(run)[name] for name in ("id", "batch", "state", "run_state", "done")}
     headers = {"Retry-After": "1"}
     return Answer(status, msgspec.json.encode(body), f"/v1/runs/{run.id}", headers)
+
+
+def run_started(run_id: str) -> Steps[Answer]:
+    """Say that a run was accepted: a new one, or the live one that is reused."""
+    return run_answer((yield from runs.get(run_id)))
+
+
+async def receive_run(
+    request: Request, app: Engine, who: Who, answer: Answer, prefer: Preference
+) -> Response:
+    """Answer that a run was accepted, or how it ended if that is waited for and comes in time."""
+    response = answer.response(request)
+    prefer = prefer.heeded(readable=who.may("read"))
+    if prefer.wait and answer.location is not None:
+        run_id = answer.location.rpartition("/")[2]
+        await run_awaited(app, run_id, seconds=prefer.wait)
+        handle = await app.runs.get_async(run_id)
+        if handle.done and who.sees(handle.record):
+            body = msgspec.json.encode(await document(handle, app.client.codec))
+            headers = {"Location": response.headers["Location"], "ETag": etag(body)}
+            response = Response(body, 200, headers, media_type="application/json")
+    response.headers.update(prefer.applied)
+    return response
 
 
 async def pages(
@@ -279,13 +312,24 @@ async def cancel(
     request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
+    once: Kept,
     why: Annotated[Reason, Body()] = Reason(),  # noqa: B008 - it never changes
 ) -> Response:
     """Cancel a run; it stands at STOPPING while a job of it still runs."""
     handle = await visible(app, who, run_id)
-    await handle.cancel_async(why.reason)
-    answer = run_answer(handle.record, status=200)
-    return msgspec.structs.replace(answer, location=None, headers={}).response(request)
+
+    def cancelled() -> Steps[Answer]:
+        yield from runs.cancel(handle.id, reason=why.reason, actor=who.actor)
+        return _stands((yield from runs.get(handle.id)))
+
+    answer = await once.answer(cancelled)
+    await handle.cancel_async(why.reason)  # the rest of its jobs, some at a time
+    # Whoever asks with a key hears the same each time: how it stood when that was committed.
+    return (answer if once.key else _stands(handle.record)).response(request)
+
+
+def _stands(run: Run) -> Answer:
+    return msgspec.structs.replace(run_answer(run, status=200), location=None, headers={})
 
 
 @router.post("/v1/runs/{run_id}:resume", status_code=202, responses=RUN_ACCEPTED)
@@ -296,6 +340,7 @@ async def resume(
     app: Held,
     who: Annotated[Who, require("operate")],
     once: Kept,
+    prefer: Preferred,
 ) -> Response:
     """Make a new run of what did not succeed in one that failed or was cancelled."""
     old = await visible(app, who, run_id)
@@ -309,4 +354,4 @@ async def resume(
     # Whoever asks again with the same key gets the first one's run, which the first one fills.
     if answer.location == f"/v1/runs/{new.id}":
         await old.refill_async(new.id)
-    return answer.response(request)
+    return await receive_run(request, app, who, answer, prefer)

@@ -1,16 +1,19 @@
 """/v1/schedules: what fires when, and schedules that rest."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
+from starlette.responses import Response
 
 from milepost.errors import NotFound
+from milepost.store.driver import Steps
 from milepost.store.schedules import Schedule
 from milepost.web.auth import Who, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
+from milepost.web.idempotency import Answer, Kept
 from milepost.web.problems import problems
 
 __all__ = ["router"]
@@ -80,21 +83,31 @@ async def show(*, name: str, app: Held, who: Annotated[Who, require("read")]) ->
     return await _named(app, who, name)
 
 
-@router.post("/v1/schedules/{name}:pause", responses=problems(404, 422))
+ACTED: dict[int | str, dict[str, Any]] = {
+    200: {"model": ScheduleDocument, "description": "How it stands now."},
+    **problems(404, 422),
+}
+
+
+@router.post("/v1/schedules/{name}:pause", responses=ACTED)
 async def pause(
-    *, name: str, app: Held, who: Annotated[Who, require("operate")]
-) -> ScheduleDocument:
+    *, name: str, app: Held, who: Annotated[Who, require("operate")], once: Kept
+) -> Response:
     """Let a schedule rest. Times that pass meanwhile are skipped."""
     await _named(app, who, name)
-    await app.schedules.pause_async(name)
-    return await _named(app, who, name)
+    return await once(lambda: _rested(app, name, who, paused=True))
 
 
-@router.post("/v1/schedules/{name}:resume", responses=problems(404, 422))
+@router.post("/v1/schedules/{name}:resume", responses=ACTED)
 async def resume(
-    *, name: str, app: Held, who: Annotated[Who, require("operate")]
-) -> ScheduleDocument:
+    *, name: str, app: Held, who: Annotated[Who, require("operate")], once: Kept
+) -> Response:
     """Let a schedule go on with its next time."""
     await _named(app, who, name)
-    await app.schedules.resume_async(name)
-    return await _named(app, who, name)
+    return await once(lambda: _rested(app, name, who, paused=False))
+
+
+def _rested(app: Engine, name: str, who: Who, *, paused: bool) -> Steps[Answer]:
+    yield from app.schedules.resting(name, who.actor, paused=paused)
+    found = {schedule.name: schedule for schedule in (yield from app.schedules.listing())}
+    return Answer(200, _document(found[name]).model_dump_json().encode())
