@@ -6,6 +6,7 @@ import threading
 import httpx2
 import pytest
 
+import milepost as mp
 from milepost.store import births, events, jobs
 from milepost.store.events import Cursor
 
@@ -224,3 +225,24 @@ def test_a_follower_away_for_too_long_is_told_that_it_missed_something(app, data
     assert found == []
     app.client.run(births.create, [app.new_job("convert", ["e"], {}, {})])
     assert [e.move for e in read(app, place)[0]] == ["create"]
+
+
+class Stones(mp.Source):
+    def count(self, window, low, high):
+        return 3
+
+    def fetch(self, window, partition, cursor):
+        return mp.Page([{"id": n, "price": n} for n in range(3)])
+
+
+def test_h_87_a_pipelines_signals_are_told_with_run_and_trace(app, address):
+    pipeline = app.pipeline("stones", Stones(), key="id", partition_by="price", partitions=1)
+    since = app.client.run(events.here)
+    run = pipeline.start()
+    app.drain(timeout=20)
+    found, _, _ = app.client.run(events.follow, since, most=500)
+    told = heard(address, len(found), headers={"Last-Event-ID": str(since)})
+    signals = [data for _, _, data in told if data["signal"]]
+    assert [data["signal"] for data in signals] == ["WORK_DONE", "CONSOLIDATE"]
+    assert {data["run"] for data in signals} == {run.id}
+    assert {data["trace"].split("-")[1] for data in signals} == {run.id.replace("-", "")}
