@@ -75,6 +75,23 @@ def test_every_kind_of_body_is_recorded_well_enough(small, remote, says):
     assert again.result == job.refresh().result
 
 
+def test_h105_a_replay_never_passes_off_a_mark_as_what_the_remote_sent(small, remote):
+    remote.answers = [Says(json={"token": "t0psecret", "value": 7})]
+    whole, part = (
+        small.request("GET", remote.url, reply=mp.Reply(result=path)) for path in ("$", "$.value")
+    )
+    small.drain()
+    assert whole.refresh().result == {"token": "t0psecret", "value": 7}
+    again, fine = small.replay(whole.id), small.replay(part.id)
+    small.drain()
+    assert (again.refresh().state, again.error.code) == ("FAILED", "redacted")
+    assert "rerun the request" in again.error.message
+    assert fine.refresh().result == 7
+    for job in (again, fine):
+        [note] = [json.loads(entry.detail) for entry in job.history if entry.move == "note"]
+        assert note["redacted"] is True
+
+
 def test_a_reply_by_signal_is_replayed_too(small, remote):
     remote.answers = [Says(json={"status": "working"})]
     job = small.request("POST", remote.url, reply=RULES, poll=None)

@@ -144,6 +144,41 @@ def test_h105_who_looks_at_a_request_sees_no_secrets(small, remote):
         assert "report" in text
 
 
+def test_h105_names_of_the_settings_are_secret_to_who_looks_too(tmp_path, remote):
+    from milepost.cli.output import job_document, run_document
+
+    app = mp.App(
+        f"sqlite:///{tmp_path}/a.db", request_allow="127.0.0.1", request_redact="x-inner, iban"
+    )
+    body = {"url": remote.url, "headers": {"X-Inner": "inner-thing"}, "json": {"IBAN": "DE00"}}
+    body["method"] = "POST"
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+        one = client.post("/v1/requests", json=body)
+        many = client.post("/v1/requests:batch", json={"requests": [body], "final": body})
+        looked = [client.get(answer.headers["location"]).text for answer in (one, many)]
+    looked.append(str(job_document(app.jobs.get(one.json()["id"]))))
+    looked.append(str(run_document(app.runs.get(many.json()["id"]))))
+    for text in looked:
+        assert "inner-thing" not in text
+        assert "DE00" not in text
+        assert "[redacted]" in text
+    app.close()
+
+
+def test_a_timeout_is_a_number_or_one_for_each_part(small, remote):
+    with served(small) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+        for given, read in ((5, 5.0), (2.5, 2.5), ({"read": 7}, 7.0), (None, 30.0)):
+            body = {"url": remote.url, "timeout": given}
+            posted = client.post("/v1/requests", json=body)
+            assert posted.status_code == 202, posted.text
+            told = client.get(posted.headers["location"]).json()["arguments"]["request"]
+            assert told["timeouts"]["read"] == read
+            assert client.post("/v1/requests:batch", json={"requests": [body]}).is_success
+        for wrong in (0, -1, True, "5", {"reads": 1}):
+            body = {"url": remote.url, "timeout": wrong}
+            assert client.post("/v1/requests", json=body).status_code == 422, wrong
+
+
 def test_h95_the_same_key_makes_one_request(app, http, remote):
     body = {"method": "POST", "url": remote.url}
     first, second = (

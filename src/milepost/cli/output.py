@@ -190,7 +190,7 @@ def job_document(handle: "JobHandle[Any]") -> dict[str, object]:
     """Say everything of a job, with its arguments and its result as they were stored."""
     record = handle.record
     carried = {
-        "arguments": _shown(record),
+        "arguments": _shown(handle),
         "result": _stored(record, record.result),
     }
     return {**job_summary(handle), **carried}
@@ -230,17 +230,19 @@ def run_document(handle: "RunHandle") -> dict[str, object]:
         "eta_seconds": None if handle.eta is None else round(handle.eta.total_seconds(), 1),
         "jobs_per_second": handle.throughput and round(handle.throughput, 1),
         "error_count": handle.error_count,
-        "parameters": _shown(record),
+        "parameters": _shown(handle),
         "report": _stored(record, record.report),
         "steps": [{name: getattr(step, name) for name in names} for step in handle.steps],
         "errors": [{name: getattr(error, name) for name in causes} for error in handle.errors],
     }
 
 
-def _shown(record: "Job | Run") -> object:
+def _shown(handle: "JobHandle[Any] | RunHandle") -> object:
     from milepost.request.record import shown
 
-    return shown(record.kind, _stored(record, record.payload))
+    record = handle.record
+    names = handle._client.settings.redacted  # noqa: SLF001 - the settings it was found with
+    return shown(record.kind, _stored(record, record.payload), names)
 
 
 def _stored(record: "Job | Run", data: bytes | None) -> object:

@@ -148,12 +148,15 @@ SHOWN = frozenset({"request", "request.final", "requests"})
 """Kinds whose payloads are requests."""
 
 
-def shown(kind: str, arguments: Any) -> Any:
-    """Show what a job was given: of a request, without its secrets; they are for sending alone."""
+def shown(kind: str, arguments: Any, names: Iterable[str]) -> Any:
+    """Show what a job was given: of a request, without its secrets; they are for sending alone.
+
+    `names` are the settings' own, under which secrets stand too.
+    """
     if kind not in SHOWN:
         return arguments
     value = msgspec.json.decode(arguments) if isinstance(arguments, msgspec.Raw) else arguments
-    return _masked(value, Recorder())
+    return _masked(value, Recorder(names=names))
 
 
 def _masked(value: Any, recorder: Recorder) -> Any:

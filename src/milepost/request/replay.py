@@ -24,6 +24,7 @@ from milepost.request import kind as kinds
 from milepost.request.attempt import settled, succeeded
 from milepost.request.declaration import Request
 from milepost.request.guard import parse
+from milepost.request.record import HIDDEN
 from milepost.request.reply import Answer, Verdict, judged
 from milepost.store import jobs
 
@@ -106,15 +107,34 @@ class Replays:
         self, ctx: Context, request: Request, verdict: Verdict, answer: Answer, entry: Entry
     ) -> Outcome:
         client = self._host.client
+        verdict = _whole(verdict)
         if verdict.word == "complete":
             most = client.settings.max_payload
             result = succeeded(verdict.value, ctx.id, client.codec, most)
         else:
             named = f"{request.method} {parse(request.url).shown}"
             result = settled(verdict, ctx.claim, answer, named=named, retry=request.retry)
-        told = {"phase": "RESPONSE", "from": "record", "seq": entry.seq, "status": answer.status}
+        told: dict[str, Any] = {
+            "phase": "RESPONSE",
+            "from": "record",
+            "seq": entry.seq,
+            "status": answer.status,
+        }
+        if HIDDEN.encode() in answer.content:
+            told["redacted"] = True
         note = msgspec.json.encode(told).decode()
         return msgspec.structs.replace(result, phase="RESPONSE", note=note)
+
+
+def _whole(verdict: Verdict) -> Verdict:
+    """Refuse a result that would hold a mark where the remote had sent a secret."""
+    if HIDDEN not in msgspec.json.encode(verdict.value, enc_hook=str).decode():
+        return verdict
+    reason = (
+        f"the result would hold {HIDDEN} where the remote had sent a secret, which is never "
+        "recorded: read less of the reply (result=), or rerun the request"
+    )
+    return Verdict("failed", reason, code="redacted")
 
 
 def recorded(history: list[Entry]) -> Iterator[tuple[Entry, Answer]]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from milepost.client import Client
 from milepost.codec import Codec
 from milepost.errors import Invalid
 from milepost.lifecycle import JOB, JobState, RunState
@@ -144,7 +145,7 @@ class EntryDocument(BaseModel):
     detail: str | None = None
 
 
-def job_document(job: Job, codec: Codec, *, whole: bool = False) -> dict[str, Any]:
+def job_document(job: Job, client: Client, *, whole: bool = False) -> dict[str, Any]:
     """Say how a job stands; the `whole` of it has its arguments too."""
     document: dict[str, Any] = {
         "id": job.id,
@@ -179,9 +180,10 @@ def job_document(job: Job, codec: Codec, *, whole: bool = False) -> dict[str, An
         "due_at": job.due_at,
         "deadline_at": job.deadline_at,
     }
-    document |= _outcome(job, codec)
+    document |= _outcome(job, client.codec)
     if whole:
-        document["arguments"] = shown(job.kind, carried(job.payload, job.codec, codec))
+        given = carried(job.payload, job.codec, client.codec)
+        document["arguments"] = shown(job.kind, given, client.settings.redacted)
     return document
 
 

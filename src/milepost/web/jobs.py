@@ -177,7 +177,7 @@ async def receive(
         job_id = answer.location.rpartition("/")[2]
         job = await awaited(app, job_id, seconds=prefer.wait)
         if job.state in JOB.terminal and who.sees(job):
-            body = msgspec.json.encode(job_document(job, app.client.codec, whole=True))
+            body = msgspec.json.encode(job_document(job, app.client, whole=True))
             headers = {"Location": response.headers["Location"], "ETag": etag(body)}
             response = Response(body, 200, headers, media_type="application/json")
     response.headers.update(prefer.applied)
@@ -212,7 +212,7 @@ async def listing(
         **who.filters,
     )
     following = cursor(found[-1].id, filters) if len(found) == limit else None
-    items = [job_document(job, app.client.codec) for job in found]
+    items = [job_document(job, app.client) for job in found]
     return page(request, items, following=following)
 
 
@@ -243,7 +243,7 @@ async def show(
     job = await visible(app, who, job_id)
     if prefer.wait and job.state not in JOB.terminal:
         job = await awaited(app, job.id, seconds=prefer.wait)
-    body = msgspec.json.encode(job_document(job, app.client.codec, whole=True))
+    body = msgspec.json.encode(job_document(job, app.client, whole=True))
     headers = {"ETag": etag(body), "Cache-Control": "no-cache", **prefer.applied}
     if job.state not in JOB.terminal:
         headers["Retry-After"] = "1"

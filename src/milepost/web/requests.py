@@ -87,7 +87,7 @@ class NewRequest(Given):
     reply: ReplyRule | None = None
     poll: float | None = Field(default=60, ge=0)
     crash: Literal["resend", "fail_unknown"] = "resend"
-    timeout: Timeouts | None = None
+    timeout: Timeouts | Annotated[float, Field(gt=0)] | None = None
     redirects: int = Field(default=0, ge=0, le=20)
     record: bool = True
     callback: bool = False

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.batch.handles import RunHandle, resuming
+from milepost.client import Client
 from milepost.codec import Codec
 from milepost.lifecycle import RUN, RunState
 from milepost.records import Run
@@ -158,20 +159,21 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-async def document(handle: RunHandle, codec: Codec) -> dict[str, Any]:
+async def document(handle: RunHandle, client: Client) -> dict[str, Any]:
     """Say everything of a run."""
     run, found = handle.record, await handle.errors_async()
+    given = carried(run.payload, run.codec, client.codec)
     steps = ("name", "role", "gated", "opened", "counts")
     return {
         **summary(run),
-        **_outcome(handle, codec),
+        **_outcome(handle, client.codec),
         "progress": handle.progress,
         "current_step": handle.current_step,
         "eta_seconds": None if handle.eta is None else handle.eta.total_seconds(),
         "error_count": handle.error_count,
         "steps": [{name: getattr(step, name) for name in steps} for step in handle.steps],
         "errors": [msgspec.structs.asdict(error) for error in found],
-        "parameters": shown(run.kind, carried(run.payload, run.codec, codec)),
+        "parameters": shown(run.kind, given, client.settings.redacted),
     }
 
 
@@ -282,7 +284,7 @@ async def _shown(app: Engine, handle: RunHandle, prefer: Preference, known: str 
     if prefer.wait and not handle.done:
         await run_awaited(app, handle.id, seconds=prefer.wait)
         await handle.refresh_async()
-    body = msgspec.json.encode(await document(handle, app.client.codec))
+    body = msgspec.json.encode(await document(handle, app.client))
     headers = {"ETag": etag(body), "Cache-Control": "no-cache", **prefer.applied}
     if not handle.done:
         headers["Retry-After"] = "1"
