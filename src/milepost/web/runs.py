@@ -211,7 +211,7 @@ async def receive_run(
         await run_awaited(app, run_id, seconds=prefer.wait)
         handle = await app.runs.get_async(run_id)
         if handle.done and who.sees(handle.record):
-            body = msgspec.json.encode(await document(handle, app.client.codec))
+            body = msgspec.json.encode(await document(handle, app.client))
             headers = {"Location": response.headers["Location"], "ETag": etag(body)}
             response = Response(body, 200, headers, media_type="application/json")
     response.headers.update(prefer.applied)
