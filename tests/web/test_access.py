@@ -20,6 +20,7 @@ MATRIX = {
     ("POST", "/v1/jobs/{job_id}:rerun"): "operate",
     ("POST", "/v1/jobs/{job_id}:signal"): "operate",
     ("POST", "/v1/jobs/{job_id}:erase"): "admin",
+    ("POST", "/v1/jobs:bulk"): "operate",
     ("POST", "/v1/requests"): "submit",
     ("POST", "/v1/requests:batch"): "submit",
     ("POST", "/v1/requests/{job_id}/callback/{token}"): "address",
@@ -67,6 +68,7 @@ ENDLESS = {("GET", "/v1/events")}
 BODIES = {
     "/v1/jobs": {"kind": "convert", "args": ["a"]},
     "/v1/batches/{name}/runs": {"params": {"count": 1}},
+    "/v1/jobs:bulk": {"action": "cancel", "ids": [NOWHERE]},
     "/v1/requests": {"url": "https://partner.example"},
     "/v1/requests:batch": {"requests": []},
     "/v1/pipelines/{name}/runs/{run_id}:retry": {"partition": 0},

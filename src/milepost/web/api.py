@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 from milepost.errors import Invalid
 from milepost.web import (
     batches,
+    bulk,
     channels,
     events,
     health,
@@ -31,6 +32,7 @@ __all__ = ["ROUTERS", "create_api", "describe"]
 
 ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
+    bulk.router,
     requests.router,
     batches.router,
     runs.router,

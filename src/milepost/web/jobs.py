@@ -37,7 +37,16 @@ from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.waiting import awaited
 
-__all__ = ["ACCEPTED", "SUBMITTED", "History", "Reason", "created", "receive", "router"]
+__all__ = [
+    "ACCEPTED",
+    "SUBMITTED",
+    "History",
+    "Reason",
+    "created",
+    "id_within",
+    "receive",
+    "router",
+]
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 ACCEPTED = {
@@ -206,7 +215,7 @@ async def listing(
         states=states(state, JobState),
         kind=kind,
         queue=queue,
-        run_id=None if run is None else _run_id(run),
+        run_id=None if run is None else id_within(run, what="run"),
         before=place(cursor_, filters),
         most=limit,
         **who.filters,
@@ -216,11 +225,12 @@ async def listing(
     return page(request, items, following=following)
 
 
-def _run_id(given: str) -> str:
+def id_within(given: str, *, what: str) -> str:
+    """Read an id that is part of a question: a wrong one is a mistake, not something missing."""
     try:
-        return checked_id(given, what="run")
+        return checked_id(given, what=what)
     except NotFound as error:
-        raise Invalid(f"run={given!r} is not the id of a run") from error
+        raise Invalid(f"{what}={given!r} is not the id of a {what}") from error
 
 
 async def visible(app: Engine, who: Who, job_id: str) -> Job:

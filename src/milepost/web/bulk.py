@@ -1,0 +1,145 @@
+"""/v1/jobs:bulk: act on many jobs at once, by their ids or a filter, and count what was done."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.responses import Response
+
+from milepost.errors import Invalid
+from milepost.handles import again
+from milepost.lifecycle import JOB, JobState
+from milepost.records import Job
+from milepost.store import births, jobs
+from milepost.store.driver import Steps
+from milepost.web.auth import Who, require
+from milepost.web.body import Route
+from milepost.web.documents import states
+from milepost.web.idempotency import Answer, Kept
+from milepost.web.jobs import id_within
+from milepost.web.paging import cursor, place
+from milepost.web.problems import problems
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=Route, tags=["jobs"])
+MOST = 500
+"""How many jobs one call acts on: they are one transaction."""
+
+
+class Filter(BaseModel):
+    """Which jobs; at least one of these is given."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    state: str | None = Field(default=None, description="A public word, or the engine's own.")
+    kind: str | None = Field(default=None, min_length=1)
+    queue: str | None = Field(default=None, min_length=1)
+    run: str | None = Field(default=None, min_length=1)
+
+
+class Bulk(BaseModel):
+    """What to do, to which jobs: `ids`, or `filter`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    action: Literal["cancel", "rerun"]
+    ids: list[str] | None = Field(default=None, min_length=1, max_length=MOST)
+    filter: Filter | None = None
+    cursor: str | None = Field(
+        default=None, max_length=1000, description="`next` of the answer before."
+    )
+    limit: int = Field(default=MOST, ge=1, le=MOST)
+    reason: str = Field(default="cancelled", min_length=1, max_length=2000)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "Bulk":
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("give either ids or a filter")
+        if self.filter is not None and not self.filters:
+            raise ValueError("a filter says at least one of state, kind, queue, run")
+        return self
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """What was given of the filter."""
+        return {} if self.filter is None else self.filter.model_dump(exclude_none=True)
+
+
+class BulkDocument(BaseModel):
+    """What was done."""
+
+    matched: int = Field(description="Jobs that were found, within the caller's bounds.")
+    count: int = Field(description="Jobs that were acted on.")
+    skipped: int = Field(description="Found, but past it: ended already, or not yet.")
+    ids: list[str] = Field(description="Those cancelled, or asked to stop; or the new jobs.")
+    next: str | None = Field(description="Where to go on; null once the filter is through.")
+
+
+@router.post(
+    "/v1/jobs:bulk", responses={200: {"model": BulkDocument}, **problems(409, 413, 415, 422)}
+)
+async def bulk(*, asked: Bulk, who: Annotated[Who, require("operate")], once: Kept) -> Response:
+    """Cancel many jobs, or run many again: those named, or those that a filter finds.
+
+    It is one transaction: all of what is counted is done, or nothing is. A foreign id is not there.
+    """
+    before = place(asked.cursor, asked.filters)
+    return await once(lambda: _acted(asked, who, before))
+
+
+def _acted(asked: Bulk, who: Who, before: str | None) -> Steps[Answer]:
+    found = yield from _found(asked, who, before)
+    if asked.action == "cancel":
+        done = yield from _cancelled(found, asked.reason, who.actor)
+    else:
+        done = yield from _run_again(found)
+    more = asked.filter is not None and len(found) == asked.limit
+    document = {
+        "matched": len(found),
+        "count": len(done),
+        "skipped": len(found) - len(done),
+        "ids": done,
+        "next": cursor(found[-1].id, asked.filters) if more else None,
+    }
+    return Answer(200, msgspec.json.encode(document))
+
+
+def _found(asked: Bulk, who: Who, before: str | None) -> Steps[list[Job]]:
+    if asked.ids is not None:
+        named = yield from jobs.find(sorted({id_within(i, what="job") for i in asked.ids}))
+        return [job for job in named.values() if who.sees(job)]
+    given = asked.filters
+    return (
+        yield from jobs.listing(
+            states=states(given.get("state"), JobState),
+            kind=given.get("kind"),
+            queue=given.get("queue"),
+            run_id=id_within(given["run"], what="run") if "run" in given else None,
+            before=before,
+            most=asked.limit,
+            **who.filters,
+        )
+    )
+
+
+def _cancelled(found: list[Job], reason: str, actor: str) -> Steps[list[str]]:
+    done = []
+    for job in sorted(found, key=lambda job: job.id):  # in one order: rivals wait, and do not cross
+        if job.state in JOB.terminal:
+            continue
+        state, asked = yield from jobs.cancel(job.id, reason=reason, actor=actor)
+        if asked or state == JobState.CANCELLED:
+            done.append(job.id)
+    return done
+
+
+def _run_again(found: list[Job]) -> Steps[list[str]]:
+    new = []
+    for job in found:
+        try:
+            new.append(again(job))
+        except Invalid:  # not ended, of a run, or erased: it is counted as skipped
+            continue
+    return (yield from births.create(new)) if new else []

@@ -1,0 +1,77 @@
+"""POST /v1/jobs:bulk: many jobs at once, counted, within the caller's bounds."""
+
+import pytest
+
+NOWHERE = "018f0000-0000-7000-8000-000000000000"
+CALL = {"kind": "convert", "args": ["a"]}
+
+
+async def submitted(api, count, body=CALL, headers=None):
+    return [
+        (await api.post("/v1/jobs", json=body, headers=headers)).json()["id"] for _ in range(count)
+    ]
+
+
+async def test_many_are_cancelled_by_a_filter_page_by_page(app, api):
+    ids = await submitted(api, 5)
+    [other] = await submitted(api, 1, {"kind": "slowly", "args": [1]})
+    body = {"action": "cancel", "filter": {"kind": "convert"}, "limit": 2, "reason": "enough"}
+    done, following = [], None
+    for _ in range(3):
+        asked = body if following is None else {**body, "cursor": following}
+        answer = (await api.post("/v1/jobs:bulk", json=asked)).json()
+        done += answer["ids"]
+        following = answer["next"]
+    assert following is None
+    assert sorted(done) == sorted(ids)
+    assert {app.jobs.get(i).record.cancel_reason for i in ids} == {"enough"}
+    assert app.jobs.get(other).state == "QUEUED"
+
+
+async def test_many_are_run_again_once_for_a_key(app, api):
+    failed = await submitted(api, 3, {"kind": "broken"})
+    await app.drain_async()
+    [waiting] = await submitted(api, 1, {"kind": "broken"})
+    body = {"action": "rerun", "ids": [*failed, waiting, NOWHERE, failed[0]]}
+    told = [
+        await api.post("/v1/jobs:bulk", json=body, headers={"Idempotency-Key": "k"})
+        for _ in range(2)
+    ]
+    assert told[0].text == told[1].text
+    answer = told[0].json()
+    assert (answer["matched"], answer["count"], answer["skipped"]) == (4, 3, 1)
+    assert {app.jobs.get(i).record.rerun_of for i in answer["ids"]} == set(failed)
+    assert len(app.jobs.list()) == 7
+
+
+async def test_what_is_foreign_is_not_there(app, api, token):
+    """H-116: neither acted on nor counted."""
+    [job] = await submitted(api, 1)
+    bound = [token("t", "admin", tenant="other"), token("q", "admin", queues=["slow"])]
+    for header in bound:
+        for which in ({"ids": [job]}, {"filter": {"kind": "convert"}}):
+            answer = await api.post(
+                "/v1/jobs:bulk", json={"action": "cancel", **which}, headers=header
+            )
+            assert (answer.status_code, answer.json()["matched"]) == (200, 0)
+    assert app.jobs.get(job).state == "QUEUED"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "cancel"},
+        {"action": "cancel", "filter": {}},
+        {"action": "cancel", "ids": []},
+        {"action": "cancel", "ids": ["x"] * 501},
+        {"action": "cancel", "ids": [NOWHERE], "filter": {"kind": "convert"}},
+        {"action": "erase", "ids": [NOWHERE]},
+        {"action": "cancel", "filter": {"state": "DREAMING"}},
+        {"action": "cancel", "filter": {"kind": "convert"}, "cursor": "x"},
+        {"action": "cancel", "ids": ["nonsense"]},
+        {"action": "cancel", "ids": ["nonsense\u0000"]},
+        {"action": "cancel", "filter": {"run": "nonsense"}},
+    ],
+)
+async def test_what_does_not_fit_is_told(api, body):
+    assert (await api.post("/v1/jobs:bulk", json=body)).status_code == 422
