@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import msgspec
 import pytest
+from shop import OPTIONS, T0, go
 
 import milepost as mp
-from conftest import OPTIONS, T0, go
 from milepost.relay.message import compose
 from milepost.store import outbox, watermarks
 

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
-from conftest import OPTIONS, T0, Diamond, Shop, go, held, offered
 from milepost.store import budgets, watermarks
 
 

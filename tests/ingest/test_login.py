@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
+from shop import OPTIONS, T0, Shop, go, held, offered
 
 import milepost as mp
-from conftest import OPTIONS, T0, Shop, go, held, offered
 from milepost.ingest.calls import Calls
 from milepost.ingest.source import Partition, Window
 from milepost.store import budgets

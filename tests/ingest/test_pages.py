@@ -1,8 +1,8 @@
 """Pages at the store: applied once, under a fence, or not at all; taken by one, and never lost."""
 
 import pytest
+from shop import OPTIONS, Shop
 
-from conftest import OPTIONS, Shop
 from milepost.errors import LeaseLost
 from milepost.store import jobs, pages, pipelines, workers
 from milepost.store.pages import Page

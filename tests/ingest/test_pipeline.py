@@ -6,9 +6,9 @@ from enum import StrEnum
 
 import msgspec
 import pytest
+from shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
-from conftest import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 
 def test_the_first_run_is_full_and_the_next_reads_what_changed(app, shop, pipeline):

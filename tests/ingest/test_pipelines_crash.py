@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from shop import OPTIONS, Shop, held, offered
 
 import milepost as mp
-from conftest import OPTIONS, Shop, held, offered
 from milepost.observe.verify import verify
 from milepost.testing import everywhere
 from milepost.testing.databases import Backends

@@ -1,7 +1,8 @@
 """B's WORK_DONE and CONSOLIDATE: told of the moves themselves, with run and trace; only hints."""
 
+from shop import OPTIONS, go
+
 import milepost as mp
-from conftest import OPTIONS, go
 from milepost.store import events
 from milepost.store.events import Cursor
 

@@ -1,7 +1,8 @@
 """Spec B on a pipeline that really runs: six rows, its queries, ten inner states."""
 
+from shop import OPTIONS, Shop, go
+
 import milepost as mp
-from conftest import OPTIONS, Shop, go
 from milepost.ingest.consolidate import PHASES
 
 FIELDS = (

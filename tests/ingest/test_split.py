@@ -2,8 +2,9 @@
 
 from datetime import timedelta
 
+from shop import OPTIONS, T0, go, held, offered
+
 import milepost as mp
-from conftest import OPTIONS, T0, go, held, offered
 
 
 def grown(shop):
