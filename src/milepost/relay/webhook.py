@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import time
 from collections.abc import Sequence
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,9 @@ from milepost.errors import Invalid, Unavailable
 from milepost.relay.courier import Gone, Undelivered
 from milepost.relay.message import CONTENT_TYPE, Event
 from milepost.request.guard import Guard, Refused, parse
+from milepost.request.reply import Answer, retry_after
 
 if TYPE_CHECKING:
-    from milepost.request.reply import Answer
     from milepost.request.wire import Wire
 
 __all__ = ["Webhook", "key_of", "new_secret", "signature"]
@@ -138,13 +137,13 @@ class Webhook:
             **({} if event.traceparent is None else {"traceparent": event.traceparent}),
         }
 
-    def _judge(self, answer: "Answer") -> None:
+    def _judge(self, answer: Answer) -> None:
         status = answer.status
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return
         if status == HTTPStatus.GONE:
             raise Gone(f"{self.target} answered 410 Gone")
-        after = _retry_after(answer.headers.get("retry-after")) if status in LATER else None
+        after = retry_after(answer) if status in LATER else None
         raise Undelivered(f"{self.target} answered {status}", after=after)
 
     async def close(self) -> None:
@@ -152,15 +151,3 @@ class Webhook:
         wire, self._wire = self._wire, None
         if wire is not None:
             await wire.close()
-
-
-def _retry_after(told: str | None) -> float | None:
-    """Read seconds, or a date, as seconds from now."""
-    if not told:
-        return None
-    if told.isdecimal():
-        return float(told)
-    try:
-        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
-    except ValueError:
-        return None
