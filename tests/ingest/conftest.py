@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from shop import OPTIONS, Shop
+from diamond_shop import OPTIONS, Shop
 
 import milepost as mp
 from milepost.observe.verify import verify

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import msgspec
 import pytest
-from shop import OPTIONS, T0, go
+from diamond_shop import OPTIONS, T0, go
 
 import milepost as mp
 from milepost.relay.message import compose

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from shop import OPTIONS, T0, Diamond, Shop, go, held, offered
+from diamond_shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
 from milepost.store import budgets, watermarks

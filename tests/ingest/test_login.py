@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from shop import OPTIONS, T0, Shop, go, held, offered
+from diamond_shop import OPTIONS, T0, Shop, go, held, offered
 
 import milepost as mp
 from milepost.ingest.calls import Calls

@@ -1,7 +1,7 @@
 """Pages at the store: applied once, under a fence, or not at all; taken by one, and never lost."""
 
 import pytest
-from shop import OPTIONS, Shop
+from diamond_shop import OPTIONS, Shop
 
 from milepost.errors import LeaseLost
 from milepost.store import jobs, pages, pipelines, workers

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 import pytest
-from shop import OPTIONS, T0, Diamond, Shop, go, held, offered
+from diamond_shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from shop import OPTIONS, Shop, held, offered
+from diamond_shop import OPTIONS, Shop, held, offered
 
 import milepost as mp
 from milepost.observe.verify import verify

@@ -1,6 +1,6 @@
 """B's WORK_DONE and CONSOLIDATE: told of the moves themselves, with run and trace; only hints."""
 
-from shop import OPTIONS, go
+from diamond_shop import OPTIONS, go
 
 import milepost as mp
 from milepost.store import events

@@ -1,6 +1,6 @@
 """Spec B on a pipeline that really runs: six rows, its queries, ten inner states."""
 
-from shop import OPTIONS, Shop, go
+from diamond_shop import OPTIONS, Shop, go
 
 import milepost as mp
 from milepost.ingest.consolidate import PHASES

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from shop import OPTIONS, T0, go, held, offered
+from diamond_shop import OPTIONS, T0, go, held, offered
 
 import milepost as mp
 
