@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -569,11 +569,12 @@ class App:
     def relay_once(self) -> int:
         """Deliver the final messages that are due now; return how many arrived."""
         refuse_in_loop("relay_once")
-        return asyncio.run(self._relay_and_close())
+        return asyncio.run(self._and_close(self.relay_once_async()))
 
-    async def _relay_and_close(self) -> int:
+    async def _and_close(self, work: Awaitable[int]) -> int:
+        """Do something in a loop made for it: what was opened there is closed there."""
         try:
-            return await self.relay_once_async()
+            return await work
         finally:
             await self.client.close_async()
 
@@ -599,13 +600,7 @@ class App:
     def maintain_once(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
         refuse_in_loop("maintain_once")
-        return asyncio.run(self._maintain_and_close())
-
-    async def _maintain_and_close(self) -> int:
-        try:
-            return await self.maintain_once_async()
-        finally:
-            await self.client.close_async()
+        return asyncio.run(self._and_close(self.maintain_once_async()))
 
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""

@@ -40,14 +40,14 @@ def can_send() -> bool:
 class Passed:
     """Takes the outcome that an attempt already came to."""
 
-    def put(self, context: Context, value: Any) -> Outcome:
-        """Pass it on."""
-        raise NotImplementedError
-
-    async def put_async(self, context: Context, value: Any) -> Outcome:  # noqa: ARG002
+    def put(self, context: Context, value: Any) -> Outcome:  # noqa: ARG002
         """Pass it on."""
         result: Outcome = value
         return result
+
+    async def put_async(self, context: Context, value: Any) -> Outcome:
+        """Pass it on."""
+        return self.put(context, value)
 
 
 class Requests:

@@ -1,10 +1,12 @@
 """Jobs as the API shows them: the public words, and exactly one of result and error at the end."""
 
 import hashlib
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
+from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from milepost.client import Client
@@ -28,9 +30,9 @@ __all__ = [
     "etag",
     "job_document",
     "job_error",
-    "matches",
     "public",
     "result_of",
+    "standing",
     "states",
 ]
 
@@ -238,6 +240,16 @@ def etag(body: bytes) -> str:
 def matches(given: str, tag: str) -> bool:
     """Tell whether an If-None-Match names this mark."""
     return any(each.strip().removeprefix("W/") in (tag, "*") for each in given.split(","))
+
+
+def standing(body: bytes, *, done: bool, known: str | None, more: Mapping[str, str]) -> Response:
+    """Say how something stands, or that this is what the caller already knows."""
+    headers = {"ETag": etag(body), "Cache-Control": "no-cache", **more}
+    if not done:
+        headers["Retry-After"] = str(RETRY_SECONDS)
+    if known is not None and matches(known, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
 
 
 def accepted(document: dict[str, Any], location: str, *, status: int = 202) -> Answer:

@@ -26,8 +26,8 @@ from milepost.web.documents import (
     entries,
     etag,
     job_document,
-    matches,
     public,
+    standing,
     states,
 )
 from milepost.web.engine import Engine, Held
@@ -254,12 +254,8 @@ async def show(
     if prefer.wait and job.state not in JOB.terminal:
         job = await awaited(app, job.id, seconds=prefer.wait)
     body = msgspec.json.encode(job_document(job, app.client, whole=True))
-    headers = {"ETag": etag(body), "Cache-Control": "no-cache", **prefer.applied}
-    if job.state not in JOB.terminal:
-        headers["Retry-After"] = "1"
-    if if_none_match is not None and matches(if_none_match, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type="application/json")
+    done = job.state in JOB.terminal
+    return standing(body, done=done, known=if_none_match, more=prefer.applied)
 
 
 @router.get("/v1/jobs/{job_id}/history", responses={200: {"model": History}, **problems(404, 422)})

@@ -26,8 +26,8 @@ from milepost.web.documents import (
     carried,
     entries,
     etag,
-    matches,
     public,
+    standing,
     states,
 )
 from milepost.web.engine import Engine, Held
@@ -285,12 +285,7 @@ async def _shown(app: Engine, handle: RunHandle, prefer: Preference, known: str 
         await run_awaited(app, handle.id, seconds=prefer.wait)
         await handle.refresh_async()
     body = msgspec.json.encode(await document(handle, app.client))
-    headers = {"ETag": etag(body), "Cache-Control": "no-cache", **prefer.applied}
-    if not handle.done:
-        headers["Retry-After"] = "1"
-    if known is not None and matches(known, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type="application/json")
+    return standing(body, done=handle.done, known=known, more=prefer.applied)
 
 
 @router.get("/v1/runs/{run_id}/history", responses={200: {"model": History}, **problems(404, 422)})
