@@ -166,12 +166,16 @@ def sent(server, *messages, subject="new-orders", **headers):
     asyncio.run(send())
 
 
-def received(app, rounds=1):
-    """Receive what is there, as a worker does beside its jobs."""
+def received(app, expected, seconds=2.0):
+    """Receive as a worker does beside its jobs, until that many came; answer with how many did."""
 
     async def receive():
         [receiver] = app._receivers(await app.client.async_driver())
-        count = sum([await receiver.once(1.0) for _ in range(rounds)])
+        count = 0
+        for _ in range(20):
+            count += await receiver.once(seconds)
+            if count >= expected:
+                break
         await receiver._inbound.broker.close()
         await app.client.close_async()
         return count
@@ -196,13 +200,13 @@ def test_a_message_becomes_a_job(app, nats):
         {"kind": "convert", "args": ["a"], "kwargs": {"format": "html"}, "options": options},
         traceparent=TRACE,
     )
-    assert received(app) == 1
+    assert received(app, 1) == 1
     [job] = app.jobs.list()
     assert (job.record.priority, job.record.channel, job.record.trace) == (3, "orders", TRACE)
     assert job.history[0].actor == "inbound new-orders"
     app.drain()
     assert job.refresh().result == "a.html"
-    assert received(app) == 0
+    assert received(app, 0, seconds=0.5) == 0
 
 
 def test_a_request_arrives_as_a_message(app, nats):
@@ -216,7 +220,7 @@ def test_a_request_arrives_as_a_message(app, nats):
         {"kind": "request", "kwargs": {"url": url, "start_at": "2030-01-01T00:00:00Z"}},
         traceparent=TRACE,
     )
-    assert received(app) == 2
+    assert received(app, 2) == 2
     plain, job = sorted(app.jobs.list(), key=lambda job: job.record.retries)
     assert (job.kind, job.state, job.record.channel) == ("request", "QUEUED", "c")
     assert (job.record.retries, job.record.trace) == (5, TRACE)
@@ -281,14 +285,14 @@ def test_a_message_that_comes_twice_becomes_one_job(app, nats):
         "data": {"kind": "convert", "args": ["a"]},
     }
     sent(nats, event, event, event)
-    assert received(app) == 3
+    assert received(app, 3) == 3
     assert len(app.jobs.list()) == 1
 
 
 def test_messages_without_an_id_of_their_own_are_told_apart_by_their_place(app, nats):
     taking(app, nats)
     sent(nats, *[{"kind": "convert", "args": ["a"]}] * 3)
-    assert received(app) == 3
+    assert received(app, 3) == 3
     assert len(app.jobs.list()) == 3
 
 
@@ -307,19 +311,19 @@ POISON = {
 def test_poison_is_terminated_and_shown(app, nats):
     taking(app, nats)
     sent(nats, *POISON.values(), {"kind": "convert", "args": ["good"]})
-    assert received(app, rounds=2) == len(POISON) + 1
+    assert received(app, len(POISON) + 1) == len(POISON) + 1
     assert len(app.jobs.list()) == 1
     refused = app.channels.refused("new-orders")
     assert len(refused) == len(POISON)
     assert all(message.error and message.content for message in refused)
-    assert received(app) == 0  # none comes again
+    assert received(app, 0, seconds=0.5) == 0  # none comes again
 
 
 def test_a_kind_that_nobody_declares_yet_is_not_thrown_away(app, nats):
     """A newer program may be on its way; after many deliveries it is shown as refused."""
     taking(app, nats)
     sent(nats, {"kind": "later", "args": []})
-    assert received(app) == 1
+    assert received(app, 1) == 1
     assert app.channels.refused() == []
     assert app.jobs.list() == []
 
@@ -397,3 +401,19 @@ def test_a_worker_that_receives_and_publishes_ends_when_it_is_told(app, nats):
         return ended
 
     assert asyncio.run(work())
+
+
+def test_nothing_in_time_is_no_trouble(nats):
+    """However little time was left when the server was asked: the client says so in two ways."""
+
+    async def receive():
+        broker = Nats(nats.url, stream="milepost")
+        try:
+            return [
+                await broker.receive("new-orders", name="new-orders", most=64, seconds=seconds)
+                for seconds in (0.5, 0.01, 0.001, 0.0002)
+            ]
+        finally:
+            await broker.close()
+
+    assert asyncio.run(receive()) == [[], [], [], []]

@@ -137,8 +137,7 @@ class Worker:
                     await self._turn_safely()
             finally:
                 await self._finish()
-                for task in beside:
-                    task.cancel()
+                await _ended(beside)
                 await self.close()
 
     async def run_until_idle(self, seconds: float) -> int:
@@ -167,8 +166,7 @@ class Worker:
                     return self.ran
         finally:
             await self._finish()
-            for task in writing:
-                task.cancel()
+            await _ended(writing)
             await self.close()
 
     def _writers(self) -> list[Coroutine[Any, Any, None]]:
@@ -535,6 +533,13 @@ def _short_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(usual)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Ask tasks to end, once, and wait: asked twice, one could not give back what it holds."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _name() -> str:
