@@ -5,7 +5,7 @@ terminal states, the SQL that makes both databases refuse it too, the diagrams a
 all derived here, so they cannot disagree.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -56,10 +56,10 @@ class Move:
             return ((state, state) for state in self.sources)
         return ((source, target) for source in self.sources for target in self.targets)
 
-    def sql(self, *, source: str, target: str) -> str:
+    def sql(self, *, source: str, target: str, member: "Member") -> str:
         """Render whether it may be made from one SQL expression to another."""
-        reached = f"= {source}" if self.stays else among(self.targets)
-        return f"{source} {among(self.sources)} AND {target} {reached}"
+        reached = f"{target} = {source}" if self.stays else member(target, self.targets)
+        return f"{member(source, self.sources)} AND {reached}"
 
 
 @dataclass(frozen=True)
@@ -143,23 +143,28 @@ class Machine:
 
     # Rendered for databases.
 
-    def legal_sql(self, *, move: str, source: str, target: str) -> str:
+    def legal_sql(
+        self, *, move: str, source: str, target: str, member: "Member | None" = None
+    ) -> str:
         """Render a boolean expression that is true for exactly the declared changes of state.
 
         The arguments are SQL expressions that are not NULL. It branches on the move first: a
         statement that moves a thousand rows by one move compares a few words per row, not all.
         """
+        member = member or listed
         branches = "\n".join(
-            f"        WHEN '{declared.name}' THEN {declared.sql(source=source, target=target)}"
+            f"        WHEN '{declared.name}'"
+            f" THEN {declared.sql(source=source, target=target, member=member)}"
             for declared in self.moves
             if BIRTH not in declared.sources
         )
         return f"CASE {move}\n{branches}\n        ELSE false END"
 
-    def birth_sql(self, *, move: str, target: str) -> str:
+    def birth_sql(self, *, move: str, target: str, member: "Member | None" = None) -> str:
         """Render a boolean expression that is true for exactly the declared births."""
+        member = member or listed
         return " OR ".join(
-            f"({move} = '{declared.name}' AND {target} {among(declared.targets)})"
+            f"({move} = '{declared.name}' AND {member(target, declared.targets)})"
             for declared in self.moves
             if BIRTH in declared.sources
         )
@@ -194,7 +199,25 @@ class Machine:
         return f"| `{move.name}` | {source} | {target} | {move.when} |"
 
 
+Member = Callable[[str, Iterable[str]], str]
+"""Renders whether an SQL expression is one of these words."""
+
+
 def among(words: Iterable[str]) -> str:
     """Render `= 'A'` or `IN ('A', 'B')`."""
     quoted = [f"'{word}'" for word in words]
     return f"= {quoted[0]}" if len(quoted) == 1 else f"IN ({', '.join(quoted)})"
+
+
+def listed(value: str, words: Iterable[str]) -> str:
+    """Render membership as a list."""
+    return f"{value} {among(words)}"
+
+
+def spelled_out(value: str, words: Iterable[str]) -> str:
+    """Render membership word by word.
+
+    Of a list of three or more SQLite makes a table, anew each time that a trigger runs: 2 us.
+    """
+    alternatives = [f"{value} = '{word}'" for word in words]
+    return alternatives[0] if len(alternatives) == 1 else f"({' OR '.join(alternatives)})"

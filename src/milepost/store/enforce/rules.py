@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from milepost.lifecycle import WORKER
-from milepost.machine import Machine, among
+from milepost.machine import Machine, Member, among, listed, spelled_out
 
 __all__ = ["Guard", "Rule", "any_of", "bad", "changed", "differs", "reason", "worker_rules"]
 
@@ -44,7 +44,9 @@ class Guard:
 
     def birth_rules(self, dialect: str) -> list[Rule]:
         """List what a new row must not be."""
-        legal = self.machine.birth_sql(move="NEW.move", target="NEW.state")
+        legal = self.machine.birth_sql(
+            move="NEW.move", target="NEW.state", member=_member(dialect)
+        )
         rules: list[Rule] = [
             (differs(dialect, "NEW.version", "1"), "a birth has version 1"),
             (f"({legal}) IS NOT TRUE", "this is not a birth the lifecycle declares"),
@@ -60,7 +62,9 @@ class Guard:
 
     def change_rules(self, dialect: str) -> list[Rule]:
         """List what a changed row must not be. Every UPDATE is a move."""
-        legal = self.machine.legal_sql(move="NEW.move", source="OLD.state", target="NEW.state")
+        legal = self.machine.legal_sql(
+            move="NEW.move", source="OLD.state", target="NEW.state", member=_member(dialect)
+        )
         return [
             (
                 differs(dialect, "NEW.version", "OLD.version + 1"),
@@ -194,6 +198,10 @@ def reason(rules: list[Rule], render: str, *, indent: str) -> str:
         for condition, text in rules
     )
     return f"{indent}CASE\n{cases}\n{indent}END"
+
+
+def _member(dialect: str) -> Member:
+    return spelled_out if dialect == "sqlite" else listed
 
 
 def worker_rules(dialect: str) -> tuple[list[Rule], list[Rule]]:

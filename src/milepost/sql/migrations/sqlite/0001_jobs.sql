@@ -89,13 +89,13 @@ CREATE TABLE journal (
 
 -- Only an entry that mirrors the live row's version, and is not there yet, may come in: the one
 -- that the row's own trigger writes. `run` joins in the next migration.
+-- A version has its entry from the moment it is there, or is taken back: there is none to bring by hand.
 CREATE TRIGGER journal_refuse_insert BEFORE INSERT ON journal
   WHEN EXISTS (SELECT 1 FROM journal
                 WHERE subject_id = NEW.subject_id AND machine = NEW.machine AND seq = NEW.seq)
     OR NEW.machine IS NOT 'job'
     OR NOT EXISTS (SELECT 1 FROM job
-                    WHERE id = NEW.subject_id AND version = NEW.seq
-                      AND state = NEW.to_state AND move = NEW.move)
+                    WHERE id = NEW.subject_id AND version = NEW.seq)
 BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: it is written by moves alone');
 END;
@@ -132,7 +132,7 @@ CREATE TRIGGER job_refuse_birth BEFORE INSERT ON job
       OR (EXISTS (SELECT 1 FROM job WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM job WHERE rowid = NEW.rowid))
       OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
       OR NEW.version IS NOT 1
-      OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
+      OR ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'GATED' OR NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS NOT 0
       OR NEW.worker_id IS NOT NULL
       OR NEW.ordinal < 0
@@ -151,7 +151,7 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: job: a live one has this unique key; look it up first')
       WHEN NEW.version IS NOT 1
         THEN RAISE(ABORT, 'milepost: job: a birth has version 1')
-      WHEN ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
+      WHEN ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'GATED' OR NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED'))) IS NOT TRUE
         THEN RAISE(ABORT, 'milepost: job: this is not a birth the lifecycle declares')
       WHEN NEW.fence IS NOT 0
         THEN RAISE(ABORT, 'milepost: job: a birth has fence 0')
@@ -179,10 +179,10 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
       OR (CASE NEW.move
         WHEN 'claim' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
         WHEN 'succeed' THEN OLD.state = 'RUNNING' AND NEW.state = 'SUCCEEDED'
-        WHEN 'submit' THEN OLD.state = 'CREATED' AND NEW.state IN ('GATED', 'WAITING', 'READY', 'QUEUED')
-        WHEN 'open' THEN OLD.state = 'GATED' AND NEW.state IN ('WAITING', 'READY', 'QUEUED')
-        WHEN 'wake' THEN OLD.state = 'WAITING' AND NEW.state IN ('READY', 'QUEUED')
-        WHEN 'due' THEN OLD.state = 'RETRYING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'submit' THEN OLD.state = 'CREATED' AND (NEW.state = 'GATED' OR NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED')
+        WHEN 'open' THEN OLD.state = 'GATED' AND (NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED')
+        WHEN 'wake' THEN OLD.state = 'WAITING' AND (NEW.state = 'READY' OR NEW.state = 'QUEUED')
+        WHEN 'due' THEN OLD.state = 'RETRYING' AND (NEW.state = 'READY' OR NEW.state = 'QUEUED')
         WHEN 'dispatch' THEN OLD.state = 'READY' AND NEW.state = 'QUEUED'
         WHEN 'undispatch' THEN OLD.state = 'QUEUED' AND NEW.state = 'READY'
         WHEN 'note' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
@@ -190,11 +190,11 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
         WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
         WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
-        WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
-        WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
-        WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
-        WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
-        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
+        WHEN 'lose' THEN OLD.state = 'RUNNING' AND (NEW.state = 'RETRYING' OR NEW.state = 'FAILED')
+        WHEN 'expire' THEN (OLD.state = 'CREATED' OR OLD.state = 'GATED' OR OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'reject' THEN (OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'erase' THEN (OLD.state = 'SUCCEEDED' OR OLD.state = 'FAILED' OR OLD.state = 'CANCELLED') AND NEW.state = OLD.state
+        WHEN 'cancel' THEN (OLD.state = 'CREATED' OR OLD.state = 'GATED' OR OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'RETRYING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
       OR CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
       OR NEW.worker_id <> OLD.worker_id
@@ -254,10 +254,10 @@ BEGIN
       WHEN (CASE NEW.move
         WHEN 'claim' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
         WHEN 'succeed' THEN OLD.state = 'RUNNING' AND NEW.state = 'SUCCEEDED'
-        WHEN 'submit' THEN OLD.state = 'CREATED' AND NEW.state IN ('GATED', 'WAITING', 'READY', 'QUEUED')
-        WHEN 'open' THEN OLD.state = 'GATED' AND NEW.state IN ('WAITING', 'READY', 'QUEUED')
-        WHEN 'wake' THEN OLD.state = 'WAITING' AND NEW.state IN ('READY', 'QUEUED')
-        WHEN 'due' THEN OLD.state = 'RETRYING' AND NEW.state IN ('READY', 'QUEUED')
+        WHEN 'submit' THEN OLD.state = 'CREATED' AND (NEW.state = 'GATED' OR NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED')
+        WHEN 'open' THEN OLD.state = 'GATED' AND (NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED')
+        WHEN 'wake' THEN OLD.state = 'WAITING' AND (NEW.state = 'READY' OR NEW.state = 'QUEUED')
+        WHEN 'due' THEN OLD.state = 'RETRYING' AND (NEW.state = 'READY' OR NEW.state = 'QUEUED')
         WHEN 'dispatch' THEN OLD.state = 'READY' AND NEW.state = 'QUEUED'
         WHEN 'undispatch' THEN OLD.state = 'QUEUED' AND NEW.state = 'READY'
         WHEN 'note' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
@@ -265,11 +265,11 @@ BEGIN
         WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
         WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
         WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
-        WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
-        WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
-        WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
-        WHEN 'erase' THEN OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND NEW.state = OLD.state
-        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'CANCELLED'
+        WHEN 'lose' THEN OLD.state = 'RUNNING' AND (NEW.state = 'RETRYING' OR NEW.state = 'FAILED')
+        WHEN 'expire' THEN (OLD.state = 'CREATED' OR OLD.state = 'GATED' OR OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'reject' THEN (OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
+        WHEN 'erase' THEN (OLD.state = 'SUCCEEDED' OR OLD.state = 'FAILED' OR OLD.state = 'CANCELLED') AND NEW.state = OLD.state
+        WHEN 'cancel' THEN (OLD.state = 'CREATED' OR OLD.state = 'GATED' OR OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'RETRYING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
         THEN RAISE(ABORT, 'milepost: job: this move is not declared from this state to that one')
       WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END

@@ -107,16 +107,15 @@ CREATE TABLE progress (
 ) STRICT;
 
 DROP TRIGGER journal_refuse_insert;
+-- A version has its entry from the moment it is there, or is taken back: there is none to bring by hand.
 CREATE TRIGGER journal_refuse_insert BEFORE INSERT ON journal
   WHEN EXISTS (SELECT 1 FROM journal
                 WHERE subject_id = NEW.subject_id AND machine = NEW.machine AND seq = NEW.seq)
     OR NOT CASE NEW.machine
              WHEN 'job' THEN EXISTS (SELECT 1 FROM job
-                                      WHERE id = NEW.subject_id AND version = NEW.seq
-                                        AND state = NEW.to_state AND move = NEW.move)
+                                      WHERE id = NEW.subject_id AND version = NEW.seq)
              WHEN 'run' THEN EXISTS (SELECT 1 FROM run
-                                      WHERE id = NEW.subject_id AND version = NEW.seq
-                                        AND state = NEW.to_state AND move = NEW.move)
+                                      WHERE id = NEW.subject_id AND version = NEW.seq)
              ELSE false END
 BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: it is written by moves alone');
@@ -130,7 +129,7 @@ CREATE TRIGGER run_refuse_birth BEFORE INSERT ON run
       OR (EXISTS (SELECT 1 FROM run WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM run WHERE rowid = NEW.rowid))
       OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
       OR NEW.version IS NOT 1
-      OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
+      OR ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS NOT 0)
 BEGIN
   SELECT
@@ -143,7 +142,7 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: run: a live one has this unique key; look it up first')
       WHEN NEW.version IS NOT 1
         THEN RAISE(ABORT, 'milepost: run: a birth has version 1')
-      WHEN ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
+      WHEN ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'QUEUED'))) IS NOT TRUE
         THEN RAISE(ABORT, 'milepost: run: this is not a birth the lifecycle declares')
       WHEN NEW.fence IS NOT 0
         THEN RAISE(ABORT, 'milepost: run: a birth has fence 0')
@@ -163,11 +162,11 @@ CREATE TRIGGER run_refuse_change BEFORE UPDATE ON run
         WHEN 'seal' THEN OLD.state = 'CREATED' AND NEW.state = 'QUEUED'
         WHEN 'begin' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
         WHEN 'advance' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
-        WHEN 'finalize' THEN OLD.state IN ('QUEUED', 'RUNNING') AND NEW.state = 'FINALIZING'
-        WHEN 'finish' THEN OLD.state IN ('QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'SUCCEEDED'
-        WHEN 'stop' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'STOPPING'
-        WHEN 'fail' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'FAILED'
-        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'CANCELLED'
+        WHEN 'finalize' THEN (OLD.state = 'QUEUED' OR OLD.state = 'RUNNING') AND NEW.state = 'FINALIZING'
+        WHEN 'finish' THEN (OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'FINALIZING') AND NEW.state = 'SUCCEEDED'
+        WHEN 'stop' THEN (OLD.state = 'CREATED' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'FINALIZING') AND NEW.state = 'STOPPING'
+        WHEN 'fail' THEN (OLD.state = 'CREATED' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'STOPPING' OR OLD.state = 'FINALIZING') AND NEW.state = 'FAILED'
+        WHEN 'cancel' THEN (OLD.state = 'CREATED' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'STOPPING' OR OLD.state = 'FINALIZING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
       OR NEW.fence IS NOT OLD.fence)
 BEGIN
@@ -181,11 +180,11 @@ BEGIN
         WHEN 'seal' THEN OLD.state = 'CREATED' AND NEW.state = 'QUEUED'
         WHEN 'begin' THEN OLD.state = 'QUEUED' AND NEW.state = 'RUNNING'
         WHEN 'advance' THEN OLD.state = 'RUNNING' AND NEW.state = OLD.state
-        WHEN 'finalize' THEN OLD.state IN ('QUEUED', 'RUNNING') AND NEW.state = 'FINALIZING'
-        WHEN 'finish' THEN OLD.state IN ('QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'SUCCEEDED'
-        WHEN 'stop' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND NEW.state = 'STOPPING'
-        WHEN 'fail' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'FAILED'
-        WHEN 'cancel' THEN OLD.state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING') AND NEW.state = 'CANCELLED'
+        WHEN 'finalize' THEN (OLD.state = 'QUEUED' OR OLD.state = 'RUNNING') AND NEW.state = 'FINALIZING'
+        WHEN 'finish' THEN (OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'FINALIZING') AND NEW.state = 'SUCCEEDED'
+        WHEN 'stop' THEN (OLD.state = 'CREATED' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'FINALIZING') AND NEW.state = 'STOPPING'
+        WHEN 'fail' THEN (OLD.state = 'CREATED' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'STOPPING' OR OLD.state = 'FINALIZING') AND NEW.state = 'FAILED'
+        WHEN 'cancel' THEN (OLD.state = 'CREATED' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'STOPPING' OR OLD.state = 'FINALIZING') AND NEW.state = 'CANCELLED'
         ELSE false END) IS NOT TRUE
         THEN RAISE(ABORT, 'milepost: run: this move is not declared from this state to that one')
       WHEN NEW.fence IS NOT OLD.fence

@@ -122,12 +122,13 @@ BEGIN
 END;
 
 -- One trigger for whatever the end of a job brings about: to run a second one, only to see that it
--- has nothing to do, would cost every move half a microsecond.
+-- has nothing to do, would cost every move half a microsecond. (Words, not a list: of a list SQLite
+-- makes a table each time.)
 DROP TRIGGER job_steps_end;
 CREATE TRIGGER job_end AFTER UPDATE ON job
-  WHEN NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
-   AND OLD.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
-   AND (NEW.run_id IS NOT NULL OR NEW.channel IS NOT NULL)
+  WHEN (NEW.run_id IS NOT NULL OR NEW.channel IS NOT NULL)
+   AND NEW.state <> OLD.state
+   AND (NEW.state = 'SUCCEEDED' OR NEW.state = 'FAILED' OR NEW.state = 'CANCELLED')
 BEGIN
   UPDATE step_count
      SET open = open - 1,
