@@ -238,7 +238,7 @@ def test_the_limit_says_how_large_it_is_and_what_to_do():
     with pytest.raises(Invalid) as caught:
         limited(b"x" * 2_000_000, most=1024**2, what="the payload of email.send")
     assert str(caught.value) == (
-        "the payload of email.send is 2,000,000 bytes and the limit is 1,048,576: put it into a "
+        "the payload of email.send: 2,000,000 bytes, and the limit is 1,048,576: put it into a "
         "file or a bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD"
     )
 

@@ -19,7 +19,7 @@ from milepost.config import Settings, StoreUrl
 from milepost.errors import Invalid, Unavailable
 from milepost.records import NewJob
 from milepost.store import births
-from milepost.store.borrow import identity
+from milepost.store.borrow import Place, identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from milepost.store.lend import AsyncLender, Lender, Lent
@@ -103,7 +103,7 @@ class Client:
         """Use another store from now on; what was opened of the one before is to be closed."""
         self.url = url
         self._driver: Driver | None = None
-        self._identity: str | None = None
+        self._identity: Place | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = WeakKeyDictionary()
         self._lender = Lender(url)
         self._lenders: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLender] = (
@@ -153,13 +153,13 @@ class Client:
         return driver
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> Place:
         """Which database it is: what a borrowed connection is compared with."""
         known = self._identity or self._file() or self.run(identity)
         self._identity = known
         return known
 
-    async def identity_async(self) -> str:
+    async def identity_async(self) -> Place:
         """Tell which database it is."""
         known = self._identity or self._file()
         if known is None:
@@ -167,9 +167,10 @@ class Client:
         self._identity = known
         return known
 
-    def _file(self) -> str | None:
+    def _file(self) -> Place | None:
         # Not asked of the store: a caller that is writing would wait for itself.
-        return os.path.realpath(self.url.target) if self.url.dialect == "sqlite" else None
+        is_file = self.url.dialect == "sqlite"
+        return Place(os.path.realpath(self.url.target)) if is_file else None
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store operation."""

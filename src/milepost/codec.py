@@ -11,10 +11,16 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["Codec", "JsonCodec", "check_text", "hints", "limited"]
+__all__ = ["Codec", "JsonCodec", "check_tags", "check_text", "hints", "limited"]
 
 DEEPEST = 200
 """How deep a value may be nested: whoever reads it back may stand on a deeper stack."""
+
+NAME_BYTES = 500
+"""How long a name may be: several of them together must fit into an index of any database."""
+PROSE_BYTES = 4_000
+"""How long what a person gives as a reason, or as one tag, may be."""
+TAGS_BYTES = 16_384
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
@@ -92,19 +98,41 @@ def limited(data: bytes, *, most: int, what: str) -> bytes:
     """Refuse what is too large for a job to carry."""
     if len(data) > most:
         raise Invalid(
-            f"{what} is {len(data):,} bytes and the limit is {most:,}: put it into a file or a "
+            f"{what}: {len(data):,} bytes, and the limit is {most:,}: put it into a file or a "
             "bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD"
         )
     return data
 
 
-def check_text(text: Any, *, what: str) -> str:
-    """Refuse what no database stores as a text."""
+def check_text(text: Any, *, what: str, most: int = NAME_BYTES) -> str:
+    """Refuse what no database stores as a text, and what is too long for its place (H-105)."""
     if not isinstance(text, str) or not text:
         raise Invalid(f"{what}={text!r} must be a text that is not empty")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise Invalid(f"{what}={text!r} holds a character that no database stores")
+        raise Invalid(f"{what}={_shortened(text)} holds a character that no database stores")
+    if len(text) * 4 > most and len(text.encode()) > most:
+        raise Invalid(f"{what}={_shortened(text)} is too long: it may take {most:,} bytes")
     return text
+
+
+def check_tags(tags: Any) -> None:
+    """Refuse what is no dict of texts, or more than a row should carry."""
+    if tags is None:
+        return
+    if not isinstance(tags, Mapping):
+        raise Invalid(f"tags={tags!r} must be a dict of texts, such as {{'user': '42'}}")
+    size = 0
+    for name, value in tags.items():
+        check_text(name, what="the name of a tag")
+        if value != "":
+            check_text(value, what=f"tags[{name!r}]", most=PROSE_BYTES)
+        size += len(name) + len(value)
+    if size > TAGS_BYTES:
+        raise Invalid(f"tags: {size:,} characters, and {TAGS_BYTES:,} are the most of one job")
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:40] + "…")  # noqa: PLR2004 - a line's worth
 
 
 def _to_builtin(value: Any) -> Any:

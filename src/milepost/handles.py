@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from milepost.client import Client, caller, new_id
+from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, NewJob, Template
@@ -144,6 +145,8 @@ class JobHandle(Subject[Job], Generic[R]):
 
     def _signal(self, data: Any) -> dict[str, Any]:
         encoded = None if data is None else self._client.codec.encode(data)
+        if encoded is not None:
+            limited(encoded, most=self._client.settings.max_payload, what="the signal's data")
         return {"signal_id": new_id(), "data": encoded, "actor": caller().actor}
 
     def rerun(self) -> "JobHandle[R]":

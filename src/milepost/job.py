@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 import msgspec
 
 from milepost.client import caller, new_id
-from milepost.codec import check_text, limited
+from milepost.codec import NAME_BYTES, check_tags, check_text, limited
 from milepost.context import Context
 from milepost.cron import Line, Missed
 from milepost.declare import Arguments, Definition, Host, check_limits
@@ -40,6 +40,7 @@ DECLARED = {
     "version",
 }
 
+UNIQUE_BYTES = 1_000
 START_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 START_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 """Instants outside are mistakes, and databases and zones disagree on the last ones."""
@@ -74,9 +75,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         self._check_start_at()
         for name in ("unique", "channel"):
             if (text := getattr(self, name)) is not None:
-                check_text(text, what=name)
-        for text in (text for pair in (self.tags or {}).items() for text in pair):
-            check_text(text or "-", what="tags")
+                check_text(text, what=name, most=UNIQUE_BYTES if name == "unique" else NAME_BYTES)
+        check_tags(self.tags)
+        if not isinstance(self.hold, bool):
+            raise Invalid(f"hold={self.hold!r} must be True or False")
 
     def _check_start_at(self) -> None:
         if self.start_at is None:
@@ -106,20 +108,20 @@ class Job(Generic[C, P, R, A]):
         self.__doc__ = definition.function.__doc__
         self.__name__ = definition.name
 
-    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> A:
+    def __call__(self, /, *args: C.args, **kwargs: C.kwargs) -> A:
         """Call the function itself, here and now."""
         return cast("A", self.definition.function(*args, **kwargs))
 
     def __repr__(self) -> str:
         return f"<job kind {self.definition.name} version {self.definition.version}>"
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
         _warn_if_in_loop(self.definition.name)
         new = self._new([(args, kwargs)])
         return self._handles(self._stored(new))[0]
 
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    async def submit_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
         new = self._new([(args, kwargs)])
         return self._handles(await self._stored_async(new))[0]
@@ -153,8 +155,6 @@ class Job(Generic[C, P, R, A]):
         poison_limit: int | None = None,
     ) -> "Job[C, P, R, A]":
         """Return a copy that submits with these options; what is left out stays as it was."""
-        if tags is not None and not isinstance(tags, Mapping):
-            raise Invalid(f"tags={tags!r} must be a dict of texts, such as {{'user': '42'}}")
         given = {
             "queue": queue,
             "priority": priority,
@@ -163,7 +163,7 @@ class Job(Generic[C, P, R, A]):
             "deadline": deadline,
             "start_within": start_within,
             "unique": unique,
-            "tags": None if tags is None else dict(tags),
+            "tags": dict(tags) if isinstance(tags, Mapping) else tags,
             "hold": hold,
             "channel": channel,
             "retries": retries,

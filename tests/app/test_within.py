@@ -37,6 +37,7 @@ def plain_sqlite(database, **options):
 def sqlite_rows(database):
     with plain_sqlite(database, factory=Named) as connection:
         connection.row_factory = sqlite3.Row
+        connection.text_factory = bytes
         yield connection
 
 
@@ -57,6 +58,13 @@ def plain_psycopg(database, kind=psycopg.Connection, **options):
 
 def psycopg_dicts(database):
     return plain_psycopg(database, Renamed, row_factory=psycopg.rows.dict_row)
+
+
+@contextmanager
+def psycopg_pipeline(database):
+    """Statements are sent ahead of their answers."""
+    with plain_psycopg(database) as connection, connection.pipeline():
+        yield connection
 
 
 def engine_url(database, driver):
@@ -94,7 +102,13 @@ SYNC = {
         alchemy_connection,
         alchemy_session,
     ],
-    "postgres": [plain_psycopg, psycopg_dicts, alchemy_connection, alchemy_session],
+    "postgres": [
+        plain_psycopg,
+        psycopg_dicts,
+        psycopg_pipeline,
+        alchemy_connection,
+        alchemy_session,
+    ],
 }
 
 
@@ -106,6 +120,12 @@ async def psycopg_async(database):
     async with connection:
         yield connection, connection.commit, connection.rollback
         await connection.rollback()
+
+
+@asynccontextmanager
+async def psycopg_async_pipeline(database):
+    async with psycopg_async(database) as (connection, commit, rollback), connection.pipeline():
+        yield connection, commit, rollback
 
 
 @asynccontextmanager
@@ -172,6 +192,7 @@ async def alchemy_async_psycopg(database):
 
 ASYNC = [
     psycopg_async,
+    psycopg_async_pipeline,
     plain_asyncpg,
     asyncpg_pool,
     alchemy_async_connection,
@@ -339,3 +360,35 @@ def test_an_async_engine_is_refused(greet, database):
     engine = alchemy_async().create_async_engine(engine_url(database, "asyncpg"))
     with pytest.raises(mp.Invalid, match="connection or session, not an engine"):
         greet.within(engine)
+
+
+def test_a_savepoint_that_is_undone_takes_its_submits_with_it(app, greet, database, raw):
+    for way in SYNC[database.dialect]:
+        with way(database) as connection:
+            driver = getattr(connection, "exec_driver_sql", None) or connection.execute
+            text = sqlalchemy.text if hasattr(connection, "get_bind") else str
+            greet.within(connection).submit("before")
+            driver(text("SAVEPOINT ours"))
+            undone = greet.within(connection).submit("undone")
+            driver(text("ROLLBACK TO SAVEPOINT ours"))
+            greet.within(connection).submit("after")
+            end(connection, "commit")
+        assert len(app.jobs.list()) == 2, way
+        with pytest.raises(mp.NotFound):
+            undone.refresh()
+        assert app.drain() == 2
+        raw.execute("DELETE FROM job")
+
+
+def test_a_connection_that_is_closed_says_so_in_its_own_words(app, greet, database):
+    errors = (sqlite3.ProgrammingError, psycopg.Error)
+    if database.dialect == "sqlite":
+        connection = sqlite3.connect(StoreUrl.parse(database.url).target)
+    else:
+        connection = psycopg.connect(database.url)
+    within = greet.within(connection)
+    within.submit("never committed")
+    connection.close()
+    with pytest.raises(errors, match="closed"):
+        within.submit("x")
+    assert app.jobs.list() == []

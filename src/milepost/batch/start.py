@@ -11,7 +11,7 @@ import msgspec
 from milepost.batch.declaration import Declaration, Step
 from milepost.batch.handles import HOLD_SECONDS, RunHandle
 from milepost.client import caller, new_id
-from milepost.codec import check_text, from_builtin, limited
+from milepost.codec import check_tags, check_text, from_builtin, limited
 from milepost.declare import check_limits, check_seconds
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
@@ -109,7 +109,7 @@ class Batch(Declaration):
     def _new(self, params: Any, asked: "_Asked") -> tuple[NewRun, list[NewJob]]:
         check_seconds("deadline", asked.deadline, zero=False)
         check_limits(asked)
-        _check_tags(asked.tags)
+        check_tags(asked.tags)
         self.plan()
         data = self._checked(params)
         new = NewRun(
@@ -195,15 +195,6 @@ class Batch(Declaration):
             step=step.number,
         )
         return NewJob(new_id(), payload, template, ordinal=ordinal)
-
-
-def _check_tags(tags: Any) -> None:
-    if tags is None:
-        return
-    if not isinstance(tags, Mapping):
-        raise Invalid(f"tags={tags!r} must be a dict of texts, such as {{'user': '42'}}")
-    for text in (text for pair in tags.items() for text in pair):
-        check_text(text, what="tags")
 
 
 def _digest(data: bytes | None) -> str:

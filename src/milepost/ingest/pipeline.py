@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from milepost.client import caller, refuse_in_loop
-from milepost.codec import check_text
+from milepost.codec import PROSE_BYTES, check_text
 from milepost.context import Context
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.ingest.declaration import PLAN, Declared, Host, Options
@@ -209,13 +209,13 @@ class Pipeline(Declared[S]):
 
     def override_watermark(self, to: datetime | int | None, *, reason: str) -> None:
         """Set the watermark by hand, back or forth; who did it and why stays on the record."""
-        check_text(reason, what="reason")
+        check_text(reason, what="reason", most=PROSE_BYTES)
         mark = None if to is None else self._marked(to)
         self._client.run(watermarks.override, self.name, mark, actor=caller().actor, reason=reason)
 
     async def override_watermark_async(self, to: datetime | int | None, *, reason: str) -> None:
         """Set the watermark by hand, back or forth; who did it and why stays on the record."""
-        check_text(reason, what="reason")
+        check_text(reason, what="reason", most=PROSE_BYTES)
         mark = None if to is None else self._marked(to)
         await self._client.run_async(
             watermarks.override, self.name, mark, actor=caller().actor, reason=reason

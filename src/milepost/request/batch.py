@@ -13,7 +13,7 @@ import msgspec
 from milepost.batch.declaration import SLOTS, Bearing, FailFast, Step, check_bearing
 from milepost.batch.handles import HOLD_SECONDS, RunHandle
 from milepost.client import caller, new_id
-from milepost.codec import check_text, limited
+from milepost.codec import check_tags, check_text, limited
 from milepost.context import Context
 from milepost.declare import Arguments, Definition, Host, check_limits, check_seconds
 from milepost.errors import Invalid
@@ -102,6 +102,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
         check_bearing(self.policy, what="a batch of requests")
         if self.channel is not None:
             check_text(self.channel, what="channel")
+        check_tags(self.tags)
 
 
 class _Plan(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,19 +6,22 @@ transaction which the caller is about to commit: done behind its back, it would 
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from milepost.errors import Invalid
 from milepost.store import sqlite
-from milepost.store.catalog import query
+from milepost.store.catalog import query, query_in
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
 
 __all__ = [
     "BorrowedAsyncConnection",
     "BorrowedConnection",
+    "Place",
     "borrow",
     "identity",
     "require_transaction",
@@ -31,14 +34,22 @@ IDENTITY = "store_identity"
 DIALECTS = {"sqlite": "sqlite", "postgresql": "postgres"}
 TAKES = "give a connection of sqlite3, psycopg, asyncpg, SQLAlchemy or Django"
 
+
+class Place(msgspec.Struct, frozen=True):
+    """Which database, and in which schema of it a table called `job` is found from here."""
+
+    database: str
+    schema: str | None = None
+
+
 # What a connection is does not change; asking once saves a round trip on every later submit.
 _known: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
-def identity() -> Steps[str]:
+def identity() -> Steps[Place]:
     """Tell which database this is."""
-    [(name,)] = yield Call(IDENTITY)
-    return str(name)
+    [(name, schema)] = yield Call(IDENTITY)
+    return Place(str(name), schema)
 
 
 class BorrowedConnection:
@@ -49,7 +60,11 @@ class BorrowedConnection:
         self._open = open_
 
     def run(
-        self, home: str | None, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+        self,
+        home: Place | None,
+        operation: Callable[P, Steps[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Run an operation inside the caller's transaction, if that is on the database `home`.
 
@@ -57,13 +72,14 @@ class BorrowedConnection:
         """
         connection = self._open()
         execute = _sqlite_rows if self.dialect == "sqlite" else _psycopg_rows
+        schema = None if home is None else home.schema
 
         def answered(call: Call) -> Rows:
-            return execute(connection, call)
+            return execute(connection, call, schema)
 
         if home is not None:
-            _check(home, _remembered(connection) or drive(identity(), answered))
-            _remember(connection, home)
+            _check(home, _remembered(connection) or drive(identity(), answered).database)
+            _remember(connection, home.database)
         result = drive(operation(*args, **kwargs), answered)
         if home is None:
             require_transaction(connection)
@@ -78,7 +94,11 @@ class BorrowedAsyncConnection:
         self._open = open_
 
     async def run(
-        self, home: str | None, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+        self,
+        home: Place | None,
+        operation: Callable[P, Steps[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Run an operation inside the caller's transaction, if that is on the database `home`.
 
@@ -86,14 +106,15 @@ class BorrowedAsyncConnection:
         """
         connection = await self._open()
         execute = _asyncpg_rows if _is_of(connection, "asyncpg") else _psycopg_async
+        schema = None if home is None else home.schema
 
         async def answered(call: Call) -> Rows:
-            return await execute(connection, call)
+            return await execute(connection, call, schema)
 
         if home is not None:
             here = _remembered(connection)
-            _check(home, here if here is not None else await drive_async(identity(), answered))
-            _remember(connection, home)
+            _check(home, here or (await drive_async(identity(), answered)).database)
+            _remember(connection, home.database)
         result = await drive_async(operation(*args, **kwargs), answered)
         if home is None:
             require_transaction(connection)
@@ -115,9 +136,12 @@ def require_transaction(connection: Any) -> None:
         )
 
 
-def _check(home: str, here: str) -> None:
+def _check(home: Place, here: str) -> None:
     # Two names may lead to one file.
-    if here != home and not (Path(here).is_absolute() and os.path.realpath(here) == home):
+    same = here == home.database or (
+        Path(here).is_absolute() and os.path.realpath(here) == home.database
+    )
+    if not same:
         raise Invalid(
             "within() was given a connection to another database than the app's store: "
             "they must be the same database"
@@ -206,34 +230,38 @@ def _borrowable(connection: Any) -> Any:
     return connection
 
 
-def _sqlite_rows(connection: Any, call: Call) -> Rows:
-    factory, connection.row_factory = connection.row_factory, None
+def _sqlite_rows(connection: Any, call: Call, _schema: str | None) -> Rows:
+    factories = connection.row_factory, connection.text_factory
+    connection.row_factory, connection.text_factory = None, str
     try:
         return sqlite.execute(connection, call)
     finally:
-        connection.row_factory = factory
+        connection.row_factory, connection.text_factory = factories
 
 
-def _psycopg_rows(connection: Any, call: Call) -> Rows:
+def _psycopg_rows(connection: Any, call: Call, schema: str | None) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
     with connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(query(call.name, "postgres").format.encode(), call.parameters)
+        # Where statements are sent ahead of their answers, the end of a block waits for them.
+        with connection.pipeline() if connection.info.pipeline_status else nullcontext():
+            cursor.execute(query_in(schema, call.name).format.encode(), call.parameters)
         rows: Rows = cursor.fetchall() if cursor.description else []
         return rows
 
 
-async def _psycopg_async(connection: Any, call: Call) -> Rows:
+async def _psycopg_async(connection: Any, call: Call, schema: str | None) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
     async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(query(call.name, "postgres").format.encode(), call.parameters)
+        async with connection.pipeline() if connection.info.pipeline_status else nullcontext():
+            await cursor.execute(query_in(schema, call.name).format.encode(), call.parameters)
         rows: Rows = await cursor.fetchall() if cursor.description else []
         return rows
 
 
-async def _asyncpg_rows(connection: Any, call: Call) -> Rows:
-    statement = query(call.name, "postgres")
+async def _asyncpg_rows(connection: Any, call: Call, schema: str | None) -> Rows:
+    statement = query_in(schema, call.name)
     values = [call.parameters[name] for name in statement.parameters]
     rows: Rows = await connection.fetch(statement.numbered, *values)
     return rows

@@ -21,7 +21,7 @@ from importlib.resources.abc import Traversable
 
 from milepost.errors import Invalid
 
-__all__ = ["DIALECTS", "Query", "define", "names", "query", "spelled"]
+__all__ = ["DIALECTS", "Query", "define", "names", "query", "query_in", "spelled"]
 
 DIALECTS = ("postgres", "sqlite")
 
@@ -32,6 +32,8 @@ _UNNEST = re.compile(r"\bunnest\([^()]*\)")
 _PACKED = re.compile(r"-- packed(?: (\d+))?(, hopefully)?\n")
 _THEN = "\n-- then\n"
 _ROWS = re.compile(r"\{rows:([\w* ]+)\}")
+# What a submit names, wherever the connection looks for tables.
+_OWN = re.compile(r"\b((?:FROM|INTO|JOIN|UPDATE)\s+)(job|worker)\b|\b(milepost_now)\(")
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
@@ -124,6 +126,22 @@ def query(name: str, dialect: str) -> Query:
         answers=bool(re.search(r"^(SELECT|RETURNING)\b", _bare(text), re.MULTILINE))
         and not (_bare(text).startswith("INSERT") and "RETURNING" not in text),
     )
+
+
+@cache
+def query_in(schema: str | None, name: str) -> Query:
+    """Return a PostgreSQL statement that names the store's schema.
+
+    For connections of others: they may look for tables elsewhere, and find namesakes there.
+    """
+    plain = query(name, "postgres")
+    if schema is None:
+        return plain
+
+    def placed(found: re.Match[str]) -> str:
+        return f"{schema}.{found[3]}(" if found[3] else f"{found[1]}{schema}.{found[2]}"
+
+    return spelled(_OWN.sub(placed, plain.text), name)
 
 
 def _bare(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Settlement, Standing
@@ -335,6 +336,7 @@ def reject(job_id: str, *, reason: str, actor: str) -> Steps[bool]:
 
 def cancel(job_id: str, *, reason: str, actor: str | None) -> Steps[tuple[JobState, bool]]:
     """Cancel, or ask the worker that runs it; answer with (state now, whether it was asked)."""
+    check_text(reason, what="reason", most=PROSE_BYTES)
     found = yield Call("job_lock", {"id": job_id})
     if not found:
         raise NotFound(f"there is no job {job_id}")

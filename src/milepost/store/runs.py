@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, LeaseLost, NotFound
 from milepost.lifecycle import Cause, RunState
 from milepost.records import NewJob, NewRun, NewStep, Run, Settlement
@@ -146,6 +147,7 @@ def open_gates(run_ids: Sequence[str], *, actor: str, most: int) -> Steps[int]:
 
 def cancel(run_id: str, *, reason: str, actor: str | None) -> Steps[RunState]:
     """Cancel: at once when nothing is open, else stop first; answer with the state now."""
+    check_text(reason, what="reason", most=PROSE_BYTES)
     ended = Decision("cancel", RunState.CANCELLED)
     return (yield from _halt(run_id, ended, reason=reason, actor=actor))
 

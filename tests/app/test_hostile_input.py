@@ -1,0 +1,88 @@
+"""What is too large or of the wrong kind is refused at the door, alike on every store (H-105)."""
+
+import hashlib
+
+import pytest
+
+import milepost as mp
+
+
+def noise(size: int) -> str:
+    """A text that no database can compress: an index must take all of it."""
+    lines = (hashlib.sha256(str(number).encode()).hexdigest() for number in range(size // 64 + 1))
+    return "".join(lines)[:size]
+
+
+@pytest.fixture
+def echo(app):
+    @app.job(name=noise(500))
+    def echo(value: int) -> int:
+        return value
+
+    return echo
+
+
+def test_names_of_the_greatest_length_go_all_the_way(app, echo):
+    """H-105, H-113: each fits into every index that it meets, also where a job ends."""
+    longest = {"queue": noise(500), "unique": noise(1_000), "channel": noise(500)}
+    job = echo.options(**longest, tags={noise(500): noise(4_000)}).submit(1)
+    assert echo.options(unique=noise(1_000)).submit(2).id == job.id
+    assert app.drain() == 1
+    assert job.refresh().result == 1
+    assert [entry.move for entry in job.history] == ["create", "claim", "succeed"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"queue": noise(501)}, "queue="),
+        ({"queue": "ü" * 251}, "queue="),
+        ({"unique": noise(1_001)}, "unique="),
+        ({"channel": noise(501)}, "channel="),
+        ({"tags": {noise(501): "x"}}, "name of a tag"),
+        ({"tags": {"a": noise(4_001)}}, "tags"),
+        ({"tags": {"a": None}}, "tags"),
+        ({"tags": {str(number): noise(1_000) for number in range(20)}}, "tags"),
+        ({"hold": "yes"}, "hold="),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "-".join(case),
+)
+def test_what_is_too_long_is_refused_and_nothing_is_stored(app, echo, wrong, told):
+    with pytest.raises(mp.Invalid, match=told) as caught:
+        echo.options(**wrong).submit(1)
+    assert len(str(caught.value)) < 200
+    assert app.jobs.list() == []
+
+
+def test_a_declaration_with_too_long_a_name_is_refused(app):
+    with pytest.raises(mp.Invalid, match="name="):
+        app.job(name=noise(501))(print)
+    with pytest.raises(mp.Invalid, match="queue="):
+        app.job(queue=noise(501))(lambda: None)
+
+
+@pytest.mark.parametrize("reason", ["", None, 5, b"x", "a\0b", "\ud800", "x" * 4_001])
+def test_a_reason_that_cannot_be_kept_cancels_nothing(app, echo, reason):
+    job = echo.submit(1)
+    with pytest.raises(mp.Invalid, match="reason="):
+        job.cancel(reason)
+    assert job.refresh().state == mp.JobState.QUEUED
+    assert job.cancel("x" * 4_000) == mp.JobState.CANCELLED
+
+
+def test_a_signal_carries_no_more_than_a_payload(app, echo):
+    job = echo.options(start_in=60).submit(1)
+    with pytest.raises(mp.Invalid, match="the signal's data"):
+        job.signal("x" * app.settings.max_payload)
+    assert job.refresh().state == mp.JobState.WAITING
+
+
+def test_an_argument_may_have_any_name(app):
+    @app.job
+    def odd(**named: int) -> list[str]:
+        return sorted(named)
+
+    job = odd.submit(**{"self": 1, "args": 2, "a b": 3, "": 4})
+    app.drain()
+    assert job.refresh().result == ["", "a b", "args", "self"]
+    assert odd(self=1) == ["self"]
