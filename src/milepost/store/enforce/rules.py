@@ -44,9 +44,7 @@ class Guard:
 
     def birth_rules(self, dialect: str) -> list[Rule]:
         """List what a new row must not be."""
-        legal = self.machine.birth_sql(
-            move="NEW.move", target="NEW.state", member=_member(dialect)
-        )
+        legal = self.machine.birth_sql(move="NEW.move", target="NEW.state", member=_member(dialect))
         rules: list[Rule] = [
             (differs(dialect, "NEW.version", "1"), "a birth has version 1"),
             (f"({legal}) IS NOT TRUE", "this is not a birth the lifecycle declares"),
