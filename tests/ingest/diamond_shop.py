@@ -1,6 +1,7 @@
 """A source in memory that behaves as real ones do."""
 
 import bisect
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -70,6 +71,15 @@ def go(app, run):
     """Run what is due, and read the run again."""
     app.drain(timeout=20)
     return run.refresh()
+
+
+def ended(run, seconds=100):
+    """Wait for a run that workers of their own are at: they may take a while to be there."""
+    late = time.monotonic() + seconds
+    while not run.refresh().done:
+        assert time.monotonic() < late, (run.state, run.partitions)
+        time.sleep(0.05)
+    return run
 
 
 def held(pipeline) -> dict:

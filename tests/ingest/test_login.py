@@ -99,3 +99,37 @@ def test_h_90_a_whole_run_needs_one_login(app, server):
     pipeline = app.pipeline("guarded", source, **OPTIONS, retries=0)
     assert go(app, pipeline.start()).state == mp.RunState.SUCCEEDED
     assert (server["logins"], held(pipeline)) == (1, offered(source))
+
+
+class Away(Guarded):
+    """A source whose login fails so many times."""
+
+    def __init__(self, server, failures):
+        super().__init__(server)
+        self.failures = failures
+
+    def login(self):
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("no login today")
+        return super().login()
+
+
+def test_h_90_a_login_that_fails_is_told_and_the_next_may_try_at_once(app, server):
+    with pytest.raises(ConnectionError, match="no login today"):
+        ask(app, Away(server, 1))
+    found = app.client.run(budgets.look_for_login, "guarded", seen=0, lease_seconds=30)
+    assert found.is_ours
+    app.client.run(budgets.leave_login, "guarded", until=found.until)
+    other = Guarded(server)
+    ask(app, other)
+    assert (server["logins"], other.session) == (1, "session 1")
+
+
+def test_h_90_who_steps_back_late_leaves_anothers_turn_alone(app, advance):
+    first = app.client.run(budgets.look_for_login, "s", seen=0, lease_seconds=30)
+    advance(31)
+    second = app.client.run(budgets.look_for_login, "s", seen=0, lease_seconds=30)
+    assert second.is_ours
+    app.client.run(budgets.leave_login, "s", until=first.until)
+    assert not app.client.run(budgets.look_for_login, "s", seen=0, lease_seconds=30).is_ours

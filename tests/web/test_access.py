@@ -32,6 +32,7 @@ MATRIX = {
     ("POST", "/v1/pipelines/{name}/runs"): "submit",
     ("GET", "/v1/pipelines/{name}/runs"): "read",
     ("POST", "/v1/pipelines/{name}/runs/{run_id}:force"): "operate",
+    ("POST", "/v1/pipelines/{name}/runs/{run_id}:resume"): "operate",
     ("POST", "/v1/pipelines/{name}/runs/{run_id}:retry"): "operate",
     ("GET", "/v1/pipelines/{name}/quarantine"): "read",
     ("POST", "/v1/pipelines/{name}/quarantine:replay"): "operate",

@@ -52,19 +52,58 @@ async def test_a_pipeline_over_http(app, pipeline, api):
     assert (await api.get("/v1/pipelines/nothing")).status_code == 404
 
 
+class Leaky(Stones):
+    broken = True
+    fives = False
+
+    def fetch(self, window, partition, cursor):
+        if self.broken and partition.ordinal == 1:
+            raise mp.Fail("away")
+        return super().fetch(window, partition, cursor)
+
+    def map(self, raw):
+        return raw if self.fives else super().map(raw)
+
+
+async def test_h_76_a_failed_run_is_resumed_over_http(app, api):
+    source = Leaky()
+    pipeline = app.pipeline("leaky", source, key="id", partition_by="price", partitions=2)
+    run_id = (await api.post("/v1/pipelines/leaky/runs", json={})).json()["id"]
+    here = f"/v1/pipelines/leaky/runs/{run_id}"
+    early = await api.post(f"{here}:resume")
+    assert (early.status_code, "is under way" in early.text) == (409, True)
+    await app.drain_async(timeout=20)
+    assert await pipeline.watermark_async() is None
+
+    source.broken = False
+    elsewhere = await api.post(f"/v1/runs/{run_id}:resume")
+    assert (elsewhere.status_code, "/v1/pipelines/" in elsewhere.text) == (422, True)
+    once = {"Idempotency-Key": "go on"}
+    resumed = await api.post(f"{here}:resume", headers=once)
+    again = await api.post(f"{here}:resume", headers=once)
+    assert (resumed.status_code, resumed.content) == (202, again.content), resumed.text
+    await app.drain_async(timeout=20)
+    new = await pipeline.run_async(resumed.json()["id"])
+    assert (await new.refresh_async()).state == mp.RunState.SUCCEEDED
+    windows = [
+        {name: (await api.get(f"/v1/runs/{one}/partitions")).json()[name] for name in BOUNDS}
+        for one in (run_id, new.id)
+    ]
+    assert windows[0] == windows[1]
+    assert (await pipeline.watermark_async()).isoformat() == _spelled(windows[0]["until"])
+    assert await pipeline.count_async() == 11
+    late = await api.post(f"{here}:resume")
+    assert (late.status_code, new.id in late.text) == (422, True)
+
+
+BOUNDS = ("since", "until")
+
+
+def _spelled(text):
+    return text.replace("Z", "+00:00")
+
+
 async def test_force_retry_and_replay_over_http(app, api):
-    class Leaky(Stones):
-        broken = True
-        fives = False
-
-        def fetch(self, window, partition, cursor):
-            if self.broken and partition.ordinal == 1:
-                raise mp.Fail("away")
-            return super().fetch(window, partition, cursor)
-
-        def map(self, raw):
-            return raw if self.fives else super().map(raw)
-
     source = Leaky()
     pipeline = app.pipeline("leaky", source, key="id", partition_by="price", partitions=2)
     run_id = (await api.post("/v1/pipelines/leaky/runs", json={})).json()["id"]

@@ -5,11 +5,12 @@ import inspect
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from milepost.client import Client
-from milepost.errors import Invalid
+from milepost.errors import Invalid, Unavailable
 from milepost.ingest.source import Source
 from milepost.policy import Later
 from milepost.store import budgets
@@ -123,15 +124,23 @@ class Calls:
                     budgets.look_for_login, self._name, seen=seen, lease_seconds=LOGIN_SECONDS
                 )
                 if found.is_ours:
-                    await self._log_in(seen)
+                    await self._log_in(seen, found.until)
                     return True
                 if found.number != seen:
                     return await self._take_over(found)
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
-    async def _log_in(self, seen: int) -> None:
-        """Log in for every worker: what login() returns is theirs too."""
-        session = await self.local(self._source.login)
+    async def _log_in(self, seen: int, until: Any) -> None:
+        """Log in for every worker: what login() returns is theirs too.
+
+        When it fails, this job says so, and nobody waits for it: the next may try at once.
+        """
+        try:
+            session = await self.local(self._source.login)
+        except BaseException:
+            with suppress(Unavailable):  # then the turn ends by itself
+                await self._client.run_async(budgets.leave_login, self._name, until=until)
+            raise
         self._source.session, self._is_taken_over = session, False
         data = None if session is None else self._client.codec.encode(session)
         self._login = await self._client.run_async(

@@ -15,7 +15,7 @@ from milepost.ingest.keys import read
 from milepost.ingest.source import Window
 from milepost.lifecycle import JobState
 from milepost.records import NewJob, NewRun
-from milepost.store import chains, jobs, pipelines, removals, runs, watermarks
+from milepost.store import jobs, pipelines, removals, runs, watermarks
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 from milepost.store.removals import Kept
@@ -94,20 +94,21 @@ class PipelineRun(RunHandle):
 
     def resume(self) -> "PipelineRun":
         """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
-        new = resuming(self._client.run(runs.get, self.id))
-        new = msgspec.structs.replace(new, mode=self.record.mode)
-        self._client.run(pipelines.resume, self.id, new)
-        after: str | None = None
-        while after := self._client.run(
-            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=caller().actor
-        ):
-            pass
-        self._client.run(pipelines.resume_rest, self.id, new.id, actor=caller().actor)
-        return PipelineRun(self._client, new.id, pipeline=self._pipeline)
+        return self._made(self._client.run(self.resuming()))
 
     async def resume_async(self) -> "PipelineRun":
         """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
-        return await self._client.call_async(self.resume)
+        return self._made(await self._client.run_async(self.resuming()))
+
+    def resuming(self) -> Callable[[], Steps[str]]:
+        """Answer with the operation that makes the run which goes on with this one."""
+
+        def resumed() -> Steps[str]:
+            new = resuming((yield from runs.get(self.id)))
+            yield from pipelines.resume(self.id, new)
+            return new.id
+
+        return resumed
 
     def force(self) -> "PipelineRun":
         """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""

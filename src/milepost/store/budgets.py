@@ -1,10 +1,12 @@
 """One budget of calls and one login for each source, shared by every worker (H-89, H-90)."""
 
+from typing import Any
+
 import msgspec
 
 from milepost.store.driver import Call, Steps
 
-__all__ = ["Login", "block", "blocked", "give_login", "look_for_login", "take"]
+__all__ = ["Login", "block", "blocked", "give_login", "leave_login", "look_for_login", "take"]
 
 
 def take(name: str, *, every: float) -> Steps[float]:
@@ -30,7 +32,13 @@ class Login(msgspec.Struct, frozen=True):
 
     number: int
     session: bytes | None
-    is_ours: bool = False
+    until: Any = None
+    """Until when it is the caller's turn to log in, by the store's clock; None if it is not."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is the caller who is to log in."""
+        return self.until is not None
 
 
 def look_for_login(name: str, *, seen: int, lease_seconds: float) -> Steps[Login]:
@@ -39,7 +47,12 @@ def look_for_login(name: str, *, seen: int, lease_seconds: float) -> Steps[Login
     asked = {"name": name, "seen": seen, "lease_us": round(lease_seconds * 1_000_000)}
     ours = yield Call("login_take", asked)
     [(number, session)] = yield Call("login_read", {"name": name})
-    return Login(number, session, is_ours=bool(ours))
+    return Login(number, session, ours[0][0] if ours else None)
+
+
+def leave_login(name: str, *, until: Any) -> Steps[None]:
+    """Say that a login failed: the others need not wait until the turn is over."""
+    yield Call("login_leave", {"name": name, "until": until}, alone=True)
 
 
 def give_login(name: str, *, seen: int, session: bytes | None) -> Steps[int]:

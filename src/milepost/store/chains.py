@@ -62,7 +62,7 @@ def resume(old_id: str, new: NewRun) -> Steps[None]:
     if old.mode != new.mode:
         raise Invalid(
             f"run {old_id} is one of pipeline {old.kind!r}: `milepost pipelines resume {old_id}`, "
-            "or pipeline.run(id).resume(), goes on with it"
+            "pipeline.run(id).resume() or POST /v1/pipelines/{name}/runs/{id}:resume does it"
         )
     newer = yield Call("run_resumed_by", {"id": old_id})
     if newer:

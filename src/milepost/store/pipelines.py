@@ -30,12 +30,12 @@ __all__ = [
     "partitions",
     "recent",
     "resume",
-    "resume_rest",
     "seal",
     "split",
     "start",
 ]
 
+SOME = 500
 LIVE = "live"
 """The unique key of every run of a pipeline: one at a time (H-73)."""
 
@@ -301,18 +301,23 @@ def partitions(run_id: str, root_id: str) -> Steps[list[Any]]:
 
 
 def resume(old_id: str, new: NewRun) -> Steps[None]:
-    """Create a run that goes on with one that ended, with the same bounds (H-76)."""
+    """Create a run that goes on with one that ended, with the same bounds, and let it begin (H-76).
+
+    All or nothing: half of it would be the one live run of its pipeline, and would never end.
+    """
     row = yield from get(old_id)
-    new = msgspec.structs.replace(new, unique_key=LIVE)
+    new = msgspec.structs.replace(new, unique_key=LIVE, mode=(yield from runs.get(old_id)).mode)
     yield from _refuse_live(row, new)
     yield from chains.resume(old_id, new)
     yield from _add_linked(row, new.id, row.mode)
-
-
-def resume_rest(old_id: str, new_id: str, *, actor: str) -> Steps[None]:
-    """Let each partition go on where it came to, and the run begin."""
-    yield Call("progress_carry", {"run_id": new_id})
-    yield from chains.go_on(old_id, new_id, actor=actor)
+    after: str | None = None
+    while after := (
+        yield from chains.create_again(old_id, new.id, after=after, most=SOME, actor=new.actor)
+    ):
+        pass
+    # Each partition goes on where it came to.
+    yield Call("progress_carry", {"run_id": new.id})
+    yield from chains.go_on(old_id, new.id, actor=new.actor)
 
 
 def link(

@@ -184,6 +184,23 @@ async def _of(app: Engine, who: Who, name: str, run_id: str) -> PipelineRun:
     return await pipeline.run_async(found.id)
 
 
+@router.post("/v1/pipelines/{name}/runs/{run_id}:resume", status_code=202, responses=RUN_ACCEPTED)
+async def resume(
+    *,
+    name: str,
+    run_id: str,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+    prefer: Preferred,
+) -> Response:
+    """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
+    run = await _of(app, who, name, run_id)
+    answer = await once.answer(_accepted(run.resuming()))
+    return await receive_run(request, app, who, answer, prefer)
+
+
 @router.post("/v1/pipelines/{name}/runs/{run_id}:force", status_code=202, responses=RUN_ACCEPTED)
 async def force(
     *,
