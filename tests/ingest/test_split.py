@@ -1,10 +1,18 @@
 """H-80: a partition that turns out larger than was thought is read by several."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
-from diamond_shop import OPTIONS, T0, go, held, offered
+import msgspec
+import pytest
+from diamond_shop import OPTIONS, T0, Shop, go, held, offered
+from growing_shop import Growing, GrowingOffsets, everything, kept, options
 
 import milepost as mp
+from milepost.ingest import cut
+from milepost.store import pipelines
+from milepost.testing import everywhere
+from milepost.testing.prove import PROVING
 
 
 def grown(shop):
@@ -56,14 +64,100 @@ def test_h_80_a_part_that_fails_keeps_the_watermark_and_is_resumed(app, shop):
     assert (pipeline.gaps, pipeline.watermark) == ([], run.window.end)
 
 
-def test_h_80_one_key_cannot_be_cut_and_is_read_whole(app, shop):
+def test_h_80_one_key_cannot_be_cut_and_is_read_whole(app):
+    shop = Shop()
+
+    def crowded(count):
+        for number in range(count):
+            shop.put(number, price=7, at=T0)
+
     def before(_partition, _cursor):
         shop.before_fetch = lambda *_: None
-        for number in range(30, 130):
-            shop.put(number, price=0, at=T0)
+        crowded(100)
 
+    crowded(10)
     shop.before_fetch = before
     pipeline = app.pipeline("one-key", shop, **OPTIONS, page=5)
     run = go(app, pipeline.start())
     assert held(pipeline) == offered(shop)
-    assert run.counts.pending == 0
+    assert [part.records for part in run.partitions if part.records] == [100]
+    assert (pipeline.gaps, pipeline.watermark) == ([], run.window.end)
+
+
+def test_h_88_who_lost_the_lease_splits_nothing(app, shop):
+    """The job that reads now is another attempt; it has the cursor, and goes on."""
+    refused = []
+
+    def split(claim, portions, *, codec):
+        stale = msgspec.structs.replace(claim, fence=claim.fence - 1)
+        try:
+            yield from pipelines.split(stale, portions, codec=codec)
+        except mp.LeaseLost:
+            refused.append(claim)
+        return False
+
+    def before(_partition, _cursor):
+        shop.before_fetch = lambda *_: None
+        grown(shop)
+
+    shop.before_fetch = before
+    pipeline = app.pipeline("grown", shop, **OPTIONS, page=5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cut, "pipelines", SimpleNamespace(split=split))
+        run = go(app, pipeline.start())
+    assert refused
+    assert len(run.partitions) == 3
+    assert held(pipeline) == offered(shop)
+
+
+@pytest.mark.parametrize("source", [Growing, GrowingOffsets])
+@pytest.mark.parametrize("by", ["price", "weight", "listed_at", "day"])
+def test_h_80_whatever_the_key_and_the_cursor_a_split_reads_everything_once(
+    app, tmp_path, source, by
+):
+    pipeline = app.pipeline("growing", source(by, tmp_path / "grown"), **options(by))
+    run = go(app, pipeline.start())
+    assert run.state == mp.RunState.SUCCEEDED, run.errors
+    assert kept(pipeline) == everything()
+    assert (pipeline.gaps, pipeline.watermark) == ([], run.window.end)
+    parts = run.partitions
+    assert len(parts) > 3
+    assert {part.closed_at is None for part in parts} == {False}
+    assert joined(parts, parts[0].low) == parts[2].high
+
+
+def joined(parts, at):
+    """Go from part to part, the smallest at each place, as far as they join."""
+    while found := [part.high for part in parts if part.low == at]:
+        at = min(found)
+    return at
+
+
+@pytest.mark.parametrize("source", [Growing, GrowingOffsets])
+def test_h_80_a_worker_killed_as_it_splits_loses_nothing(database, tmp_path, source, monkeypatch):
+    if not PROVING:  # only what splits is where it crashes
+        monkeypatch.setattr(everywhere, "HANDLERS", "partition_end")
+        monkeypatch.setattr(everywhere, "_matters", lambda *_: False)
+    mark = tmp_path / "grown"
+    app = mp.App(database.url, lease=2, heartbeat=0.5)
+    told = {**options("listed_at"), "partitions": 2, "consolidators": 1, "retry_delay": 0}
+    pipeline = app.pipeline("splitting", source("listed_at", mark), **told, retries=5)
+
+    def start():
+        mark.unlink(missing_ok=True)
+        pipeline.start()
+
+    def check():
+        [run] = app.runs.list(kind="splitting")
+        run = pipeline.run(run.id).refresh()
+        assert run.state == mp.RunState.SUCCEEDED, run.errors
+        assert kept(pipeline) == everything()
+        assert (pipeline.gaps, pipeline.watermark) == ([], run.window.end)
+        ordinals = [part.ordinal for part in run.partitions]
+        assert len(ordinals) == len(set(ordinals)) > 2  # it was split, once for each
+        assert run.counts.pending == 0
+
+    crashes = mp.testing.crash_everywhere(app, start, check)
+    assert crashes >= 2  # before and after the commit
+    print(f"{crashes} crashes")
+    app.close()

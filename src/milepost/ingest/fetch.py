@@ -160,7 +160,7 @@ class Reader:
             if onward is None:
                 onward = await self._once_more(partition, row, window, number)
             fetched += len(page.records)
-            share = min(0.99, fetched / partition.estimate) if partition.estimate else None
+            share = 1.0 if onward is None else _share(fetched, partition.estimate)
             ready = self._page(ctx, number, page.records, onward, share=share)
             told[await self._land(ready, row, again=again)] += 1
             number, position, done = number + 1, onward, onward is None
@@ -226,6 +226,11 @@ class Reader:
 
     def _decoded(self, position: bytes | None) -> Any:
         return None if position is None else self._client.codec.decode(position)["at"]
+
+
+def _share(fetched: int, estimate: int) -> float | None:
+    """Say how much of a partition was read: an estimate knows no end."""
+    return min(0.99, fetched / estimate) if estimate else None
 
 
 def key_of(raw: Any, name: str) -> str:

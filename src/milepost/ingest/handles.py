@@ -105,7 +105,7 @@ class PipelineRun(RunHandle):
 
         def resumed() -> Steps[str]:
             new = resuming((yield from runs.get(self.id)))
-            yield from pipelines.resume(self.id, new)
+            yield from pipelines.resume(self.id, new, actor=caller().actor)
             return new.id
 
         return resumed

@@ -300,7 +300,7 @@ def partitions(run_id: str, root_id: str) -> Steps[list[Any]]:
 # Going on
 
 
-def resume(old_id: str, new: NewRun) -> Steps[None]:
+def resume(old_id: str, new: NewRun, *, actor: str) -> Steps[None]:
     """Create a run that goes on with one that ended, with the same bounds, and let it begin (H-76).
 
     All or nothing: half of it would be the one live run of its pipeline, and would never end.
@@ -312,12 +312,12 @@ def resume(old_id: str, new: NewRun) -> Steps[None]:
     yield from _add_linked(row, new.id, row.mode)
     after: str | None = None
     while after := (
-        yield from chains.create_again(old_id, new.id, after=after, most=SOME, actor=new.actor)
+        yield from chains.create_again(old_id, new.id, after=after, most=SOME, actor=actor)
     ):
         pass
     # Each partition goes on where it came to.
     yield Call("progress_carry", {"run_id": new.id})
-    yield from chains.go_on(old_id, new.id, actor=new.actor)
+    yield from chains.go_on(old_id, new.id, actor=actor)
 
 
 def link(
