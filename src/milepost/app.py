@@ -27,6 +27,7 @@ from milepost.request.batch import Asking, Batches, Item, RequestBatch
 from milepost.request.kind import Requests
 from milepost.request.replay import Replays
 from milepost.request.reply import Judge
+from milepost.request.secrets import Secrets
 from milepost.schedules import Schedules
 from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
@@ -84,7 +85,8 @@ class App:
         self.workers = Workers(self.client)
         self._scheduled: dict[str, NewSchedule] = {}
         self.schedules = Schedules(self.client, self._scheduled)
-        self.requests = Requests(self)
+        known = Secrets.read(self.settings.request_secrets, os.environ)
+        self.requests = Requests(self, known)
         self.request_batches = Batches(self, self.requests)
         self._replays = Replays(self, self.requests)
         self._channels: dict[str, Channel] = {}

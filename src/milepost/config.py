@@ -169,6 +169,7 @@ class Settings:
     request_per_host: int = 50
     request_rate: str = ""
     request_redact: str = ""
+    request_secrets: str = ""
     request_record: int = 16 * 1024
     public_url: str = ""
 

@@ -1,6 +1,6 @@
 """What `app.request` takes: one part is the request, the other is about its job."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -48,6 +48,7 @@ class Asked(JobPart, total=False):
     redirects: int
     record: bool
     callback: bool
+    secrets: Sequence[str]
 
 
 JOB_NAMES = frozenset(JobPart.__annotations__)
@@ -79,6 +80,7 @@ def request_of(method: str, url: str, asked: Mapping[str, Any]) -> Request:
         ),
         redirects=given.get("redirects", 0),
         record=bool(given.get("record", True)),
+        secrets=_names(given.get("secrets") or []),
     )
 
 
@@ -102,6 +104,12 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise Invalid(f"{name}= takes a dict, not {type(value).__name__}")
     return value
+
+
+def _names(names: Any) -> list[str]:
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise Invalid("secrets= takes a list of names, such as ['partner-token']")
+    return list(dict.fromkeys(names))
 
 
 def _content(content: Any) -> bytes | None:

@@ -17,12 +17,13 @@ from milepost.outcome import Outcome, Problem
 from milepost.policy import Later, RetryPolicy, storable
 from milepost.records import Claim
 from milepost.request.begin import Beginner
-from milepost.request.declaration import OWN, Request
+from milepost.request.declaration import OWN, Request, content_of
 from milepost.request.guard import Guard, Refused, Target, parse
 from milepost.request.hosts import Busy, Hosts
 from milepost.request.paths import MISSING, found
 from milepost.request.record import Recorder
 from milepost.request.reply import Answer, Judge, Verdict, judged, retry_after
+from milepost.request.secrets import Filling, NoValue, Secrets, named_in
 from milepost.store.requests import Begin
 
 __all__ = ["KEY", "Attempt", "Means", "settled", "succeeded"]
@@ -52,6 +53,7 @@ class Means(msgspec.Struct, frozen=True):
     beginner: Beginner
     hosts: Hosts
     recorder: Recorder
+    secrets: Secrets
     judges: Mapping[str, Judge]
     codec: Codec
     max_payload: int
@@ -59,9 +61,10 @@ class Means(msgspec.Struct, frozen=True):
 
 
 class _Next(msgspec.Struct, frozen=True):
-    """What is sent by one attempt."""
+    """What is sent by one attempt, with the names of secrets in their places."""
 
     method: str
+    url: str
     target: Target
     headers: dict[str, str]
     content: bytes
@@ -85,11 +88,19 @@ class Attempt:
         self._scrubber = means.recorder.scrubber(
             self._request.headers, self._home, request.callback
         )
-        secret = (n for n in self._request.headers if means.recorder.is_secret(n))
+        given = self._request.headers
+        secret = (n for n, v in given.items() if means.recorder.is_secret(n) or named_in(v))
         self._private = frozenset({"authorization", "cookie", *(name.lower() for name in secret)})
+        self._filling: Filling | None = None
 
     async def outcome(self) -> Outcome:
         """Do it, and say what it came to."""
+        try:
+            self._filling = self._means.secrets.filling(self._request, self._home)
+        except NoValue as error:
+            return self._again(f"{self._named}: {error}", type_="NotReached")
+        except Invalid as error:
+            return self._failed(str(error), code="secret")
         following = await self._next()
         host, pool = following.target.host, self._request.timeouts.pool
         try:
@@ -118,9 +129,10 @@ class Attempt:
             self._polled = await self._context.cursor_async()
         if self._polled is not None:
             target = parse(self._polled)
-            return _Next("GET", target, self._headers(target, b""), b"")
-        content = _content(request)
-        return _Next(request.method, self._home, self._headers(self._home, content), content)
+            return _Next("GET", self._polled, target, self._headers(target, b""), b"")
+        content = content_of(request)
+        headers = self._headers(self._home, content)
+        return _Next(request.method, request.url, self._home, headers, content)
 
     @property
     def _has_polled(self) -> bool:
@@ -157,7 +169,8 @@ class Attempt:
     def _signalled(self, data: bytes) -> Outcome | None:
         """Read a signal as the reply; None when it only says to look again."""
         content = msgspec.json.encode(self._means.codec.decode(data))
-        answer = Answer(200, {"content-type": "application/json"}, content, "signal")
+        told = {"content-type": "application/json"}
+        answer = self._hidden(Answer(200, told, content, "signal"))
         verdict = judged(self._request, answer, self._means.judges)
         if verdict.word not in ("complete", "failed"):
             return None
@@ -169,15 +182,18 @@ class Attempt:
         from milepost.request import wire  # noqa: PLC0415 - httpx2, when something is sent
 
         request, started = self._request, time.monotonic()
-        outgoing = wire.Outgoing(
-            method=following.method,
-            target=following.target,
-            headers=following.headers,
-            private=self._private,
-            content=following.content,
-            timeouts=request.timeouts,
-            redirects=request.redirects,
-            most=self._means.max_payload,
+        outgoing = self._filled(
+            wire.Outgoing(
+                method=following.method,
+                target=following.target,
+                headers=following.headers,
+                private=self._private,
+                content=following.content,
+                timeouts=request.timeouts,
+                redirects=request.redirects,
+                most=self._means.max_payload,
+            ),
+            following.url,
         )
         self._context.if_cut_off = self._unknown("it was cut off") if self._is_cautious else None
         try:
@@ -189,12 +205,36 @@ class Attempt:
             return self._unheard(following.target, error)
         except wire.Unreadable as error:
             verdict = Verdict("malformed", str(error), code=error.code)
-            return self._ended(verdict, error.answer, _took(started))
+            return self._ended(verdict, self._hidden(error.answer), _took(started))
         except (Refused, *wire.UNSENDABLE) as error:
             return self._failed(_said(error), code=getattr(error, "code", "invalid_input"))
+        except Exception as error:
+            if self._filling is None:
+                raise
+            raise RuntimeError(self._filling.text(_said(error))) from None
         finally:
             self._context.if_cut_off = None
-        return await self._heard(answer, _took(started))
+        return await self._heard(self._hidden(answer), _took(started))
+
+    def _filled(self, outgoing: Any, url: str) -> Any:
+        """Put in the secrets, where they are meant: their origin's (H-94)."""
+        filling = self._filling
+        if filling is None or outgoing.target.origin != self._home.origin:
+            return outgoing
+        target = parse(filling.url(url))
+        headers = filling.headers(self._headers(target, outgoing.content))
+        kind = {name.lower(): value for name, value in headers.items()}.get("content-type", "")
+        content = filling.content(outgoing.content, kind.lower())
+        return msgspec.structs.replace(
+            outgoing,
+            target=target,
+            headers=headers,
+            content=content,
+            sealed=content != outgoing.content,
+        )
+
+    def _hidden(self, answer: Answer) -> Answer:
+        return answer if self._filling is None else self._filling.answer(answer)
 
     async def _heard(self, answer: Answer, told: dict[str, Any]) -> Outcome:
         verdict = judged(self._request, answer, self._means.judges)
@@ -334,6 +374,8 @@ class Attempt:
         )
 
     def _problem(self, message: str, *, type_: str, kind: str, code: str) -> Problem:
+        if self._filling is not None:
+            message = self._filling.text(message)
         told = storable(self._scrubber.text(message))[:MESSAGE_LIMIT]
         attempt = self._context.attempt
         return Problem(type=type_, message=told, kind=kind, code=code, attempt=attempt)
@@ -367,12 +409,6 @@ def settled(
     return policy.after_error(claim, problem, retry)
 
 
-def _content(request: Request) -> bytes:
-    if request.json is not msgspec.UNSET:
-        return msgspec.json.encode(request.json)
-    return request.content or b""
-
-
 def _took(started: float) -> dict[str, Any]:
     return {"seconds": round(time.monotonic() - started, 3)}
 
@@ -387,4 +423,9 @@ def _called_back(request: Request, job_id: str, public_url: str) -> Request:
         return request
     url = f"{public_url.rstrip('/')}/v1/requests/{job_id}/callback/{request.callback}"
     text = msgspec.json.encode(request).decode().replace(CALLBACK, url)
-    return msgspec.json.decode(text, type=Request)
+    made = msgspec.json.decode(text, type=Request)
+    if made.content is None:
+        return made
+    # Bytes are not spelled out in JSON.
+    content = made.content.replace(CALLBACK.encode(), url.encode())
+    return msgspec.structs.replace(made, content=content)

@@ -13,7 +13,7 @@ from milepost.policy import RetryPolicy
 from milepost.request.guard import parse
 from milepost.request.paths import check_path
 
-__all__ = ["Poll", "Reply", "Request", "Timeouts", "checked"]
+__all__ = ["Poll", "Reply", "Request", "Timeouts", "checked", "content_of"]
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CRASHES = ("resend", "fail_unknown")
@@ -146,6 +146,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     redirects: int = 0
     record: bool = True
     callback: str | None = None
+    secrets: list[str] = []
+
+
+def content_of(request: Request) -> bytes:
+    """Give the body as it is sent, but for secrets."""
+    if request.json is not msgspec.UNSET:
+        return msgspec.json.encode(request.json)
+    return request.content or b""
 
 
 def checked(request: Request) -> Request:

@@ -17,7 +17,7 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["PORTS", "Address", "Guard", "Refused", "Target", "parse"]
+__all__ = ["PORTS", "Address", "Guard", "Refused", "Target", "host_matches", "parse"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -189,10 +189,11 @@ class Entry(msgspec.Struct, frozen=True):
             return False
         if self.network is not None:
             return address.version == self.network.version and address in self.network
-        return _matches(host.removesuffix("."), self.name or "")
+        return host_matches(host.removesuffix("."), self.name or "")
 
 
-def _matches(host: str, pattern: str) -> bool:
+def host_matches(host: str, pattern: str) -> bool:
+    """Tell whether a host is the one named, or, with `*.`, one under it."""
     if pattern.startswith("*."):
         return host.endswith(pattern[1:]) and len(host) > len(pattern) - 1
     return host == pattern

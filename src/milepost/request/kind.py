@@ -25,6 +25,7 @@ from milepost.request.guard import Guard
 from milepost.request.hosts import Hosts, Limit, read_rate
 from milepost.request.record import Recorder
 from milepost.request.reply import Judge
+from milepost.request.secrets import Secrets
 
 __all__ = ["KIND", "Requests", "can_send"]
 
@@ -53,8 +54,9 @@ class Passed:
 class Requests:
     """The requests of one app."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, secrets: Secrets) -> None:
         self._host = host
+        self.secrets = secrets
         self._judges: dict[str, Judge] = {}
         self._limits: dict[str, Limit] = {}
         self._means: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
@@ -134,6 +136,7 @@ class Requests:
         if not can_send():
             raise Invalid("requests need httpx2: pip install 'milepost[http]'")
         request = checked(request)
+        self.secrets.check(request)
         named = request.reply.by if request.reply is not None else None
         if named is not None and named not in self._judges:
             known = ", ".join(sorted(self._judges)) or "none"
@@ -142,7 +145,8 @@ class Requests:
             return request
         if not self._host.settings.public_url:
             raise Invalid("callback=True needs MILEPOST_PUBLIC_URL, where the API is reached")
-        if CALLBACK not in msgspec.json.encode(request).decode():
+        whole = msgspec.json.encode(request) + (request.content or b"")  # bytes are not spelled out
+        if CALLBACK.encode() not in whole:
             raise Invalid(f"callback=True: say with {CALLBACK} where its address goes")
         return msgspec.structs.replace(request, callback=secrets.token_urlsafe(24))
 
@@ -168,6 +172,7 @@ class Requests:
             beginner=Beginner(self._host.client),
             hosts=Hosts(self._default, self._limits),
             recorder=self.recorder,
+            secrets=self.secrets,
             judges=self._judges,
             codec=self._host.client.codec,
             max_payload=settings.max_payload,

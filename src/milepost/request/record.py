@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from milepost.request.guard import Refused, Target, parse
+from milepost.request.secrets import without_names
 
 __all__ = ["HIDDEN", "Recorder", "Scrubber", "shown"]
 
@@ -67,7 +68,7 @@ class Recorder:
             return target.shown
         pairs = parse_qsl(query, keep_blank_values=True)
         told = [(name, HIDDEN if self.is_secret(name) else value) for name, value in pairs]
-        return f"{target.shown}?{urlencode(told, safe='[]')}"
+        return f"{target.shown}?{urlencode(told, safe='[]{}:')}"
 
     def headers(self, headers: Headers) -> dict[str, str]:
         """Show headers; of one that came several times, all values."""
@@ -127,7 +128,9 @@ class Scrubber:
     """Takes known secrets out of texts, wherever they turn up."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        parts = {part for value in values for part in (value, *value.split())}
+        # What names a secret is none.
+        bare = [without_names(value) for value in values]
+        parts = {part for value in bare for part in (value, *value.split())}
         words = sorted((p for p in parts if len(p) >= SHORTEST), key=len, reverse=True)
         # A scheme such as "Basic" is no secret.
         words = [word for word in words if word.lower() not in ("basic", "bearer", "digest")]

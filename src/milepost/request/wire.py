@@ -52,13 +52,17 @@ class _TooLarge(Invalid):
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as it goes over the wire; `private` headers stay with their origin."""
+    """One request as it goes over the wire.
+
+    `private` headers stay with their origin, and so does content that is `sealed`.
+    """
 
     method: str
     target: Target
     headers: Mapping[str, str]
     private: frozenset[str] = frozenset()
     content: bytes = b""
+    sealed: bool = False
     timeouts: Timeouts = Timeouts()
     redirects: int = 0
     most: int = 1024**2
@@ -291,6 +295,11 @@ def _redirected(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
     if answer.status in AS_GET and outgoing.method not in ("GET", "HEAD"):
         kept = {n: v for n, v in headers.items() if n.lower() != "content-type"}
         return msgspec.structs.replace(onward, method="GET", content=b"", headers=kept)
+    if outgoing.sealed and target.origin != old.origin:
+        raise Refused(
+            f"a redirect leads to {target.host}, and the body holds a secret that is for "
+            f"{old.host}; nothing was sent there"
+        )
     return onward
 
 

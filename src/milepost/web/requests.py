@@ -91,6 +91,7 @@ class NewRequest(Given):
     redirects: int = Field(default=0, ge=0, le=20)
     record: bool = True
     callback: bool = False
+    secrets: list[str] = Field(default=[], examples=[["partner-token"]])
     retries: int = Field(default=3, ge=0)
     retry_delay: float = Field(default=1, ge=0)
     queue: str | None = Field(default=None, min_length=1)
@@ -181,11 +182,21 @@ async def call_back(
 ) -> Response:
     """Hear from a remote that was told to call here; the address itself is what lets it in."""
     job = await _awaiting(app, job_id, token)
-    encoded = None if data is None else app.client.codec.encode(data)
+    encoded = None if data is None else app.client.codec.encode(_without_secrets(app, data))
     await app.client.run_async(
         jobs.signal, job.id, signal_id=new_id(), data=encoded, actor="callback"
     )
     return Response(status_code=202)
+
+
+def _without_secrets(app: Engine, data: Any) -> Any:
+    """Keep out of the store what a remote repeats, where this process knows it."""
+    told = msgspec.json.encode(data)
+    hidden = app.requests.secrets.hidden(told)
+    try:
+        return data if hidden == told else msgspec.json.decode(hidden)
+    except msgspec.DecodeError:  # a number; what is left says only to look again
+        return None
 
 
 async def _awaiting(app: Engine, job_id: str, token: str) -> Job:

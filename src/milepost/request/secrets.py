@@ -1,0 +1,282 @@
+"""Secrets by reference: a request names one, and the worker that sends it puts it in (H-94).
+
+What is stored, journalled, recorded and shown is the name: `{secret:partner-token}`. A setting
+says which names there are and where each may go, so that nobody who may send a request can have
+a secret sent to a place of their own. Its value stands in the environment of the worker alone.
+"""
+
+import base64
+import html
+import re
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import quote, quote_plus
+
+import msgspec
+
+from milepost.errors import Invalid
+from milepost.request.declaration import Request, content_of
+from milepost.request.guard import Refused, Target, host_matches, parse
+from milepost.request.reply import Answer
+
+__all__ = ["Filling", "NoValue", "Secrets", "named_in", "without_names"]
+
+SHORTEST = 8
+"""A shorter text cannot be told from others when a server repeats it."""
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_ENTRY = re.compile(r"(?P<name>[^@\s]+)@(?:(?P<scheme>https?)://)?(?P<place>[^@/\s]+)/?")
+_REFERENCE = re.compile(r"\{secret:([^{}\s]*)\}")
+_BACKSLASHES = r"\\{1,4}+"
+Spelled = Callable[[str], str]
+SETTING = "MILEPOST_REQUEST_SECRETS"
+
+
+class NoValue(Invalid):
+    """A secret whose value is not in this worker's environment."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a secret may be sent: one origin, or, with `*.`, those of a domain."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def admits(self, target: Target) -> bool:
+        """Tell whether a request to there may carry it."""
+        same = (self.scheme, self.port) == (target.scheme, target.port)
+        return same and host_matches(target.host.removesuffix("."), self.host)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+
+class Secrets:
+    """The secrets that requests may name; printing it shows no value."""
+
+    def __init__(self, places: Mapping[str, list[Place]], values: Mapping[str, str]) -> None:
+        self._places = places
+        self._values = values
+        self._patterns = {name: _pattern(value) for name, value in values.items()}
+
+    @classmethod
+    def read(cls, text: str, environment: Mapping[str, str]) -> "Secrets":
+        """Read which there are, as in `token@partner.example`, and those values that are here."""
+        places: dict[str, list[Place]] = {}
+        for word in filter(None, re.split(r"[,\s]+", text)):
+            name, place = _read(word)
+            places.setdefault(name, []).append(place)
+        found = {name: environment.get(variable(name), "").strip() for name in places}
+        return cls(places, {n: _checked_value(n, value) for n, value in found.items() if value})
+
+    def check(self, request: Request) -> None:
+        """Refuse, before it is stored, a request whose secrets could never be sent."""
+        _check_names(request)
+        target = parse(request.url)
+        for name in request.secrets:
+            self._check_bound(name, target)
+
+    def filling(self, request: Request, home: Target) -> "Filling | None":
+        """Take out what one request needs, for where it goes; None when it names nothing.
+
+        It is checked once more: what was stored may be older than the settings, or by hand.
+        """
+        if not request.secrets:
+            return None
+        for name in request.secrets:
+            self._check_bound(name, home)
+            if name not in self._values:
+                raise NoValue(
+                    f"the secret {name} has no value here: set {variable(name)} for this worker"
+                )
+        return Filling({name: self._values[name] for name in request.secrets}, self._patterns)
+
+    def hidden(self, content: bytes) -> bytes:
+        """Put the names where values stand that are known here."""
+        return _hidden(content, self._patterns, self._values)
+
+    def _check_bound(self, name: str, target: Target) -> None:
+        places = self._places.get(name)
+        if places is None:
+            known = ", ".join(sorted(self._places)) or "none"
+            raise Invalid(
+                f"no secret is called {name!r} here (known: {known}); {SETTING} says which there "
+                f"are and where each may go, as in {name}@{target.host}, for those who submit "
+                "and for those who send"
+            )
+        if not any(place.admits(target) for place in places):
+            bound = ", ".join(map(str, places))
+            raise Refused(
+                f"the secret {name} may go to {bound}, and not to {target.scheme}://"
+                f"{target.host}:{target.port}; {SETTING} says where"
+            )
+
+
+class Filling:
+    """The secrets of one request: puts values where names stand, and names where values do."""
+
+    def __init__(
+        self, values: Mapping[str, str], patterns: Mapping[str, re.Pattern[bytes]]
+    ) -> None:
+        self._values = values
+        self._patterns = patterns
+
+    def url(self, url: str) -> str:
+        """Fill a URL; a value is one part of it, whatever it holds."""
+        return self._filled(url, lambda value: quote(value, safe=""))
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Fill the values of headers."""
+        return {name: self._filled(value, str) for name, value in headers.items()}
+
+    def content(self, content: bytes, kind: str) -> bytes:
+        """Fill a body, spelled as its kind spells a text."""
+        spelled: Spelled = str
+        if "json" in kind:
+            spelled = _in_json
+        elif "x-www-form-urlencoded" in kind:
+            spelled = quote_plus
+        return self._filled(content.decode("latin-1"), spelled).encode("latin-1")
+
+    def _filled(self, text: str, spelled: Spelled) -> str:
+        known = self._values
+        return _REFERENCE.sub(lambda m: spelled(known[m[1]]) if m[1] in known else m[0], text)
+
+    def text(self, text: str) -> str:
+        """Put the names where values stand."""
+        hidden = _hidden(text.encode(errors="surrogatepass"), self._patterns, self._values)
+        return hidden.decode(errors="surrogatepass")
+
+    def answer(self, answer: Answer) -> Answer:
+        """Put the names where a server repeats the values: nobody after this sees them."""
+        return Answer(
+            answer.status,
+            {self.text(name): self.text(value) for name, value in answer.headers.items()},
+            _hidden(answer.content, self._patterns, self._values),
+            self.text(answer.url),
+        )
+
+
+def variable(name: str) -> str:
+    """Name the environment's variable in which a secret's value stands."""
+    return f"MILEPOST_SECRET_{name.upper().replace('-', '_')}"
+
+
+def reference(name: str) -> str:
+    """Write a secret's name as a request does."""
+    return f"{{secret:{name}}}"
+
+
+def named_in(text: str) -> list[str]:
+    """Find the secrets that a text names."""
+    return _REFERENCE.findall(text)
+
+
+def without_names(text: str) -> str:
+    """Give what of a text is not a secret's name."""
+    return _REFERENCE.sub("", text)
+
+
+def _read(word: str) -> tuple[str, Place]:
+    match = _ENTRY.fullmatch(word)
+    if match is None or not _NAME.fullmatch(match["name"]):
+        raise Invalid(
+            f"request_secrets: {word!r}: expected name@host, name@host:port or, where TLS is not "
+            "to be had, name@http://host; names are made of a-z, 0-9 and dashes"
+        )
+    scheme = match["scheme"] or "https"
+    domain = match["place"].removeprefix("*.")
+    try:
+        target = parse(f"{scheme}://{domain}/")
+    except Refused as error:
+        raise Invalid(f"request_secrets: {word!r}: {error}") from None
+    host = target.host.removesuffix(".")
+    wild = domain != match["place"]
+    return match["name"], Place(scheme, f"*.{host}" if wild else host, target.port)
+
+
+def _checked_value(name: str, value: str) -> str:
+    # The value is not repeated.
+    if not (value.isascii() and value.isprintable()):
+        raise Invalid(f"{variable(name)}: expected printable ASCII in one line")
+    if len(value) < SHORTEST:
+        raise Invalid(
+            f"{variable(name)}: a secret has at least {SHORTEST} characters, or it could not be "
+            "told from other texts when a server repeats it"
+        )
+    return value
+
+
+def _check_names(request: Request) -> None:
+    given = request.secrets
+    shown = [*named_in(request.url), *(n for v in request.headers.values() for n in named_in(v))]
+    if unasked := sorted(set(shown) - set(given)):
+        raise Invalid(
+            f"the request names {', '.join(map(reference, unasked))}: say so by secrets={unasked}"
+        )
+    everywhere = {*shown, *named_in(content_of(request).decode("latin-1"))}
+    if unused := sorted(set(given) - everywhere):
+        raise Invalid(
+            f"secrets={unused}: say with {reference(unused[0])} in the URL, a header or the body "
+            "where it goes"
+        )
+
+
+def _in_json(value: str) -> str:
+    return msgspec.json.encode(value).decode()[1:-1]
+
+
+def _hidden(
+    content: bytes, patterns: Mapping[str, re.Pattern[bytes]], names: Iterable[str]
+) -> bytes:
+    for name in names:
+        content = patterns[name].sub(reference(name).encode(), content)
+    return content
+
+
+def _pattern(value: str) -> re.Pattern[bytes]:
+    """Find a value however it is spelled: plain, escaped in part or whole, wide, base64 or hex.
+
+    Every repeat is bounded and takes all it can at once (`+`), so that no reply, whatever it is
+    made of, takes long to read.
+    """
+    # A character of two or four bytes brings zeros along.
+    spelled = r"\x00{0,3}+".join(map(_run, re.findall(r"\\+|[^\\]", value)))
+    others = map(re.escape, dict.fromkeys((*_in_base64(value), value.encode().hex())))
+    return re.compile("|".join((spelled, *others)).encode(), re.IGNORECASE)
+
+
+def _run(letters: str) -> str:
+    """Match one character, or backslashes in a row: how many that are depends on who wrote them."""
+    if not letters.startswith("\\"):
+        return _letter(letters)
+    count = len(letters)
+    escaped = "|".join(f"(?:{way}){{{count}}}" for way in _escapes("\\", before=_BACKSLASHES))
+    return rf"(?:{escaped}|\\{{{count},{4 * count}}}+)"
+
+
+def _letter(letter: str) -> str:
+    """Match a character as itself, or as a URL, JSON or HTML would escape it."""
+    if letter.isalnum():
+        return f"(?:{letter}|{'|'.join(_escapes(letter, before=_BACKSLASHES))})"
+    return rf"[\\\x00]{{0,8}}+(?:{re.escape(letter)}|{'|'.join(_escapes(letter, before=''))})"
+
+
+def _escapes(letter: str, *, before: str) -> list[str]:
+    number = ord(letter)
+    ways = [f"%{number:02x}", f"{before}u00{number:02x}", f"{before}x{number:02x}"]
+    ways += [f"&#0{{0,4}}+{number};", f"&#x0{{0,4}}+{number:x};"]
+    if (entity := html.escape(letter)) != letter:
+        ways.append(re.escape(entity))
+    return ways + {" ": [r"\+"], "'": ["&apos;"]}.get(letter, [])
+
+
+def _in_base64(value: str) -> list[str]:
+    """Spell what of a value is sure to turn up in base64, wherever in a group it begins."""
+    found = []
+    for before in range(3):
+        raw = b"\0" * before + value.encode()
+        text = base64.b64encode(raw).decode()
+        # Characters that also hold bits of what stands around differ.
+        sure = text[-(-before * 8 // 6) : len(raw) * 8 // 6]
+        found += [sure, sure.replace("+", "-").replace("/", "_")]
+    return found
