@@ -856,19 +856,19 @@ async def test_the_row_shows_both_machines(app, working, until):
         return found
 
     async with working(None, 2) as worker:
-        await until(lambda: worker._shown == "IDLE")
+        await until(lambda: worker._standing.shown == "IDLE")
         shown = await row()
         assert (shown.id, shown.state, shown.pid) == (worker.id, "IDLE", os.getpid())
         own = ["request 1", "request.final 1", "request.replay 1"]  # the engine's
         assert json.loads(shown.kinds) == [*own, "work 1"]
         assert json.loads(shown.slots) == {"FREE": 2}
         await work.submit_many_async([()] * 3)
-        await until(lambda: worker._shown == "POLLING" and worker._slots.free == 0)
+        await until(lambda: worker._standing.shown == "POLLING" and worker._slots.free == 0)
         await asyncio.sleep(0.3)  # a heartbeat shows the slots
         shown = await row()
         assert (shown.state, json.loads(shown.slots)) == ("POLLING", {"PROCESSING": 2})
         let_go.set()
-        await until(lambda: worker._shown == "IDLE")
+        await until(lambda: worker._standing.shown == "IDLE")
     shown = await row()
     assert (shown.state, shown.move) == ("STOPPED", "stop")
 

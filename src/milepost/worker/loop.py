@@ -19,20 +19,21 @@ from milepost.config import Settings, StoreUrl
 from milepost.context import Context
 from milepost.declare import Registry
 from milepost.errors import LeaseLost
-from milepost.lifecycle import WORKER, WorkerState
+from milepost.lifecycle import WorkerState
 from milepost.outcome import Outcome, micros
 from milepost.records import Claim, Settlement
 from milepost.store import durable, jobs, workers
 from milepost.store.connect import open_driver
 from milepost.store.driver import AsyncDriver, Call, Steps
 from milepost.telemetry import Log
+from milepost.worker.claimer import Claimer
 from milepost.worker.execute import Executor, unknown_kind
-from milepost.worker.floors import Floors
 from milepost.worker.keeper import Keeper
 from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
 from milepost.worker.publisher import Publisher
 from milepost.worker.settler import Settler
 from milepost.worker.slots import Slots
+from milepost.worker.standing import Standing
 from milepost.worker.watch import Watch, open_watch
 
 __all__ = ["Worker"]
@@ -82,13 +83,12 @@ class Worker:
         """
         self.id = _name()
         self.ran = 0
-        self.state: WorkerState | None = None
         self._url = url
         self._driver = driver
         self._registry = registry
         self._settings = settings
         self._maintain = maintain
-        self._queues = None if queues is None else list(queues)
+        self._queues = queues
         self._clock = clock or SystemClock()
         self._client = client
         self._beside = beside
@@ -96,13 +96,11 @@ class Worker:
         self._running: dict[str, Running] = {}
         self._met_plain = True
         self._slots = Slots(settings.concurrency)
-        self._floors = Floors()
-        self._shown: WorkerState | None = None
+        self._standing = Standing(driver, slots=self._slots.text)
+        self._claimer = Claimer(driver, self._clock, queues)
         self._draining = False
         self._impatient = False
         self._freed = asyncio.Event()
-        self._claiming = asyncio.Lock()
-        self._showing = asyncio.Lock()
         self._pause = settings.poll_min
         self._keeper: Keeper | None = None
         self._watch: Watch = open_watch(url)
@@ -119,6 +117,11 @@ class Worker:
             hopeless=lambda: self._lost,
             left=self._publisher.want,
         )
+
+    @property
+    def state(self) -> WorkerState | None:
+        """Where it stands."""
+        return self._standing.state
 
     # Coming and going
 
@@ -150,7 +153,7 @@ class Worker:
         await self.open()
         writing = [asyncio.create_task(work) for work in self._writers()]
         try:
-            self._walk_to_polling()
+            self._standing.walk_to_polling()
             while True:
                 # What ends during this round may have left something that is due already.
                 busy = self._busy
@@ -183,16 +186,16 @@ class Worker:
         if left <= 0 or not await self._driver.run(_anything_open):
             return False
         await self._watch.wait(min(pause, left))
-        self._floors.rescan(self._now)
+        self._claimer.rescan()
         return True
 
     async def open(self) -> None:
         """Enter the worker's row and keep its lease from a thread of its own."""
-        self.state = None
-        self._move("boot")
+        self._standing.begin(self.id)
+        self._claimer.worker_id = self.id
         self._settler.worker_id = self._publisher.worker_id = self.id
         await self._driver.run(workers.register, self._described())
-        self._shown = self.state
+        self._standing.entered()
         loop = asyncio.get_running_loop()
         self._keeper = Keeper(
             await asyncio.to_thread(open_driver, self._url),
@@ -205,7 +208,7 @@ class Worker:
         self._keeper.start()
 
     def _described(self) -> workers.NewWorker:
-        queues = None if self._queues is None else msgspec.json.encode(self._queues).decode()
+        queues = None if self._queues is None else msgspec.json.encode(list(self._queues)).decode()
         return workers.NewWorker(
             id=self.id,
             lease_us=micros(self._settings.lease),
@@ -227,7 +230,7 @@ class Worker:
     async def _finish(self) -> None:
         """Let what runs end until the grace time is over, then give it back (H-38)."""
         if self.state not in (WorkerState.DRAINING, WorkerState.STOPPED):
-            self._move("drain")
+            self._standing.move("drain")
         until = self._now + self._settings.grace
         while self._running and not self._impatient and self._now < until:
             await self._freed_within(TICK_SECONDS / 20)
@@ -241,8 +244,8 @@ class Worker:
         """Say goodbye and free everything."""
         await self._lanes.close()
         self._threads.close()
-        self._move("stop")
-        await self._show_if_possible()
+        self._standing.move("stop")
+        await self._standing.show_if_possible()
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.close)
         await self._watch.close()
@@ -258,7 +261,7 @@ class Worker:
 
     async def _turn(self) -> None:
         """Poll; then start what was found, wait for a free slot, or rest."""
-        self._walk_to_polling()
+        self._standing.walk_to_polling()
         most, kinds = self._fitting()
         if most <= 0 or not kinds:
             await self._freed_within(TICK_SECONDS)
@@ -270,22 +273,22 @@ class Worker:
             await self._rest()
 
     async def _rest(self) -> None:
-        self._move("back_off")
-        self._move("rest")
-        if self._shown != WorkerState.IDLE:
+        self._standing.move("back_off")
+        self._standing.move("rest")
+        if self._standing.shown != WorkerState.IDLE:
             # Whoever submits from now on sees that we rest, and notifies; what came before that
             # is looked for once more.
-            await self._show()
+            await self._standing.show()
             return
         pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
-        self._floors.expect(await self._watch.wait(pause))
+        self._claimer.expect(await self._watch.wait(pause))
         self._pause = min(self._pause * 2, self._settings.poll_max)
-        self._floors.rescan(self._clock.monotonic())
+        self._claimer.rescan()
 
     async def _error_wait(self) -> None:
         """Wait after trouble, then connect again; under a new name if the old one was buried."""
-        self._move("error")
-        await self._show_if_possible()
+        self._standing.move("error")
+        await self._standing.show_if_possible()
         until = self._now + self._settings.error_wait * random.uniform(0.5, 1.0)  # noqa: S311
         while not self._draining and self._now < until:
             await self._freed_within(until - self._now)
@@ -303,12 +306,7 @@ class Worker:
             await self.open()
         except Exception as error:  # noqa: BLE001 - tried again after the next wait
             log.warning("the worker could not register", error=repr(error))
-            self.state = WorkerState.ERROR_WAIT
-
-    def _walk_to_polling(self) -> None:
-        for move in ("connect", "recover", "poll"):
-            if WORKER.targets(move, self.state) and self.state != WorkerState.POLLING:
-                self._move(move)
+            self._standing.state = WorkerState.ERROR_WAIT
 
     async def _freed_within(self, seconds: float) -> None:
         self._freed.clear()
@@ -326,10 +324,8 @@ class Worker:
         most, kinds = self._fitting()
         if most <= 0 or not kinds or not self._may_start():
             return 0
-        async with self._claiming:
-            claims = await self._claim(most, kinds)
-            if not claims and not self._floors.whole and self._floors.rescan(self._now):
-                claims = await self._claim(most, kinds)
+        async with self._claimer.alone:
+            claims = await self._claimer.claim(most, kinds)
             self._start(claims)
         return len(claims)
 
@@ -348,29 +344,6 @@ class Worker:
         threads = self._threads.room(held, slots)
         kinds = [d.word for d in self._registry.all if d.is_async or threads > 0]
         return (min(room, threads) if self._met_plain and threads > 0 else room), kinds
-
-    async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
-        hinted = False
-        if self._queues is not None:
-            self._floors.know(self._queues)
-        elif self._floors.due(self._now) and not (hinted := self._floors.follow_hint()):
-            self._floors.know(await self._driver.run(_waiting_queues))
-        claims = await self._claim_in_line(most, kinds)
-        if hinted and not claims:
-            self._floors.know(await self._driver.run(_waiting_queues))
-            claims = await self._claim_in_line(most, kinds)
-        return claims
-
-    async def _claim_in_line(self, most: int, kinds: list[str]) -> list[Claim]:
-        began = self._now
-        line = self._floors.line(began)
-        if not line:
-            return []
-        claims = await self._driver.run(
-            jobs.claim, worker_id=self.id, line=line, most=most, kinds=kinds
-        )
-        self._floors.saw(claims, began=began, ended=self._now)
-        return claims
 
     @property
     def _now(self) -> float:
@@ -449,8 +422,8 @@ class Worker:
                 if self._now >= recovery:
                     recovery = self._now + self._settings.recovery
                     await self._reconcile()
-                if self._shown != self.state:
-                    await self._show()
+                if self._standing.shown != self.state:
+                    await self._standing.show()
             except Exception as error:  # noqa: BLE001 - chores are done again
                 log.warning("maintenance is in trouble", error=repr(error))
             await self._clock.sleep(max(pause, self._settings.poll_min))
@@ -482,7 +455,7 @@ class Worker:
 
     async def _reconcile(self) -> None:
         """Give back what the store says we hold and we do not know: a claim's lost reply."""
-        async with self._claiming:
+        async with self._claimer.alone:
             known = {job_id: running.context.fence for job_id, running in self._running.items()}
             await self._driver.run(jobs.reconcile, worker_id=self.id, known=known)
 
@@ -491,33 +464,6 @@ class Worker:
         for running in list(self._running.values()):
             if running.overdue(now):
                 self._lane_of(running).time_out(running)
-
-    # The worker's machine
-
-    def _move(self, name: str) -> None:
-        targets = WORKER.targets(name, self.state)
-        WORKER.check(name, self.state, targets[0] if targets else "nowhere")
-        self.state = WorkerState(targets[0])
-
-    async def _show(self) -> None:
-        """Show on the worker's row where it stands, by the moves that lead there."""
-        async with self._showing:
-            state = self.state
-            for name, source in _path(self._shown, state):
-                await self._driver.run(
-                    workers.move,
-                    self.id,
-                    name,
-                    source=WorkerState(source),
-                    slots=self._slots.text(),
-                )
-            self._shown = state
-
-    async def _show_if_possible(self) -> None:
-        try:
-            await asyncio.wait_for(self._show(), FLUSH_SECONDS)
-        except Exception as error:  # noqa: BLE001 - it is shown for people; the lease tells the rest
-            log.warning("the worker's state could not be shown", error=repr(error))
 
 
 @contextmanager
@@ -546,18 +492,6 @@ def _name() -> str:
     return f"{platform.node()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
-def _path(shown: WorkerState | None, state: WorkerState | None) -> list[tuple[str, str]]:
-    """Find the moves that lead there; only maintenance buries."""
-    if state != WorkerState.STOPPED:
-        return WORKER.path(shown, state)
-    return [*WORKER.path(shown, WorkerState.DRAINING), ("stop", WorkerState.DRAINING.value)]
-
-
 def _anything_open() -> Steps[bool]:
     [(count,)] = yield Call("job_open_count", alone=True)
     return bool(count)
-
-
-def _waiting_queues() -> Steps[list[str]]:
-    rows = yield Call("queue_waiting", alone=True)
-    return [row[0] for row in rows]

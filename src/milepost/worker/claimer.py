@@ -1,0 +1,73 @@
+"""Takes jobs from the front of the line, and knows where the line begins."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from milepost.clock import Clock
+from milepost.records import Claim
+from milepost.store import jobs
+from milepost.store.driver import AsyncDriver, Call, Steps
+from milepost.worker.floors import Floors
+
+__all__ = ["Claimer"]
+
+
+class Claimer:
+    """Claims for one worker, one claim at a time."""
+
+    def __init__(self, driver: AsyncDriver, clock: Clock, queues: Sequence[str] | None) -> None:
+        """Make one for these queues, or for whichever have work."""
+        self.worker_id = ""
+        self.alone = asyncio.Lock()
+        """Held while a claim is under way: what it took is not known before it is over."""
+        self._driver = driver
+        self._clock = clock
+        self._queues = None if queues is None else list(queues)
+        self._floors = Floors()
+
+    def expect(self, hinted: Iterable[str]) -> None:
+        """Look at these queues first: somebody said that they have work."""
+        self._floors.expect(hinted)
+
+    def rescan(self) -> None:
+        """Look from the bottom of every queue the next time."""
+        self._floors.rescan(self._now)
+
+    async def claim(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Take up to that many jobs of these kinds."""
+        claims = await self._claim(most, kinds)
+        if not claims and not self._floors.whole and self._floors.rescan(self._now):
+            claims = await self._claim(most, kinds)
+        return claims
+
+    async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
+        hinted = False
+        if self._queues is not None:
+            self._floors.know(self._queues)
+        elif self._floors.due(self._now) and not (hinted := self._floors.follow_hint()):
+            self._floors.know(await self._driver.run(_waiting_queues))
+        claims = await self._claim_in_line(most, kinds)
+        if hinted and not claims:
+            self._floors.know(await self._driver.run(_waiting_queues))
+            claims = await self._claim_in_line(most, kinds)
+        return claims
+
+    async def _claim_in_line(self, most: int, kinds: list[str]) -> list[Claim]:
+        began = self._now
+        line = self._floors.line(began)
+        if not line:
+            return []
+        claims = await self._driver.run(
+            jobs.claim, worker_id=self.worker_id, line=line, most=most, kinds=kinds
+        )
+        self._floors.saw(claims, began=began, ended=self._now)
+        return claims
+
+    @property
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+
+def _waiting_queues() -> Steps[list[str]]:
+    rows = yield Call("queue_waiting", alone=True)
+    return [row[0] for row in rows]

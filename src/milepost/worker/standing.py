@@ -1,0 +1,79 @@
+"""Where a worker stands, and what its row shows of that (spec E's machine)."""
+
+import asyncio
+from collections.abc import Callable
+
+from milepost.lifecycle import WORKER, WorkerState
+from milepost.store import workers
+from milepost.store.driver import AsyncDriver
+from milepost.telemetry import Log
+
+__all__ = ["Standing"]
+
+log = Log("milepost.worker")
+
+SHOW_SECONDS = 5.0
+"""How long a store that is away may hold up a worker that only wants to be seen."""
+
+
+class Standing:
+    """A worker's state: moved here at once, shown on its row when there is time."""
+
+    def __init__(self, driver: AsyncDriver, *, slots: Callable[[], str]) -> None:
+        """Make one; `slots` tells how the slots stand, in the words of the row."""
+        self.state: WorkerState | None = None
+        self.shown: WorkerState | None = None
+        self._driver = driver
+        self._slots = slots
+        self._worker_id = ""
+        self._showing = asyncio.Lock()
+
+    def begin(self, worker_id: str) -> None:
+        """Begin anew, under a name of its own."""
+        self._worker_id = worker_id
+        self.state = None
+        self.move("boot")
+
+    def entered(self) -> None:
+        """Note that the row was made as it stands."""
+        self.shown = self.state
+
+    def move(self, name: str) -> None:
+        """Move on; what the machine does not declare is a mistake."""
+        targets = WORKER.targets(name, self.state)
+        WORKER.check(name, self.state, targets[0] if targets else "nowhere")
+        self.state = WorkerState(targets[0])
+
+    def walk_to_polling(self) -> None:
+        """Make the moves that lead to a poll."""
+        for name in ("connect", "recover", "poll"):
+            if WORKER.targets(name, self.state) and self.state != WorkerState.POLLING:
+                self.move(name)
+
+    async def show(self) -> None:
+        """Show on the row where it stands, by the moves that lead there."""
+        async with self._showing:
+            state = self.state
+            for name, source in _path(self.shown, state):
+                await self._driver.run(
+                    workers.move,
+                    self._worker_id,
+                    name,
+                    source=WorkerState(source),
+                    slots=self._slots(),
+                )
+            self.shown = state
+
+    async def show_if_possible(self) -> None:
+        """Show it unless the store is away: it is for people, and the lease tells the rest."""
+        try:
+            await asyncio.wait_for(self.show(), SHOW_SECONDS)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            log.warning("the worker's state could not be shown", error=repr(error))
+
+
+def _path(shown: WorkerState | None, state: WorkerState | None) -> list[tuple[str, str]]:
+    """Find the moves that lead there; only maintenance buries."""
+    if state != WorkerState.STOPPED:
+        return WORKER.path(shown, state)
+    return [*WORKER.path(shown, WorkerState.DRAINING), ("stop", WorkerState.DRAINING.value)]
