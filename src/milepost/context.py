@@ -288,6 +288,18 @@ class Context:
         """Remember how far it came; inside `transaction_async()` together with what was written."""
         await self._durable.save_async(cursor)
 
+    def signals(self) -> list[Any]:
+        """Read what `job.signal(data)` brought, in the order it came; each None without data.
+
+        They are used up when the attempt ends well or asks to be called later; one that fails
+        or is lost leaves them to the next.
+        """
+        return self._durable.signals()
+
+    async def signals_async(self) -> list[Any]:
+        """Read what `job.signal(data)` brought, in the order it came; each None without data."""
+        return await self._durable.signals_async()
+
     def guard(self, connection: Any) -> None:
         """Refuse, in another database, a transaction of an attempt that was overtaken.
 

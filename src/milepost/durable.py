@@ -1,4 +1,4 @@
-"""What a handler does once and keeps: steps, transactions under its fence, a cursor.
+"""What a handler does once and keeps: steps, transactions under its fence, a cursor, signals.
 
 A step begins only while the lease is held and is recorded only while it is held. Between its effect
 and its record a crash can still fall: then it is done again, unless both are one transaction.
@@ -16,7 +16,7 @@ from milepost.client import Client, refuse_in_loop
 from milepost.codec import check_text, hints, limited
 from milepost.errors import Invalid, Unavailable
 from milepost.records import Claim
-from milepost.store import durable
+from milepost.store import durable, jobs
 from milepost.store.driver import Steps
 from milepost.store.durable import Saved
 from milepost.store.lend import Lent
@@ -41,7 +41,7 @@ def is_open() -> bool:
 
 
 class Durable:
-    """The steps, the transactions and the cursor of one attempt."""
+    """The steps, the transactions, the cursor and the signals of one attempt."""
 
     def __init__(self, claim: Claim, client: Client) -> None:
         self._claim = claim
@@ -233,6 +233,21 @@ class Durable:
 
     def _position(self, saved: Saved) -> Any:
         return None if saved.data is None else self._client.codec.decode(saved.data)
+
+    # What was sent to it
+
+    def signals(self) -> list[Any]:
+        """Read the signals that no attempt before this one has used, in the order they came."""
+        refuse_in_loop("signals")
+        return self._told(self._run(jobs.signals, self._claim))
+
+    async def signals_async(self) -> list[Any]:
+        """Read the signals that no attempt before this one has used, in the order they came."""
+        return self._told(await self._run_async(jobs.signals, self._claim))
+
+    def _told(self, signals: list[bytes | None]) -> list[Any]:
+        decode = self._client.codec.decode
+        return [None if data is None else decode(data) for data in signals]
 
     # The way to the store
 

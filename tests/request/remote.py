@@ -1,6 +1,7 @@
 """The other side: a small HTTP server in a thread, which answers what a test told it to."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,17 +43,33 @@ class Says:
 Answering = Callable[[Asked], Says]
 
 
-class Remote:
-    """Answers each request by the next of `answers`; the last one stays."""
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
 
-    def __init__(self) -> None:
+    def handle_error(self, *_: Any) -> None:
+        """Keep quiet about those who hang up."""
+
+
+class Remote:
+    """Answers each request by the next of `answers`; the last one stays.
+
+    With `tls` it speaks TLS, and `names` are those that connections were made for.
+    """
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+        self.names: list[str | None] = []
         self.asked: list[Asked] = []
         self.answers: list[Says | Answering] = [Says(json={"status": "done"})]
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
+        if tls is not None:
+            tls.sni_callback = lambda _, name, __: self.names.append(name)
+            # Shaking hands is for the thread of each connection.
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))

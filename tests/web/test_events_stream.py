@@ -82,6 +82,23 @@ def test_whoever_comes_back_hears_the_rest_and_nothing_twice(app, address):
     assert sorted(told) == sorted(job.id for job in submitted)
 
 
+def test_a_stream_may_have_an_end_and_the_next_goes_on_from_it(app, address):
+    """What is there, and where it came to: for whoever would rather ask now and then."""
+    [before] = heard(address, 1, params={"seconds": 0}, names=("end",))
+    [job_id] = app.client.create([app.new_job("convert", ["a"], {}, {})])
+    following = {"Last-Event-ID": before[0]}
+    every = ("hello", "job", "end")
+    told = heard(address, 9, params={"seconds": 0}, headers=following, names=every)
+    assert [name for _, name, _ in told] == ["hello", "job", "end"]
+    assert told[1][2]["id"] == job_id
+    following = {"Last-Event-ID": told[-1][0]}
+    rest = heard(address, 9, params={"seconds": 0.2}, headers=following, names=every)
+    assert [name for _, name, _ in rest] == ["hello", "end"]
+    for odd in ("-1", "x", "86401", "nan", "inf"):
+        answer = httpx2.get(f"{address}/v1/events", params={"seconds": odd})
+        assert answer.status_code == 422
+
+
 def test_a_follower_hears_of_its_job_its_run_its_kind_only(app, address):
     one, other = (
         app.new_job(kind, args, {}, {}) for kind, args in (("slowly", [1]), ("convert", ["x"]))

@@ -1,5 +1,7 @@
 """/v1/pipelines: starting, looking, and B's three fields."""
 
+import asyncio
+
 import pytest
 
 import milepost as mp
@@ -97,6 +99,7 @@ async def test_h_76_a_failed_run_is_resumed_over_http(app, api):
 
 
 BOUNDS = ("since", "until")
+WAIT, AT_ONCE = {"Prefer": "wait=20"}, {"Prefer": "respond-async"}
 
 
 def _spelled(text):
@@ -116,7 +119,12 @@ async def test_force_retry_and_replay_over_http(app, api):
     assert (forced.status_code, forced.content) == (202, again.content)
     assert forced.headers["location"] == f"/v1/runs/{forced.json()['id']}"
     assert (await api.post(f"{here}:force")).status_code == 409  # one at a time
-    await app.drain_async(timeout=20)
+    # The same key, waited for: how it ended.
+    _, ended = await asyncio.gather(
+        app.drain_async(timeout=20), api.post(f"{here}:force", headers={**once, **WAIT})
+    )
+    assert (ended.status_code, ended.json()["done"]) == (200, True)
+    assert ended.headers["preference-applied"] == "wait=20"
     assert (await pipeline.count_async(), await pipeline.watermark_async()) == (5, None)
 
     refused = await api.post(f"{here}:retry", json={"partition": 0})
@@ -124,15 +132,16 @@ async def test_force_retry_and_replay_over_http(app, api):
     assert (await api.post(f"{here}:retry", json={"partition": 7})).status_code == 404
     assert (await api.post(f"{here}:retry", json={"partition": -1})).status_code == 422
     source.broken = False
-    retried = await api.post(f"{here}:retry", json={"partition": 1})
-    assert retried.status_code == 202, retried.text
+    retried = await api.post(f"{here}:retry", json={"partition": 1}, headers=AT_ONCE)
+    assert (retried.status_code, retried.headers["preference-applied"]) == (202, "respond-async")
     await app.drain_async(timeout=20)
     assert await pipeline.count_async() == 11
     assert await pipeline.watermark_async() is not None
 
     source.fives = True
-    replayed = await api.post("/v1/pipelines/leaky/quarantine:replay", json={"keys": ["5"]})
-    assert replayed.status_code == 202, replayed.text
+    told = {"json": {"keys": ["5"]}, "headers": AT_ONCE}
+    replayed = await api.post("/v1/pipelines/leaky/quarantine:replay", **told)
+    assert (replayed.status_code, replayed.headers["preference-applied"]) == (202, "respond-async")
     await app.drain_async(timeout=20)
     assert await pipeline.count_async() == 12
     empty = await api.post("/v1/pipelines/leaky/quarantine:replay")

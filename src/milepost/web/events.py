@@ -1,6 +1,7 @@
 """/v1/events: every move as it is committed, as server-sent events."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -29,9 +30,20 @@ PORTION = 500
 LOOK_FIRST = 0.05
 LOOK_LONGEST = 0.5
 LOOK_GROWS = 1.5
+SECONDS_MOST = 86_400
 BEAT_SECONDS = 10.0
 """How often a quiet stream says that it is alive, and asks whether its token still is."""
 
+EVENT = {
+    "type": "object",
+    "description": "One event of the stream.",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"enum": ["hello", "job", "run", "reset", "beat", "end"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["id", "event", "data"],
+}
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _open: set[object] = set()
 
@@ -68,8 +80,8 @@ class Filter(msgspec.Struct, frozen=True):
             "is for Last-Event-ID. `signal` is WORK_DONE where a partition of a pipeline ended, "
             "CONSOLIDATE where all of a run are read. A stream begins with `event: hello`; "
             "`event: reset` says that "
-            "moves were missed.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "moves were missed, `event: end` that the time asked for is over.",
+            "content": {"text/event-stream": {"schema": EVENT}},
         },
         **problems(404, 422),
     },
@@ -86,6 +98,10 @@ async def stream(
     run: Annotated[str | None, Query(description="Moves of this run and its jobs only.")] = None,
     kind: Annotated[str | None, Query()] = None,
     queue: Annotated[str | None, Query()] = None,
+    seconds: Annotated[
+        float | None,
+        Query(ge=0, le=SECONDS_MOST, description="End the stream after so long; 0: what is there."),
+    ] = None,
 ) -> StreamingResponse:
     """Follow the moves of jobs and runs, each once, from now on or from Last-Event-ID."""
     if len(_open) >= STREAMS:
@@ -103,28 +119,29 @@ async def stream(
         await app.client.run_async(events.follow, cursor, most=1)
     else:
         cursor = await app.client.run_async(events.here)
-    told = _stream(app, request, wanted, cursor)
+    told = _stream(app, request, wanted, cursor, math.inf if seconds is None else seconds)
     return StreamingResponse(told, media_type="text/event-stream", headers=HEADERS)
 
 
 async def _stream(
-    app: Engine, request: Request, wanted: Filter, cursor: Cursor
+    app: Engine, request: Request, wanted: Filter, cursor: Cursor, seconds: float
 ) -> AsyncIterator[bytes]:
     mine = object()
     _open.add(mine)
     try:
         yield _written(str(cursor), "hello", {})
-        async for piece in _told(app, request, wanted, cursor):
+        async for piece in _told(app, request, wanted, cursor, seconds):
             yield piece
     finally:
         _open.discard(mine)
 
 
 async def _told(
-    app: Engine, request: Request, wanted: Filter, cursor: Cursor
+    app: Engine, request: Request, wanted: Filter, cursor: Cursor, seconds: float
 ) -> AsyncIterator[bytes]:
     pause, clock = LOOK_FIRST, asyncio.get_running_loop().time
     checked = clock()
+    end = checked + seconds
     while True:
         found, cursor, lost = await app.client.run_async(events.follow, cursor, most=PORTION)
         if lost:
@@ -139,7 +156,11 @@ async def _told(
             yield _written(str(cursor), "beat", {})
             checked = clock()
         if len(found) < PORTION:
-            await asyncio.sleep(pause)
+            if clock() >= end:
+                # Where it came to, for the next one: all that it passed may have been for others.
+                yield _written(str(cursor), "end", {})
+                return
+            await asyncio.sleep(min(pause, end - clock()))
 
 
 async def _still_welcome(request: Request) -> bool:

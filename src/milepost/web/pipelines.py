@@ -206,13 +206,16 @@ async def force(
     *,
     name: str,
     run_id: str,
+    request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
     once: Kept,
+    prefer: Preferred,
 ) -> Response:
     """Publish what a run that failed has read, as a linked run; its gap stays open."""
     run = await _of(app, who, name, run_id)
-    return await once(_accepted(run.forcing()))
+    answer = await once.answer(_accepted(run.forcing()))
+    return await receive_run(request, app, who, answer, prefer)
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:retry", status_code=202, responses=RUN_ACCEPTED)
@@ -221,27 +224,33 @@ async def retry(
     name: str,
     run_id: str,
     what: RetryPartition,
+    request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
     once: Kept,
+    prefer: Preferred,
 ) -> Response:
     """Read one failed partition again, from its cursor, as a linked run."""
     run = await _of(app, who, name, run_id)
-    return await once(_accepted(run.retrying(what.partition)))
+    answer = await once.answer(_accepted(run.retrying(what.partition)))
+    return await receive_run(request, app, who, answer, prefer)
 
 
 @router.post("/v1/pipelines/{name}/quarantine:replay", status_code=202, responses=RUN_ACCEPTED)
 async def replay(
     *,
     name: str,
+    request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
     once: Kept,
+    prefer: Preferred,
     what: Annotated[ReplayQuarantine, Body()] = ReplayQuarantine(),  # noqa: B008 - it never changes
 ) -> Response:
     """Map records in quarantine again, as a run of their own."""
     pipeline = _declared(app, who, name)
-    return await once(_accepted(pipeline.quarantine.replaying(what.keys)))
+    answer = await once.answer(_accepted(pipeline.quarantine.replaying(what.keys)))
+    return await receive_run(request, app, who, answer, prefer)
 
 
 @router.get("/v1/pipelines/{name}/runs", responses={200: {"model": RunPage}, **problems(404, 422)})
