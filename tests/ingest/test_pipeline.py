@@ -74,7 +74,7 @@ def test_a_backfill_leaves_the_watermark_alone(app, shop, pipeline):
     assert pipeline.watermark == before
 
 
-def test_rules_are_pinned_to_the_run_h86(app, shop):
+def test_h_86_rules_are_pinned_to_the_run(app, shop):
     class Priced(Shop):
         margin = 2
 

@@ -21,6 +21,7 @@ from milepost.ingest.fetch import Lander, Reader
 from milepost.ingest.finalise import Finaliser
 from milepost.ingest.keys import axis_of, read
 from milepost.ingest.plan import Plan
+from milepost.ingest.recent import Recent
 from milepost.ingest.source import Partition, Source, Window, micros
 from milepost.ingest.target import Target, fields_of, raw_type, record_type
 from milepost.lifecycle import JobState
@@ -155,12 +156,13 @@ class Declared(Generic[S]):
             key=options.key,
             version=options.version,
         )
+        recent = Recent(
+            client, self.source, self._calls, self._axis, key=options.key, page=options.page
+        )
         self._finaliser = Finaliser(
             client,
-            self.source,
-            self._calls,
             self.target,
-            self._axis,
+            recent,
             quarantine_limit=options.quarantine_limit,
             removal_limit=options.removal_limit,
         )

@@ -9,9 +9,7 @@ import msgspec
 
 from milepost.client import Client
 from milepost.context import Context
-from milepost.ingest.calls import Calls
-from milepost.ingest.keys import HIGHEST, LOWEST, Axis
-from milepost.ingest.source import Source, Window
+from milepost.ingest.recent import Recent
 from milepost.ingest.target import Target
 from milepost.policy import Fail
 from milepost.store import pages, removals
@@ -64,19 +62,15 @@ class Finaliser:
     def __init__(
         self,
         client: Client,
-        source: Source[Any, Any, Any],
-        calls: Calls,
         target: Target,
-        axis: Axis,
+        recent: Recent,
         *,
         quarantine_limit: float,
         removal_limit: float,
     ) -> None:
         self._client = client
-        self._source = source
-        self._calls = calls
         self._target = target
-        self._axis = axis
+        self._recent = recent
         self._quarantine_limit = quarantine_limit
         self._removal_limit = removal_limit
 
@@ -111,15 +105,15 @@ class Finaliser:
     # Removal
 
     async def _remove(self, ctx: Context, row: PipelineRunRow, *, is_complete: bool) -> None:
-        """Remove what a complete full run did not see, unless it may have changed meanwhile."""
+        """Remove what a complete full run did not see, unless it was there all the same."""
         root, pipeline = row.root_id, row.pipeline_id
-        if is_complete and row.root_mode == "full":
+        if not is_complete or row.root_mode not in ("full", "incremental"):
+            return
+        if row.root_mode == "full":
             await self._client.run_async(
                 removals.mark_missing, ctx.claim, root_id=root, pipeline_id=pipeline
             )
-            if await self._has_changed(row):
-                return
-        elif not is_complete or row.root_mode != "incremental":
+        if not await self._is_sure(ctx, row):
             return
         missing, live = await self._client.run_async(removals.missing, row.pipeline_id)
         if not missing:
@@ -141,24 +135,23 @@ class Finaliser:
         ):
             pass
 
-    async def _has_changed(self, row: PipelineRunRow) -> bool:
-        """Tell whether records changed since the end of the window.
+    async def _is_sure(self, ctx: Context, row: PipelineRunRow) -> bool:
+        """Tell whether what is marked is gone: what changed lately is not, the next run sees it.
 
-        One that did was not read, and is not gone: the next run sees it, or removes it (H-81).
+        When the source does not stand still for that, the next run tries again (H-81).
         """
         missing, _ = await self._client.run_async(removals.missing, row.pipeline_id)
-        if not missing or row.end_mark is None:
+        there = await self._recent.keys(row) if missing else None
+        if there is None:
             return False
-        mark = Mark(row.measure)
-        window = Window(
-            mark.shown(row.end_mark), mark.shown(2**62 if row.measure != "time" else FAR)
-        )
-        low, high = self._axis.key(LOWEST), self._axis.key(HIGHEST)
-        return int(await self._calls.remote(self._source.count, window, low, high)) > 0
-
-
-FAR = 253_000_000_000_000_000
-"""Microseconds since 1970 in the year 9987: later than anything that changes."""
+        for at in range(0, len(there), SOME):
+            await self._client.run_async(
+                removals.unmark,
+                ctx.claim,
+                pipeline_id=row.pipeline_id,
+                keys=there[at : at + SOME],
+            )
+        return True
 
 
 def _is_complete(row: PipelineRunRow) -> Steps[bool]:

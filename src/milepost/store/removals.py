@@ -1,7 +1,8 @@
 """Records that a source has no more: marked by a complete full run, removed softly, and back again.
 
-What a full run did not see may have changed while it read, past the end of its window: then it is
-only marked, and the next run, which reads from there, either sees it or removes it (H-81, H-84).
+What a full run did not see may have changed while it read. So it is marked first, what turns out to
+be there is unmarked, and the rest is removed, by this run or, if it cannot be told yet, by the next
+(H-81, H-84).
 """
 
 from collections.abc import Sequence
@@ -15,13 +16,28 @@ from milepost.store import durable
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = ["Kept", "mark_missing", "missing", "quarantined", "remove", "restore", "unresolved"]
+__all__ = [
+    "Kept",
+    "mark_missing",
+    "missing",
+    "quarantined",
+    "remove",
+    "restore",
+    "unmark",
+    "unresolved",
+]
 
 
 def mark_missing(claim: Claim, *, root_id: str, pipeline_id: int) -> Steps[None]:
     """Mark what a complete full run did not see."""
     yield from durable.hold(claim)
     yield Call("raw_mark_missing", {"root_id": root_id, "pipeline_id": pipeline_id})
+
+
+def unmark(claim: Claim, *, pipeline_id: int, keys: Sequence[str]) -> Steps[None]:
+    """Say that records are there after all."""
+    yield from durable.hold(claim)
+    yield Call("raw_unmark", {"pipeline_id": pipeline_id, "key": list(keys)})
 
 
 def missing(pipeline_id: int) -> Steps[tuple[int, int]]:

@@ -1,0 +1,2 @@
+UPDATE raw SET missing_in = NULL
+ WHERE pipeline_id = :pipeline_id AND key = ANY (:key::text[]) AND missing_in IS NOT NULL
