@@ -350,9 +350,9 @@ async def test_a_stuck_thread_is_fenced_off_and_another_takes_its_place(database
     assert (await sick.wait_async(10)).error.type == "TimedOut"
     for job in well:
         assert (await job.wait_async(10)).result == 1
-    assert worker._threads.zombies == 1
+    assert worker._held.threads.zombies == 1
     let_go.set()
-    await until(lambda: worker._threads.zombies == 0)
+    await until(lambda: worker._held.threads.zombies == 0)
     worker.drain()
     await running
     assert late == [1]

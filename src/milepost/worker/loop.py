@@ -28,8 +28,9 @@ from milepost.store.driver import AsyncDriver, Call, Steps
 from milepost.telemetry import Log
 from milepost.worker.claimer import Claimer
 from milepost.worker.execute import Executor, unknown_kind
+from milepost.worker.held import Held
 from milepost.worker.keeper import Keeper
-from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
+from milepost.worker.lanes import Running
 from milepost.worker.publisher import Publisher
 from milepost.worker.settler import Settler
 from milepost.worker.slots import Slots
@@ -93,8 +94,6 @@ class Worker:
         self._client = client
         self._beside = beside
         self._announced = announced
-        self._running: dict[str, Running] = {}
-        self._met_plain = True
         self._slots = Slots(settings.concurrency)
         self._standing = Standing(driver, slots=self._slots.text)
         self._claimer = Claimer(driver, self._clock, queues)
@@ -105,8 +104,7 @@ class Worker:
         self._keeper: Keeper | None = None
         self._watch: Watch = open_watch(url)
         executor = Executor(codec, max_result=settings.max_payload)
-        self._lanes = AsyncLanes(executor, self._report, may_start=self._may_start)
-        self._threads = ThreadLanes(
+        self._held = Held(
             executor, self._report, threads=settings.threads, may_start=self._may_start
         )
         self._publisher = Publisher(driver, published=self._watch.poke)
@@ -160,7 +158,7 @@ class Worker:
                 moved, pause = await self._chores(whole=not busy)
                 while await self.claim_and_start():
                     moved += 1
-                if self._running:
+                if self._held:
                     await self._freed_within(min(pause, TICK_SECONDS))
                 elif self._busy:
                     await self._settler.flush()
@@ -178,7 +176,7 @@ class Worker:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._running) or self._settler.busy or self._publisher.busy
+        return bool(self._held) or self._settler.busy or self._publisher.busy
 
     async def _worth_waiting(self, until: float, pause: float) -> bool:
         """Wait for what may come due; False when the time is over or nothing is open."""
@@ -232,18 +230,16 @@ class Worker:
         if self.state not in (WorkerState.DRAINING, WorkerState.STOPPED):
             self._standing.move("drain")
         until = self._now + self._settings.grace
-        while self._running and not self._impatient and self._now < until:
+        while self._held and not self._impatient and self._now < until:
             await self._freed_within(TICK_SECONDS / 20)
-        for running in list(self._running.values()):
-            self._lane_of(running).give_back(running, "the worker is stopping")
+        self._held.give_back("the worker is stopping")
         # A store that is away must not keep a process from ending; its jobs are then lost.
         with suppress(TimeoutError):
             await asyncio.wait_for(self._settler.flush(), FLUSH_SECONDS)
 
     async def close(self) -> None:
         """Say goodbye and free everything."""
-        await self._lanes.close()
-        self._threads.close()
+        await self._held.close()
         self._standing.move("stop")
         await self._standing.show_if_possible()
         if self._keeper is not None:
@@ -332,18 +328,14 @@ class Worker:
     def _fitting(self) -> tuple[int, list[str]]:
         """Say how many jobs fit now, and of which kinds.
 
-        Plain ones are bounded by the threads that are free; where the last claim met none of
-        them, they do not hold the others up. A crumb is not worth a commit of its own while the
-        settlement under way makes room for more.
+        A crumb is not worth a commit of its own while the settlement under way makes room for more.
         """
         slots = self._settings.concurrency
         room = min(max(1, slots // 2), self._slots.free)  # the other half settles meanwhile
         if room < slots // CRUMB and self._settler.busy:
             return 0, []
-        held = sum(not running.definition.is_async for running in self._running.values())
-        threads = self._threads.room(held, slots)
-        kinds = [d.word for d in self._registry.all if d.is_async or threads > 0]
-        return (min(room, threads) if self._met_plain and threads > 0 else room), kinds
+        most, plain = self._held.room(room, slots)
+        return most, [d.word for d in self._registry.all if d.is_async or plain]
 
     @property
     def _now(self) -> float:
@@ -351,20 +343,15 @@ class Worker:
 
     def _start(self, claims: list[Claim]) -> None:
         self._slots.take(len(claims))
-        plain: list[Running] = []
-        awaited: list[Running] = []
+        started: list[Running] = []
         for claim in claims:
             definition = self._registry.find(claim.kind, claim.kind_version)
             if definition is None:
                 self._slots.report(good=False)
                 self._settler.add(Settlement(claim, unknown_kind(claim)))
                 continue
-            running = Running(definition, Context(claim, self._client))
-            self._running[claim.id] = running
-            (awaited if definition.is_async else plain).append(running)
-        self._met_plain = bool(plain)
-        self._lanes.start(awaited)
-        self._threads.start(plain)
+            started.append(Running(definition, Context(claim, self._client)))
+        self._held.start(started)
 
     # Outcomes
 
@@ -382,7 +369,7 @@ class Worker:
 
     def _settled(self, batch: list[Settlement], held: set[str]) -> None:
         for settlement in batch:
-            self._forget(settlement.claim)
+            self._held.forget(settlement.claim)
             if settlement.claim.id not in held:
                 log.warning("an outcome came too late", job_id=settlement.claim.id)
         good = sum(settlement.outcome.move in GOOD for settlement in batch)
@@ -394,21 +381,11 @@ class Worker:
             self._announced()
         self._freed.set()
 
-    def _forget(self, claim: Claim) -> None:
-        # The same job may have come back meanwhile, under its next fence.
-        running = self._running.get(claim.id)
-        if running is not None and running.context.fence == claim.fence:
-            del self._running[claim.id]
-
     def _drop_everything(self) -> None:
         """Let go of every slot: the lease is lost, and the jobs are others' now."""
-        for running in list(self._running.values()):
-            self._lane_of(running).give_back(running, "the lease was lost")
+        self._held.give_back("the lease was lost")
         self._freed.set()
         self._watch.poke()
-
-    def _lane_of(self, running: Running) -> AsyncLanes | ThreadLanes:
-        return self._lanes if running.definition.is_async else self._threads
 
     # Beside the loop
 
@@ -430,7 +407,7 @@ class Worker:
 
     async def _chores(self, *, whole: bool = False) -> tuple[int, float]:
         """Maintain; answer with how much moved and the seconds until that is due again."""
-        self._sweep_overdue()
+        self._held.sweep_overdue()
         await self._pass_on_requests_to_stop()
         await self._tell_progress()
         moved, pause = await self._maintain(self.id, whole=whole)
@@ -439,31 +416,19 @@ class Worker:
         return moved, max(0.0, min(pause, self._settings.sweep))
 
     async def _pass_on_requests_to_stop(self) -> None:
-        if not self._running:
-            return
-        for job_id, fence, reason in await self._driver.run(jobs.ask_to_stop, worker_id=self.id):
-            running = self._running.get(job_id)
-            # Once: a handler that cleans up must not be cancelled again and again.
-            if running is not None and running.context.fence == fence and not running.asked:
-                self._lane_of(running).stop_job(running, reason)
+        if self._held:
+            for asked in await self._driver.run(jobs.ask_to_stop, worker_id=self.id):
+                self._held.stop(*asked)
 
     async def _tell_progress(self) -> None:
         """Write what handlers said of themselves, all at once."""
-        told = [news for r in self._running.values() if (news := r.context.take_news())]
-        if told:
+        if told := self._held.news:
             await self._driver.run(durable.tell, told)
 
     async def _reconcile(self) -> None:
         """Give back what the store says we hold and we do not know: a claim's lost reply."""
         async with self._claimer.alone:
-            known = {job_id: running.context.fence for job_id, running in self._running.items()}
-            await self._driver.run(jobs.reconcile, worker_id=self.id, known=known)
-
-    def _sweep_overdue(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for running in list(self._running.values()):
-            if running.overdue(now):
-                self._lane_of(running).time_out(running)
+            await self._driver.run(jobs.reconcile, worker_id=self.id, known=self._held.known)
 
 
 @contextmanager
