@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from contextvars import ContextVar
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 import uuid_utils
@@ -32,6 +32,9 @@ P = ParamSpec("P")
 
 BATCH = 1_000
 ACTOR = "client"
+_all: "WeakSet[Client]" = WeakSet()
+_inherited: list[object] = []
+"""What a forked process has from its parent. It is kept: to close it would hang up for both."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -92,12 +95,16 @@ class Client:
         self._migrate_older = migrate_older
         self._create = create and not look
         self._look = look
+        self._begin()
+        self.move_to(url)
+        _all.add(self)
+
+    def _begin(self) -> None:
         self._lock = Lock()
         self._births = _Births(self)
         self._async_births: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncBirths] = (
             WeakKeyDictionary()
         )
-        self.move_to(url)
 
     def move_to(self, url: StoreUrl) -> None:
         """Use another store from now on; what was opened of the one before is to be closed."""
@@ -109,6 +116,12 @@ class Client:
         self._lenders: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLender] = (
             WeakKeyDictionary()
         )
+
+    def leave_to_parent(self) -> None:
+        """Open everything anew: two processes that talk over one connection garble each other."""
+        _inherited.append((self._driver, self._async, self._lender, self._lenders))
+        self._begin()
+        self.move_to(self.url)
 
     @property
     def loops(self) -> list[asyncio.AbstractEventLoop]:
@@ -239,6 +252,15 @@ class Client:
         driver = self._async.pop(loop, None)
         if driver is not None:
             await driver.close()
+
+
+def _forked() -> None:
+    for client in list(_all):
+        client.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 Waiting = tuple[Sequence[NewJob], "Future[list[str]]"]

@@ -1,35 +1,56 @@
-"""Names of log fields and the way to the log. structlog is loaded when something is said."""
+"""Names of log fields and the way to the log. structlog is loaded when a handler asks for it."""
 
+import sys
+from datetime import datetime
 from typing import Any
 
 __all__ = ["Log", "job_log"]
 
 
 class Log:
-    """A structured log that costs nothing until it is used."""
+    """The engine's own log: as the program has configured structlog, else lines on stderr.
+
+    It does not load structlog for that, which would take a quarter of a second in the middle of
+    whatever went wrong: who has not loaded it cannot have configured it.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._logger: Any = None
 
     def warning(self, event: str, **fields: Any) -> None:
         """Say that something needs attention; fields are ids and short texts, never payloads."""
-        self._loaded().warning(event, **fields)
+        self._say("warning", event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
         """Say that something happened."""
-        self._loaded().info(event, **fields)
+        self._say("info", event, fields)
 
-    def _loaded(self) -> Any:
-        if self._logger is None:
-            import structlog  # noqa: PLC0415 - it loads rich, which takes a quarter of a second
+    def _say(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            getattr(structlog.get_logger(self._name), level)(event, **fields)
+            return
+        words = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
+        now = datetime.now().astimezone()
+        sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {event} {words}\n")
 
-            self._logger = structlog.get_logger(self._name)
-        return self._logger
+
+def _word(value: Any) -> str:
+    """Show a text as one word; what a terminal would obey is shown, not sent."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)
 
 
 def job_log(**fields: Any) -> Any:
-    """Return a logger whose every line names the job; fields are ids, never payloads."""
-    import structlog  # noqa: PLC0415 - see above
+    """Return a logger of structlog whose every line names the job; fields are ids, not payloads.
 
-    return structlog.get_logger("milepost.job").bind(**fields)
+    Where the program has not configured structlog, lines go to stderr: stdout is for data.
+    """
+    import structlog  # noqa: PLC0415 - it loads rich, which takes a quarter of a second
+
+    if structlog.is_configured():
+        return structlog.get_logger("milepost.job").bind(**fields)
+    *others, _ = structlog.get_config()["processors"]
+    lines = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    logger = structlog.PrintLogger(sys.stderr)
+    return structlog.wrap_logger(logger, [*others, lines]).bind(**fields)

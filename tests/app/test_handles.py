@@ -107,10 +107,8 @@ def test_wait_returns_the_final_handle(app, double):
 
 def test_wait_times_out_and_says_where_the_job_stands(double):
     job = double.submit(4)
-    began = time.monotonic()
     with pytest.raises(mp.WaitTimeout, match=rf"{job.id} is QUEUED after 0.2 s"):
         job.wait(timeout=0.2)
-    assert time.monotonic() - began < 5
     with pytest.raises(mp.WaitTimeout):
         job.wait(timeout=0)
 
@@ -342,9 +340,7 @@ def test_drain_goes_on_for_a_while_with_what_comes_due_meanwhile(app):
     job = flaky.submit()
     assert app.drain() == 1
     assert job.refresh().state == mp.JobState.RETRYING
-    began = time.monotonic()
-    assert app.drain(timeout=20) == 1
-    assert time.monotonic() - began < 10
+    assert app.drain(timeout=3600) == 1  # it does not wait for the time to be over
     assert job.refresh().result == 2
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -297,7 +298,13 @@ class _Story:
             "report. Some files are broken, some can only be read at the second attempt."
         )
         until = time.monotonic() + GIVE_UP_SECONDS
-        with self._at_work(), stepwise(self.console, lambda line: self._say(f"   {line}")) as show:
+        with (
+            self._at_work(),
+            stepwise(self.console, lambda line: self._say(f"   {line}")) as show,
+            warnings.catch_warnings(),
+        ):
+            # Its workers are on their way; on a slow machine that takes a while.
+            warnings.simplefilter("ignore", RuntimeWarning)
             for now in run.watch():
                 show(now)
                 self._check_on_workers(until)

@@ -21,7 +21,7 @@ from milepost.store import failpoint
 from milepost.store.borrow import BorrowedConnection, borrow, require_transaction
 from milepost.store.driver import Steps
 from milepost.store.postgres import asyncpg_options, psycopg_options
-from milepost.store.sqlite import connect
+from milepost.store.sqlite import File, connect
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -66,9 +66,14 @@ class _SqliteFile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._idle: deque[sqlite3.Connection] = deque()
+        self._file: File | None = None
 
     def take(self) -> sqlite3.Connection:
         """Take one that is in no transaction."""
+        self._file = self._file or File(self._path)
+        if not self._file.unchanged():
+            self.close()
+            self._file.follow()
         try:
             return self._idle.pop()
         except IndexError:

@@ -5,6 +5,7 @@ waits, each operation in a savepoint of its own, and commits once.
 """
 
 import asyncio
+import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from milepost.store.driver import Call, Rows, Steps, drive
 __all__ = [
     "BUSY_SECONDS",
     "AsyncSqliteDriver",
+    "File",
     "SqliteDriver",
     "SqliteReader",
     "connect",
@@ -124,6 +126,40 @@ class _Turns:
             self.pass_on()
 
 
+class File:
+    """Notices that a file was deleted or replaced while it was open.
+
+    SQLite goes on without a word, and what it commits from then on nobody can open any more.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)  # noqa: PTH100 - the program may change its folder
+        self._known = self._found()
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - before every transaction
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def unchanged(self) -> bool:
+        """Tell whether it is the same; raise `Unavailable` where none is there."""
+        found = self._found()
+        if found == self._known:
+            return True
+        if found is None:
+            raise Unavailable(
+                f"{self.path} was deleted while this program used it. Put a copy of the store "
+                "there, or make an empty one with `milepost migrate`"
+            )
+        return False
+
+    def follow(self) -> None:
+        """Take what is there now for the file."""
+        self._known = self._found()
+
+
 class SqliteDriver:
     """A connection to a SQLite file."""
 
@@ -136,6 +172,7 @@ class SqliteDriver:
             )
         self._path = path
         self._connection = connect(path)
+        self._file = File(path)
         self._turns = _Turns()
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -155,7 +192,7 @@ class SqliteDriver:
 
     def _commit_alone(self, steps: Steps[T]) -> T:
         with translated():
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin("IMMEDIATE")
             try:
                 result = drive(steps, partial(execute, self._connection))
                 failpoint.reach("before:commit")
@@ -165,6 +202,18 @@ class SqliteDriver:
                 raise
         failpoint.reach("after:commit")
         return result
+
+    def _begin(self, kind: str) -> None:
+        if not self._file.unchanged():
+            # Closing the old one leaves what belongs to the new one alone: SQLite looks, too.
+            former, self._connection = self._connection, connect(self._file.path)
+            self._file.follow()
+            former.close()
+            raise Unavailable(
+                f"{self._file.path} was replaced by another file while this program used it. "
+                "That one is open now: try again"
+            )
+        self._connection.execute(f"BEGIN {kind}")
 
     def _roll_back(self) -> None:
         # RAISE(ROLLBACK) and a full disk end the transaction by themselves.
@@ -238,7 +287,7 @@ class SqliteDriver:
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[None]:
         with translated():
-            self._connection.execute(f"BEGIN {kind}")
+            self._begin(kind)
         try:
             yield
             failpoint.reach("before:commit")

@@ -19,7 +19,7 @@ from milepost.config import Settings, StoreUrl
 from milepost.context import Context
 from milepost.declare import Registry
 from milepost.errors import LeaseLost
-from milepost.lifecycle import WorkerState
+from milepost.lifecycle import JobState, WorkerState
 from milepost.outcome import Outcome, micros
 from milepost.records import Claim, Settlement
 from milepost.store import durable, jobs, workers
@@ -48,6 +48,10 @@ TICK_SECONDS = 1.0
 FLUSH_SECONDS = 5.0
 """How long a store that is away may hold up a worker that stops."""
 GOOD = ("succeed", "later")
+LETS_END = "the worker stops: what runs may end; a second signal gives it back"
+GIVES_BACK = "the worker stops: what runs is given back"
+SAID = 200
+"""How much of an error is logged: its beginning."""
 
 
 class Maintain(Protocol):
@@ -220,6 +224,8 @@ class Worker:
 
     def drain(self) -> None:
         """Stop claiming; a second call gives back what still runs, at once."""
+        if self._running:
+            log.info(GIVES_BACK if self._draining else LETS_END, running=len(self._running))
         self._impatient = self._draining
         self._draining = True
         self._freed.set()
@@ -366,6 +372,8 @@ class Worker:
         self.ran += 1
         self._slots.report(good=result.move in GOOD)
         self._settler.add(Settlement(running.context.claim, result))
+        if result.problem is not None:
+            _tell_of(running.context.claim, result)
 
     def _settled(self, batch: list[Settlement], held: set[str]) -> None:
         for settlement in batch:
@@ -451,6 +459,22 @@ async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tell_of(claim: Claim, result: Outcome) -> None:
+    """Say what went wrong, and what follows; the whole of it is kept with the job."""
+    problem = result.problem
+    if problem is None:
+        return
+    first = problem.message.partition("\n")[0][:SAID]
+    log.warning(
+        "a job failed" if result.state == JobState.FAILED else "an attempt failed",
+        kind=claim.kind,
+        job_id=claim.id,
+        attempt=claim.attempt,
+        error=f"{problem.type}: {first}" if first else problem.type,
+        **({"again_in": f"{result.delay_us / 1e6:g} s"} if result.delay_us is not None else {}),
+    )
 
 
 def _name() -> str:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from milepost.config import StoreUrl
+from milepost.errors import Unavailable
+from milepost.store.sqlite import File
 
 __all__ = ["CHANNEL", "Watch", "open_watch"]
 
@@ -36,9 +38,21 @@ class FileWatch:
     """Looks whether another connection has changed the file: five microseconds a look."""
 
     def __init__(self, path: str) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._file = File(path)
+        self._connection = self._opened()
         self._seen = self._version()
         self._poked = asyncio.Event()
+
+    def _opened(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._file.path, isolation_level=None, check_same_thread=False)
+
+    def _follow(self) -> None:
+        """Look at the file that is there now, if another took its place."""
+        with suppress(Unavailable):
+            if not self._file.unchanged():
+                self._connection.close()
+                self._connection = self._opened()
+                self._file.follow()
 
     def _version(self) -> int:
         [(version,)] = self._connection.execute("PRAGMA data_version")
@@ -46,6 +60,7 @@ class FileWatch:
 
     async def wait(self, seconds: float) -> set[str]:
         """Return when the file changed, or when the time is over; a file names no queues."""
+        self._follow()
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until and not self._poked.is_set():
