@@ -247,9 +247,36 @@ def test_h_75_too_many_in_quarantine_fail_the_run(app):
     assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finaliser")
     assert pipeline.watermark is None
     assert len(pipeline.quarantine) == 30
+    assert "replay" in run.errors[0].message
     # It is mended, and the run goes on: nothing is read again.
     pipeline.source.map = lambda raw: Shop.map(pipeline.source, raw)
-    assert "resume" in run.errors[0].message
+    read = len(pipeline.source.fetched)
+    assert go(app, pipeline.quarantine.replay()).state == mp.RunState.SUCCEEDED
+    assert pipeline.watermark is None
+    again = go(app, run.resume())
+    assert again.state == mp.RunState.SUCCEEDED, again.errors
+    assert (pipeline.watermark, held(pipeline)) == (run.window.end, offered(pipeline.source))
+    assert len(pipeline.source.fetched) == read
+
+
+def test_a_finaliser_is_tried_three_times_and_resumed(app, shop, pipeline, advance):
+    """B's consolidator: after that the run has failed, and its watermark stays (H-34)."""
+    tried = []
+
+    async def broken(ctx, row):
+        tried.append(ctx.attempt)
+        raise BrokenError("no report today")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline._finaliser, "finalise", broken)
+        run = go(app, pipeline.start())
+        while not run.done:
+            advance(60)
+            go(app, run)
+    assert (run.state, run.record.cause, tried) == (mp.RunState.FAILED, "finaliser", [1, 2, 3])
+    assert (pipeline.watermark, pipeline.dataset_version) == (None, 0)
+    again = go(app, run.resume())
+    assert (again.state, pipeline.watermark) == (mp.RunState.SUCCEEDED, run.window.end)
 
 
 def test_h_75_a_record_without_key_or_version_is_kept_too(app, shop):
@@ -543,3 +570,17 @@ def test_h_90_credentials_are_renewed_once_and_the_call_repeated(app, shop):
     pipeline = app.pipeline("login", shop, **OPTIONS, retries=0)
     run = go(app, pipeline.start())
     assert (run.state, len(logins)) == (mp.RunState.SUCCEEDED, 1)
+
+
+def test_h_75_what_the_same_run_reads_again_and_can_use_leaves_the_quarantine(app, shop, pipeline):
+    shop.map = lambda raw: 1 / 0 if raw.get("note") == "bad" else Shop.map(shop, raw)
+    shop.put(12, price=120, at=T0, note="bad")
+    break_partition(shop, 1, after=1)
+    run = go(app, pipeline.start())
+    assert go(app, run.force()).state == mp.RunState.SUCCEEDED
+    assert [kept.key for kept in pipeline.quarantine] == ["12"]
+    mend(shop)
+    shop.put(12, price=189, at=T0 + timedelta(hours=1))  # where it has not come to yet
+    again = go(app, run.retry(1))
+    assert (again.state, again.about.root_id) == (mp.RunState.SUCCEEDED, run.id)
+    assert (len(pipeline.quarantine), held(pipeline)) == (0, offered(shop))

@@ -147,6 +147,8 @@ def test_a_target_equals_a_source_that_changed_while_workers_were_killed(
             run = pipeline.start()
             while not run.refresh().done:
                 asked = {"change": chance.randrange(1, 8), "late": chance.randrange(2)}
+                if chance.random() < 0.1:
+                    asked["down"] = 0.3
                 httpx2.post(f"{address}/trouble", json=asked).raise_for_status()
                 if chance.random() < 0.4:
                     crew.kill_one(chance)

@@ -80,7 +80,7 @@ class Finaliser:
         if left:
             raise RuntimeError(f"{left} records of run {row.root_id} are not consolidated yet")
         counted = await self._client.run_async(counts, row)
-        self._check_quarantine(row, counted)
+        await self._check_quarantine(row, counted)
         complete = await self._client.run_async(_is_complete, row)
         await self._remove(ctx, row, is_complete=complete)
         counted = await self._client.run_async(counts, row)
@@ -93,13 +93,16 @@ class Finaliser:
             "counts": msgspec.structs.asdict(counted),
         }
 
-    def _check_quarantine(self, row: PipelineRunRow, counted: Counts) -> None:
+    async def _check_quarantine(self, row: PipelineRunRow, counted: Counts) -> None:
+        """Refuse to end a run with too many in quarantine; what was replayed since is not there."""
         most = max(FEW, self._quarantine_limit * counted.fetched)
-        if row.mode != "replay" and counted.quarantined > most:
+        held = await self._client.run_async(removals.rejected, row.root_id)
+        if row.mode != "replay" and held > most:
             raise Fail(
-                f"{counted.quarantined} of {counted.fetched} records are in quarantine, more than "
+                f"{held} of {counted.fetched} records are in quarantine, more than "
                 f"the limit of {self._quarantine_limit:.0%}: see `milepost pipelines quarantine ls "
-                f"{row.pipeline}`, mend the source or its mapping, and resume the run"
+                f"{row.pipeline}`. If it is the mapping, mend it, replay the quarantine and resume "
+                "the run; if it is the source, start a new one once that is mended"
             )
 
     # Removal

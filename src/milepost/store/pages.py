@@ -282,9 +282,14 @@ def mark(
         )
     [(held,)] = yield Call("quarantine_count", {"pipeline_id": pipeline_id})
     if held:
-        keys = [key for key, *_ in batch.records]
         yield Call(
-            "quarantine_resolve", {"pipeline_id": pipeline_id, "root_id": root_id, "key": keys}
+            "quarantine_resolve",
+            {
+                "pipeline_id": pipeline_id,
+                "root_id": root_id,
+                "key": [key for key, *_ in batch.records],
+                "rejected": [one.key for one in rejected],
+            },
         )
     done = yield Call(
         "page_done",

@@ -21,6 +21,7 @@ __all__ = [
     "mark_missing",
     "missing",
     "quarantined",
+    "rejected",
     "remove",
     "restore",
     "unmark",
@@ -85,6 +86,12 @@ class Kept(msgspec.Struct, frozen=True):
 def unresolved(pipeline_id: int) -> Steps[int]:
     """Count what is in quarantine."""
     [(count,)] = yield Call("quarantine_count", {"pipeline_id": pipeline_id})
+    return int(count)
+
+
+def rejected(root_id: str) -> Steps[int]:
+    """Count what a run put into quarantine and nobody has mended since."""
+    [(count,)] = yield Call("run_unresolved", {"root_id": root_id})
     return int(count)
 
 

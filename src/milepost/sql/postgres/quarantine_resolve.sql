@@ -1,4 +1,4 @@
--- What was consolidated after all, or is quarantined anew by this root.
+-- What was consolidated after all, by whichever root it was rejected; or is rejected anew by this one.
 UPDATE quarantine SET resolved_at = {now}
- WHERE pipeline_id = :pipeline_id AND resolved_at IS NULL AND root_id <> :root_id::uuid
-   AND key = ANY (:key::text[])
+ WHERE pipeline_id = :pipeline_id AND resolved_at IS NULL AND key = ANY (:key::text[])
+   AND (root_id <> :root_id::uuid OR key <> ALL (:rejected::text[]))
