@@ -4,12 +4,18 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 # Before anything imports it: a failing assertion of the suite then shows its values.
 pytest.register_assert_rewrite("milepost.testing.suite")
 
 from milepost.testing.databases import Backends, Database, Raw, everyday_names  # noqa: E402
+from milepost.testing.prove import PROVING  # noqa: E402
 from milepost.testing.servers import scratch  # noqa: E402
+
+# Every day the same examples, so that what fails fails for everybody; new ones when proving.
+settings.register_profile("milepost", derandomize=not PROVING, deadline=None)
+settings.load_profile("milepost")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

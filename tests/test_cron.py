@@ -92,6 +92,7 @@ def expected(line: Line, first: datetime, last: datetime) -> list[datetime]:
 @given(changes, minutes, hours, days, seconds)
 @example(CHANGES[5], "*/15", "0", "*", 3600)
 @example(CHANGES[1], "30", "2", "*", 7200)
+@example(CHANGES[8], "*", "2", "1-15", 0)  # what comes again is the last before a long pause
 def test_the_slots_around_a_change_of_the_clocks_are_those_of_a_walk(change, m, h, d, before):
     zone, at = change
     line = Line(f"{m} {h} {d} * *", zone)

@@ -130,14 +130,15 @@ def _next_passing(cron: str, zone: tzinfo, after: datetime) -> datetime:
     while True:
         wall = next(_walls(cron, (after + offset).replace(tzinfo=None)))
         slot = wall.replace(tzinfo=UTC) - offset
-        if slot - after > NEAR:
+        near = min(slot, after + NEAR)
+        if _offset(zone, near) != offset:
+            change = _change(zone, after, near)  # what was shown already may come again
+            after, offset = change - SECOND, _offset(zone, change)
+        elif near < slot:
             after = slot - NEAR  # nothing fires until then, whatever the offsets between
             offset = _offset(zone, after)
-        elif _offset(zone, slot) == offset:
-            return slot
         else:
-            change = _change(zone, after, slot)
-            after, offset = change - SECOND, _offset(zone, change)
+            return slot
 
 
 def _walls(cron: str, after: datetime) -> "CronSim":

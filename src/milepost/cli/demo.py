@@ -207,6 +207,12 @@ class _Story:
                 return True
         return False
 
+    def _await_a_worker(self, until: float) -> None:
+        """Let one come first: whoever watches is warned when nobody is at work."""
+        while not any(worker.state != "STOPPED" for worker in self.app.workers.list()):
+            self._check_on_workers(until)
+            time.sleep(LOOK_SECONDS)
+
     def _check_on_workers(self, until: float) -> None:
         log = self.folder / "workers.log"
         if any(process.poll() is not None for process in self.workers):
@@ -305,6 +311,7 @@ class _Story:
         ):
             # Its workers are on their way; on a slow machine that takes a while.
             warnings.simplefilter("ignore", RuntimeWarning)
+            self._await_a_worker(until)
             for now in run.watch():
                 show(now)
                 self._check_on_workers(until)
