@@ -2,10 +2,12 @@
 
     eval "$(../shared/bench/setup.sh FOLDER pgqueuer huey)"
     python -m benchmarks.drain [--jobs 20000] [--rounds 5] [--json FILE] [--harness ../shared/bench]
+    python -m benchmarks.drain --depth [--rounds 3]
 
 Every round runs every contender once, in turn, each on a fresh database of the same server; the
 figures are medians, and what counts are their ratios. A drain is N / (all N completions visible in
 the store - first job's start). Without the peers' harness only Milepost and the raw loops run.
+`--depth` compares a backlog of 10,000 jobs with one of 200,000.
 """
 
 import argparse
@@ -29,6 +31,8 @@ PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"
 os.environ.setdefault("BENCH_PROBE", str(PROBE))
 
 BATCH = 100
+DEPTHS = (10_000, 200_000)
+DEPTH_SHARE = 0.2
 GOALS = {
     ("postgres", "milepost", "pgqueuer"): 1.5,
     ("postgres", "milepost", "raw"): 0.6,
@@ -82,7 +86,7 @@ def drain(url: str, jobs: int, **environment: str) -> tuple[float, float]:
     count = connect(url)
     probe.reset()
     with worker(url, **environment) as process:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 120 + jobs / 1_000
         while probe.read()[0] < jobs and time.monotonic() < until:
             time.sleep(0.01)
         while count("SELECT count(*) FROM job WHERE state = 'SUCCEEDED'") < jobs:
@@ -196,6 +200,23 @@ def verdicts(dialect: str, medians: dict[str, float]) -> bool:
     return kept
 
 
+def compare_depths(store: Store, rounds: int) -> bool:
+    """Drain a short and a long backlog in turn; tell whether both went at the same rate."""
+    rates: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
+    for number in range(rounds):
+        for depth, found in rates.items():
+            found.append(drain(store.fresh(), depth)[0])
+            print(f"  {store.dialect} {number + 1}/{rounds} {depth:,}: {found[-1]:,.0f}/s")
+    short, long = (statistics.median(found) for found in rates.values())
+    kept = abs(long / short - 1) <= DEPTH_SHARE
+    word = "ok" if kept else "MISSED"
+    print(
+        f"{store.dialect}: {long:,.0f}/s of {DEPTHS[1]:,} / {short:,.0f}/s of {DEPTHS[0]:,}", end=""
+    )
+    print(f" = {long / short:.2f} (goal 1 ± {DEPTH_SHARE}) {word}")
+    return kept
+
+
 @contextmanager
 def server() -> Iterator[str]:
     """Use the harness's server if it runs, else one of our own with durable settings."""
@@ -213,6 +234,7 @@ def main() -> None:
     parser.add_argument("--harness", type=Path, default=Path("../shared/bench"))
     parser.add_argument("--only", choices=("postgres", "sqlite"))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--depth", action="store_true")
     options = parser.parse_args()
     peers = Peers(options.harness) if "BENCH_VENVS" in os.environ else None
     report: dict[str, dict[str, float]] = {}
@@ -221,6 +243,9 @@ def main() -> None:
         for dialect in ("postgres", "sqlite"):
             if options.only in (None, dialect):
                 store = Store(dialect, admin, Path(folder))
+                if options.depth:
+                    kept &= compare_depths(store, options.rounds)
+                    continue
                 report[dialect] = compare(store, options.jobs, options.rounds, peers)
     for dialect, medians in report.items():
         for name, rate in medians.items():
