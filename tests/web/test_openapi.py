@@ -58,8 +58,7 @@ def test_every_operation_says_what_it_is_and_how_it_fails():
 def test_whatever_is_sent_is_answered_as_documented(app, database, address):
     """5,000 requests under proof: no 5xx, and nothing that the description does not name.
 
-    Every day one store is sent what fits and the other what does not, each by every other
-    operation: making it up takes long.
+    Every day one store is sent what fits and the other what does not: making it up takes long.
     """
     usual = GenerationMode.POSITIVE if database.dialect == "sqlite" else GenerationMode.NEGATIVE
     modes = list(GenerationMode) if PROVING else [usual]
@@ -73,17 +72,25 @@ def test_whatever_is_sent_is_answered_as_documented(app, database, address):
         "name": ["letters", "nightly", "default"],
     }
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    known_operations = [operation.ok() for operation in schema.get_all_operations()]
-    operations = known_operations if PROVING else known_operations[modes[0].is_negative :: 2]
+    operations = [operation.ok() for operation in schema.get_all_operations()]
+    asking = [pair for pair in product(operations, modes) if PROVING or _may_ask(*pair)]
     sent: Counter[GenerationMode] = Counter()
     # What takes no parameters has one thing to say; further rounds are for what can be varied.
     for round_ in count():
         if sent.total() >= REQUESTS:
             break
-        for operation, mode in product(operations, modes):
-            sent[mode] += _asked(operation, mode, known, seed_=round_)
+        asked = [_asked(operation, mode, known, seed_=round_) for operation, mode in asking]
+        for (_, mode), times in zip(asking, asked, strict=True):
+            sent[mode] += times
+        # That nothing wrong can be made up is found out slowly, and once is enough.
+        asking = [pair for pair, times in zip(asking, asked, strict=True) if times]
     assert min(sent[mode] for mode in modes) > REQUESTS / 4, sent
     print(f"{sent.total()} requests: {dict(sent)}")
+
+
+def _may_ask(operation, mode):
+    """Leave out of an everyday's wrong requests what takes no body that could be wrong."""
+    return not mode.is_negative or (bool(operation.body) and "/callback/" not in operation.path)
 
 
 def _asked(operation, mode, known, *, seed_):
