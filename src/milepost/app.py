@@ -490,17 +490,28 @@ class App:
         return ran
 
     def run_worker(
-        self, queues: Sequence[str] | None = None, concurrency: int | None = None
-    ) -> None:
-        """Be a worker until SIGTERM or SIGINT; a second one gives back what runs at once."""
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        *,
+        recycle: bool = False,
+    ) -> bool:
+        """Be a worker until SIGTERM or SIGINT; a second one gives back what runs at once.
+
+        A thread cannot be killed: one whose handler ran past its timeout stays behind. With
+        `recycle` the worker also stops when as many are stuck as may work at once, and answers
+        True: the process should be started anew, as `milepost worker` does by itself.
+        """
         refuse_in_loop("run_worker")
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
-            runner.run(self._run_and_close(queues, concurrency))
+            return runner.run(self._run_and_close(queues, concurrency, recycle=recycle))
 
-    async def _run_and_close(self, queues: Sequence[str] | None, concurrency: int | None) -> None:
+    async def _run_and_close(
+        self, queues: Sequence[str] | None, concurrency: int | None, *, recycle: bool
+    ) -> bool:
         try:
-            await self.run_worker_async(queues, concurrency)
+            return await self.run_worker_async(queues, concurrency, recycle=recycle)
         finally:
             await self.client.close_async()
 
@@ -510,12 +521,13 @@ class App:
         concurrency: int | None = None,
         *,
         signals: bool = True,
-    ) -> None:
+        recycle: bool = False,
+    ) -> bool:
         """Be a worker until SIGTERM or SIGINT, or until the task is cancelled.
 
         Without `signals` they are left to the server that this worker is a part of.
         """
-        worker = await self._worker(queues, concurrency)
+        worker = await self._worker(queues, concurrency, recycle=recycle)
         loop = asyncio.get_running_loop()
         caught = []
         for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
@@ -528,9 +540,15 @@ class App:
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
+        return recycle and worker.worn_out
 
     async def _worker(
-        self, queues: Sequence[str] | None, concurrency: int | None, *, elected: bool = False
+        self,
+        queues: Sequence[str] | None,
+        concurrency: int | None,
+        *,
+        elected: bool = False,
+        recycle: bool = False,
     ) -> "Worker":
         from milepost.worker.loop import Worker  # noqa: PLC0415 - clients need no worker
 
@@ -551,6 +569,7 @@ class App:
             client=self.client,
             beside=beside,
             announced=None if relay is None else relay.poke,
+            recycle=recycle,
         )
 
     def _relay(self, driver: AsyncDriver) -> "Relay | None":

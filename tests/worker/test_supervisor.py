@@ -28,6 +28,10 @@ def slow(seconds: float) -> int:
     time.sleep(seconds)
     return os.getpid()
 
+@app.job(timeout=0.1, retries=0)
+def stuck() -> None:
+    time.sleep(600)
+
 other = 3
 """
 
@@ -64,7 +68,10 @@ def crew(folder, database):
     def slow(seconds: float) -> int:
         return os.getpid()
 
-    app.whoami, app.slow = whoami, slow
+    @app.job(timeout=0.1, retries=0)
+    def stuck() -> None: ...
+
+    app.whoami, app.slow, app.stuck = whoami, slow, stuck
     yield app
     app.close()
 
@@ -129,6 +136,29 @@ def test_a_second_sigterm_gives_back_at_once(crew, folder, database):
     assert "a second signal gives it back" in said
     assert "what runs is given back running=1" in said
     assert (job.refresh().state, job.record.releases, job.attempt) == ("RETRYING", 1, 0)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_worker_whose_threads_are_stuck_is_started_anew(
+    crew, folder, database, monkeypatch, processes
+):
+    """A thread cannot be killed: its process is replaced before they pile up."""
+    monkeypatch.setenv("MILEPOST_THREADS", "2")
+    with started(folder, database, "--processes", processes) as process:
+        before = until(lambda: alive(crew, int(processes)))
+        for job in [crew.stuck.submit() for _ in range(2 * int(processes))]:
+            assert job.wait(60).error.type == "TimedOut"
+        stopped = until(
+            lambda: [worker for worker in crew.workers.list() if worker.state == "STOPPED"]
+        )
+        assert {worker.pid for worker in stopped} <= before
+        until(lambda: alive(crew, int(processes)))
+        assert crew.whoami.submit().wait(60).state == mp.JobState.SUCCEEDED
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        said = process.stderr.read()
+    assert "starting anew n=" in said
+    assert said.count("worker for sqlite") >= int(processes) + 1
 
 
 def gone(pid):

@@ -41,9 +41,12 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     """
     loaded = load_app(app)
     if processes == 1:
-        _leave_with_supervisor()
+        supervised = _leave_with_supervisor()
         click.echo(f"worker for {loaded.client.url}; Ctrl-C drains", err=True)
-        loaded.run_worker(list(queues) or None, concurrency)
+        worn_out = loaded.run_worker(list(queues) or None, concurrency, recycle=True)
+        if worn_out and not supervised:
+            # The same process with nothing left in it; a supervisor does it in its own way.
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
         return
     arguments = [app, *(f"--queue={queue}" for queue in queues)]
     if concurrency is not None:
@@ -51,11 +54,11 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     sys.exit(Supervisor(arguments, processes).run())
 
 
-def _leave_with_supervisor() -> None:
+def _leave_with_supervisor() -> bool:
     """Drain when the supervisor is gone: nobody else would ever stop this worker."""
     supervisor = os.environ.pop(SUPERVISOR, None)
     if supervisor is None:
-        return
+        return False
 
     def watch() -> None:
         while os.getppid() == int(supervisor):
@@ -63,6 +66,7 @@ def _leave_with_supervisor() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="milepost-supervised", daemon=True).start()
+    return True
 
 
 class Supervisor:

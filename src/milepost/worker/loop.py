@@ -79,12 +79,14 @@ class Worker:
         client: Client | None = None,
         beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
         announced: Callable[[], None] | None = None,
+        recycle: bool = False,
     ) -> None:
         """Make a worker.
 
         `maintain(holder)` does chores; it tells how much it moved, and when it wants to be called.
         `client` is the way to the store that handlers keep things by. What stands `beside` runs as
         long as the worker does; `announced` is called when a job that has a channel was settled.
+        With `recycle` it stops when it is worn out, for its process to be started anew.
         """
         self.id = _name()
         self.ran = 0
@@ -98,6 +100,7 @@ class Worker:
         self._client = client
         self._beside = beside
         self._announced = announced
+        self._recycle = recycle
         self._slots = Slots(settings.concurrency)
         self._standing = Standing(driver, slots=self._slots.text)
         self._claimer = Claimer(driver, self._clock, queues)
@@ -124,6 +127,11 @@ class Worker:
     def state(self) -> WorkerState | None:
         """Where it stands."""
         return self._standing.state
+
+    @property
+    def worn_out(self) -> bool:
+        """Whether as many threads are stuck in handlers past their timeout as may work at once."""
+        return self._held.threads.zombies >= self._settings.threads
 
     # Coming and going
 
@@ -421,6 +429,10 @@ class Worker:
         moved, pause = await self._maintain(self.id, whole=whole)
         if moved:
             self._watch.poke()
+        if self._recycle and self.worn_out and not self._draining:
+            stuck = self._held.threads.zombies
+            log.warning("threads are stuck in handlers past their timeout: starting anew", n=stuck)
+            self.drain()
         return moved, max(0.0, min(pause, self._settings.sweep))
 
     async def _pass_on_requests_to_stop(self) -> None:
