@@ -30,16 +30,14 @@ class Arguments:
         self.result_type = told.get("return", Any)
         self._struct = _struct_of(self._signature, told, name)
         self._kinds = [(name, p.kind) for name, p in self._signature.parameters.items()]
+        self.names = [name for name, _ in self._kinds]
+        """The parameters that a call gives, in order."""
         needed = [p for p in self._signature.parameters.values() if _required(p)]
         self._places = [name for name, kind in self._kinds if kind in _PLACED]
         self._least = len(needed)
         if any(parameter.kind not in _PLACED for parameter in needed):
             self._least = len(self._places) + 1  # no call without names will do
-
-    @property
-    def names(self) -> list[str]:
-        """The parameters that a call gives, in order."""
-        return [name for name, _ in self._kinds]
+        self._all_placed = len(needed) == len(self._places) == len(self._kinds)
 
     @property
     def hint_of_first(self) -> Any:
@@ -73,8 +71,10 @@ class Arguments:
         return self._spread(given)
 
     def _spread(self, given: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
-        positional: list[Any] = []
         named: dict[str, Any] = {}
+        if self._all_placed:
+            return list(msgspec.structs.astuple(given)), named
+        positional: list[Any] = []
         omitted = False
         for (name, kind), value in zip(self._kinds, msgspec.structs.astuple(given), strict=True):
             if value is msgspec.UNSET:

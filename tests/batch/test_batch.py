@@ -313,6 +313,33 @@ def test_a_failed_attempts_outputs_are_never_seen_h56(app):
     assert (run.refresh().report, len(tried)) == (700, 2)
 
 
+def test_no_transaction_that_ends_jobs_creates_more_than_it_should(app, raw):
+    batch = app.batch("wide")
+
+    @batch.step
+    def find() -> Iterator[int]:
+        yield from range(5)
+
+    @batch.step
+    async def spread(number: int) -> AsyncIterator[int]:
+        for one in range(400):
+            yield number * 400 + one
+
+    @batch.step
+    async def load(number: int) -> int:
+        return number
+
+    @batch.reduce
+    def total(found: Iterable[int]) -> bool:
+        return sorted(found) == list(range(2000))
+
+    run = batch.start()
+    app.drain(timeout=10)
+    assert run.refresh().report is True
+    # They end together; had one transaction ended them all, it would have put the rest aside.
+    assert raw.value("SELECT count(*) FROM publication") == 0
+
+
 def test_a_reducer_that_fails_fails_the_run_and_one_that_recovers_does_not_h34(app):
     batch = app.batch("reducing")
     tried = []
@@ -412,7 +439,7 @@ def test_resume_publishes_what_the_stopped_run_had_not(app):
 
     @batch.step
     def find() -> Iterator[int]:
-        yield from range(20)  # too many to come along with the end
+        yield from range(600)  # too many to come along with the end
 
     @batch.step
     def load(number: int) -> int:
@@ -435,7 +462,7 @@ def test_resume_publishes_what_the_stopped_run_had_not(app):
     app.maintain_once()
     again = run.resume()
     app.drain(timeout=5)
-    assert again.refresh().report == list(range(20))
+    assert again.refresh().report == list(range(600))
 
 
 def test_a_run_with_the_same_parameters_is_used_again_unless_it_is_being_cancelled_h106(app):

@@ -22,9 +22,8 @@ __all__ = ["Inputs", "Outlet", "RunGiven", "To", "to"]
 
 CHUNK = 500
 CHUNK_BYTES = 1024**2
-ALONG = 16
 ALONG_BYTES = 16 * 1024
-"""Few and small outputs are stored by the transaction that ends their producer."""
+"""Less than a chunk, and this small: stored by the transaction that ends their producer."""
 PAGE = 500
 MANY = "$yield"
 """What marks a result of the last step as several inputs of the reducer."""
@@ -62,7 +61,7 @@ class _Chunk:
     @property
     def is_small(self) -> bool:
         """Whether all there is may go along with the outcome."""
-        return len(self.rows) == self.count <= ALONG and self._bytes <= ALONG_BYTES
+        return len(self.rows) == self.count and self._bytes <= ALONG_BYTES
 
     def outputs(self) -> tuple[tuple[int, bytes], ...]:
         """Give them out as an outcome takes them along."""
@@ -88,7 +87,9 @@ class Outlet:
     def put(self, context: Context, value: Any) -> Outcome:
         """Stage the outputs, or send them along; answer with what the attempt came to."""
         if not isinstance(value, Iterator):
-            value = iter(() if value is None else (value,))
+            if small := self._alone(value):
+                return small
+            value = iter((value,))
         if self._is_last:
             return outcome.succeeded(self._result(list(value)))
         chunk = _Chunk()
@@ -104,6 +105,8 @@ class Outlet:
 
     async def put_async(self, context: Context, value: Any) -> Outcome:
         """Stage the outputs, or send them along; answer with what the attempt came to."""
+        if not isinstance(value, Iterator | AsyncIterable) and (small := self._alone(value)):
+            return small
         items = value if isinstance(value, AsyncIterable) else _each(value)
         if self._is_last:
             return outcome.succeeded(self._result([item async for item in items]))
@@ -116,6 +119,18 @@ class Outlet:
         if chunk.rows:
             await self._client.run_async(runs.stage, context.claim, chunk.take())
         return outcome.succeeded(staged=chunk.count)
+
+    def _alone(self, value: Any) -> Outcome | None:
+        """Send along what most steps give, one item or none; None when that is too large."""
+        if value is None:
+            return outcome.succeeded()
+        if self._is_last:
+            return outcome.succeeded(self._result([value]))
+        target, item = self._target(value)
+        payload = self._batch.payload(target, item)
+        if len(payload) > ALONG_BYTES:
+            return None
+        return outcome.succeeded(outputs=((target.number, payload),))
 
     @property
     def _is_last(self) -> bool:

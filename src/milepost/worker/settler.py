@@ -19,6 +19,7 @@ __all__ = ["Settler"]
 log = Log("milepost.worker")
 
 BATCH = 1_000
+"""How many outcomes one transaction takes, and how many jobs they may bring along."""
 PAUSE = 0.05
 LONGEST = 1.0
 
@@ -59,10 +60,20 @@ class Settler:
         while True:
             await self._wanted.wait()
             while self._waiting:
-                count = min(len(self._waiting), BATCH)
-                await self._settle([self._waiting.popleft() for _ in range(count)])
+                await self._settle(self._batch())
             self._wanted.clear()
             self._quiet.set()
+
+    def _batch(self) -> list[Settlement]:
+        """Take what one transaction should write."""
+        batch: list[Settlement] = []
+        room = BATCH
+        while self._waiting and len(batch) < BATCH:
+            room -= len(self._waiting[0].outcome.outputs)
+            if room < 0 and batch:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
 
     @property
     def busy(self) -> bool:

@@ -56,59 +56,56 @@ CREATE INDEX job_spent ON job (id)
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it. They are locked in the
--- order of their key: settlers that took them as they came deadlocked.
+-- order of their key: settlers that took them as they came deadlocked. Births of a step have a row of
+-- their own, so that who publishes does not wait for who settles: it stands in slot -1; the others
+-- count ends, and the sum over all is what is open.
 CREATE FUNCTION milepost_count_births() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  one record;
 BEGIN
-  IF NOT EXISTS (SELECT 1 FROM new_rows WHERE run_id IS NOT NULL) THEN
-    RETURN NULL;
-  END IF;
-  PERFORM 1
-     FROM step_count c
-    WHERE (c.run_id, c.step) IN (SELECT n.run_id, n.step FROM new_rows n WHERE n.run_id IS NOT NULL)
-    ORDER BY c.run_id, c.step, c.slot
-      FOR UPDATE;
-  UPDATE step_count c
-     SET open = c.open + d.born
-    FROM (SELECT n.run_id, n.step, coalesce(n.ordinal, 0) % s.slots AS slot, count(*) AS born
-            FROM new_rows n JOIN step s ON s.run_id = n.run_id AND s.number = n.step
-           GROUP BY 1, 2, 3) d
-   WHERE c.run_id = d.run_id AND c.step = d.step AND c.slot = d.slot;
+  FOR one IN
+    SELECT run_id, step, count(*) AS born FROM new_rows WHERE run_id IS NOT NULL
+     GROUP BY run_id, step ORDER BY run_id, step
+  LOOP
+    UPDATE step_count SET open = open + one.born
+     WHERE run_id = one.run_id AND step = one.step AND slot = -1;
+  END LOOP;
   RETURN NULL;
 END $$;
 
 -- What ended is what is final now less what was final before: a counter put right on a final row,
--- which is no move, ends nothing.
+-- which is no move, ends nothing. Which slot counts it does not matter; whoever always takes the same
+-- one waits for few others, and writes one row a step instead of one for every slot.
 CREATE FUNCTION milepost_count_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  one record;
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM new_rows
                   WHERE run_id IS NOT NULL AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
                     AND move <> 'erase') THEN
     RETURN NULL;
   END IF;
-  PERFORM 1
-     FROM step_count c
-    WHERE (c.run_id, c.step, c.slot) IN (
-            SELECT n.run_id, n.step, coalesce(n.ordinal, 0) % s.slots
-              FROM new_rows n JOIN step s ON s.run_id = n.run_id AND s.number = n.step
-             WHERE n.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND n.move <> 'erase')
-    ORDER BY c.run_id, c.step, c.slot
-      FOR UPDATE;
-  UPDATE step_count c
-     SET open = c.open - d.ended,
-         succeeded = c.succeeded + d.succeeded,
-         failed = c.failed + d.failed,
-         cancelled = c.cancelled + d.cancelled
-    FROM (SELECT e.run_id, e.step, coalesce(e.ordinal, 0) % s.slots AS slot, sum(e.one) AS ended,
-                 coalesce(sum(e.one) FILTER (WHERE e.state = 'SUCCEEDED'), 0) AS succeeded,
-                 coalesce(sum(e.one) FILTER (WHERE e.state = 'FAILED'), 0) AS failed,
-                 coalesce(sum(e.one) FILTER (WHERE e.state = 'CANCELLED'), 0) AS cancelled
-            FROM (SELECT run_id, step, ordinal, state, 1 AS one FROM new_rows
-                   UNION ALL
-                  SELECT run_id, step, ordinal, state, -1 FROM old_rows) e
-            JOIN step s ON s.run_id = e.run_id AND s.number = e.step
-           WHERE e.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
-           GROUP BY 1, 2, 3) d
-   WHERE c.run_id = d.run_id AND c.step = d.step AND c.slot = d.slot AND d.ended <> 0;
+  FOR one IN
+    SELECT e.run_id, e.step, sum(e.one) AS ended,
+           coalesce(sum(e.one) FILTER (WHERE e.state = 'SUCCEEDED'), 0) AS succeeded,
+           coalesce(sum(e.one) FILTER (WHERE e.state = 'FAILED'), 0) AS failed,
+           coalesce(sum(e.one) FILTER (WHERE e.state = 'CANCELLED'), 0) AS cancelled
+      FROM (SELECT run_id, step, state, 1 AS one FROM new_rows
+             WHERE run_id IS NOT NULL AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+             UNION ALL
+            SELECT run_id, step, state, -1 FROM old_rows
+             WHERE run_id IS NOT NULL AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')) e
+     GROUP BY e.run_id, e.step
+    HAVING sum(e.one) <> 0
+     ORDER BY e.run_id, e.step
+  LOOP
+    UPDATE step_count
+       SET open = open - one.ended, succeeded = succeeded + one.succeeded,
+           failed = failed + one.failed, cancelled = cancelled + one.cancelled
+     WHERE run_id = one.run_id AND step = one.step
+       AND slot = (SELECT pg_backend_pid() % slots FROM step
+                    WHERE step.run_id = one.run_id AND step.number = one.step);
+  END LOOP;
   RETURN NULL;
 END $$;
 
