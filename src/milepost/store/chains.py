@@ -64,13 +64,31 @@ def resume(old_id: str, new: NewRun) -> Steps[None]:
             f"run {old_id} is one of pipeline {old.kind!r}: `milepost pipelines resume {old_id}`, "
             "pipeline.run(id).resume() or POST /v1/pipelines/{name}/runs/{id}:resume does it"
         )
-    newer = yield Call("run_resumed_by", {"id": old_id})
-    if newer:
-        raise Invalid(f"run {old_id} was resumed by run {newer[0][0]}; resume that one")
+    yield from _refuse_resumed(old)
     yield from runs.create(new, [], [], hold=True)
     ids = {"old_id": old_id, "new_id": new.id}
     yield Call("step_copy", ids)
     yield Call("step_count_copy", ids)
+
+
+def _refuse_resumed(old: Run) -> Steps[None]:
+    """Refuse to go on with a run twice, and with one that does not hold all that there is to do.
+
+    A run is filled in several transactions. Where that was interrupted, half of the work would
+    pass for the whole: the run that it resumes is the one to go on with.
+    """
+    for newer, state in (yield Call("run_resumed_by", {"id": old.id})):
+        if state == RunState.CREATED:
+            raise Invalid(
+                f"run {old.id} is being resumed by run {newer}; if whoever did that is gone, "
+                "cancel that one and resume this one again"
+            )
+        raise Invalid(f"run {old.id} was resumed by run {newer}; resume that one")
+    [(given_up,)] = yield Call("run_given_up", {"id": old.id})
+    # A pipeline's run is filled by a job of its own, which runs again.
+    if given_up and old.mode is None:
+        instead = "start it anew" if old.resumes is None else f"resume run {old.resumes}"
+        raise Invalid(f"run {old.id} was given up before it began, and may lack jobs; {instead}")
 
 
 def create_again(
