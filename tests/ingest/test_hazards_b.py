@@ -8,6 +8,7 @@ from diamond_shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
 from milepost.store import budgets, watermarks
+from milepost.store.watermarks import micros_of
 
 
 class BrokenError(Exception):
@@ -317,6 +318,27 @@ def test_h_76_a_window_is_never_larger_than_allowed(app, shop):
     pipeline.override_watermark(T0, reason="far behind")
     run = go(app, pipeline.start())
     assert run.window.end == T0 + timedelta(hours=1) == pipeline.watermark
+
+
+def test_h_76_small_windows_close_a_large_gap_step_by_step(app, shop, pipeline):
+    """H-74: what they have read is no gap any more, and the watermark goes on."""
+    go(app, pipeline.start())
+    pipeline.override_watermark(T0, reason="far behind")
+    break_partition(shop, 0)
+    failed = go(app, pipeline.start())
+    assert (failed.state, len(pipeline.gaps)) == (mp.RunState.FAILED, 1)
+    mend(shop)
+    own = pipeline.options
+    pipeline.options = msgspec.structs.replace(own, max_window=3600)
+    for hour in (1, 2, 3):
+        assert go(app, pipeline.start()).state == mp.RunState.SUCCEEDED
+        assert pipeline.watermark == T0 + timedelta(hours=hour)
+        [gap] = pipeline.gaps
+        assert (gap.root_id, gap.start_mark) == (failed.id, micros_of(pipeline.watermark))
+    pipeline.options = own
+    run = go(app, pipeline.start())
+    assert (pipeline.gaps, pipeline.watermark) == ([], run.window.end)
+    assert pipeline.watermark > failed.window.end
 
 
 def test_h_77_a_watermark_that_was_lost_is_an_error_and_no_full_run(app, shop, pipeline):

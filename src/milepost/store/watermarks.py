@@ -130,6 +130,7 @@ def end(run_id: str, *, actor: str | None) -> Steps[End]:
         return End()
     window = {"start_mark": run.start_mark, "end_mark": run.end_mark}
     yield Call("reading_cover", {**own, **window})
+    yield Call("reading_shorten", {**own, **window})
     [(gaps, least)] = yield Call("reading_least", own)
     mark = min(run.end_mark, least) if gaps else run.end_mark
     return (yield from _advance(run, mark, actor=actor))
