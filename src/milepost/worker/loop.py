@@ -232,8 +232,7 @@ class Worker:
 
     def drain(self) -> None:
         """Stop claiming; a second call gives back what still runs, at once."""
-        if self._held:
-            log.info(GIVES_BACK if self._draining else LETS_END, running=len(self._held))
+        log.info(GIVES_BACK if self._draining else LETS_END, running=len(self._held))
         self._impatient = self._draining
         self._draining = True
         self._freed.set()
