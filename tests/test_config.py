@@ -31,6 +31,11 @@ def test_a_wrong_address_says_what_a_right_one_looks_like(url):
         StoreUrl.parse(url)
 
 
+def test_a_path_is_told_how_to_be_an_address():
+    with pytest.raises(Invalid, match=r"a file is given as sqlite:////srv/jobs\.db"):
+        StoreUrl.parse("/srv/jobs.db")
+
+
 @pytest.mark.parametrize(
     "url",
     [

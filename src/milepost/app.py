@@ -19,7 +19,7 @@ from milepost.declare import Definition, Registry, check_seconds
 from milepost.errors import Invalid, Unavailable
 from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
-from milepost.queues import Queues
+from milepost.queues import Queues, check_queues
 from milepost.records import NewJob
 from milepost.relay.pull import Channels
 from milepost.request.asked import Asked
@@ -552,6 +552,8 @@ class App:
     ) -> "Worker":
         from milepost.worker.loop import Worker  # noqa: PLC0415 - clients need no worker
 
+        if queues is not None:
+            check_queues(queues)
         driver = await self.client.async_driver()
         settings = self.settings
         if concurrency is not None:

@@ -50,6 +50,8 @@ class StoreUrl:
             return cls("postgres", *_pooled(parts))
         if parts.scheme == "sqlite":
             return cls("sqlite", _sqlite_path(url, parts))
+        if not parts.scheme and url.endswith((".db", ".sqlite", ".sqlite3")):
+            raise Invalid(f"{url}: a file is given as sqlite:///{url}")
         raise Invalid(f"{parts.scheme or url!r}: no such kind of store; expected {_EXPECTED}")
 
     def __str__(self) -> str:

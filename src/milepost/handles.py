@@ -7,7 +7,7 @@ import msgspec
 
 from milepost.client import Client, caller, new_id
 from milepost.codec import limited
-from milepost.errors import Invalid, JobFailed, NotFinished
+from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, NewJob, Template
 from milepost.specs import JOB_VIEWS, Facts
@@ -104,9 +104,17 @@ class JobHandle(Subject[Job], Generic[R]):
 
     def _ended(self) -> Steps[bool]:
         found = yield from jobs.find([self.id])
-        # Not visible yet means not committed yet: whoever submitted it may still be at work.
-        self._record = found.get(self.id, self._record)
-        return self.id in found and self.done
+        seen, self._record = self._record, found.get(self.id, self._record)
+        if self.id in found or (seen is not None and self.done):
+            return self.done
+        # Not visible yet means not committed yet: whoever submitted it may still be at work. What
+        # was there and is not any more has ended, and left.
+        if seen is not None:
+            raise NotFound(
+                f"job {self.id} has ended and left the store meanwhile; keep_succeeded and "
+                "keep_failed say how long finished jobs stay"
+            )
+        return False
 
     def _served(self) -> Steps[bool]:
         return (yield from has_worker(self._record))

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from milepost.client import Client, caller
 from milepost.codec import check_text
+from milepost.errors import Invalid
 from milepost.records import Queue
 from milepost.store import workers
 
-__all__ = ["Queues"]
+__all__ = ["Queues", "check_queues"]
 
 
 class Queues:
@@ -43,6 +44,14 @@ class Queues:
         return await self._client.run_async(
             workers.pause, _checked(name), paused=False, actor=caller().actor
         )
+
+
+def check_queues(names: Sequence[str]) -> None:
+    """Refuse a choice of queues that serves nothing, or not what was meant."""
+    if isinstance(names, str) or not names:
+        raise Invalid(f"queues={names!r} must be a list of names; None serves every queue")
+    for name in names:
+        _checked(name)
 
 
 def _checked(name: str) -> str:

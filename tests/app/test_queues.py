@@ -54,6 +54,9 @@ async def test_the_async_twins_do_the_same(app, noted):
 def test_a_queue_needs_a_name(app):
     with pytest.raises(mp.Invalid):
         app.queues.pause("")
+    for wrong in ("default", [], [""], [None]):
+        with pytest.raises(mp.Invalid, match="queue"):
+            app.drain(queues=wrong)
 
 
 def test_the_beginning_of_an_id_is_enough_where_it_fits_one_job(app, noted):

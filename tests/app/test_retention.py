@@ -413,3 +413,25 @@ def test_the_history_of_what_stays_and_a_move_by_hand_are_as_ever(app, advance, 
     )
     assert app.client.run(jobs.get, job_id).polls == 3
     assert moves(app, job_id).count("later") == 3
+
+
+def test_whoever_holds_a_job_that_left_is_told_and_does_not_wait_for_ever(app, advance):
+    @app.job
+    def convert(document: str) -> str:
+        return f"{document}.pdf"
+
+    ended, unread = convert.submit("a"), convert.submit("b")
+    waiting = app.jobs.get(unread.id)
+    app.drain()
+    ended.refresh()
+    advance(8 * 86_400)
+    app.maintain_once()
+    assert app.jobs.list() == []
+    assert ended.wait().result == "a.pdf"  # final is final: what was read stays true
+    with pytest.raises(mp.NotFound, match="has ended and left the store"):
+        waiting.wait()
+    for look in (ended.refresh, ended.cancel, ended.rerun, ended.explain, ended.signal):
+        with pytest.raises(mp.NotFound):
+            look()
+    with pytest.raises(mp.WaitTimeout, match="not visible yet"):
+        unread.wait(timeout=0)  # never read here: it could be that its submit is not committed

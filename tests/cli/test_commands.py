@@ -64,3 +64,10 @@ def test_printing_migrations_changes_nothing(tmp_path):
     assert done.returncode == 0
     assert "CREATE TABLE job" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_printing_migrations_where_none_is_missing_says_so(tmp_path):
+    assert run("migrate", "--store", "sqlite:///jobs.db", cwd=tmp_path).returncode == 0
+    done = run("migrate", "--sql", "--store", "sqlite:///jobs.db", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "sqlite:///jobs.db is up to date: nothing is missing\n"

@@ -123,6 +123,15 @@ def test_settings_are_shown_with_where_they_come_from(prompt, tmp_path, monkeypa
     assert not (tmp_path / "milepost.db").exists()
 
 
+def test_a_mistyped_variable_is_told(prompt, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILEPOST_LEAS", "45s")
+    monkeypatch.setenv("MILEPOST_SECRET_OF_OURS", "hunter2")
+    shown = prompt("config", "show", "--json")
+    assert json.loads(shown.out)["lease"]["value"] == 30.0
+    assert shown.err == "MILEPOST_LEAS is no setting; did you mean MILEPOST_LEASE?\n"
+
+
 @pytest.mark.parametrize(
     ("variable", "option"),
     [("MILEPOST_DATABASE_URL", False), ("DATABASE_URL", False), ("--store", True)],

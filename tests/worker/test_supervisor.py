@@ -133,7 +133,6 @@ def test_a_second_sigterm_gives_back_at_once(crew, folder, database):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         said = process.stderr.read()
-    assert "a second signal gives it back" in said
     assert "what runs is given back" in said
     assert (job.refresh().state, job.record.releases, job.attempt) == ("RETRYING", 1, 0)
 

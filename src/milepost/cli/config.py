@@ -1,12 +1,13 @@
 """`milepost config`: every setting, its value, and where that comes from."""
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.options import json_option, store_option
-from milepost.cli.output import show_json, show_table
+from milepost.cli.output import say, show_json, show_table
 from milepost.config import Settings, StoreUrl, origins
 
 __all__ = ["config"]
@@ -29,7 +30,19 @@ def show(context: click.Context, store: StoreUrl, *, as_json: bool) -> None:
     values = {"database_url": str(store)} | {
         name: getattr(settings, name) for name in settings.__slots__
     }
+    for wrong, meant in _mistyped(os.environ, list(values)):
+        say(f"{wrong} is no setting; did you mean {meant}?")
     if as_json:
         show_json({name: {"value": v, "from": source[name]} for name, v in values.items()})
     else:
         show_table(("setting", "value", "from"), [(n, v, source[n]) for n, v in values.items()])
+
+
+def _mistyped(environment: Mapping[str, str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Find variables that are nearly called like a setting: nobody reads them."""
+    from difflib import get_close_matches
+
+    known = [f"MILEPOST_{name.upper()}" for name in names]
+    for variable in sorted(environment):
+        if variable.startswith("MILEPOST_") and variable not in known:
+            yield from ((variable, near) for near in get_close_matches(variable, known, 1, 0.85))

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from milepost.cli.options import json_option, store_option
-from milepost.cli.output import show_json
+from milepost.cli.output import say, show_json
 from milepost.config import StoreUrl
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate as apply
@@ -42,7 +42,10 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None, as_json: bool) -
     driver = open_driver(store, look=sql)
     try:
         if sql:
-            click.echo(script(driver.dialect, pending(driver)), nl=False)
+            missing = pending(driver)
+            click.echo(script(driver.dialect, missing), nl=False)
+            if not missing:
+                say(f"{store} is up to date: nothing is missing")
             return
         applied = apply(driver)
     finally:

@@ -232,7 +232,8 @@ class Worker:
 
     def drain(self) -> None:
         """Stop claiming; a second call gives back what still runs, at once."""
-        log.info(GIVES_BACK if self._draining else LETS_END, running=len(self._held))
+        if self._held:
+            log.info(GIVES_BACK if self._draining else LETS_END, running=len(self._held))
         self._impatient = self._draining
         self._draining = True
         self._freed.set()
