@@ -109,7 +109,7 @@ class Durable:
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
         """Let a name be used once in an attempt; a step that failed may be tried again."""
-        if len(check_text(name, what="the name of a step")) > NAME_LIMIT:
+        if len(check_text(name, what="the name of a step", most=4 * NAME_LIMIT)) > NAME_LIMIT:
             raise Invalid(f"the name of a step has at most {NAME_LIMIT} characters: {name[:40]!r}…")
         if is_open():
             raise Invalid(

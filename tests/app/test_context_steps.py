@@ -112,7 +112,7 @@ def test_an_error_is_no_result_and_the_step_may_be_tried_again(app, job, raw, ca
     ("function", "message"),
     [
         (object, "the result of step 'a': the value cannot be stored"),
-        (lambda: "x" * 2_000_000, "the result of step 'a' is 2,000,002 bytes and the limit"),
+        (lambda: "x" * 2_000_000, "the result of step 'a': 2,000,002 bytes, and the limit"),
         (lambda: asyncio.sleep(0), "step 'a' returned an awaitable"),
     ],
 )

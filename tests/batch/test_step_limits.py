@@ -183,7 +183,7 @@ WRONG = [
     ({"priority": 11}, "priority=11 must be between 0 and 9"),
     ({"priority": "high"}, "priority='high' must be a whole number"),
     ({"tags": "urgent"}, "must be a dict of texts"),
-    ({"tags": {"user": 42}}, "tags=42"),
+    ({"tags": {"user": 42}}, r"tags\['user'\]=42"),
     ({"deadline": -1}, "deadline=-1"),
     ({"channel": ""}, "channel=''"),
 ]

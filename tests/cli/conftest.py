@@ -39,6 +39,7 @@ def prompt(capsys):
     """Run a command; its exit code, data and messages come back."""
 
     def run(*arguments: str) -> Answer:
+        capsys.readouterr()  # what a worker said before
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
         captured = capsys.readouterr()

@@ -108,8 +108,9 @@ class SignalSuite:
         assert self.send(store, claim.id) is True
         assert (store.state(claim.id), store.moves(claim.id)[-1]) == ("QUEUED", "wake")
         [again] = store.claim(queues=[claim.queue])
+        # Asked again, the same attempt is given the same again: the answer may have been lost.
         assert store.run(jobs.signals, again) == [b"x"]
-        assert store.run(jobs.signals, again) == []
+        assert store.run(jobs.signals, again) == [b"x"]
 
     @pytest.mark.parametrize("after", [60, None])
     def test_a_signal_before_the_wait_is_remembered(
