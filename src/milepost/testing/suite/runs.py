@@ -467,6 +467,24 @@ class OutputSuite:
         store.run(runs.publish, actor="m", most=9)
         assert store.count(run_id, 1)[0] == 3
 
+    def test_sweeping_finds_every_attempt_that_left_something_a_few_at_a_time(
+        self, store: Store
+    ) -> None:
+        store.worker()
+        store.start([3, 0])
+        first = store.claim(9)
+        for claim in first:
+            store.stage(claim, 2)
+        store.settle(*((claim, outcome.retry(PROBLEM, after=0)) for claim in first))
+        store.run(jobs.wake, actor="m", most=9)
+        for claim in store.claim(9):
+            store.stage(claim, 2)
+        left = []
+        for _ in range(4):
+            left.append(store.rows("SELECT count(*) FROM staged")[0][0])
+            store.run(runs.sweep_staged, most=4)
+        assert left == [12, 8, 6, 6]
+
     def test_a_run_that_stops_takes_back_what_is_not_published(self, store: Store) -> None:
         store.worker()
         run_id = store.start([2, 0])

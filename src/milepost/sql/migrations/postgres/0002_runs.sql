@@ -41,6 +41,9 @@ CREATE TABLE run (
 CREATE UNIQUE INDEX run_unique ON run (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
 CREATE INDEX run_live ON run (id) WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+CREATE INDEX run_late ON run (deadline_at)
+  WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at IS NOT NULL;
+CREATE INDEX run_held ON run (due_at) WHERE state = 'CREATED';
 CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
 
 -- What fan-in needs to know of a step is pinned here, so that maintenance needs no user code.
