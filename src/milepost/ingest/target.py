@@ -264,7 +264,10 @@ class Target:
                     [*given, "version", "hash"], [*kinds, "bigint", "bytea"], strict=True
                 )
             )
-            rows = f"unnest({arrays}) AS i ({', '.join(given)}, version, hash)"
+            # Its commit need not wait for the disk: the one that marks these pages as consolidated
+            # comes after it in the log, and does. Until then they are written again.
+            lazy = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazy"
+            rows = f"{lazy}, unnest({arrays}) AS i ({', '.join(given)}, version, hash)"
             run = ":run_id::uuid"
         else:
             stars = [
