@@ -19,7 +19,13 @@ from milepost.observe.verify import verify
 from milepost.testing.databases import Backends, Database, backend_names
 from milepost.testing.servers import scratch
 
-PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+PGBOUNCER = (
+    os.environ.get("MILEPOST_PGBOUNCER")
+    or shutil.which("pgbouncer")
+    or shutil.which("pgbouncer", path="/usr/sbin")
+)
+FOLLOWS = (1, 21)
+"""From this version on it knows which statements were prepared where."""
 POSTGRES = [name for name in backend_names() if name[8:].isdigit()]
 SERVERS = 3
 JOBS = 150
@@ -36,6 +42,7 @@ pool_mode = transaction
 default_pool_size = {servers}
 max_client_conn = 200
 logfile = {folder}/log
+{more}
 """
 PROGRAM = """
 import asyncio
@@ -95,9 +102,17 @@ def database(backends: Backends):
     backends.drop(made)
 
 
-@pytest.fixture
-def pooled(database: Database):
-    """The same database through a pooler; its address says so."""
+def version() -> tuple[int, ...]:
+    told = subprocess.run([PGBOUNCER, "--version"], capture_output=True, text=True, check=True)
+    return tuple(map(int, told.stdout.split()[1].split(".")))
+
+
+@pytest.fixture(params=["told", "followed"])
+def pooled(request, database: Database):
+    """The same database through a pooler: the address says so, or the pooler follows statements."""
+    told = request.param == "told"
+    if not told and version() < FOLLOWS:
+        pytest.skip("this PgBouncer mixes prepared statements up")
     folder = scratch("milepost-pgbouncer-")
     folder.chmod(0o777)
     with socket.socket() as free:
@@ -106,14 +121,16 @@ def pooled(database: Database):
     name = urlsplit(database.url).path[1:]
     settings = folder / "pgbouncer.ini"
     where = {"name": name, "socket": database.server.folder, "port": port, "folder": folder}
-    settings.write_text(SETTINGS.format(**where, servers=SERVERS))
+    more = "" if told else "max_prepared_statements = 200"
+    settings.write_text(SETTINGS.format(**where, servers=SERVERS, more=more))
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
     process = subprocess.Popen(
         [PGBOUNCER, "-q", *user, str(settings)], stderr=subprocess.DEVNULL, cwd=folder
     )
     try:
         _answers(port)
-        yield f"postgresql://postgres@127.0.0.1:{port}/{name}?pooler=transaction"
+        address = f"postgresql://postgres@127.0.0.1:{port}/{name}"
+        yield f"{address}?pooler=transaction" if told else address
     finally:
         process.terminate()
         process.wait(30)
