@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from milepost.batch.declaration import Bearing
@@ -463,14 +463,22 @@ class App:
 
         With `timeout` it goes on for up to that many seconds with retries, wake-ups and gates that
         come due meanwhile; it returns when nothing is open or the time is over. With `queues` the
-        others are left alone.
+        others are left alone. Ctrl-C lets what runs end; a second one gives it back at once.
         """
         refuse_in_loop("drain")
-        return asyncio.run(self._drain_and_close(timeout, queues))
+        # A program that has its own way with Ctrl-C keeps it.
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        interrupts: list[int] = []
+        ran = asyncio.run(self._drain_and_close(timeout, queues, interrupts if usual else None))
+        if interrupts:
+            raise KeyboardInterrupt
+        return ran
 
-    async def _drain_and_close(self, seconds: float, queues: Sequence[str] | None) -> int:
+    async def _drain_and_close(
+        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None
+    ) -> int:
         try:
-            return await self.drain_async(seconds, queues=queues)
+            return await self._drained(seconds, queues, interrupts)
         finally:
             await self.client.close_async()
 
@@ -481,11 +489,24 @@ class App:
         queues: Sequence[str] | None = None,
     ) -> int:
         """Run what is due, here, with the real worker; return how many jobs were run."""
-        check_seconds("timeout", timeout, zero=True)
+        return await self._drained(timeout, queues, None)
+
+    async def _drained(
+        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None
+    ) -> int:
+        """Run what is due; each Ctrl-C is entered in `interrupts`, if they are given."""
+        check_seconds("timeout", seconds, zero=True)
         worker = await self._worker(queues, None, elected=True)
-        async with self.requests.open():
-            ran = await worker.run_until_idle(timeout)
-        if queues is None:
+
+        def interrupted() -> None:
+            if interrupts is not None:
+                interrupts.append(signal.SIGINT)
+            worker.drain()
+
+        with _on_signals(() if interrupts is None else (signal.SIGINT,), interrupted):
+            async with self.requests.open():
+                ran = await worker.run_until_idle(seconds)
+        if queues is None and not interrupts:
             await self.relay_once_async()
         return ran
 
@@ -528,18 +549,10 @@ class App:
         Without `signals` they are left to the server that this worker is a part of.
         """
         worker = await self._worker(queues, concurrency, recycle=recycle)
-        loop = asyncio.get_running_loop()
-        caught = []
-        for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
-            with suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, worker.drain)
-                caught.append(number)
-        try:
+        caught = (signal.SIGTERM, signal.SIGINT) if signals else ()
+        with _on_signals(caught, worker.drain):
             async with self.requests.open():
                 await worker.run()
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
         return recycle and worker.worn_out
 
     async def _worker(
@@ -642,6 +655,22 @@ class App:
         """Close what was opened, in the running event loop and outside of it."""
         await self.client.close_async()
         await asyncio.to_thread(self.client.close)
+
+
+@contextmanager
+def _on_signals(numbers: Iterable[int], react: Callable[[], None]) -> Iterator[None]:
+    """Have signals come to the running loop, where the system and the thread allow it."""
+    loop = asyncio.get_running_loop()
+    caught = []
+    for number in numbers:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, react)
+            caught.append(number)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
 
 
 def _as_dict(settings: Settings) -> dict[str, Any]:

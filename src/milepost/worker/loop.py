@@ -164,7 +164,7 @@ class Worker:
         writing = [asyncio.create_task(work) for work in self._writers()]
         try:
             self._standing.walk_to_polling()
-            while True:
+            while not self._draining:
                 # What ends during this round may have left something that is due already.
                 busy = self._busy
                 moved, pause = await self._chores(whole=not busy)
@@ -176,7 +176,8 @@ class Worker:
                     await self._settler.flush()
                     await self._publisher.flush()
                 elif not (busy or moved) and not await self._worth_waiting(until, pause):
-                    return self.ran
+                    break
+            return self.ran
         finally:
             await self._finish()
             await _ended(writing)
