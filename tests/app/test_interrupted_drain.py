@@ -9,9 +9,10 @@ import pytest
 import milepost as mp
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, signal, sys, time
 import milepost as mp
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started this may ignore it
 app = mp.App(sys.argv[1])
 
 
@@ -45,7 +46,6 @@ def started(url, kind, seconds):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout.readline() == "begun\n"
     return process
