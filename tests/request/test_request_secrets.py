@@ -186,8 +186,7 @@ def test_h94_h105_what_a_server_repeats_is_kept_by_name_alone(app, database, rem
         wanted = "WAITING" if way == "pending" else "FAILED" if way in bad else "SUCCEEDED"
         assert (way, job.refresh().state) == (way, wanted)
         shown = repr((job.record, job.history, app.jobs.get(job.id)))
-        assert VALUE not in shown
-        assert repr(VALUE) not in shown
+        assert "s3cr3t" not in shown
     assert jobs["json"].result["said"] == f"you sent {REFERENCE}."
     assert REFERENCE in jobs["failed"].error.message
     assert_nowhere(database)
@@ -300,6 +299,12 @@ def test_a_worker_without_the_value_says_so_and_leaves_it_to_others(tmp_path, re
     able.close()
 
 
+def came(remote: Remote) -> bytes:
+    """Everything that arrived at a server, as it arrived."""
+    lines = [[a.path, *a.headers, *a.headers.values(), a.body.decode()] for a in remote.asked]
+    return "\n".join(text for found in lines for text in found).encode()
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("place", ["header", "json", "query", "userinfo"])
 def test_h94_a_redirect_takes_no_secret_to_another_origin(small, remote, status, place):
@@ -308,8 +313,7 @@ def test_h94_a_redirect_takes_no_secret_to_another_origin(small, remote, status,
         job = asked_for(small, remote, place, reply=None)
         small.drain()
         assert sent(remote.asked[0], place) == VALUE
-        told = repr([(a.path, a.headers, a.body) for a in other.asked])
-        assert [way for way in spellings(VALUE) if way.decode("latin-1") in told] == []
+        assert [way for way in spellings(VALUE) if way in came(other)] == []
         kept = place == "json" and status in (307, 308)
         assert len(other.asked) == (0 if kept else 1)
         assert job.refresh().state == ("FAILED" if kept else "SUCCEEDED")
@@ -335,6 +339,7 @@ def test_where_to_look_is_kept_by_name_and_filled_again(app, database, remote):
         assert remote.asked[1].path == href
         [elsewhere] = other.asked
         assert "s3cr3t" not in repr(elsewhere)
+        assert [way for way in spellings(VALUE) if way in came(other)] == []
     assert job.refresh().state == "SUCCEEDED"
     assert_nowhere(database)
 
@@ -473,7 +478,8 @@ def test_values_that_could_not_be_sent_or_hidden_are_refused_unsaid(value):
     with pytest.raises(mp.Invalid, match="MILEPOST_SECRET_A_B") as caught:
         Secrets.read("a-b@host.example", {"MILEPOST_SECRET_A_B": value})
     assert value not in str(caught.value)
-    assert value not in repr(Secrets.read("a@host.example", {"MILEPOST_SECRET_A": "long-enough"}))
+    known = Secrets.read("a@host.example", {"MILEPOST_SECRET_A": "long-enough"})
+    assert "long-enough" not in repr(known)
 
 
 def test_hiding_takes_no_longer_for_a_hostile_reply():
