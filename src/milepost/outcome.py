@@ -35,7 +35,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A move that a worker asks for, with everything that goes into the same transaction.
 
     Made by the functions below, one per move, so that no wrong combination can be spelled.

@@ -150,7 +150,7 @@ class NewJob(msgspec.Struct, frozen=True):
     unique_key: str | None = None
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A job that a worker holds: what it needs to run it, and the fence it must show."""
 
     id: str
@@ -185,7 +185,7 @@ class Claim(msgspec.Struct, frozen=True):
         return self.errors + self.losses + 1
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """An outcome for a claim."""
 
     claim: Claim

@@ -6,6 +6,7 @@ calls the probe.
 """
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -96,6 +97,7 @@ def main() -> None:
     if command == "setup":
         program.app.counts()
     elif command == "worker":
+        gc.freeze()  # as `milepost worker` does
         program.app.run_worker(concurrency=int(os.environ.get("BENCH_CONC", str(CONCURRENCY))))
     elif command == "latency":
         print(json.dumps(percentiles(program.latency(count))))  # noqa: T201 - our answer
