@@ -377,6 +377,24 @@ class OutputSuite:
         assert store.jobs_of(run_id) == ["SUCCEEDED", "GATED", "QUEUED", "QUEUED"]
         assert store.finish(run_id) == "SUCCEEDED"
 
+    @pytest.mark.parametrize("way", ["along", "staged"])
+    def test_children_that_come_after_the_gate_opened_do_not_wait_at_it_h62(
+        self, store: Store, way: str
+    ) -> None:
+        store.worker()
+        run_id = store.start([1, 2])
+        store.settle((only(store.claim()), GOOD))
+        first, _ = store.claim(9)
+        given = ((1, b"1"), (1, b"2"))
+        together = way == "along"
+        ended = outcome.succeeded(outputs=given) if together else store.stage(first, 2)
+        store.settle((first, ended))
+        store.run(runs.publish, actor="m", most=9)
+        assert store.jobs_of(run_id, 1) == ["SUCCEEDED", "RUNNING", "QUEUED", "QUEUED"]
+        store.run(jobs.reconcile, worker_id="w1", known={})
+        assert store.finish(run_id) == "SUCCEEDED"
+        assert store.count(run_id, 1) == (0, 4, 0, 0)
+
     def test_outputs_for_a_step_already_passed_are_done_before_the_end(self, store: Store) -> None:
         store.worker()
         run_id = store.start([0, 1])
