@@ -3,10 +3,15 @@
 from collections.abc import AsyncIterable, Iterable, Iterator
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 import milepost as mp
 from milepost.store import runs
+
+
+class Total(msgspec.Struct):
+    sum: int
 
 
 def told(run):
@@ -205,3 +210,29 @@ def test_a_hook_is_created_by_the_transaction_that_ends_the_run_h55(app):
     assert "SUCCEEDED" in hook.error.message
     assert run.refresh().state == "SUCCEEDED"
     assert app.client.run(runs.look_at, run.id, actor="m") == []
+
+
+@pytest.mark.parametrize("colour", ["plain", "asynchronous"])
+def test_a_hook_reads_the_report_as_the_reducer_gave_it(app, colour):
+    batch = app.batch("typed")
+    heard = []
+
+    @batch.step
+    def find() -> int:
+        return 7
+
+    @batch.reduce
+    def total(found: Iterable[int]) -> Total:
+        return Total(sum(found))
+
+    def told_plainly(run: mp.RunHandle) -> None:
+        heard.append((run.state, run.report))
+
+    async def told_in_a_loop(run: mp.RunHandle) -> None:
+        await run.refresh_async()
+        heard.append((run.state, run.report))
+
+    batch.on_success(told_plainly if colour == "plain" else told_in_a_loop)
+    batch.start()
+    app.drain()
+    assert heard == [("SUCCEEDED", Total(7))]

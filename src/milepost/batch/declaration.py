@@ -197,7 +197,7 @@ class Declaration:
         if role in self.hooks:
             raise Invalid(f"batch {self.name!r} has {role} already: {self.hooks[role].name}")
         definition = self._defined(function, declared)
-        feed = RunGiven(self._host.client)
+        feed = RunGiven(self._host.client, self)
         definition = msgspec.structs.replace(definition, feed=feed)
         name = definition.name.removeprefix(f"{self.name}.")
         self.hooks[role] = Step(-1, name, role, definition)
@@ -250,6 +250,11 @@ class Declaration:
     def named(self, name: str) -> Step | None:
         """Find a step by its name."""
         return next((step for step in self.steps if step.name == name), None)
+
+    def report_type(self, name: str, version: int) -> Any:
+        """Say what the reducer returns."""
+        known = self.reducer is not None and (name, version) == (self.name, self.version)
+        return self.reducer.definition.arguments.result_type if known and self.reducer else Any
 
     def plan(self) -> list[NewStep]:
         """Describe every step for the store, or say what is missing."""

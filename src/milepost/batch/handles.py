@@ -166,7 +166,7 @@ class RunHandle(Subject[Run]):
 
     def _why(self) -> str:
         failed = sum(step.failed for step in self.picture.steps)
-        return f"{self.record.cause or 'cancelled'}, {failed} failed jobs; see run.errors"
+        return f"{self.record.cause or 'cancelled'}, jobs that failed: {failed}; see run.errors"
 
     @property
     def error_count(self) -> int:

@@ -223,10 +223,11 @@ class Inputs:
 class RunGiven:
     """Gives a hook the run that has ended."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, batch: "Declaration") -> None:
         self._client = client
+        self._batch = batch
 
     def __call__(self, context: Context) -> list[Any]:
         """Read which run it is about; hooks are created by the engine, in plain JSON."""
         run_id = msgspec.json.decode(context.claim.payload or b"{}")["run"]
-        return [RunHandle(self._client, run_id)]
+        return [RunHandle(self._client, run_id, type_of=self._batch.report_type)]

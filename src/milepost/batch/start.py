@@ -101,11 +101,6 @@ class Batch(Declaration):
         """The names of its parameters, where their type names them."""
         return list(_fields(self.params_type) or ())
 
-    def report_type(self, name: str, version: int) -> Any:
-        """Say what the reducer returns."""
-        known = self.reducer is not None and (name, version) == (self.name, self.version)
-        return self.reducer.definition.arguments.result_type if known and self.reducer else Any
-
     def _new(self, params: Any, asked: "_Asked") -> tuple[NewRun, list[NewJob]]:
         check_seconds("deadline", asked.deadline, zero=False)
         check_limits(asked)
