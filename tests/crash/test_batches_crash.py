@@ -53,7 +53,7 @@ AT_ONCE = 50
 OPEN = "SELECT count(*) FROM run WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
 CHILDREN = 6
 WORKERS = 4
-KILLS = size(500)
+KILLS = 500 if PROVING else 25
 NURSERY = """
 import os, signal, sys
 from milepost.cli import main
