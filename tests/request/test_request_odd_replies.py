@@ -6,10 +6,10 @@ import json
 import httpx2
 import pytest
 from remote import Says
-from test_requests_over_http import served
 
 import milepost as mp
 from milepost.cli.output import job_summary
+from milepost.testing.serving import served
 
 YEAR = 366 * 86_400
 FAR = {"Date": "Fri, 01 Jan 0100 00:00:00 GMT", "Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}

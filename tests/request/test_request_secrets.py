@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from remote import Remote, Says
-from served_api import served
 
 import milepost as mp
 from milepost.request.guard import parse
 from milepost.request.secrets import Secrets
 from milepost.store import workers
 from milepost.testing.prove import PROVING
+from milepost.testing.serving import served
 
 NAME = "partner-token"
 VALUE = "s3cr3t/+ \"q&<'\\-value~"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 from remote import Says
-from served_api import served
 
 import milepost as mp
+from milepost.testing.serving import served
 
 RULES = {"state": "$.status", "complete": ["done"], "pending": ["working"], "failed": ["error"]}
 WORKING, DONE = Says(json={"status": "working"}), Says(json={"status": "done", "value": 7})

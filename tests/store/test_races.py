@@ -76,7 +76,13 @@ def test_last_children_that_end_together_advance_their_run_once_h58(
     barrier = racers.SPAWN.Barrier(4)
     point = point if store.dialect == "postgres" else ""
     arguments = (store.database.url, point, barrier)
-    racers.race([(racers.settle_together, (*arguments, taken, given)) for taken in claims])
+    # In four slots, too: who shares one waits for the other to commit, and none would come to meet.
+    racers.race(
+        [
+            (racers.settle_together, (*arguments, taken, given, slot))
+            for slot, taken in enumerate(claims)
+        ]
+    )
     assert_each_advanced_once(store, rounds, along=given.get("along", 0))
     assert_no_deadlock(store)
 
@@ -95,8 +101,8 @@ def test_last_children_of_which_one_is_killed_anywhere_advance_their_run_once(
     claims = last_children(store, rounds, 4, slots=4)
     barrier = racers.SPAWN.Barrier(4)
     settlers = [
-        (racers.settle_together, (store.database.url, "", barrier, taken, {}))
-        for taken in claims[1:]
+        (racers.settle_together, (store.database.url, "", barrier, taken, {}, slot))
+        for slot, taken in enumerate(claims[1:])
     ]
     victim = (racers.settle_and_die, (store.database.url, barrier, claims[0], 7))
     [*_, deaths] = racers.race([*settlers, victim])

@@ -1,9 +1,6 @@
 """An app on a fresh store, and the API of it: called within the process, or served over HTTP."""
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 
 import httpx2
 import pytest
@@ -12,7 +9,7 @@ import pytest_asyncio
 import milepost as mp
 from milepost.store import tokens, workers
 from milepost.testing.databases import Database
-from milepost.web.serve import link, listen, server
+from milepost.testing.serving import served
 
 
 @pytest.fixture
@@ -88,25 +85,6 @@ def token(app: mp.App) -> Callable[..., Bearer]:
         return {"Authorization": f"Bearer {secret}"}
 
     return made
-
-
-@contextmanager
-def served(app: mp.App, **how: object) -> Iterator[str]:
-    """Serve an app's API over real HTTP, in a thread, and give its address."""
-    serving = server(app.asgi(**how))
-    bound = listen("127.0.0.1", 0)
-
-    async def serve() -> None:
-        await serving.serve([bound])
-        await app.client.close_async()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        yield link(bound)
-    finally:
-        serving.should_exit = True
-        thread.join(timeout=30)
 
 
 @pytest.fixture
