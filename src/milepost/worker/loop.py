@@ -63,7 +63,13 @@ class Maintain(Protocol):
 
 
 class Worker:
-    """One worker, on one event loop."""
+    """One worker, on one event loop.
+
+    `maintain(holder)` does chores; it tells how much it moved, and when it wants to be called.
+    `client` is the way to the store that handlers keep things by. What stands `beside` runs as
+    long as the worker does; `announced` is called when a job that has a channel was settled.
+    With `recycle` it stops when it is worn out, for its process to be started anew.
+    """
 
     def __init__(
         self,
@@ -81,13 +87,6 @@ class Worker:
         announced: Callable[[], None] | None = None,
         recycle: bool = False,
     ) -> None:
-        """Make a worker.
-
-        `maintain(holder)` does chores; it tells how much it moved, and when it wants to be called.
-        `client` is the way to the store that handlers keep things by. What stands `beside` runs as
-        long as the worker does; `announced` is called when a job that has a channel was settled.
-        With `recycle` it stops when it is worn out, for its process to be started anew.
-        """
         self.id = _name()
         self.ran = 0
         self._url = url
@@ -110,13 +109,18 @@ class Worker:
         self._pause = settings.poll_min
         self._keeper: Keeper | None = None
         self._watch: Watch = open_watch(url)
-        executor = Executor(codec, max_result=settings.max_payload)
         self._held = Held(
-            executor, self._report, threads=settings.threads, may_start=self._may_start
+            Executor(codec, max_result=settings.max_payload),
+            self._report,
+            threads=settings.threads,
+            may_start=self._may_start,
         )
         self._publisher = Publisher(driver, published=self._watch.poke)
-        self._settler = Settler(
-            driver,
+        self._settler = self._new_settler()
+
+    def _new_settler(self) -> Settler:
+        return Settler(
+            self._driver,
             clock=self._clock,
             settled=self._settled,
             hopeless=lambda: self._lost,
