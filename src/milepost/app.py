@@ -2,24 +2,23 @@
 
 import asyncio
 import os
-import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from milepost.batch.declaration import Bearing
 from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
-from milepost.client import Client, refuse_in_loop
+from milepost.client import Client
 from milepost.codec import Codec, JsonCodec
 from milepost.config import Settings, store_url
 from milepost.context import Context
 from milepost.cron import Line, Missed
-from milepost.declare import Definition, Registry, check_seconds
+from milepost.declare import Definition, Registry
 from milepost.errors import Invalid, Unavailable
 from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
-from milepost.queues import Queues, check_queues
+from milepost.process import Process
+from milepost.queues import Queues
 from milepost.records import NewJob
 from milepost.relay.pull import Channels
 from milepost.request.asked import Asked
@@ -30,8 +29,6 @@ from milepost.request.reply import Judge
 from milepost.request.secrets import Secrets
 from milepost.schedules import Schedules
 from milepost.store import jobs
-from milepost.store.driver import AsyncDriver
-from milepost.store.retention import Keep
 from milepost.store.schedules import NewSchedule
 from milepost.subjects import checked_id
 from milepost.workers import Workers
@@ -41,12 +38,9 @@ if TYPE_CHECKING:
 
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Source
-    from milepost.maintain.loop import Maintainer
     from milepost.relay.broker import Broker
     from milepost.relay.channel import Channel
-    from milepost.relay.inbound import Inbound, Receiver
-    from milepost.relay.loop import Relay
-    from milepost.worker.loop import Worker
+    from milepost.relay.inbound import Inbound
 
 __all__ = ["App", "Job"]
 
@@ -92,6 +86,9 @@ class App:
         self._channels: dict[str, Channel] = {}
         self._inbound: dict[str, Inbound] = {}
         self.channels = Channels(self.client)
+        self._process = Process(
+            self, scheduled=self._scheduled, channels=self._channels, inbound=self._inbound
+        )
         self._retry_on = error_classes("retry_on", retry_on, ())
         self._fail_on = error_classes("fail_on", fail_on, ())
 
@@ -465,22 +462,7 @@ class App:
         come due meanwhile; it returns when nothing is open or the time is over. With `queues` the
         others are left alone. Ctrl-C lets what runs end; a second one gives it back at once.
         """
-        refuse_in_loop("drain")
-        # A program that has its own way with Ctrl-C keeps it.
-        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        interrupts: list[int] = []
-        ran = asyncio.run(self._drain_and_close(timeout, queues, interrupts if usual else None))
-        if interrupts:
-            raise KeyboardInterrupt
-        return ran
-
-    async def _drain_and_close(
-        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None
-    ) -> int:
-        try:
-            return await self._drained(seconds, queues, interrupts)
-        finally:
-            await self.client.close_async()
+        return self._process.drain(timeout, queues)
 
     async def drain_async(
         self,
@@ -489,26 +471,7 @@ class App:
         queues: Sequence[str] | None = None,
     ) -> int:
         """Run what is due, here, with the real worker; return how many jobs were run."""
-        return await self._drained(timeout, queues, None)
-
-    async def _drained(
-        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None
-    ) -> int:
-        """Run what is due; each Ctrl-C is entered in `interrupts`, if they are given."""
-        check_seconds("timeout", seconds, zero=True)
-        worker = await self._worker(queues, None, elected=True)
-
-        def interrupted() -> None:
-            if interrupts is not None:
-                interrupts.append(signal.SIGINT)
-            worker.drain()
-
-        with _on_signals(() if interrupts is None else (signal.SIGINT,), interrupted):
-            async with self.requests.open():
-                ran = await worker.run_until_idle(seconds)
-        if queues is None and not interrupts:
-            await self.relay_once_async()
-        return ran
+        return await self._process.drain_async(timeout, queues)
 
     def run_worker(
         self,
@@ -523,18 +486,7 @@ class App:
         `recycle` the worker also stops when as many are stuck as may work at once, and answers
         True: the process should be started anew, as `milepost worker` does by itself.
         """
-        refuse_in_loop("run_worker")
-        runner = asyncio.Runner(loop_factory=_loop_factory())
-        with runner:
-            return runner.run(self._run_and_close(queues, concurrency, recycle=recycle))
-
-    async def _run_and_close(
-        self, queues: Sequence[str] | None, concurrency: int | None, *, recycle: bool
-    ) -> bool:
-        try:
-            return await self.run_worker_async(queues, concurrency, recycle=recycle)
-        finally:
-            await self.client.close_async()
+        return self._process.run_worker(queues, concurrency, recycle=recycle)
 
     async def run_worker_async(
         self,
@@ -548,100 +500,24 @@ class App:
 
         Without `signals` they are left to the server that this worker is a part of.
         """
-        worker = await self._worker(queues, concurrency, recycle=recycle)
-        caught = (signal.SIGTERM, signal.SIGINT) if signals else ()
-        with _on_signals(caught, worker.drain):
-            async with self.requests.open():
-                await worker.run()
-        return recycle and worker.worn_out
-
-    async def _worker(
-        self,
-        queues: Sequence[str] | None,
-        concurrency: int | None,
-        *,
-        elected: bool = False,
-        recycle: bool = False,
-    ) -> "Worker":
-        from milepost.worker.loop import Worker  # noqa: PLC0415 - clients need no worker
-
-        if queues is not None:
-            check_queues(queues)
-        driver = await self.client.async_driver()
-        settings = self.settings
-        if concurrency is not None:
-            settings = Settings.load({}, **{**_as_dict(settings), "concurrency": concurrency})
-        relay = self._relay(driver)
-        beside = [*(one.run for one in self._receivers(driver)), *([relay.run] if relay else [])]
-        return Worker(
-            self.client.url,
-            driver,
-            self.registry,
-            self.client.codec,
-            settings,
-            maintain=self._maintainer(driver, elected=elected),
-            queues=queues,
-            client=self.client,
-            beside=beside,
-            announced=None if relay is None else relay.poke,
-            recycle=recycle,
-        )
-
-    def _relay(self, driver: AsyncDriver) -> "Relay | None":
-        if not self._channels:
-            return None
-        from milepost.relay.loop import Relay  # noqa: PLC0415 - most declare no channel
-
-        return Relay(driver, self._channels)
-
-    def _receivers(self, driver: AsyncDriver) -> "list[Receiver]":
-        if not self._inbound:
-            return []
-        from milepost.relay.inbound import Receiver  # noqa: PLC0415 - likewise
-
-        most = self.settings.max_payload * 2
-        return [Receiver(driver, one, self, most_bytes=most) for one in self._inbound.values()]
+        work = self._process.run_worker_async
+        return await work(queues, concurrency, signals=signals, recycle=recycle)
 
     def relay_once(self) -> int:
         """Deliver the final messages that are due now; return how many arrived."""
-        refuse_in_loop("relay_once")
-        return asyncio.run(self._and_close(self.relay_once_async()))
-
-    async def _and_close(self, work: Awaitable[int]) -> int:
-        """Do something in a loop made for it: what was opened there is closed there."""
-        try:
-            return await work
-        finally:
-            await self.client.close_async()
+        return self._process.relay_once()
 
     async def relay_once_async(self) -> int:
         """Deliver the final messages that are due now; return how many arrived."""
-        relay = self._relay(await self.client.async_driver())
-        return 0 if relay is None else await relay.once()
-
-    def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":
-        from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none
-        from milepost.maintain.retention import Retention  # noqa: PLC0415 - likewise
-        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
-
-        settings = self.settings
-        return Maintainer(
-            driver,
-            sweep=settings.sweep,
-            elected=elected,
-            scheduler=Scheduler(self._scheduled),
-            retention=Retention(Keep(settings.keep_succeeded, settings.keep_failed)),
-        )
+        return await self._process.relay_once_async()
 
     def maintain_once(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
-        refuse_in_loop("maintain_once")
-        return asyncio.run(self._and_close(self.maintain_once_async()))
+        return self._process.maintain_once()
 
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
-        maintainer = self._maintainer(await self.client.async_driver())
-        return (await maintainer.whole_pass()).total
+        return await self._process.maintain_once_async()
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count jobs by queue and state."""
@@ -655,31 +531,3 @@ class App:
         """Close what was opened, in the running event loop and outside of it."""
         await self.client.close_async()
         await asyncio.to_thread(self.client.close)
-
-
-@contextmanager
-def _on_signals(numbers: Iterable[int], react: Callable[[], None]) -> Iterator[None]:
-    """Have signals come to the running loop, where the system and the thread allow it."""
-    loop = asyncio.get_running_loop()
-    caught = []
-    for number in numbers:
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, react)
-            caught.append(number)
-    try:
-        yield
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)
-
-
-def _as_dict(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__slots__}
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop  # noqa: PLC0415 - an extra
-    except ImportError:
-        return None
-    return cast("Callable[[], asyncio.AbstractEventLoop]", uvloop.new_event_loop)

@@ -1,0 +1,250 @@
+"""What one process does for an app: work, drain, relay and maintain, here and now."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from milepost.client import Client, refuse_in_loop
+from milepost.config import Settings
+from milepost.declare import Registry, check_seconds
+from milepost.queues import check_queues
+from milepost.store.driver import AsyncDriver
+from milepost.store.retention import Keep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from milepost.maintain.loop import Maintainer
+    from milepost.records import NewJob
+    from milepost.relay.channel import Channel
+    from milepost.relay.inbound import Inbound, Receiver
+    from milepost.relay.loop import Relay
+    from milepost.request.kind import Requests
+    from milepost.store.schedules import NewSchedule
+    from milepost.worker.loop import Worker
+
+__all__ = ["Process"]
+
+T = TypeVar("T")
+
+
+class App(Protocol):
+    """What is worked for: the way to a store, and what was declared."""
+
+    client: Client
+    registry: Registry
+    settings: Settings
+    requests: "Requests"
+
+    def new_job(
+        self,
+        kind: str,
+        args: "Sequence[Any]",
+        kwargs: "Mapping[str, Any]",
+        options: "Mapping[str, Any]",
+    ) -> "NewJob":
+        """Make a job that is to be stored, from names and values."""
+        ...
+
+
+class Process:
+    """Runs what an app declared; each call makes the parts that it needs.
+
+    Declarations are read when something runs, so that they may come after this was made.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        scheduled: "Mapping[str, NewSchedule]",
+        channels: "Mapping[str, Channel]",
+        inbound: "Mapping[str, Inbound]",
+    ) -> None:
+        self._app = app
+        self._scheduled = scheduled
+        self._channels = channels
+        self._inbound = inbound
+
+    # Working
+
+    def drain(self, seconds: float, queues: Sequence[str] | None) -> int:
+        """Run what is due; Ctrl-C lets what runs end, a second one gives it back."""
+        refuse_in_loop("drain")
+        # A program that has its own way with Ctrl-C keeps it.
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        interrupts: list[int] = []
+        ran = asyncio.run(
+            self._and_close(self.drain_async(seconds, queues, interrupts if usual else None))
+        )
+        if interrupts:
+            raise KeyboardInterrupt
+        return ran
+
+    async def drain_async(
+        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None = None
+    ) -> int:
+        """Run what is due; each Ctrl-C is entered in `interrupts`, if they are given."""
+        check_seconds("timeout", seconds, zero=True)
+        worker = await self.worker(queues, None, elected=True)
+
+        def interrupted() -> None:
+            if interrupts is not None:
+                interrupts.append(signal.SIGINT)
+            worker.drain()
+
+        with _on_signals(() if interrupts is None else (signal.SIGINT,), interrupted):
+            async with self._app.requests.open():
+                ran = await worker.run_until_idle(seconds)
+        if queues is None and not interrupts:
+            await self.relay_once_async()
+        return ran
+
+    def run_worker(
+        self, queues: Sequence[str] | None, concurrency: int | None, *, recycle: bool
+    ) -> bool:
+        """Be a worker until SIGTERM or SIGINT; True when the process should be started anew."""
+        refuse_in_loop("run_worker")
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            work = self.run_worker_async(queues, concurrency, signals=True, recycle=recycle)
+            return runner.run(self._and_close(work))
+
+    async def run_worker_async(
+        self,
+        queues: Sequence[str] | None,
+        concurrency: int | None,
+        *,
+        signals: bool,
+        recycle: bool,
+    ) -> bool:
+        """Be a worker until a signal, if they are listened to, or until the task is cancelled."""
+        worker = await self.worker(queues, concurrency, recycle=recycle)
+        caught = (signal.SIGTERM, signal.SIGINT) if signals else ()
+        with _on_signals(caught, worker.drain):
+            async with self._app.requests.open():
+                await worker.run()
+        return recycle and worker.worn_out
+
+    async def worker(
+        self,
+        queues: Sequence[str] | None,
+        concurrency: int | None,
+        *,
+        elected: bool = False,
+        recycle: bool = False,
+    ) -> "Worker":
+        """Make a worker with its maintenance, and with the relay and receivers that it needs."""
+        from milepost.worker.loop import Worker  # noqa: PLC0415 - clients need no worker
+
+        if queues is not None:
+            check_queues(queues)
+        client, settings = self._app.client, self._app.settings
+        driver = await client.async_driver()
+        if concurrency is not None:
+            settings = Settings.load({}, **{**_as_dict(settings), "concurrency": concurrency})
+        relay = self._relay(driver)
+        beside = [*(one.run for one in self.receivers(driver)), *([relay.run] if relay else [])]
+        return Worker(
+            client.url,
+            driver,
+            self._app.registry,
+            client.codec,
+            settings,
+            maintain=self._maintainer(driver, elected=elected),
+            queues=queues,
+            client=client,
+            beside=beside,
+            announced=None if relay is None else relay.poke,
+            recycle=recycle,
+        )
+
+    async def _and_close(self, work: Awaitable[T]) -> T:
+        """Do something in a loop made for it: what was opened there is closed there."""
+        try:
+            return await work
+        finally:
+            await self._app.client.close_async()
+
+    # Messages
+
+    def relay_once(self) -> int:
+        """Deliver the final messages that are due now; return how many arrived."""
+        refuse_in_loop("relay_once")
+        return asyncio.run(self._and_close(self.relay_once_async()))
+
+    async def relay_once_async(self) -> int:
+        """Deliver the final messages that are due now; return how many arrived."""
+        relay = self._relay(await self._app.client.async_driver())
+        return 0 if relay is None else await relay.once()
+
+    def _relay(self, driver: AsyncDriver) -> "Relay | None":
+        if not self._channels:
+            return None
+        from milepost.relay.loop import Relay  # noqa: PLC0415 - most declare no channel
+
+        return Relay(driver, self._channels)
+
+    def receivers(self, driver: AsyncDriver) -> "list[Receiver]":
+        """Make what receives jobs from brokers, one for each inbound."""
+        if not self._inbound:
+            return []
+        from milepost.relay.inbound import Receiver  # noqa: PLC0415 - most declare none
+
+        most = self._app.settings.max_payload * 2
+        return [Receiver(driver, one, self._app, most_bytes=most) for one in self._inbound.values()]
+
+    # Maintenance
+
+    def maintain_once(self) -> int:
+        """Do one pass of maintenance; return how much there was to do."""
+        refuse_in_loop("maintain_once")
+        return asyncio.run(self._and_close(self.maintain_once_async()))
+
+    async def maintain_once_async(self) -> int:
+        """Do one pass of maintenance; return how much there was to do."""
+        maintainer = self._maintainer(await self._app.client.async_driver())
+        return (await maintainer.whole_pass()).total
+
+    def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":
+        from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none
+        from milepost.maintain.retention import Retention  # noqa: PLC0415 - likewise
+        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
+
+        settings = self._app.settings
+        return Maintainer(
+            driver,
+            sweep=settings.sweep,
+            elected=elected,
+            scheduler=Scheduler(self._scheduled),
+            retention=Retention(Keep(settings.keep_succeeded, settings.keep_failed)),
+        )
+
+
+@contextmanager
+def _on_signals(numbers: Iterable[int], react: Callable[[], None]) -> Iterator[None]:
+    """Have signals come to the running loop, where the system and the thread allow it."""
+    loop = asyncio.get_running_loop()
+    caught = []
+    for number in numbers:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, react)
+            caught.append(number)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+
+
+def _as_dict(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__slots__}
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return cast("Callable[[], asyncio.AbstractEventLoop]", uvloop.new_event_loop)
