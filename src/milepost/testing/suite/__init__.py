@@ -7,10 +7,13 @@ A store keeps every promise here or is none. The classes want one fixture, `stor
 from milepost.testing.suite.births import BirthSuite
 from milepost.testing.suite.claims import ClaimSuite
 from milepost.testing.suite.failpoints import FailpointSuite
+from milepost.testing.suite.fanin import FanInSuite
+from milepost.testing.suite.filling import FillSuite
 from milepost.testing.suite.leases import LeaseSuite
+from milepost.testing.suite.outputs import OutputSuite
 from milepost.testing.suite.people import CancelSuite, EraseSuite, ReadSuite, SignalSuite
-from milepost.testing.suite.runs import FanInSuite, FillSuite, OutputSuite, StopSuite
 from milepost.testing.suite.settling import SettleSuite
+from milepost.testing.suite.stopping import StopSuite
 from milepost.testing.suite.store import COLOURS, Store, opened
 from milepost.testing.suite.timers import ClockSuite, TimerSuite
 from milepost.testing.suite.workers import WorkerSuite

@@ -18,18 +18,26 @@ from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from milepost.testing.databases import Database, Raw
 
-__all__ = ["COLOURS", "PROBLEM", "Store", "new_id", "opened", "plan"]
+__all__ = ["BAD", "COLOURS", "GOOD", "PROBLEM", "Store", "new_id", "only", "opened", "plan"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 COLOURS = ("sync", "async")
 PROBLEM = Problem("Boom", "it broke")
+GOOD = outcome.succeeded()
+BAD = outcome.failed(PROBLEM)
 LEASE_SECONDS = 30.0
 
 
 def new_id() -> str:
     """Make an id that sorts after those made before."""
     return str(uuid_utils.uuid7())
+
+
+def only(claims: Sequence[Claim]) -> Claim:
+    """Take the one."""
+    [claim] = claims
+    return claim
 
 
 class AsyncRunner:

@@ -1,0 +1,112 @@
+"""Runs come into being: whole, in pieces, or not at all."""
+# ruff: noqa: D102 - a test's name states its promise
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from milepost.errors import Invalid
+from milepost.records import NewJob, NewRun, Template
+from milepost.store import fanin, jobs, runs
+from milepost.testing.suite.store import Store, new_id, plan
+
+__all__ = ["FillSuite"]
+
+
+class FillSuite:
+    """A run comes into being whole, or not at all (H-49)."""
+
+    def test_a_run_its_steps_and_its_jobs_are_born_together(self, store: Store) -> None:
+        run_id = store.start([2, 3], reduce=True)
+        run = store.run(runs.get, run_id)
+        assert (run.state, run.kind, run.current_step, run.version) == ("QUEUED", "batch", 0, 1)
+        assert [store.count(run_id, n)[0] for n in range(3)] == [2, 3, 0]
+        assert store.jobs_of(run_id) == ["QUEUED"] * 2 + ["GATED"] * 3
+        steps = store.run(runs.steps, run_id)
+        assert [(s.name, s.role, s.gated, s.opened) for s in steps] == [
+            ("step 0", "work", False, True),
+            ("step 1", "work", True, False),
+            ("reduce", "reduce", False, True),
+        ]
+
+    def test_a_bad_job_leaves_no_run_behind(self, store: Store) -> None:
+        run_id = new_id()
+        bad = NewJob(new_id(), b"", Template(kind="k", run_id=run_id, step=0, priority=11))
+        with pytest.raises(Invalid):
+            store.run(runs.create, NewRun(id=run_id, kind="b"), plan(1), [bad])
+        assert (store.run(runs.listing), store.run(jobs.listing)) == ([], [])
+
+    def test_a_held_run_is_filled_in_pieces_and_sealed_once(self, store: Store) -> None:
+        store.worker()
+        run_id = store.start([1, 1], hold=True)
+        more = [
+            NewJob(new_id(), b"", Template(kind="k0", run_id=run_id, step=0, state="CREATED"), n)
+            for n in (1, 2)
+        ]
+        store.run(runs.add, run_id, more)
+        assert (store.run_state(run_id), store.claim(9)) == ("CREATED", [])
+        assert store.run(runs.seal, run_id, actor="me") is True
+        assert store.run(runs.seal, run_id, actor="me") is False
+        assert store.jobs_of(run_id, 0) == ["QUEUED"] * 3
+        assert store.jobs_of(run_id, 1) == ["GATED"]
+        with pytest.raises(Invalid):
+            store.run(runs.add, run_id, [NewJob(new_id(), b"", more[0].template)])
+        assert store.count(run_id) == (3, 0, 0, 0)
+        assert store.finish(run_id) == "SUCCEEDED"
+
+    def test_what_does_not_fit_into_the_seal_is_released_after_it(self, store: Store) -> None:
+        run_id = store.start([3], hold=True)
+        at_once, fanin.AT_ONCE = fanin.AT_ONCE, 2
+        try:
+            store.run(runs.seal, run_id, actor="me")
+        finally:
+            fanin.AT_ONCE = at_once
+        assert store.jobs_of(run_id) == ["QUEUED", "QUEUED", "CREATED"]
+        assert [store.run(runs.release_held, [run_id], actor="m", most=9) for _ in "ab"] == [1, 0]
+
+    def test_a_held_run_without_jobs_is_done_when_sealed_h61(self, store: Store) -> None:
+        run_id = store.start([0], hold=True)
+        assert store.run_state(run_id) == "CREATED"
+        store.run(runs.seal, run_id, actor="me")
+        assert store.moves(run_id, "run") == ["create", "seal", "finish"]
+
+    def test_a_forgotten_hold_is_found_and_cancelled_h107(self, store: Store) -> None:
+        held = {"hold_us": 3_600_000_000}
+        forgotten, sealed = (store.start([1], hold=True, run=held) for _ in "ab")
+        store.start([1], hold=True)
+        store.run(runs.seal, sealed, actor="me")
+        assert store.run(runs.forgotten, most=9) == []
+        store.advance(3601)
+        assert store.run(runs.forgotten, most=9) == [forgotten]
+        assert store.run(runs.cancel, forgotten, reason="r", actor="m") == "STOPPING"
+        store.run(runs.cancel_rest, forgotten, actor="m", most=9)
+        assert store.run_state(forgotten) == "CANCELLED"
+
+    def test_the_loser_of_a_unique_key_gets_the_winners_run(self, store: Store) -> None:
+        store.worker()
+        first = store.start([1], run={"unique_key": "x"})
+        assert store.start([1], run={"unique_key": "x"}) == first
+        assert len(store.run(jobs.listing)) == 1
+        assert store.finish(first) == "SUCCEEDED"
+        assert store.start([1], run={"unique_key": "x"}) != first
+
+    def test_concurrent_runs_of_one_key_make_one_run(self, store: Store) -> None:
+        keyed = {"unique_key": "x"}
+        with ThreadPoolExecutor(6) as threads:
+            ids = list(threads.map(lambda _: store.start([2], run=keyed), range(18)))
+        assert len(set(ids)) == 1
+        assert len(store.run(jobs.listing)) == 2
+
+    def test_adding_while_a_run_is_sealed_adds_all_or_nothing(self, store: Store) -> None:
+        store.worker()
+        for _ in range(6):
+            run_id = store.start([1], hold=True)
+            born = Template(kind="k0", run_id=run_id, step=0, state="CREATED")
+            with ThreadPoolExecutor(2) as threads:
+                new = [NewJob(new_id(), b"", born, ordinal=number) for number in range(1, 9)]
+                added = threads.submit(store.run, runs.add, run_id, new)
+                sealed = threads.submit(store.run, runs.seal, run_id, actor="me")
+                assert sealed.result() is True
+            refused = isinstance(added.exception(), Invalid)
+            assert store.count(run_id)[0] == (1 if refused else 9)
+            assert store.finish(run_id) == "SUCCEEDED"
