@@ -8,15 +8,12 @@ from starlette.responses import Response
 
 from milepost.batch.start import Batch
 from milepost.errors import NotFound
-from milepost.store.driver import Steps
 from milepost.web.auth import Who, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Answer, Kept
 from milepost.web.paging import Cursor, Limit
-from milepost.web.prefer import Preferred
 from milepost.web.problems import problems
-from milepost.web.runs import RUN_ACCEPTED, RunPage, pages, receive_run, run_started
+from milepost.web.runs import RUN_ACCEPTED, Accepted, RunPage, pages
 
 __all__ = ["router"]
 
@@ -99,22 +96,16 @@ async def start(
     *,
     name: str,
     new: Start,
-    request: Request,
     app: Held,
     who: Annotated[Who, require("submit")],
-    once: Kept,
-    prefer: Preferred,
+    accepted: Accepted,
 ) -> Response:
     """Start a run of the newest version of a batch; it is durable once this is answered."""
     batch = _declared(app, name)
     for queue in _queues(batch):
         who.check_queue(queue)
     starting = batch.starting(new.params, **new.options.model_dump())
-
-    def started() -> Steps[Answer]:
-        return (yield from run_started((yield from starting())))
-
-    return await receive_run(request, app, who, await once.answer(started), prefer)
+    return await accepted(starting)
 
 
 @router.get("/v1/batches/{name}/runs", responses={200: {"model": RunPage}, **problems(404, 422)})

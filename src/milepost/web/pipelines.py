@@ -1,6 +1,5 @@
 """/v1/pipelines: where each has come to, its runs and its quarantine, and starting a run."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -20,11 +19,9 @@ from milepost.subjects import checked_id
 from milepost.web.auth import Who, require, seen
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Answer, Kept
 from milepost.web.paging import Cursor, Limit
-from milepost.web.prefer import Preferred
 from milepost.web.problems import problems
-from milepost.web.runs import RUN_ACCEPTED, RunPage, pages, receive_run, run_answer
+from milepost.web.runs import RUN_ACCEPTED, Accepted, RunPage, pages
 
 __all__ = ["router"]
 
@@ -154,26 +151,13 @@ async def start(
     *,
     name: str,
     new: StartPipeline,
-    request: Request,
     app: Held,
     who: Annotated[Who, require("submit")],
-    once: Kept,
-    prefer: Preferred,
+    accepted: Accepted,
 ) -> Response:
     """Start a run; one that is under way answers instead. It is durable once this is answered."""
     pipeline = _declared(app, who, name)
-    starting = pipeline.starting(full=new.full, since=new.since, until=new.until)
-    answer = await once.answer(_accepted(starting))
-    return await receive_run(request, app, who, answer, prefer)
-
-
-def _accepted(making: Callable[[], Steps[str]]) -> Callable[[], Steps[Answer]]:
-    """Turn an operation that makes a run into one that says so."""
-
-    def accepted() -> Steps[Answer]:
-        return run_answer((yield from runs.get((yield from making()))))
-
-    return accepted
+    return await accepted(pipeline.starting(full=new.full, since=new.since, until=new.until))
 
 
 async def _of(app: Engine, who: Who, name: str, run_id: str) -> PipelineRun:
@@ -189,16 +173,13 @@ async def resume(
     *,
     name: str,
     run_id: str,
-    request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
-    once: Kept,
-    prefer: Preferred,
+    accepted: Accepted,
 ) -> Response:
     """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
     run = await _of(app, who, name, run_id)
-    answer = await once.answer(_accepted(run.resuming()))
-    return await receive_run(request, app, who, answer, prefer)
+    return await accepted(run.resuming())
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:force", status_code=202, responses=RUN_ACCEPTED)
@@ -206,16 +187,13 @@ async def force(
     *,
     name: str,
     run_id: str,
-    request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
-    once: Kept,
-    prefer: Preferred,
+    accepted: Accepted,
 ) -> Response:
     """Publish what a run that failed has read, as a linked run; its gap stays open."""
     run = await _of(app, who, name, run_id)
-    answer = await once.answer(_accepted(run.forcing()))
-    return await receive_run(request, app, who, answer, prefer)
+    return await accepted(run.forcing())
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:retry", status_code=202, responses=RUN_ACCEPTED)
@@ -224,33 +202,27 @@ async def retry(
     name: str,
     run_id: str,
     what: RetryPartition,
-    request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
-    once: Kept,
-    prefer: Preferred,
+    accepted: Accepted,
 ) -> Response:
     """Read one failed partition again, from its cursor, as a linked run."""
     run = await _of(app, who, name, run_id)
-    answer = await once.answer(_accepted(run.retrying(what.partition)))
-    return await receive_run(request, app, who, answer, prefer)
+    return await accepted(run.retrying(what.partition))
 
 
 @router.post("/v1/pipelines/{name}/quarantine:replay", status_code=202, responses=RUN_ACCEPTED)
 async def replay(
     *,
     name: str,
-    request: Request,
     app: Held,
     who: Annotated[Who, require("operate")],
-    once: Kept,
-    prefer: Preferred,
+    accepted: Accepted,
     what: Annotated[ReplayQuarantine, Body()] = ReplayQuarantine(),  # noqa: B008 - it never changes
 ) -> Response:
     """Map records in quarantine again, as a run of their own."""
     pipeline = _declared(app, who, name)
-    answer = await once.answer(_accepted(pipeline.quarantine.replaying(what.keys)))
-    return await receive_run(request, app, who, answer, prefer)
+    return await accepted(pipeline.quarantine.replaying(what.keys))
 
 
 @router.get("/v1/pipelines/{name}/runs", responses={200: {"model": RunPage}, **problems(404, 422)})

@@ -16,16 +16,15 @@ from milepost.request.asked import job_part
 from milepost.request.batch import Asking
 from milepost.request.kind import KIND
 from milepost.store import chains, jobs
-from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Answer, Kept
+from milepost.web.idempotency import Kept
 from milepost.web.jobs import SUBMITTED, created, receive
 from milepost.web.prefer import Preferred
 from milepost.web.problems import problems
-from milepost.web.runs import RUN_ACCEPTED, receive_run, run_started
+from milepost.web.runs import RUN_ACCEPTED, Accepted
 
 __all__ = ["router"]
 
@@ -149,11 +148,9 @@ async def send(
 async def send_batch(
     *,
     new: NewBatch,
-    request: Request,
     app: Held,
     who: Annotated[Who, require("submit")],
-    once: Kept,
-    prefer: Preferred,
+    accepted: Accepted,
 ) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
     asking = Asking(
@@ -165,11 +162,7 @@ async def send_batch(
     run, plan, made = app.request_batches.starting(items, asking, {})
     for queue in {run.queue, *(job.template.queue for job in made)}:
         who.check_queue(queue)
-
-    def started() -> Steps[Answer]:
-        return (yield from run_started((yield from chains.start(run, plan, made))))
-
-    return await receive_run(request, app, who, await once.answer(started), prefer)
+    return await accepted(lambda: chains.start(run, plan, made))
 
 
 @router.post(

@@ -1,11 +1,11 @@
 """/v1/runs: look at, wait for and act on runs of batches."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Body, Header, Query, Request
+from fastapi import APIRouter, Body, Depends, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -18,7 +18,7 @@ from milepost.request.record import shown
 from milepost.store import chains, jobs, runs
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
-from milepost.web.auth import Who, require, seen
+from milepost.web.auth import Who, require, seen, who_calls
 from milepost.web.body import Route
 from milepost.web.documents import (
     ErrorDocument,
@@ -31,7 +31,7 @@ from milepost.web.documents import (
     states,
 )
 from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Answer, Kept
+from milepost.web.idempotency import Answer, Kept, Once
 from milepost.web.jobs import ACCEPTED, History, Reason
 from milepost.web.paging import Cursor, Limit, cursor, page, place
 from milepost.web.prefer import Preference, Preferred
@@ -40,13 +40,11 @@ from milepost.web.waiting import run_awaited
 
 __all__ = [
     "RUN_ACCEPTED",
+    "Accepted",
     "RunPage",
     "RunReceipt",
     "pages",
-    "receive_run",
     "router",
-    "run_answer",
-    "run_started",
 ]
 
 router = APIRouter(route_class=Route, tags=["runs"])
@@ -195,11 +193,6 @@ def run_answer(run: Run, *, status: int = 202) -> Answer:
     return Answer(status, msgspec.json.encode(body), f"/v1/runs/{run.id}", headers)
 
 
-def run_started(run_id: str) -> Steps[Answer]:
-    """Say that a run was accepted: a new one, or the live one that is reused."""
-    return run_answer((yield from runs.get(run_id)))
-
-
 async def receive_run(
     request: Request, app: Engine, who: Who, answer: Answer, prefer: Preference
 ) -> Response:
@@ -216,6 +209,35 @@ async def receive_run(
             response = Response(body, 200, headers, media_type="application/json")
     response.headers.update(prefer.applied)
     return response
+
+
+class Accept:
+    """Answers a request that makes a run, or that gets the live one: once for each key."""
+
+    def __init__(self, request: Request, app: Engine, once: Once, prefer: Preference) -> None:
+        self._request = request
+        self._app = app
+        self._once = once
+        self._prefer = prefer
+
+    async def __call__(self, making: Callable[[], Steps[str]]) -> Response:
+        """Run what gives a run's id; say that it was accepted, or how it ended if awaited."""
+
+        def accepted() -> Steps[Answer]:
+            return run_answer((yield from runs.get((yield from making()))))
+
+        answer = await self._once.answer(accepted)
+        who = who_calls(self._request)
+        return await receive_run(self._request, self._app, who, answer, self._prefer)
+
+
+async def accept(request: Request, app: Held, once: Kept, prefer: Preferred) -> Accept:
+    """Hand over what answers for a run."""
+    return Accept(request, app, once, prefer)
+
+
+Accepted = Annotated[Accept, Depends(accept)]
+"""What a handler annotates a parameter with that makes its run, and answers for it."""
 
 
 async def pages(
