@@ -1,7 +1,7 @@
-"""Fixtures: a fresh store on every database at hand."""
+"""Fixtures: a fresh store on every database at hand, an app on it, and its clock in hand."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -9,6 +9,8 @@ from hypothesis import settings
 # Before anything imports it: a failing assertion of the suite then shows its values.
 pytest.register_assert_rewrite("milepost.testing.suite")
 
+import milepost as mp  # noqa: E402
+from milepost.store import workers  # noqa: E402
 from milepost.testing.databases import Backends, Database, Raw, everyday_names  # noqa: E402
 from milepost.testing.prove import PROVING  # noqa: E402
 from milepost.testing.servers import scratch  # noqa: E402
@@ -46,3 +48,17 @@ def raw(database: Database) -> Iterator[Raw]:
     """A raw connection to that store: what a person at a SQL prompt has."""
     with database.raw() as connection:
         yield connection
+
+
+@pytest.fixture
+def app(database: Database) -> Iterator[mp.App]:
+    """An app on a fresh store, on each database in turn."""
+    made = mp.App(database.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def advance(app: mp.App) -> Callable[[float], None]:
+    """Move the clock that decides."""
+    return lambda seconds: app.client.run(workers.advance_clock, seconds)

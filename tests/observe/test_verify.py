@@ -12,16 +12,6 @@ from milepost.testing.databases import Database, Raw
 JOB = "018f0000-0000-7000-8000-{:012d}"
 
 
-def disarm(raw: Raw) -> None:
-    """Take every trigger away, as only the tables' owner can."""
-    if raw.dialect == "postgres":
-        for table in ("job", "run", "journal", "journal_default"):
-            raw.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-        return
-    for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
-        raw.execute(f"DROP TRIGGER {name}")
-
-
 def add_jobs(raw: Raw, count: int = 3) -> None:
     for number in range(count):
         raw.execute(
@@ -83,7 +73,7 @@ TAMPERED = {
 @pytest.mark.parametrize("change", TAMPERED)
 def test_each_tampering_is_found_in_every_row_it_touched(database, raw, change):
     add_jobs(raw)
-    disarm(raw)
+    raw.disarm()
     statement, told = TAMPERED[change]
     raw.execute(statement)
     found = problems(database)
@@ -94,7 +84,7 @@ def test_each_tampering_is_found_in_every_row_it_touched(database, raw, change):
 def test_an_entry_after_a_final_one_is_found(database, raw):
     add_jobs(raw, 1)
     raw.execute("UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1")
-    disarm(raw)
+    raw.disarm()
     raw.execute("UPDATE journal SET from_state = 'CANCELLED' WHERE seq = 4")
     assert "leaves CANCELLED" in problems(database)[0]
 
@@ -111,7 +101,7 @@ def test_a_final_job_without_a_row_was_pruned_and_is_no_problem(database, raw):
 
 def test_a_snapshot_entry_stands_for_a_dropped_past(database, raw):
     add_jobs(raw, 1)
-    disarm(raw)
+    raw.disarm()
     raw.execute("DELETE FROM journal WHERE seq < 3")
     raw.execute("UPDATE journal SET move = 'snapshot', from_state = NULL")
     with database.driver() as driver:
@@ -124,7 +114,7 @@ def test_the_command_answers_by_exit_code_and_as_json(database, raw, capsys):
         main(["verify", "--store", database.url])
     assert clean.value.code == 0
     assert capsys.readouterr().out.startswith("clean: 9 entries")
-    disarm(raw)
+    raw.disarm()
     raw.execute("UPDATE job SET fence = 7")
     with pytest.raises(SystemExit) as dirty:
         main(["verify", "--store", database.url, "--json"])

@@ -1,12 +1,11 @@
 """A real HTTP server on this machine, and an app that may reach it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from remote import Remote
 
 import milepost as mp
-from milepost.store import workers
 from milepost.testing.databases import Database
 
 
@@ -31,9 +30,3 @@ def small(tmp_path, remote: Remote) -> Iterator[mp.App]:
     made = mp.App(f"sqlite:///{tmp_path}/small.db", request_allow=f"127.0.0.1:{remote.port}")
     yield made
     made.close()
-
-
-@pytest.fixture
-def advance(app: mp.App) -> Callable[[float], None]:
-    """Move the clock that decides."""
-    return lambda seconds: app.client.run(workers.advance_clock, seconds)

@@ -3,7 +3,7 @@
 import pytest
 
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
-from milepost.testing.machines import Diagram, can_tell, edge_cases
+from milepost.testing.machines import Diagram, can_tell
 
 CHUNK_VIEW = JOB_VIEWS["A"]
 INSTANCE_VIEW = RUN_VIEWS["A"]
@@ -111,33 +111,6 @@ INSTANCE_WORDS = {
     "FAILED": {"FAILED"},
     "CANCELLED": {"CANCELLED"},
 }
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "walkable"))
-def test_an_edge_that_a_draws_can_be_walked(diagram, edge):
-    assert edge in diagram.made
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "left_out"))
-def test_an_edge_that_the_design_left_out_cannot(diagram, edge):
-    assert edge in diagram.drawn
-    assert edge not in diagram.made
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "added"))
-def test_an_edge_that_the_design_added_can(diagram, edge):
-    assert edge in diagram.made
-    assert edge not in diagram.drawn
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "forbidden"))
-def test_an_edge_that_nobody_drew_cannot_be_walked(diagram, edge):
-    assert edge not in diagram.made
-
-
-@pytest.mark.parametrize("diagram", DIAGRAMS, ids=lambda diagram: diagram.name)
-def test_the_engine_makes_what_is_drawn_and_the_named_deviations(diagram):
-    assert diagram.changes == diagram.expected
 
 
 @pytest.mark.parametrize("state", CHUNK_WORDS)

@@ -4,7 +4,7 @@ import pytest
 
 from milepost.lifecycle import JOB, RUN
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
-from milepost.testing.machines import Diagram, can_tell, edge_cases
+from milepost.testing.machines import Diagram, can_tell
 
 VIEW = JOB_VIEWS["C"]
 BATCH_VIEW = RUN_VIEWS["C"]
@@ -94,33 +94,6 @@ BATCH_WORDS = {
     "FAILED": "FAIL",
     "CANCELLED": "FAIL",
 }
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "walkable"))
-def test_an_edge_that_c_draws_can_be_walked(diagram, edge):
-    assert edge in diagram.made
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "left_out"))
-def test_an_edge_that_the_design_left_out_cannot(diagram, edge):
-    assert edge in diagram.drawn
-    assert edge not in diagram.made
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "added"))
-def test_an_edge_that_the_design_added_can(diagram, edge):
-    assert edge in diagram.made
-    assert edge not in diagram.drawn
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "forbidden"))
-def test_an_edge_that_nobody_drew_cannot_be_walked(diagram, edge):
-    assert edge not in diagram.made
-
-
-@pytest.mark.parametrize("diagram", DIAGRAMS, ids=lambda diagram: diagram.name)
-def test_the_engine_makes_what_is_drawn_and_the_named_deviations(diagram):
-    assert diagram.changes == diagram.expected
 
 
 @pytest.mark.parametrize("word", MESSAGE_SENT)

@@ -4,7 +4,7 @@ import pytest
 
 from milepost.lifecycle import JOB
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.testing.machines import Diagram, can_tell, edge_cases
+from milepost.testing.machines import Diagram, can_tell
 
 VIEW = JOB_VIEWS["D"]
 
@@ -67,22 +67,6 @@ INVALID = {
         ("QUEUED", "RETRYING"),
     ],
 }
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "walkable"))
-def test_a_valid_transition_can_be_walked(diagram, edge):
-    assert edge in diagram.made
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "added"))
-def test_an_edge_that_the_design_added_can(diagram, edge):
-    assert edge in diagram.made
-    assert edge not in diagram.drawn
-
-
-@pytest.mark.parametrize(("diagram", "edge"), edge_cases(DIAGRAMS, "forbidden"))
-def test_an_edge_that_nobody_drew_cannot_be_walked(diagram, edge):
-    assert edge not in diagram.made
 
 
 @pytest.mark.parametrize(

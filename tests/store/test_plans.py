@@ -278,8 +278,7 @@ def test_what_leaves_is_looked_up_by_its_id(scene, mode, way, size):
 def lite(request, backends: Backends) -> Iterator[sqlite3.Connection]:
     database: Database = backends.fresh("sqlite")
     with database.raw() as raw:
-        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
-            raw.execute(f"DROP TRIGGER {name}")
+        raw.disarm()
         fill_lite(raw, "SUCCEEDED", 3_000)
         if request.param == "analysed when idle":
             raw.execute("ANALYZE")

@@ -7,18 +7,15 @@ import pytest
 import pytest_asyncio
 
 import milepost as mp
-from milepost.store import tokens, workers
-from milepost.testing.databases import Database
+from milepost.store import tokens
 from milepost.testing.serving import served
 
 
 @pytest.fixture
-def app(database: Database) -> Iterator[mp.App]:
-    """An app on a fresh store, on each database in turn."""
-    made = mp.App(database.url)
-    declare(made)
-    yield made
-    made.close()
+def app(app: mp.App) -> mp.App:
+    """An app with something to submit, on a fresh store, on each database in turn."""
+    declare(app)
+    return app
 
 
 def declare(app: mp.App) -> None:
@@ -55,12 +52,6 @@ def declare(app: mp.App) -> None:
         return number
 
     app.schedule(convert, "0 2 * * *", args=("nightly",), name="nightly")
-
-
-@pytest.fixture
-def advance(app: mp.App) -> Callable[[float], None]:
-    """Move the clock that decides."""
-    return lambda seconds: app.client.run(workers.advance_clock, seconds)
 
 
 @pytest_asyncio.fixture

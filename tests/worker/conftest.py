@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 
 import milepost as mp
-from milepost.store import workers
 from milepost.testing.databases import Database
 
 QUICK = {
@@ -28,12 +27,6 @@ def app(database: Database) -> Iterator[mp.App]:
     made = mp.App(database.url, **QUICK)
     yield made
     made.close()
-
-
-@pytest.fixture
-def advance(app: mp.App) -> Callable[[float], None]:
-    """Move the clock that decides."""
-    return lambda seconds: app.client.run(workers.advance_clock, seconds)
 
 
 @pytest_asyncio.fixture

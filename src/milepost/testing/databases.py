@@ -73,6 +73,15 @@ class Raw:
             " + (SELECT offset_us FROM clock))"
         )
 
+    def disarm(self) -> None:
+        """Take every trigger out of the way, as only the tables' owner can."""
+        if self.dialect == "postgres":
+            for table in ("job", "run", "journal", "journal_default"):
+                self.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+            return
+        for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            self.execute(f"DROP TRIGGER {name}")
+
     def close(self) -> None:
         """Hang up."""
         self.connection.close()
