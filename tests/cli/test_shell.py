@@ -1,8 +1,10 @@
 """The command line as a shell meets it: quick to load, completed, guessed at, configured."""
 
 import json
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -171,12 +173,39 @@ def test_tables_are_drawn_on_a_terminal(monkeypatch, capsys):
     show_table(("id", "kind"), [(name, "[bold]convert[/]" + "x" * 90)])
     show_pairs({"id": 1, "kind": "x"})
     out = capsys.readouterr().out
-    assert "id" in out.splitlines()[1]
-    assert "kind" in out.splitlines()[1]
+    assert out.splitlines()[0].split() == ["id", "kind"]
     assert name in out  # never cut short
     assert out.count("x") > 90  # folded, not cut
     assert "[bold]convert[/]" in out  # no markup is obeyed
     assert "id    1\nkind  x\n" in out
+
+
+def test_a_table_fits_a_terminal_of_eighty_columns_and_no_word_of_it_is_broken(monkeypatch, capsys):
+    from milepost.cli.output import show_table
+
+    name, today = "0194f3a2-7b1c-7def-8000-123456789abc", datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)
+    monkeypatch.setattr("milepost.cli.table.today", today.date)
+    columns = ("id", "kind", "state", "attempt", "queue", "created_at")
+    row = (name, "convert", "SUCCEEDED", 1, "default", today)
+    long = (name, "count-stock.weigh", "SUCCEEDED", 1, "default", today - timedelta(days=400))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def drawn(width, *rows):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show_table(columns, rows)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        return [line.rstrip() for line in plain.splitlines()]
+
+    head, rule, line = drawn(80, row)
+    assert max(map(len, (head, rule, line))) <= 80
+    assert line.split() == [name, "convert", "SUCCEEDED", "1", "default", "04:05:06Z"]
+    assert line.split()[2:] == drawn(40, row)[2].split()[2:]  # too narrow: one line, the terminal's
+    head, _, first, *folded = drawn(90, long)
+    assert (name in first, "SUCCEEDED" in first) == (True, True)
+    assert "".join(text.split()[0] for text in folded) in "count-stock.weigh"
+    assert drawn(120, row)[2].endswith("2026-02-03 04:05:06Z")
 
 
 def every_command(group=None, context=None):

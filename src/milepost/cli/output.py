@@ -84,18 +84,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         for line in (columns, *written):
             click.echo("\t".join(line))
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from milepost.cli.table import draw
 
-    table = Table(box=SIMPLE_HEAD)
-    for name in columns:
-        # An id is there to be copied: whatever else has to give way, it stays whole.
-        table.add_column(name, overflow="fold", no_wrap=name == "id")
-    for row in written:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    draw(columns, written)
 
 
 def show_pairs(document: Mapping[str, object]) -> None:
