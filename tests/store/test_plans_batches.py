@@ -124,6 +124,12 @@ ASKED: dict[str, dict[str, Any]] = {
     "run_results": {"run_id": RUN, "step": 2, "after": JOB, "most": 500},
     "run_unfinished": {"run_id": RUN, "after": JOB, "most": 500},
     "run_errors": {"id": RUN, "most": 100},
+    "run_responses": {"run_id": RUN, "after": JOB, "ended": 0, "most": 500},
+    "run_repeated": {"run_id": OTHER},
+    "partition_list": {"root_id": OTHER, "run_id": OTHER},
+    "progress_carry": {"run_id": OTHER},
+    "message_jobs": {"id": OTHER, "most": 100},
+    "retention_run_jobs": {"id": [OTHER], "most": 1000},
     "run_chain": {"id": OTHER},
     "run_resumed_by": {"id": RUN},
     "run_succeeded_before": {"id": OTHER},
@@ -182,6 +188,16 @@ def test_a_page_of_a_reducers_inputs_is_read_in_order_and_no_further(scene, mode
     if not scene.small:
         assert plan.reads("job") == {("Index Scan", "job_run")}
         assert not plan.sorts("id")
+
+
+def test_the_jobs_of_a_run_are_listed_by_its_index_whatever_their_state(scene):
+    asked = dict.fromkeys(("state", "kind", "queue", "tenant", "states", "queues", "before"))
+    given = {**asked, "run_id": OTHER, "most": 100}
+    plan = explained(scene.raw, "job_list", given, mode="custom", way="psycopg")
+    if not scene.small:
+        used = {index for _, index in plan.reads("job")}
+        assert "job_pkey" not in used, [n["Node Type"] for n in plan.nodes]
+        assert ("Seq Scan", None) not in plan.reads("job")
 
 
 # SQLite

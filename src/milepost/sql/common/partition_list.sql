@@ -6,4 +6,5 @@ SELECT job.ordinal, {text:job.id}, job.state, job.cause, job.error, coalesce(pro
   LEFT JOIN progress ON progress.job_id = job.id
   LEFT JOIN reading ON reading.root_id = :root_id AND reading.ordinal = job.ordinal
  WHERE job.run_id = :run_id AND step.role = 'partition'
+   AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
  ORDER BY job.ordinal

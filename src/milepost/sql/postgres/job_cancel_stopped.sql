@@ -7,7 +7,7 @@ WITH open AS MATERIALIZED (
    CROSS JOIN LATERAL (
          SELECT id, fence FROM job
           WHERE job.run_id = :run_id AND job.step = step.number
-            AND job.state BETWEEN s.state AND s.state
+            AND job.state BETWEEN s.state AND s.state AND job.state <> 'RUNNING'
           ORDER BY job.state, job.id
           LIMIT (SELECT :most::bigint)
             FOR UPDATE SKIP LOCKED) found

@@ -5,7 +5,8 @@ SELECT id::text, kind, kind_version, queue, priority, state, version, fence, wor
    AND (:kind::text IS NULL OR kind = :kind::text)
    AND (:queue::text IS NULL OR queue = :queue::text)
    AND (:tenant::text IS NULL OR tenant = :tenant::text)
-   AND (:run_id::uuid IS NULL OR run_id = :run_id::uuid)
+   AND (:run_id::uuid IS NULL
+        OR run_id = :run_id::uuid AND (state = 'RUNNING' OR state <> 'RUNNING'))
    AND (:states::text IS NULL OR state IN (SELECT jsonb_array_elements_text(:states::text::jsonb)))
    AND (:queues::text IS NULL OR queue IN (SELECT jsonb_array_elements_text(:queues::text::jsonb)))
    AND (:before::uuid IS NULL OR job.id < :before::uuid)
