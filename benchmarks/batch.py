@@ -5,7 +5,10 @@
 One worker process, warm: it has done a small run and some plain jobs before it is measured. A
 batch of N chunks has three steps, the second gated, and a reducer; the plain drain is of N no-ops
 that wait in a paused queue until all are there. Of small sizes the middle of several runs counts.
-On a server of its own unless a store's address is given.
+What a chunk costs is told twice: as time, which for a small run is mostly waiting for one commit
+after the other, and as processor time of the worker and of PostgreSQL. Many small runs started
+together wait for nothing but the processor, like a large one. On a server of its own unless a
+store's address is given.
 """
 
 import argparse
@@ -15,9 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import milepost as mp
 from milepost.client import new_id
@@ -97,17 +101,73 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
         process.wait(60)
 
 
-def plain_rate(process: subprocess.Popen[bytes], count: int) -> float:
+class Measured(NamedTuple):
+    """What one of many took, in microseconds: of time, of the worker's CPU, of the server's."""
+
+    time: float
+    worker: float = 0.0
+    server: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return 1e6 / self.time
+
+    def __str__(self) -> str:
+        return f"{self.rate:>7,.0f} {self.time:>7.1f} {self.worker:>8.1f} {self.server:>8.1f}"
+
+
+def middle(found: Iterable[Measured]) -> Measured:
+    return Measured(*map(median, zip(*found, strict=True)))
+
+
+def cpu_of(pid: int) -> float:
+    """Read how many microseconds a process has computed, in all its threads."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e3
+
+
+def server_cpu() -> float:
+    """Add up what the server's processes have computed, if it runs here; SQLite has none."""
+    if _sqlite():
+        return 0.0
+    with suppress(OSError):
+        [[backend]] = rows("SELECT pg_backend_pid()")
+        parent = _stat(Path(f"/proc/{backend}"))[1]
+        ended = sum(map(int, _stat(Path(f"/proc/{parent}"))[13:15]))
+        total = ended * 1e6 / os.sysconf("SC_CLK_TCK")
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if _stat(process)[1] == parent:
+                    total += cpu_of(int(process.name))
+        return total
+    return 0.0
+
+
+def _stat(process: Path) -> list[str]:
+    return (process / "stat").read_text().rpartition(")")[2].split()
+
+
+@contextmanager
+def computing(process: subprocess.Popen[bytes], count: int) -> Iterator[list[float]]:
+    """Fill a list with the CPU of worker and server meanwhile, for each of so many."""
+    worker_before, server_before = cpu_of(process.pid), server_cpu()
+    spent: list[float] = []
+    yield spent
+    spent.append((cpu_of(process.pid) - worker_before) / count)
+    spent.append((server_cpu() - server_before) / count)
+
+
+def plain(process: subprocess.Popen[bytes], count: int) -> Measured:
     app.queues.pause("plain")
     first = noop.submit(0)
     for begin_at in range(1, count, 1000):
         noop.submit_many([(0,)] * min(1000, count - begin_at))
-    app.queues.resume("plain")
-    while not _ended(first.id):
-        rest(process)
-    return count / seconds(
-        "SELECT min(started_at), max(finished_at) FROM job WHERE id >= ", first.id
-    )
+    with computing(process, count) as spent:
+        app.queues.resume("plain")
+        while not _ended(first.id):
+            rest(process)
+    took = seconds("SELECT min(started_at), max(finished_at) FROM job WHERE id >= ", first.id)
+    return Measured(took * 1e6 / count, *spent)
 
 
 def rest(process: subprocess.Popen[bytes]) -> None:
@@ -122,12 +182,17 @@ def _ended(first: str) -> bool:
     return not rows(looked, first)
 
 
-def batch_rate(process: subprocess.Popen[bytes], count: int) -> float:
-    run = chunks.start(count)
-    while app.client.run(runs.get, run.id).state not in RUN.terminal:
-        rest(process)
-    assert run.refresh().report == count // 3, run.report
-    return count / seconds("SELECT started_at, finished_at FROM run WHERE id = ", run.id)
+def batch(process: subprocess.Popen[bytes], count: int, *, runs_of: int | None = None) -> Measured:
+    """Run so many chunks: in one run, or in many that are started together."""
+    size = runs_of or count
+    with computing(process, count) as spent:
+        started = [chunks.start(size) for _ in range(count // size)]
+        for run in started:
+            while app.client.run(runs.get, run.id).state not in RUN.terminal:
+                rest(process)
+    assert {run.refresh().report for run in started} == {size // 3}
+    took = seconds("SELECT min(started_at), max(finished_at) FROM run WHERE id >= ", started[0].id)
+    return Measured(took * 1e6 / count, *spent)
 
 
 def gate_rate(count: int) -> float:
@@ -185,22 +250,27 @@ def gates(count: int) -> tuple[float, float]:
     return found[len(found) // 2], found[len(found) * 99 // 100]
 
 
+HEAD = "                          a second      us  worker   server   (us of CPU)"
+
+
 def measure(count: int) -> None:
     app.counts()
     with worker() as process:
-        batch_rate(process, 3_000)
-        plain_rate(process, 3_000)
+        batch(process, 3_000)
+        plain(process, 3_000)
+        print(HEAD)
         for size, times in ((1_000, 5), (10_000, 3), (count, 1)):
-            rate = median(batch_rate(process, size) for _ in range(times))
-            plain = median(plain_rate(process, size) for _ in range(times))
+            chunk = middle(batch(process, size) for _ in range(times))
+            job = middle(plain(process, size) for _ in range(times))
+            print(f"chunks of {size:>9,}      {chunk}")
             print(
-                f"{size:>9,} chunks: {rate:,.0f}/s, {1e6 / rate:.0f} us each; "
-                f"plain {plain:,.0f}/s; ratio {rate / plain:.2f}",
-                flush=True,
+                f"plain jobs, {size:>9,}    {job}   ratio {chunk.rate / job.rate:.2f}", flush=True
             )
+        many = batch(process, count, runs_of=1_000)
+        print(f"chunks of {count // 1_000:>4} x 1,000    {many}", flush=True)
         if not _sqlite():
-            middle, late = gates(300)
-            print(f"gate to first start, 300 small runs: p50 {middle:.1f} ms, p99 {late:.1f} ms")
+            usual, late = gates(300)
+            print(f"gate to first start, 300 small runs: p50 {usual:.1f} ms, p99 {late:.1f} ms")
     size = max(1_000, count // 3)
     print(f"a gate with {size:,} jobs behind it: {gate_rate(size):,.0f} rows/s")
 
