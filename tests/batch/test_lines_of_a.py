@@ -100,6 +100,45 @@ def test_an_errored_instance_is_finalized_and_completes(app, advance):
     assert (told(run), run.report) == ("COMPLETED", 3)
 
 
+def test_an_instance_stays_errored_while_a_chunk_is_in_error_h2(app, advance):
+    tried = []
+
+    def load(number: int) -> int:
+        tried.append(number)
+        if number == 1 and tried.count(1) < 3:
+            raise ConnectionError("away")
+        return number
+
+    run = reduced(app, load, retries=3, retry_delay=60).start()
+    app.drain()
+    assert (told(run), tried.count(2)) == ("ERRORED", 1)
+    app.maintain_once()
+    assert told(run) == "ERRORED"
+    advance(61)
+    app.drain()
+    assert (told(run), tried.count(1)) == ("ERRORED", 2)
+    advance(200)
+    app.drain()
+    assert (told(run), tried.count(1)) == ("COMPLETED", 3)
+
+
+def test_an_instance_without_a_reducer_completes_with_its_last_chunk(app):
+    batch = app.batch("unreduced")
+    seen = []
+
+    @batch.step
+    def find() -> Iterator[int]:
+        yield from (1, 2)
+
+    @batch.step
+    def load(number: int) -> None:
+        seen.append(told(run))
+
+    run = batch.start()
+    app.drain()
+    assert (seen, told(run)) == (["IN_PROGRESS"] * 2, "COMPLETED")
+
+
 def test_an_instance_is_cancelled_while_it_is_finalized_h4(app):
     batch = app.batch("finalized")
     answers = []
@@ -135,6 +174,40 @@ def test_a_chunk_that_polls_too_often_fails_its_run_h23(app, advance):
         app.drain()
     [job] = app.jobs.list(kind="polls.indexed")
     assert (job.state, job.error.cause, told(run)) == ("FAILED", "poll_limit", "FAILED")
+
+
+def test_maintenance_sends_a_chunk_on_at_its_next_poll_and_not_before_h5(app, advance):
+    batch = app.batch("polled")
+    asked = []
+
+    @batch.step(poll=True)
+    def indexed() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise mp.Later
+
+    def words() -> str:
+        app.maintain_once()
+        [job] = app.jobs.list(kind="polled.indexed")
+        return job.as_spec("A")
+
+    batch.start()
+    assert words() == "POLL_WAITING"
+    advance(61)
+    assert words() == "READY"
+    app.drain()
+    # A minute from now, nothing spent, and nothing but time brings it back.
+    [job] = app.jobs.list(kind="polled.indexed")
+    ahead = (job.record.due_at - job.history[-1].at).total_seconds()
+    assert (round(ahead), job.record.errors, job.record.polls) == (60, 0, 1)
+    advance(50)
+    assert words() == "POLL_WAITING"
+    app.drain()
+    assert len(asked) == 1
+    advance(11)
+    assert words() == "READY"
+    app.drain()
+    assert (words(), len(asked)) == ("COMPLETED", 2)
 
 
 # What reaches the reducer

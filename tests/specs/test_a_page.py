@@ -1,0 +1,39 @@
+"""The page that goes through A line by line: it leaves no edge out, and names tests that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from test_a_batch_states import CHUNK, INSTANCE
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "explanation" / "batch-states.md").read_text(encoding="utf-8")
+SUITES = (ROOT / "tests", ROOT / "src" / "milepost" / "testing" / "suite")
+ROW = re.compile(r"^\| *([A-Z_]*) *\| *([A-Z_]+) *\|.*\| (`test_.*`) \|$", re.MULTILINE)
+
+
+def edges(heading: str) -> set[tuple[str, str]]:
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return {(source, target) for source, target, _ in ROW.findall(section)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "diagram"), [("The instance", INSTANCE), ("The work chunk", CHUNK)]
+)
+def test_the_page_has_every_edge_that_a_draws_and_no_other(heading, diagram):
+    assert edges(heading) == diagram.drawn
+
+
+def test_every_test_that_the_page_names_exists():
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    trees = (ast.parse(path.read_text("utf-8")) for s in SUITES for path in s.rglob("*.py"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    there = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, functions)}
+    assert named - there == set()
+
+
+def test_every_line_of_the_page_names_a_test():
+    lines = [line for line in PAGE.splitlines() if line.startswith("|")]
+    shown = [line for line in lines if not re.match(r"\|(---| from | rule )", line)]
+    assert [line for line in shown if "`test_" not in line] == []
