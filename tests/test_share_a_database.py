@@ -50,6 +50,16 @@ def test_a_role_without_rights_on_the_journal_submits_runs_and_is_journalled(sha
     assert raw.value("SELECT count(*) FROM jobs") == 0  # the application's own table
 
 
+def test_the_role_migrates_nothing_where_nothing_is_missing_and_is_told_who_may(shared, capsys):
+    raw, url = shared
+    with pytest.raises(SystemExit, match="0"):
+        main(["migrate", "--store", url])
+    raw.execute("DELETE FROM milepost.migration WHERE number > 1")
+    with pytest.raises(SystemExit, match="75"):
+        main(["migrate", "--store", url])
+    assert "migrate as the tables' owner" in capsys.readouterr().err
+
+
 def test_retention_runs_with_the_rights_of_that_role(shared):
     raw, url = shared
     app = mp.App(url)

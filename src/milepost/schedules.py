@@ -7,7 +7,7 @@ from itertools import islice
 import msgspec
 
 from milepost.client import Client, caller
-from milepost.errors import Invalid, NotFound
+from milepost.errors import Invalid
 from milepost.store import schedules, workers
 from milepost.store.driver import Steps
 from milepost.store.schedules import NewSchedule, Schedule
@@ -80,7 +80,7 @@ class Schedules:
             raise Invalid(f"count={count} must be between 1 and {NEXT_MOST}")
         found = {schedule.name: schedule for schedule in (yield from self.listing())}
         if name not in found:
-            raise NotFound(f"there is no schedule {name!r}; there are: {_named(found)}")
+            raise schedules.missing(name, found)
         line = found[name].line
         return [line.local(slot) for slot in islice(line.after(found[name].read_at), count)]
 
@@ -95,7 +95,3 @@ def _unstored(new: NewSchedule, now: datetime) -> Schedule:
         next_at=next(new.line.after(now)),
         read_at=now,
     )
-
-
-def _named(found: Mapping[str, Schedule]) -> str:
-    return ", ".join(found) or "none"

@@ -119,7 +119,7 @@ def test_a_job_that_is_tried_again_does_not_repeat_what_the_error_said(app, work
     settle(app, claimed(app), outcome.retry(problem, after=4000))
     assert reasons(job) == ["retry", "due"]
     text = job.explain().text
-    assert "failed with ConnectionError, see job.error; 1 of 2 attempts are spent" in text
+    assert "failed with ConnectionError; 1 of 2 attempts are spent" in text
     assert "it is due in 66." in text
     assert "hunter2" not in text
 
@@ -155,7 +155,7 @@ def test_finished_jobs(app, work):
     job = work.submit()
     settle(app, claimed(app), outcome.failed(Problem(type="Fail", message="x")))
     assert reasons(job) == ["failed", "final"]
-    assert "it failed (error) with Fail, see job.error; a final state" in job.explain().text
+    assert "it failed (error) with Fail; a final state" in job.explain().text
     job = work.submit()
     job.cancel("not needed")
     assert "it was cancelled (not needed)" in job.explain().text

@@ -56,3 +56,7 @@ def test_where_there_is_none_it_says_how_to_make_one(prompt, app):
     answer = prompt("schedules", "ls")
     assert (answer.code, answer.out) == (0, "")
     assert "app.schedule" in answer.err
+    for command in ("pause", "next"):
+        answer = prompt("schedules", command, "nightly")
+        assert answer.code == 4
+        assert "a worker enters its program's when it starts" in answer.err

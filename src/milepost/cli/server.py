@@ -73,7 +73,7 @@ def _check_credentials(app: "App", host: str) -> None:
     _, live = app.client.run(tokens.door)
     if not live:
         say(
-            f"milepost: {host} can be reached from other machines and there is no token yet: "
+            f"milepost: {host} can be reached from other machines and no token is live: "
             "anybody could submit and cancel jobs. Create one first: "
             "`milepost tokens create NAME --scope submit --scope read`"
         )

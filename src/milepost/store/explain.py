@@ -112,13 +112,13 @@ def _ended(job: Job) -> Why:
     else:
         yield "failed", f"it failed ({job.cause or job.move}){_error(job)}"
     if job.state != JobState.SUCCEEDED and job.run_id is None:
-        yield "final", "a final state is final: job.rerun() makes a new job of it"
+        yield "final", "a final state is final: a rerun makes a new job of it"
 
 
 def _error(job: Job) -> str:
     """Name the error's class; what it says may be private, and is in `job.error`."""
     try:
-        return f" with {msgspec.json.decode(job.error or '')['type']}, see job.error"
+        return f" with {msgspec.json.decode(job.error or '')['type']}"
     except (msgspec.DecodeError, KeyError, TypeError):  # none, or one that was written by hand
         return ""
 

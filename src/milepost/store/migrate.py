@@ -55,8 +55,11 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
 
 
 def migrate(driver: Driver, *, upto: int | None = None) -> list[Migration]:
-    """Apply what is missing, all in one transaction, and return what was applied."""
-    return driver.run(_apply, driver, upto)
+    """Apply what is missing, all in one transaction, and return what was applied.
+
+    Where nothing is missing nothing is asked that only the tables' owner may do.
+    """
+    return driver.run(_apply, driver, upto) if pending(driver) else []
 
 
 def _apply(driver: Driver, upto: int | None) -> Steps[list[Migration]]:

@@ -256,7 +256,10 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0
     if sqlstate is not None and sqlstate[:2] in ("22", "23"):
         return Invalid(f"PostgreSQL cannot store it: {error}")
     if sqlstate == DENIED:
-        return Unavailable(f"the role lacks a right: {_first_line(error)}")
+        return Unavailable(
+            f"the role lacks a right: {_first_line(error)}; migrate as the tables' owner, and let "
+            "it grant the rest (docs/how-to/share-a-database.md)"
+        )
     if sqlstate == TAKEN:
         return SchemaMismatch(
             f"{_first_line(error)}: the database has one of its own; give Milepost a schema "

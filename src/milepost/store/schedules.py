@@ -1,6 +1,6 @@
 """Operations on schedules. A slot is fired by the transaction that moves its schedule past it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -151,12 +151,18 @@ def _id() -> str:
     return str(uuid_utils.uuid7())
 
 
+def missing(name: str, known: Iterable[str]) -> NotFound:
+    """Say that there is no such schedule, and which there are."""
+    there = ", ".join(known)
+    what = f"there are: {there}" if there else "a worker enters its program's when it starts"
+    return NotFound(f"there is no schedule {name!r}; {what}")
+
+
 def pause(name: str, *, paused: bool, actor: str | None) -> Steps[bool]:
     """Let it rest, or go on with its next slot; False when it did already."""
     known = {schedule.name: schedule for schedule in (yield from listing())}
     if name not in known:
-        there = ", ".join(known) or "none"
-        raise NotFound(f"there is no schedule {name!r}; there are: {there}")
+        raise missing(name, known)
     schedule = known[name]
     if schedule.paused == paused:
         return False
