@@ -161,6 +161,7 @@ class Settings:
     threads: int = 16
     keep_succeeded: float = 7 * 86_400.0
     keep_failed: float = 30 * 86_400.0
+    keep_history: float = 90 * 86_400.0
     max_payload: int = 1024**2
     host: str = "127.0.0.1"
     port: int = 8000
@@ -221,12 +222,25 @@ class Settings:
             raise Invalid("request_ports: expected numbers, such as 80,443")
         if self.request_per_host <= 0:
             raise Invalid("request_per_host must be more than zero")
-        for name in ("keep_succeeded", "keep_failed"):
+        self._check_kept()
+
+    def _check_kept(self) -> None:
+        for name in ("keep_succeeded", "keep_failed", "keep_history"):
             if not KEEP_LEAST <= getattr(self, name) <= KEEP_MOST:
                 raise Invalid(
                     f"{name} must be between 60s, so that whoever waits for a job sees its end, "
                     "and 36500d"
                 )
+            if getattr(self, name) > self.keep_history:
+                raise Invalid(
+                    f"keep_history={_days(self.keep_history)} must be at least "
+                    f"{name}={_days(getattr(self, name))}: what is kept to be looked at keeps its "
+                    f"history; set keep_history too"
+                )
+
+
+def _days(duration: float) -> str:
+    return f"{duration / _UNITS['d']:g}d"
 
 
 def origins(environment: Mapping[str, str], file: Path | None = None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -25,12 +25,13 @@ __all__ = [
     "Settlement",
     "Standing",
     "StepCount",
+    "Summary",
     "Template",
     "Worker",
 ]
 
 SNAPSHOT: Final = "snapshot"
-"""The entry that retention leaves in place of a dropped past; its seq is the row's version."""
+"""The entry that stands for itself and all before it, when a history is too old to be whole."""
 
 _COUNTED = {
     "retry": "errors",
@@ -39,6 +40,33 @@ _COUNTED = {
     "later": "polls",
     "release": "releases",
 }
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a snapshot says of the entries that it stands for."""
+
+    moves: int
+    since: int
+    """When the first of them was made, in microseconds since 1970."""
+    errors: int
+    losses: int
+    polls: int
+    releases: int
+    move: str
+    """The last of them, and what it said."""
+    detail: str | None = None
+    worker: str | None = None
+    """Who claimed it last."""
+
+    def __str__(self) -> str:
+        began = datetime.fromtimestamp(self.since / 1e6, UTC)
+        counts = ", ".join(
+            f"{getattr(self, name)} {name}" for name in ("errors", "losses", "polls", "releases")
+        )
+        return (
+            f"earlier history was summed up: {self.moves:,} moves since {began:%Y-%m-%d %H:%M},"
+            f" {counts}; the last was {self.move}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +82,16 @@ class Entry:
     actor: str | None = None
     detail: str | None = None
     attempt: int = 0
+
+    @property
+    def summary(self) -> Summary | None:
+        """What it sums up, if it is a snapshot and no move, and retention wrote it."""
+        if self.move != SNAPSHOT:
+            return None
+        try:
+            return msgspec.json.decode(self.detail or "", type=Summary)
+        except msgspec.MsgspecError:
+            return None
 
     def with_attempt(self, attempt: int) -> "Entry":
         """Say which attempt it belongs to."""
@@ -76,7 +114,9 @@ class Standing:
     def after(self, entry: Entry, machine: Machine) -> "Standing":
         """Take one more entry, or raise `IllegalMove` saying why it cannot follow."""
         if entry.move == SNAPSHOT:
-            return self._restored(entry)
+            if self.version:
+                raise IllegalMove(f"entry {entry.seq} is a snapshot with entries before it")
+            return self.taking(entry)
         if entry.seq != self.version + 1:
             raise IllegalMove(f"entry {entry.seq} follows entry {self.version}")
         if entry.from_state != self.state:
@@ -92,16 +132,21 @@ class Standing:
 
     def taking(self, entry: Entry) -> "Standing":
         """Take one more entry as it comes: the database has checked it."""
+        if entry.move == SNAPSHOT:
+            return self._restored(entry)
         moved = replace(
             self, version=entry.seq, state=entry.to_state, move=entry.move, fence=entry.fence
         )
         counter = _COUNTED.get(entry.move)
         return replace(moved, **{counter: getattr(self, counter) + 1}) if counter else moved
 
-    def _restored(self, entry: Entry) -> "Standing":
-        if self.version:
-            raise IllegalMove(f"entry {entry.seq} is a snapshot with entries before it")
-        return Standing(entry.seq, entry.to_state, entry.move, entry.fence)
+    @staticmethod
+    def _restored(entry: Entry) -> "Standing":
+        summed = entry.summary
+        if summed is None:
+            return Standing(entry.seq, entry.to_state, entry.move, entry.fence)
+        counts = (summed.errors, summed.losses, summed.polls, summed.releases)
+        return Standing(entry.seq, entry.to_state, summed.move, entry.fence, *counts)
 
     @property
     def attempt(self) -> int:

@@ -119,6 +119,10 @@ class TestWorkers(suite.WorkerSuite):
     pass
 
 
+class TestHistories(suite.HistorySuite):
+    pass
+
+
 class TestFailpoints(suite.FailpointSuite):
     pass
 

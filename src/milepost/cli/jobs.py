@@ -93,13 +93,19 @@ def show(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
 @id_argument
 @json_option
 def history(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
-    """Show every move that a job made, in order."""
+    """Show every move that a job made, in order.
+
+    Of a job that is older than keep_history, what is older than that is summed up in one line.
+    """
     with looking(store) as lookup:
-        entries = [entry_document(entry) for entry in lookup.jobs.find(subject_id).history]
+        found = lookup.jobs.find(subject_id).history
+    entries = [entry_document(entry) for entry in found]
     if as_json:
         show_json(entries)
-    else:
-        show_table(tuple(entries[0]), [list(entry.values()) for entry in entries])
+        return
+    for entry, told in zip(found, entries, strict=True):
+        told["detail"] = str(entry.summary or entry.detail or "")
+    show_table(tuple(entries[0]), [list(entry.values()) for entry in entries])
 
 
 @jobs.command()

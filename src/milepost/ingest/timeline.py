@@ -71,14 +71,17 @@ def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[Event]
     for entry in history:
         if entry.at is None:
             continue
-        if entry.move == "claim":
+        # What was summed up ended as its last move did.
+        move = entry.move if entry.summary is None else entry.summary.move
+        if move == "claim":
             yield Event(entry.at, f"PartitionInProgress ({name})", f"attempt by {entry.actor}")
-        elif entry.move == "succeed":
+        elif entry.to_state == "SUCCEEDED":
             told = f"{part.records} records in {part.pages} pages"
             yield Event(entry.at, f"PartitionCompleted ({name})", told)
             yield Event(entry.at, "WORK_DONE sent", name)
         elif entry.to_state in ("FAILED", "CANCELLED"):
-            yield Event(entry.at, f"PartitionFailed ({name})", part.error or entry.move)
+            yield Event(entry.at, f"PartitionFailed ({name})", part.error or move)
             yield Event(entry.at, "WORK_DONE sent", name)
-        elif entry.move in ("retry", "lose", "later", "release"):
-            yield Event(entry.at, f"PartitionInProgress ({name})", f"{entry.move}: {entry.detail}")
+        elif move in ("retry", "lose", "later", "release"):
+            told = f"{move}: {entry.summary or entry.detail}"
+            yield Event(entry.at, f"PartitionInProgress ({name})", told)

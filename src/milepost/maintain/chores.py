@@ -34,6 +34,7 @@ class Passed(msgspec.Struct):
     moved: int = 0
     published: int = 0
     retired: int = 0
+    summed: int = 0
     alerted: int = 0
     troubled: int = 0
 

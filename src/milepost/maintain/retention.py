@@ -1,4 +1,7 @@
-"""Lets finished jobs and runs leave after their time, a few at once, so that other chores go on."""
+"""Lets finished jobs and runs leave after their time, and sums up what is too old of histories.
+
+A few at once, so that other chores go on.
+"""
 
 from milepost.clock import Clock, SystemClock
 from milepost.maintain.chores import Passed
@@ -31,6 +34,7 @@ class Retention:
         self._clock = clock or SystemClock()
         self._jobs: str | None = FIRST
         self._runs: str | None = FIRST
+        self._histories: str | None = FIRST
         self._rest_until = 0.0
 
     async def __call__(self, driver: AsyncDriver, passed: Passed) -> None:
@@ -47,9 +51,16 @@ class Retention:
                 self._jobs = page.after
             if self._runs is not None:
                 self._runs = await self._forget_runs(driver, self._runs, passed)
-        if self._jobs is None and self._runs is None:
-            self._jobs = self._runs = FIRST
+            if self._histories is not None:
+                page = await driver.run(
+                    retention.sum_up, self._keep, after=self._histories, most=BATCH
+                )
+                passed.summed += page.left
+                self._histories = page.after
+        if self._jobs is None and self._runs is None and self._histories is None:
+            self._jobs = self._runs = self._histories = FIRST
             await self._forget_answers(driver)
+            await self._turn_weeks(driver)
             self._rest_until = self._clock.monotonic() + REST_SECONDS
 
     async def _forget_messages(self, driver: AsyncDriver) -> None:
@@ -64,6 +75,11 @@ class Retention:
             for _ in range(ROUNDS):
                 if await driver.run(prune, most=ANSWERS) < ANSWERS:
                     break
+
+    async def _turn_weeks(self, driver: AsyncDriver) -> None:
+        """Make the partitions that are needed next, and drop one that is not needed any more."""
+        await driver.run(retention.make_weeks)
+        await driver.run(retention.drop_week, self._keep)
 
     async def _forget_runs(self, driver: AsyncDriver, after: str, passed: Passed) -> str | None:
         """Look at some runs; answer where to go on: at the same place if there was too much."""

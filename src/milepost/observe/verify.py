@@ -99,8 +99,9 @@ class Told:
     machine: Machine
     entries: int = 0
     standing: Standing = field(default_factory=Standing)
-    snapshot: bool = False
     last: Row = ()
+    mute: bool = False
+    """Whether it begins with a snapshot that says nothing of what it stands for: not retention's."""
     broken: str | None = None
 
     def take(self, row: Row) -> None:
@@ -109,11 +110,16 @@ class Told:
         self.last = row
         if self.broken is not None:
             return
+        entry = _entry(row)
         try:
-            self.standing = self.standing.after(Entry(*row[1:6]), self.machine)
+            self.standing = self.standing.after(entry, self.machine)
         except IllegalMove as error:
             self.broken = str(error)
-        self.snapshot |= row[2] == SNAPSHOT
+        self.mute |= entry.move == SNAPSHOT and entry.summary is None
+
+
+def _entry(row: Row) -> Entry:
+    return Entry(*row[1:6], None, *row[6:8])
 
 
 def _side_by_side(reader: Reader, machine: Machine) -> Iterator[tuple[str, Told, Row | None]]:
@@ -162,11 +168,12 @@ def _differences(told: Told, row: Row) -> Iterator[str]:
     if (told.standing.state == JobState.RUNNING and told.machine is JOB) != (worker is not None):
         yield f"it is {told.standing.state} and its worker is {worker}"
     for name, value in zip(COMPARED, compared, strict=False):
-        # A snapshot keeps what ended up true, not how often what came before happened.
-        if told.snapshot and name in ("move", "errors", "losses", "polls", "releases"):
+        if told.mute and name in ("move", "errors", "losses", "polls", "releases"):
             continue
         due = getattr(told.standing, name)
         if value != due:
             yield f"its row says {name} {value}, its journal {due}"
-    if (actor, detail) != tuple(told.last[6:8]) and not told.snapshot:
+    last = _entry(told.last)
+    said = last.summary.detail if last.summary is not None else last.detail
+    if (actor, detail) != (last.actor, said) and not told.mute:
         yield "its row's actor or detail is not that of its last entry"

@@ -101,6 +101,8 @@ class Replays:
             if verdict.word not in ("pending", "again"):
                 return self._outcome(ctx, request, verdict, answer, entry)
         what = f"{seen} recorded replies decide nothing" if seen else "no reply was recorded"
+        if history[0].summary is not None:
+            what += " since its history was summed up (keep_history)"
         raise Fail(f"{what} of job {job_id}", code="replay")
 
     def _outcome(

@@ -475,6 +475,11 @@ def standing_at(subject_id: str, moment: datetime, *, machine: str = "job") -> S
     for entry in entries:
         if entry.at is not None and entry.at <= moment:
             standing = standing.taking(entry)
+    if standing.state is None and entries and entries[0].summary is not None:
+        raise NotFound(
+            f"how {machine} {subject_id} stood at {moment.isoformat()} is not known any more: its "
+            "history up to then was summed up; keep_history says how long one is kept whole"
+        )
     if standing.state is None:
         raise NotFound(f"there was no {machine} {subject_id} at {moment.isoformat()}")
     return standing

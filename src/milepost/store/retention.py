@@ -1,11 +1,15 @@
 """What leaves, and when: finished jobs and runs whose time is over, whole, in bounded batches.
 
-A row, what hangs on it and its entries in the journal leave in one transaction, so that what is
-left is never cut: a history is whole or gone, and nothing has to stand in for a past. The jobs of a
-run leave when the run may, and a chain of resumed runs is one.
+A row, what hangs on it and its entries in the journal leave in one transaction. The jobs of a run
+leave when the run may, and a chain of resumed runs is one.
+
+What is still there after long (a job that polls for a year) would let the journal grow without end:
+the part of its history that is too old is summed up, in one entry from which a fold goes on
+(`records.Summary`). On PostgreSQL the journal has a partition for each week of births; one of which
+nearly nothing is left is dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -14,18 +18,36 @@ from milepost.outcome import micros
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = ["FIRST", "Keep", "Page", "forget_chain", "forget_jobs", "old_runs"]
+__all__ = [
+    "FIRST",
+    "Keep",
+    "Page",
+    "drop_week",
+    "forget_chain",
+    "forget_jobs",
+    "make_weeks",
+    "old_runs",
+    "sum_up",
+]
 
 FIRST = "00000000-0000-0000-0000-000000000000"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+SUMMED = 50
+ENTRIES = 100
+"""How many histories are summed up at once, and of how many entries each at most."""
+AHEAD = 2
+"""For how many weeks to come the journal has partitions."""
+MOVED = 1_000
+"""How many entries a partition may have left and still be dropped: they are moved meanwhile."""
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """How long what has ended is kept, in seconds."""
+    """How long what has ended is kept, and the history of what is still there, in seconds."""
 
     succeeded: float
     failed: float
+    history: float = 90 * 86_400.0
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -48,7 +70,8 @@ class Page(msgspec.Struct, frozen=True):
 
 def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
     """Look at the next old jobs after an id, and let go of those whose time is over."""
-    page = yield from _old("retention_jobs", keep, after=after, most=most)
+    age, kept = keep.least, keep.parameters
+    page = yield from _old("retention_jobs", age, kept, after=after, most=most)
     if not page.over:
         return page
     gone = yield from _forget("retention_forget_job", page.over)
@@ -57,20 +80,55 @@ def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
 
 def old_runs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
     """Look at the next old runs after an id; answer with those whose own time is over."""
-    return (yield from _old("retention_runs", keep, after=after, most=most))
+    age, kept = keep.least, keep.parameters
+    return (yield from _old("retention_runs", age, kept, after=after, most=most))
 
 
-def _old(query: str, keep: Keep, *, after: str, most: int) -> Steps[Page]:
+def sum_up(keep: Keep, *, after: str, most: int) -> Steps[Page]:
+    """Look at the next old jobs after an id, and sum up some of their histories that are too old.
+
+    The page is to be looked at again while there are any.
+    """
+    told = {"history_us": micros(keep.history)}
+    age = timedelta(seconds=keep.history)
+    page = yield from _old("journal_summable", age, told, after=after, most=most)
+    if not page.over:
+        return page
+    due = list(page.over[:SUMMED])
+    yield Call("retention_begin")
+    summed = yield Call("journal_sum_up", {"id": due, "most": ENTRIES, **told})
+    yield Call("journal_drop_summed", {"id": due})
+    yield Call("retention_end")
+    if summed:
+        return Page(after, len(summed))
+    # Somebody holds all of these: there will be another walk.
+    return Page(due[-1] if len(page.over) > len(due) else page.after)
+
+
+def make_weeks() -> Steps[int]:
+    """Make the partitions that the journal needs next; answer with how many were missing."""
+    yield Call("journal_patience")
+    yield Call("retention_begin")
+    made = yield Call("journal_make_weeks", {"ahead": AHEAD})
+    yield Call("retention_end")
+    return made[0][0] if made else 0
+
+
+def drop_week(keep: Keep) -> Steps[bool]:
+    """Drop the oldest partition of which nearly nothing is left; tell whether there was one."""
+    yield Call("journal_patience")
+    yield Call("retention_begin")
+    gone = yield Call("journal_drop_week", {"history_us": micros(keep.history), "most": MOVED})
+    yield Call("retention_end")
+    return bool(gone)
+
+
+def _old(
+    query: str, age: timedelta, told: Mapping[str, int], *, after: str, most: int
+) -> Steps[Page]:
     [(now,)] = yield Call("clock_now")
-    rows = yield Call(
-        query,
-        {
-            "after": after,
-            "before": _first_id(instant(now) - keep.least),
-            "most": most,
-            **keep.parameters,
-        },
-    )
+    before = _first_id(instant(now) - age)
+    rows = yield Call(query, {"after": after, "before": before, "most": most, **told})
     over = tuple(sorted(row[0] for row in rows if row[1]))
     return Page(max(row[0] for row in rows) if len(rows) == most else None, 0, over)
 

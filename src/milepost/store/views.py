@@ -70,6 +70,12 @@ class Subject:
             f"      AND {condition} ORDER BY {order} LIMIT 1)"
         )
 
+    def summed(self, name: str) -> str:
+        """Render what a snapshot says of what it sums up."""
+        if self.dialect == "postgres":
+            return f"detail::json ->> '{name}'"
+        return f"json_extract(detail, '$.{name}')"
+
     @property
     def updated(self) -> str:
         """Render when it last moved."""
@@ -184,7 +190,8 @@ def _audit_logs() -> str:
         "detail": "journal.detail",
     }
     note = "E: one row for every move of a task, written by the move itself (H-54)."
-    return _view("audit_logs", columns, "journal\n WHERE journal.machine = 'job'", note)
+    moves = "journal\n WHERE journal.machine = 'job' AND journal.move <> 'snapshot'"
+    return _view("audit_logs", columns, moves, note)
 
 
 ATTEMPT = (
@@ -277,7 +284,11 @@ _PARTITION_ID = "'partition-' || job.ordinal"
 
 
 def _worker_runs(job: Subject) -> str:
-    claimer = job.entry("actor", "move = 'claim'", last=True)
+    claimer = job.entry(
+        f"CASE move WHEN 'claim' THEN actor ELSE {job.summed('worker')} END",
+        f"move {among(('claim', 'snapshot'))}",
+        last=True,
+    )
     columns = {
         "id": "job.id",
         "run_id": "job.run_id",

@@ -134,7 +134,7 @@ class JobDocument(BaseModel):
 
 
 class EntryDocument(BaseModel):
-    """One move, as the journal has it."""
+    """One move, as the journal has it; `snapshot` is none: it sums up what was too old."""
 
     seq: int
     move: str

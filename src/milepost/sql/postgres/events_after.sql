@@ -11,6 +11,8 @@ SELECT jsonb_build_array(j.at, j.subject_id, j.machine, j.seq)::text,
  WHERE (j.xid >= pg_snapshot_xmax(:base::text::pg_snapshot)
         OR j.xid = ANY (ARRAY(SELECT pg_snapshot_xip(:base::text::pg_snapshot))))
    AND pg_visible_in_snapshot(j.xid, :mark::text::pg_snapshot)
+   -- No move: it stands for old ones, which whoever is here has heard of.
+   AND j.move <> 'snapshot'
    AND (:key::text = ''
         OR (j.at, j.subject_id, j.machine, j.seq)
            > ((nullif(:key::text, '')::jsonb ->> 0)::timestamptz,

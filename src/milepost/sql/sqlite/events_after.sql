@@ -9,5 +9,7 @@ SELECT CAST(f.place AS TEXT),
   LEFT JOIN run ON j.machine = 'run' AND run.id = j.subject_id
   LEFT JOIN step ON step.run_id = job.run_id AND step.number = job.step
  WHERE f.place > max(CAST(:base AS INTEGER), CAST(:key AS INTEGER)) AND f.place <= CAST(:mark AS INTEGER)
+   -- No move: it stands for old ones, which whoever is here has heard of.
+   AND j.move <> 'snapshot'
  ORDER BY f.place
  LIMIT :most

@@ -86,7 +86,8 @@ def _correction(guard: Guard) -> str:
     counters = ",".join(guard.counters)
     # Row triggers fire before the statement's journal entries are written.
     right = "\n       AND ".join(
-        f"NEW.{name} = {guard.recount(name)} + CASE WHEN NEW.move {among(moves)} AND NOT EXISTS"
+        f"NEW.{name} = {guard.recount('postgres', name)}"
+        f" + CASE WHEN NEW.move {among(moves)} AND NOT EXISTS"
         f" (SELECT 1 FROM journal WHERE machine = '{guard.table}' AND subject_id = NEW.id"
         f" AND seq = NEW.version) THEN 1 ELSE 0 END"
         for name, moves in guard.counters.items()

@@ -156,11 +156,17 @@ class Guard:
             for name, moves in self.counters.items()
         )
 
-    def recount(self, name: str) -> str:
-        """Render what the journal says of a counter."""
+    def recount(self, dialect: str, name: str) -> str:
+        """Render what the journal says of a counter; a snapshot has what came before it."""
+        summed = (
+            f"json_extract(detail, '$.{name}')"
+            if lite(dialect)
+            else f"(detail::json ->> '{name}')::integer"
+        )
         return (
-            f"(SELECT count(*) FROM journal WHERE machine = '{self.table}'"
-            f" AND subject_id = NEW.id AND move {among(self.counters[name])})"
+            f"(SELECT coalesce(sum(CASE WHEN move {among(self.counters[name])} THEN 1"
+            f" WHEN move = 'snapshot' THEN {summed} ELSE 0 END), 0)"
+            f" FROM journal WHERE machine = '{self.table}' AND subject_id = NEW.id)"
         )
 
 

@@ -102,7 +102,9 @@ def _correction(guard: Guard) -> str:
     if not guard.counters:
         return ""
     kept = [name for name in guard.columns if name not in guard.counters]
-    right = "\n     AND ".join(f"NEW.{name} IS {guard.recount(name)}" for name in guard.counters)
+    right = "\n     AND ".join(
+        f"NEW.{name} IS {guard.recount('sqlite', name)}" for name in guard.counters
+    )
     return f"""
   WHERE NOT (NOT {changed("sqlite", [*kept, "rowid"])}
      AND {changed("sqlite", guard.counters)}

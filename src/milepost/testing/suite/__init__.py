@@ -9,6 +9,7 @@ from milepost.testing.suite.claims import ClaimSuite
 from milepost.testing.suite.failpoints import FailpointSuite
 from milepost.testing.suite.fanin import FanInSuite
 from milepost.testing.suite.filling import FillSuite
+from milepost.testing.suite.histories import HistorySuite
 from milepost.testing.suite.leases import LeaseSuite
 from milepost.testing.suite.outputs import OutputSuite
 from milepost.testing.suite.people import CancelSuite, EraseSuite, ReadSuite, SignalSuite
@@ -28,6 +29,7 @@ __all__ = [
     "FailpointSuite",
     "FanInSuite",
     "FillSuite",
+    "HistorySuite",
     "LeaseSuite",
     "OutputSuite",
     "ReadSuite",
@@ -58,6 +60,7 @@ class StoreSuite(
     OutputSuite,
     StopSuite,
     WorkerSuite,
+    HistorySuite,
     FailpointSuite,
 ):
     """Every theme at once."""

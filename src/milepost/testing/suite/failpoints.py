@@ -242,6 +242,26 @@ def _forget_jobs(store: Store, _: Any) -> None:
         after = store.run(retention.forget_jobs, KEEP, after=after, most=99).after
 
 
+def _old_history(store: Store) -> str:
+    worker, job_id = _worker(store), _queued(store)
+    [claim] = store.claim(worker=worker, queues=[_queue_of(store, job_id)])
+    store.settle((claim, outcome.later(0)))
+    store.advance(91 * DAY)
+    return job_id
+
+
+def _sum_up(store: Store, _: Any) -> None:
+    after: str | None = retention.FIRST
+    while after is not None:
+        after = store.run(retention.sum_up, KEEP, after=after, most=99).after
+
+
+def _turn_weeks(store: Store, _: Any) -> None:
+    store.run(retention.make_weeks)
+    while store.run(retention.drop_week, KEEP):
+        pass
+
+
 def _forget_run(store: Store, run_id: str) -> None:
     while store.run(retention.forget_chain, run_id, KEEP, most=2):
         pass
@@ -332,6 +352,13 @@ STORIES = {
     "fire": Story(_due, lambda store, name: store.run(schedules.fire, name), _fired_once),
     "let a job leave": Story(_old_job, _forget_jobs, partial(_gone, table="job")),
     "let a run leave": Story(_old_run, _forget_run, partial(_gone, table="run")),
+    "sum up": Story(
+        _old_history, _sum_up, lambda store, job_id: store.moves(job_id) == ["snapshot"]
+    ),
+    "turn weeks": Story(
+        _old_history, _turn_weeks,
+        lambda store, job_id: store.moves(job_id) == ["create", "claim", "later"],
+    ),
 }  # fmt: skip
 
 

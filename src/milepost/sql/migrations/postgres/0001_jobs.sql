@@ -210,10 +210,10 @@ BEGIN
       OR NEW.polls IS DISTINCT FROM OLD.polls
       OR NEW.releases IS DISTINCT FROM OLD.releases)
        AND to_jsonb(NEW) - '{errors,losses,polls,releases}'::text[] = to_jsonb(OLD) - '{errors,losses,polls,releases}'::text[]
-       AND NEW.errors = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move IN ('retry', 'fail')) + CASE WHEN NEW.move IN ('retry', 'fail') AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
-       AND NEW.losses = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'lose') + CASE WHEN NEW.move = 'lose' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
-       AND NEW.polls = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'later') + CASE WHEN NEW.move = 'later' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
-       AND NEW.releases = (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'release') + CASE WHEN NEW.move = 'release' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END) THEN
+       AND NEW.errors = (SELECT coalesce(sum(CASE WHEN move IN ('retry', 'fail') THEN 1 WHEN move = 'snapshot' THEN (detail::json ->> 'errors')::integer ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id) + CASE WHEN NEW.move IN ('retry', 'fail') AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
+       AND NEW.losses = (SELECT coalesce(sum(CASE WHEN move = 'lose' THEN 1 WHEN move = 'snapshot' THEN (detail::json ->> 'losses')::integer ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id) + CASE WHEN NEW.move = 'lose' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
+       AND NEW.polls = (SELECT coalesce(sum(CASE WHEN move = 'later' THEN 1 WHEN move = 'snapshot' THEN (detail::json ->> 'polls')::integer ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id) + CASE WHEN NEW.move = 'later' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END
+       AND NEW.releases = (SELECT coalesce(sum(CASE WHEN move = 'release' THEN 1 WHEN move = 'snapshot' THEN (detail::json ->> 'releases')::integer ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id) + CASE WHEN NEW.move = 'release' AND NOT EXISTS (SELECT 1 FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND seq = NEW.version) THEN 1 ELSE 0 END) THEN
       RETURN NULL;
     END IF;
     subject := OLD.id;

@@ -35,7 +35,7 @@ SELECT
   journal.at AS created_at,
   journal.detail AS detail
   FROM journal
- WHERE journal.machine = 'job';
+ WHERE journal.machine = 'job' AND journal.move <> 'snapshot';
 
 -- E: the lease belongs to the worker and shows here.
 CREATE VIEW tasks AS
@@ -119,8 +119,8 @@ SELECT
   job.id AS id,
   job.run_id AS run_id,
   'partition-' || job.ordinal AS partition_id,
-  coalesce(job.worker_id, (SELECT actor FROM journal WHERE subject_id = job.id AND machine = 'job'
-      AND move = 'claim' ORDER BY seq DESC LIMIT 1), '') AS worker_id,
+  coalesce(job.worker_id, (SELECT CASE move WHEN 'claim' THEN actor ELSE detail::json ->> 'worker' END FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND move IN ('claim', 'snapshot') ORDER BY seq DESC LIMIT 1), '') AS worker_id,
   CASE
     WHEN job.state = 'SUCCEEDED' THEN 'completed'
     WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'failed'

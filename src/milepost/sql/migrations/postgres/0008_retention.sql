@@ -1,8 +1,16 @@
 -- Retention: finished jobs and runs leave after their time, whole: the row, what hangs on it, and its
--- entries in the journal, in one transaction. Nothing else lets an entry out.
+-- entries in the journal, in one transaction. What is still there after long has the old part of its
+-- history summed up: one entry, the snapshot, in place of many. Nothing else lets an entry out.
 
+-- An entry becomes the snapshot of itself and all before it; where it stands stays as it was.
 DROP TRIGGER journal_refuse_change ON journal;
 CREATE TRIGGER journal_refuse_change BEFORE UPDATE ON journal FOR EACH ROW
+  WHEN (pg_trigger_depth() = 0
+        OR current_setting('milepost.retaining', true) IS DISTINCT FROM 'on'
+        OR OLD.move = 'snapshot' OR NEW.move <> 'snapshot' OR NEW.from_state IS NOT NULL
+        OR (NEW.subject_id, NEW.machine, NEW.seq, NEW.at, NEW.fence, NEW.to_state, NEW.actor)
+           IS DISTINCT FROM
+           (OLD.subject_id, OLD.machine, OLD.seq, OLD.at, OLD.fence, OLD.to_state, OLD.actor))
   EXECUTE FUNCTION milepost_refuse_hand();
 -- As with what comes in: by our own trigger alone, and only while retention is at work.
 CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal FOR EACH ROW
@@ -52,3 +60,200 @@ CREATE TRIGGER run_forget AFTER DELETE ON run
 
 -- A run that leaves takes its publications along; without this each would be looked for in all.
 CREATE INDEX publication_run ON publication (run_id);
+
+-- Old history
+
+-- Sums up what a job's history has before a time, at most so many entries at once; answers with how
+-- many are gone. What it says is counted from the entries, never copied from the row: it must not
+-- make a wrong row right. A row that leaves it to the journal when it started or ended (decision 2)
+-- keeps its whole history.
+CREATE FUNCTION milepost_sum_up(subject uuid, before timestamptz, most integer) RETURNS integer
+  LANGUAGE plpgsql
+  SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  upto integer;
+  gone integer;
+BEGIN
+  PERFORM 1 FROM job
+    WHERE id = subject
+      AND (started_at IS NOT NULL OR fence = 0)
+      AND (finished_at IS NOT NULL OR state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+      AND move <> 'erase'
+      FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN 0;
+  END IF;
+  SELECT CASE WHEN count(*) > 1 THEN max(seq) END INTO upto
+    FROM (SELECT seq, at FROM journal WHERE subject_id = subject AND machine = 'job'
+           ORDER BY seq LIMIT most + 1) AS oldest
+   WHERE at < before;
+  IF upto IS NULL THEN
+    RETURN 0;
+  END IF;
+  UPDATE journal
+     SET move = 'snapshot', from_state = NULL, detail = (
+         SELECT json_build_object(
+                  'moves', sum(CASE move WHEN 'snapshot' THEN (detail::json ->> 'moves')::integer ELSE 1 END),
+                  'since', coalesce(
+                    max(CASE move WHEN 'snapshot' THEN (detail::json ->> 'since')::bigint END),
+                    (extract(epoch FROM min(at)) * 1000000)::bigint),
+                  'errors', sum(CASE WHEN move IN ('retry', 'fail') THEN 1
+                                     WHEN move = 'snapshot' THEN (detail::json ->> 'errors')::integer ELSE 0 END),
+                  'losses', sum(CASE move WHEN 'lose' THEN 1
+                                     WHEN 'snapshot' THEN (detail::json ->> 'losses')::integer ELSE 0 END),
+                  'polls', sum(CASE move WHEN 'later' THEN 1
+                                    WHEN 'snapshot' THEN (detail::json ->> 'polls')::integer ELSE 0 END),
+                  'releases', sum(CASE move WHEN 'release' THEN 1
+                                       WHEN 'snapshot' THEN (detail::json ->> 'releases')::integer ELSE 0 END),
+                  'worker', (SELECT CASE move WHEN 'claim' THEN actor ELSE detail::json ->> 'worker' END
+                               FROM journal
+                              WHERE subject_id = subject AND machine = 'job' AND seq <= upto
+                                AND move IN ('claim', 'snapshot')
+                              ORDER BY seq DESC LIMIT 1),
+                  'move', last.move, 'detail', last.detail)::text
+           FROM journal
+          WHERE subject_id = subject AND machine = 'job' AND seq <= upto)
+    FROM (SELECT move, detail FROM journal
+           WHERE subject_id = subject AND machine = 'job' AND seq = upto) AS last
+   WHERE subject_id = subject AND machine = 'job' AND seq = upto;
+  DELETE FROM journal WHERE subject_id = subject AND machine = 'job' AND seq < upto;
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END $$;
+
+-- Weeks
+
+-- The journal has a partition for each week of births, named by its Monday: `journal_20261116`. What
+-- fits into none is in the default one.
+
+-- Makes this week's and so many of the next. Nobody waits for it long: it asks for its locks briefly,
+-- and another pass tries again. A week of which the default partition already has entries stays
+-- there; and where that has grown so large that to look through it would take long, all do.
+CREATE FUNCTION milepost_make_weeks(ahead integer) RETURNS integer LANGUAGE plpgsql
+  SET lock_timeout = '200ms' AS $$
+DECLARE
+  monday timestamp;
+  low uuid;
+  high uuid;
+  name text;
+  made integer := 0;
+BEGIN
+  IF pg_relation_size('journal_default') > 256 * 1024 * 1024
+     OR NOT pg_try_advisory_xact_lock(hashtext('milepost journal'), 'journal'::regclass::oid::integer) THEN
+    RETURN 0;
+  END IF;
+  FOR week IN 0..ahead LOOP
+    monday := date_trunc('week', milepost_now() AT TIME ZONE 'UTC') + week * interval '7 days';
+    name := 'journal_' || to_char(monday, 'YYYYMMDD');
+    low := (rpad(lpad(to_hex((extract(epoch FROM monday) * 1000)::bigint), 12, '0'), 32, '0'))::uuid;
+    high := (rpad(lpad(to_hex((extract(epoch FROM monday + interval '7 days') * 1000)::bigint), 12, '0'),
+                  32, '0'))::uuid;
+    CONTINUE WHEN to_regclass(name) IS NOT NULL
+      OR EXISTS (SELECT 1 FROM journal_default WHERE subject_id >= low AND subject_id < high);
+    BEGIN
+      EXECUTE format('CREATE TABLE %I (LIKE journal INCLUDING ALL)', name);
+      -- Triggers for each row come with the parent; this one does not.
+      EXECUTE format('CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON %I FOR EACH STATEMENT'
+                     ' EXECUTE FUNCTION milepost_refuse_hand()', name);
+      EXECUTE format('ALTER TABLE journal ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                     name, low, high);
+    EXCEPTION WHEN lock_not_available OR query_canceled OR check_violation THEN
+      RETURN made;
+    END;
+    made := made + 1;
+  END LOOP;
+  RETURN made;
+END $$;
+
+-- Drops the oldest week that ended before a time and of which at most so many entries are left; they
+-- move to the default partition as they are. Whoever moves a job meanwhile waits for these
+-- few milliseconds; and this gives up at once where others hold the journal for longer.
+CREATE FUNCTION milepost_drop_week(before timestamptz, most integer) RETURNS integer
+  LANGUAGE plpgsql
+  SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  name text;
+  kept integer;
+BEGIN
+  IF NOT pg_try_advisory_xact_lock(hashtext('milepost journal'), 'journal'::regclass::oid::integer) THEN
+    RETURN 0;
+  END IF;
+  FOR name IN
+    SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+     WHERE inhparent = 'journal'::regclass
+       AND CASE WHEN relname ~ '^journal_[0-9]{8}$'
+                THEN to_date(substr(relname, 9), 'YYYYMMDD') + 7 <= before AT TIME ZONE 'UTC' END
+     ORDER BY relname
+  LOOP
+    EXECUTE format('SELECT count(*) FROM (SELECT FROM %I ORDER BY subject_id, machine, seq LIMIT $1)'
+                   ' AS left_over', name) INTO kept USING most + 1;
+    CONTINUE WHEN kept > most;
+    BEGIN
+      LOCK TABLE ONLY journal IN ACCESS EXCLUSIVE MODE;
+      EXECUTE format('ALTER TABLE journal DETACH PARTITION %I', name);
+      EXECUTE format(
+        'INSERT INTO journal (subject_id, at, fence, seq, machine, move, from_state, to_state, actor,'
+        ' detail, xid)'
+        ' SELECT subject_id, at, fence, seq, machine, move, from_state, to_state, actor, detail, xid'
+        ' FROM %I', name);
+      EXECUTE format('DROP TABLE %I', name);
+      RETURN 1;
+    EXCEPTION WHEN lock_not_available OR query_canceled THEN
+      RETURN 0;
+    END;
+  END LOOP;
+  RETURN 0;
+END $$;
+
+-- How retention asks for these. It is a view, so that who may ask is a matter of grants, as with every
+-- table; the trigger has its owner's rights, so that whoever asks needs none on the journal.
+CREATE VIEW journal_upkeep AS
+SELECT NULL::text AS task, NULL::uuid AS subject_id, NULL::timestamptz AS before,
+       NULL::integer AS most, NULL::integer AS done
+ WHERE false;
+
+CREATE FUNCTION milepost_upkeep() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  journalling text := current_setting('milepost.journalling', true);
+  pass text;
+BEGIN
+  IF (TG_RELID = to_regclass('journal_upkeep')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not where upkeep is asked for', TG_RELID::regclass;
+  END IF;
+  IF current_setting('milepost.retaining', true) IS DISTINCT FROM 'on' THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP002',
+      MESSAGE = 'milepost: journal: its entries are summed up by retention alone';
+  END IF;
+  pass := set_config('milepost.journalling', 'on', true);
+  NEW.done := CASE NEW.task
+                WHEN 'sum up' THEN milepost_sum_up(NEW.subject_id, NEW.before, NEW.most)
+                WHEN 'make weeks' THEN milepost_make_weeks(NEW.most)
+                WHEN 'drop a week' THEN milepost_drop_week(NEW.before, NEW.most)
+                ELSE 0 END;
+  pass := set_config('milepost.journalling', coalesce(journalling, ''), true);
+  IF NEW.done > 0 THEN
+    RETURN NEW;
+  END IF;
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER journal_upkeep_do INSTEAD OF INSERT ON journal_upkeep FOR EACH ROW
+  EXECUTE FUNCTION milepost_upkeep();
+
+-- Without pg_temp at the end, anybody's temporary table would stand in for ours.
+DO $do$
+DECLARE
+  name text;
+BEGIN
+  FOREACH name IN ARRAY ARRAY['milepost_sum_up(uuid, timestamptz, integer)', 'milepost_make_weeks(integer)',
+                              'milepost_drop_week(timestamptz, integer)', 'milepost_upkeep()'] LOOP
+    EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
+  END LOOP;
+END $do$;
+
+REVOKE EXECUTE ON FUNCTION milepost_sum_up(uuid, timestamptz, integer), milepost_make_weeks(integer),
+  milepost_drop_week(timestamptz, integer), milepost_upkeep() FROM PUBLIC;
+
+DO $do$ BEGIN
+  PERFORM milepost_make_weeks(2);
+END $do$;

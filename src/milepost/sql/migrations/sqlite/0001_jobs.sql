@@ -373,10 +373,10 @@ BEGIN
       OR NEW.losses IS NOT OLD.losses
       OR NEW.polls IS NOT OLD.polls
       OR NEW.releases IS NOT OLD.releases)
-     AND NEW.errors IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move IN ('retry', 'fail'))
-     AND NEW.losses IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'lose')
-     AND NEW.polls IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'later')
-     AND NEW.releases IS (SELECT count(*) FROM journal WHERE machine = 'job' AND subject_id = NEW.id AND move = 'release'));
+     AND NEW.errors IS (SELECT coalesce(sum(CASE WHEN move IN ('retry', 'fail') THEN 1 WHEN move = 'snapshot' THEN json_extract(detail, '$.errors') ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id)
+     AND NEW.losses IS (SELECT coalesce(sum(CASE WHEN move = 'lose' THEN 1 WHEN move = 'snapshot' THEN json_extract(detail, '$.losses') ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id)
+     AND NEW.polls IS (SELECT coalesce(sum(CASE WHEN move = 'later' THEN 1 WHEN move = 'snapshot' THEN json_extract(detail, '$.polls') ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id)
+     AND NEW.releases IS (SELECT coalesce(sum(CASE WHEN move = 'release' THEN 1 WHEN move = 'snapshot' THEN json_extract(detail, '$.releases') ELSE 0 END), 0) FROM journal WHERE machine = 'job' AND subject_id = NEW.id));
 END;
 
 CREATE TRIGGER job_refuse_fixed

@@ -1,5 +1,6 @@
 -- Retention: finished jobs and runs leave after their time, whole: the row, what hangs on it, and its
--- entries in the journal, in one transaction. Nothing else lets an entry out.
+-- entries in the journal, in one transaction. What is still there after long has the old part of its
+-- history summed up: one entry, the snapshot, in place of many. Nothing else lets an entry out.
 
 -- On while a transaction of retention is at work; nobody else ever sees it on.
 CREATE TABLE retention (
@@ -8,15 +9,55 @@ CREATE TABLE retention (
 ) STRICT;
 INSERT INTO retention DEFAULT VALUES;
 
--- Even then an entry leaves only after its row.
+-- Even then an entry leaves only after its row, or after a snapshot has summed it up.
 DROP TRIGGER journal_refuse_delete;
 CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal
   WHEN coalesce((SELECT active FROM retention), 0) <> 1
     OR CASE OLD.machine WHEN 'job' THEN EXISTS (SELECT 1 FROM job WHERE id = OLD.subject_id)
                         WHEN 'run' THEN EXISTS (SELECT 1 FROM run WHERE id = OLD.subject_id)
                         ELSE true END
+       AND NOT EXISTS (SELECT 1 FROM journal
+                        WHERE subject_id = OLD.subject_id AND machine = OLD.machine
+                          AND seq > OLD.seq AND move = 'snapshot')
 BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: its entries leave by retention alone');
+END;
+
+-- And an entry becomes the snapshot of itself and all before it only if that says what they say:
+-- whoever changes the text here changes it in journal_sum_up.sql too.
+DROP TRIGGER journal_refuse_update;
+CREATE TRIGGER journal_refuse_update BEFORE UPDATE ON journal
+  WHEN ((SELECT active FROM retention) = 1
+        AND OLD.move <> 'snapshot' AND NEW.move = 'snapshot' AND NEW.from_state IS NULL
+        AND NEW.machine = 'job'
+        AND NEW.subject_id = OLD.subject_id AND NEW.machine = OLD.machine AND NEW.seq = OLD.seq
+        AND NEW.at = OLD.at AND NEW.fence = OLD.fence AND NEW.to_state = OLD.to_state
+        AND NEW.actor IS OLD.actor
+        AND NEW.detail = (
+            SELECT json_object(
+                     'moves', sum(CASE e.move WHEN 'snapshot' THEN json_extract(e.detail, '$.moves') ELSE 1 END),
+                     'since', coalesce(
+                       max(CASE e.move WHEN 'snapshot' THEN json_extract(e.detail, '$.since') END), min(e.at)),
+                     'errors', sum(CASE WHEN e.move IN ('retry', 'fail') THEN 1
+                                        WHEN e.move = 'snapshot' THEN json_extract(e.detail, '$.errors') ELSE 0 END),
+                     'losses', sum(CASE e.move WHEN 'lose' THEN 1
+                                        WHEN 'snapshot' THEN json_extract(e.detail, '$.losses') ELSE 0 END),
+                     'polls', sum(CASE e.move WHEN 'later' THEN 1
+                                       WHEN 'snapshot' THEN json_extract(e.detail, '$.polls') ELSE 0 END),
+                     'releases', sum(CASE e.move WHEN 'release' THEN 1
+                                          WHEN 'snapshot' THEN json_extract(e.detail, '$.releases') ELSE 0 END),
+                     'worker', (SELECT CASE c.move WHEN 'claim' THEN c.actor
+                                                   ELSE json_extract(c.detail, '$.worker') END
+                                  FROM journal c
+                                 WHERE c.subject_id = OLD.subject_id AND c.machine = 'job' AND c.seq <= OLD.seq
+                                   AND c.move IN ('claim', 'snapshot')
+                                 ORDER BY c.seq DESC LIMIT 1),
+                     'move', OLD.move, 'detail', OLD.detail)
+              FROM journal e
+             WHERE e.subject_id = OLD.subject_id AND e.machine = 'job' AND e.seq <= OLD.seq
+          )) IS NOT TRUE
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: journal: its entries never change');
 END;
 
 DROP TRIGGER job_forget_context;

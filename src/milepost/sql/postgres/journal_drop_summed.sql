@@ -1,0 +1,2 @@
+-- They left as they were summed up.
+SELECT 1 WHERE cardinality(:id::uuid[]) < 0
