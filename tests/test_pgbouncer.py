@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 import milepost as mp
 from milepost.config import StoreUrl, command_for
 from milepost.errors import Invalid
 from milepost.observe.verify import verify
+from milepost.store import workers
 from milepost.testing.databases import Backends, Database, backend_names
 from milepost.testing.servers import scratch
 
@@ -197,6 +199,27 @@ def test_a_program_that_only_submits_works_behind_it(pooled, monkeypatch):
     assert [app.jobs.get(id_).state for id_ in ids] == ["SUCCEEDED"] * 20
     assert len(app.jobs.get(ids[0]).history) == 3
     app.close()
+
+
+def test_maintenance_leaves_nothing_behind_on_a_connection(pooled, database):
+    """Retention asks for little patience, in its own transactions alone."""
+    app = mp.App(pooled)
+
+    @app.job
+    def poll():
+        return mp.Later(86_400)
+
+    job = poll.submit()
+    app.drain()
+    app.client.run(workers.advance_clock, 100 * 86_400)
+    app.maintain_once()
+    assert [entry.move for entry in job.history] == ["snapshot", "wake"]
+    app.close()
+    with psycopg.connect(pooled.partition("?")[0], autocommit=True, prepare_threshold=None) as next_:
+        for setting in ("statement_timeout", "lock_timeout"):
+            assert next_.execute(f"SHOW {setting}").fetchone() == ("0",)
+        told = next_.execute("SELECT current_setting('milepost.retaining', true)").fetchone()
+        assert told in [(None,), ("",)]
 
 
 def _nothing() -> None:

@@ -77,15 +77,53 @@ def test_retention_runs_with_the_rights_of_that_role(shared):
     assert raw.value("SELECT count(*) FROM milepost.journal") == 0
 
 
-def test_the_role_cannot_touch_the_journal(shared):
+def test_histories_are_summed_up_and_weeks_turned_with_the_rights_of_that_role(shared):
+    """A worker owns nothing; what it may ask for is done with the owner's rights."""
+    raw, url = shared
+    app = mp.App(url)
+
+    @app.job
+    def poll():
+        return mp.Later(86_400)
+
+    def weeks() -> set[str]:
+        found = raw.execute("SELECT relid::regclass::text FROM pg_partition_tree('milepost.journal')")
+        return {name for (name,) in found}
+
+    job = poll.submit()
+    app.drain()
+    before = weeks()
+    app.client.run(workers.advance_clock, 100 * 86_400)
+    app.maintain_once()
+    assert [entry.move for entry in job.history] == ["snapshot", "wake"]
+    made, gone = weeks() - before, before - weeks()
+    assert (len(made), len(gone)) == (3, 1)
+    owners = raw.execute(
+        "SELECT DISTINCT tableowner FROM pg_tables WHERE tablename LIKE 'journal%'"
+    )
+    assert owners == [("postgres",)]
+    app.close()
+
+
+def test_the_role_cannot_touch_the_journal_nor_any_part_of_it(shared):
     import psycopg
 
-    _, url = shared
-    with (
-        psycopg.connect(url) as connection,
-        pytest.raises(psycopg.errors.InsufficientPrivilege),
-    ):
-        connection.execute("DELETE FROM journal")
+    raw, url = shared
+    parts = raw.execute("SELECT relid::regclass::text FROM pg_partition_tree('milepost.journal')")
+    assert len(parts) == 5
+    for (part,) in parts:
+        for attempt in (
+            f"DELETE FROM {part}",
+            f"UPDATE {part} SET detail = 'x'",
+            f"INSERT INTO {part} SELECT * FROM {part}",
+            f"TRUNCATE {part}",
+            f"DROP TABLE {part}",
+        ):
+            with (
+                psycopg.connect(url) as connection,
+                pytest.raises(psycopg.errors.InsufficientPrivilege),
+            ):
+                connection.execute(attempt)
 
 
 def test_a_qualified_statement_from_any_session_is_refused_like_any_other(shared):

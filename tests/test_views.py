@@ -922,8 +922,8 @@ def test_a_view_is_only_read(hand):
 
 
 BY_KEY = {
-    "sqlite": "SEARCH journal USING PRIMARY KEY (subject_id=? AND machine=?",
-    "postgres": "using journal_default_pkey on journal_default",
+    "sqlite": r"SEARCH journal USING PRIMARY KEY \(subject_id=\? AND machine=\?",
+    "postgres": r"using (journal_\w+)_pkey on \1",
 }
 
 
@@ -947,4 +947,5 @@ def test_the_journal_is_looked_up_by_its_key(hand):
     for query in [history, *queries]:
         looks = looks_at_the_journal(hand, query)
         assert looks
-        assert all(BY_KEY[hand.raw.dialect] in line for line in looks), (query, looks)
+        keyed = [re.search(BY_KEY[hand.raw.dialect], line) for line in looks]
+        assert all(keyed), (query, looks)

@@ -116,6 +116,8 @@ class Standing:
         if entry.move == SNAPSHOT:
             if self.version:
                 raise IllegalMove(f"entry {entry.seq} is a snapshot with entries before it")
+            if (entry.detail or "").startswith("{") and entry.summary is None:
+                raise IllegalMove(f"entry {entry.seq} is a snapshot that cannot be read")
             return self.taking(entry)
         if entry.seq != self.version + 1:
             raise IllegalMove(f"entry {entry.seq} follows entry {self.version}")

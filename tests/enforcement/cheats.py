@@ -454,6 +454,7 @@ def tampering(dialect: str) -> list[str]:
         for text in (
             "UPDATE {t} SET detail = 'x'",
             "UPDATE {t} SET seq = seq + 100",
+            "UPDATE {t} SET move = 'snapshot', from_state = NULL, detail = '{{}}'",
             f"UPDATE {{t}} SET move = 'note' WHERE subject_id = '{live}' AND seq = 2",
             "DELETE FROM {t}",
             f"DELETE FROM {{t}} WHERE subject_id = '{PRUNED}'",

@@ -100,12 +100,52 @@ def test_a_final_job_without_a_row_was_pruned_and_is_no_problem(database, raw):
 
 
 def test_a_snapshot_entry_stands_for_a_dropped_past(database, raw):
+    """One that says nothing but where its subject stood is believed as far as it goes."""
     add_jobs(raw, 1)
     raw.disarm()
     raw.execute("DELETE FROM journal WHERE seq < 3")
     raw.execute("UPDATE journal SET move = 'snapshot', from_state = NULL")
-    with database.driver() as driver:
-        assert verify(driver).clean
+    assert problems(database) == []
+    raw.execute("UPDATE job SET fence = 5")
+    assert problems(database) == ["its row says fence 5, its journal 1"]
+
+
+FORGED = {
+    "errors": ("UPDATE job SET errors = 7", "its row says errors 7, its journal 1"),
+    "move": ("UPDATE job SET move = 'release'", "its row says move release, its journal retry"),
+    "detail": ("UPDATE job SET detail = 'x'", "detail is not that of its last entry"),
+    "state": ("UPDATE journal SET to_state = 'QUEUED'", "says state RETRYING, its journal QUEUED"),
+    "seq": ("UPDATE journal SET seq = 2", "its row says version 3, its journal 2"),
+    "its own counters": (
+        """UPDATE journal SET detail = replace(detail, '"errors": 1', '"errors": 2')""",
+        "its row says errors 1, its journal 2",
+    ),
+    "its own text": (
+        """UPDATE journal SET detail = replace(detail, '"errors"', '"mistakes"')""",
+        "a snapshot that cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forgery", "found"), FORGED.values(), ids=FORGED)
+def test_what_is_forged_after_a_history_was_summed_up_is_found(database, raw, forgery, found):
+    """I9: what retention summed up says how often what happened; nothing hides behind it."""
+    add_jobs(raw, 1)
+    raw.disarm()
+    raw.execute("DELETE FROM journal WHERE seq < 3")
+    told = {"moves": 3, "since": 1, "errors": 1, "losses": 0, "polls": 0, "releases": 0}
+    said = json.dumps({**told, "move": "retry", "detail": None, "worker": None})
+    raw.execute(f"UPDATE journal SET move = 'snapshot', from_state = NULL, detail = '{said}'")
+    assert problems(database) == []
+    raw.execute(forgery)
+    assert any(found in text for text in problems(database)), problems(database)
+
+
+def test_a_snapshot_with_entries_before_it_is_found(database, raw):
+    add_jobs(raw, 1)
+    raw.disarm()
+    raw.execute("UPDATE journal SET move = 'snapshot', from_state = NULL WHERE seq = 3")
+    assert "a snapshot with entries before it" in problems(database)[0]
 
 
 def test_the_command_answers_by_exit_code_and_as_json(database, raw, capsys):

@@ -8,9 +8,9 @@ CREATE TRIGGER journal_refuse_change BEFORE UPDATE ON journal FOR EACH ROW
   WHEN (pg_trigger_depth() = 0
         OR current_setting('milepost.retaining', true) IS DISTINCT FROM 'on'
         OR OLD.move = 'snapshot' OR NEW.move <> 'snapshot' OR NEW.from_state IS NOT NULL
-        OR (NEW.subject_id, NEW.machine, NEW.seq, NEW.at, NEW.fence, NEW.to_state, NEW.actor)
-           IS DISTINCT FROM
-           (OLD.subject_id, OLD.machine, OLD.seq, OLD.at, OLD.fence, OLD.to_state, OLD.actor))
+        OR NEW.subject_id <> OLD.subject_id OR NEW.machine <> OLD.machine OR NEW.seq <> OLD.seq
+        OR NEW.at <> OLD.at OR NEW.fence <> OLD.fence OR NEW.to_state <> OLD.to_state
+        OR NEW.actor IS DISTINCT FROM OLD.actor)
   EXECUTE FUNCTION milepost_refuse_hand();
 -- As with what comes in: by our own trigger alone, and only while retention is at work.
 CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal FOR EACH ROW
@@ -143,8 +143,8 @@ BEGIN
     RETURN 0;
   END IF;
   FOR week IN 0..ahead LOOP
-    monday := date_trunc('week', milepost_now() AT TIME ZONE 'UTC') + week * interval '7 days';
-    name := 'journal_' || to_char(monday, 'YYYYMMDD');
+    monday := date_trunc('week', milepost_now() AT TIME ZONE 'utc') + week * interval '7 days';
+    name := 'journal_' || to_char(monday, 'yyyymmdd');
     low := (rpad(lpad(to_hex((extract(epoch FROM monday) * 1000)::bigint), 12, '0'), 32, '0'))::uuid;
     high := (rpad(lpad(to_hex((extract(epoch FROM monday + interval '7 days') * 1000)::bigint), 12, '0'),
                   32, '0'))::uuid;
@@ -182,7 +182,7 @@ BEGIN
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
      WHERE inhparent = 'journal'::regclass
        AND CASE WHEN relname ~ '^journal_[0-9]{8}$'
-                THEN to_date(substr(relname, 9), 'YYYYMMDD') + 7 <= before AT TIME ZONE 'UTC' END
+                THEN to_date(substr(relname, 9), 'yyyymmdd') + 7 <= before AT TIME ZONE 'utc' END
      ORDER BY relname
   LOOP
     EXECUTE format('SELECT count(*) FROM (SELECT FROM %I ORDER BY subject_id, machine, seq LIMIT $1)'
