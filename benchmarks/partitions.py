@@ -1,130 +1,175 @@
-"""What partitions of the journal would cost and save, on PostgreSQL 18 with durable settings.
+"""What the journal's weekly partitions cost and save, on PostgreSQL 18 with durable settings.
 
-One store has the journal as it is, in one piece; another has it in partitions of a day each, the
-past month and tomorrow. The same operations are taken in turn from both. Then finished jobs are let
-go in both ways: with their entries (retention as it is), and without, as if a partition of them
-were dropped later.
+One store has the journal in one piece, the default partition; another has it as it is after a
+quarter: this week, two ahead, thirteen old ones. The same operations are taken in turn from both,
+in an order that changes, and what counts is the processor time of the server's processes: wall time
+would tell of the neighbours. Then: how long it takes to let jobs go, to sum up histories, and to
+drop a week of which a thousand entries are left, for which every move would have to wait.
 """
 
 import argparse
 import asyncio
+import random
 import statistics
 import time
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.store import (
-    SETTINGS,
-    Engine,
-    Pair,
-    at_once,
-    measure,
-    new_database,
-    new_store,
-)
-from milepost.store import retention, workers
-from milepost.store.driver import Call, Driver, Steps
-from milepost.store.retention import FIRST, Keep, _first_id
+from benchmarks.store import SETTINGS, Engine, at_once, new_database, new_store
+from milepost import outcome
+from milepost.records import Settlement
+from milepost.store import jobs, retention, workers
+from milepost.store.driver import Driver
+from milepost.store.retention import FIRST, Keep
 from milepost.testing.servers import PostgresServer, running
 
-DAYS = 30
+WEEKS = 13
 WEEK = 7 * 86_400.0
+KEEP = Keep(WEEK, WEEK, WEEK)
 BATCH = 500
-SIZES = {1: 200, 100: 20, 1000: 5}
+SIZES = {1: 200, 100: 20, 1000: 4}
 
 
-def partition(url: str, days: int) -> None:
-    """Give the journal a partition for each day, as retention by dropping would."""
-    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+def in_one_piece(url: str) -> None:
+    """Leave the journal its default partition alone."""
     with psycopg.connect(url, autocommit=True) as connection:
-        for day in range(-days, 2):
-            first, last = (_first_id(today + timedelta(days=day + n)) for n in (0, 1))
-            name = f"journal_{day + days}"
-            connection.execute(
-                f"CREATE TABLE {name} PARTITION OF journal"
-                f" FOR VALUES FROM ('{first}') TO ('{last}')"
-            )
+        found = connection.execute(
+            "SELECT relid::regclass::text FROM pg_partition_tree('journal')"
+            " WHERE isleaf AND relid <> 'journal_default'::regclass"
+        ).fetchall()
+        for (name,) in found:
+            connection.execute(f"DROP TABLE {name}")
 
 
-def left_alone(ids: tuple[str, ...]) -> Steps[int]:
-    """Let jobs go and leave their entries where they are."""
-    return len((yield Call("retention_forget_job", {"id": list(ids)})))
+def with_a_past(store: Driver) -> None:
+    """Make the weeks of the quarter that is over, as maintenance did when they were to come."""
+    for week in range(WEEKS, 0, -1):
+        store.run(workers.advance_clock, -week * WEEK)
+        store.run(retention.make_weeks)
+        store.run(workers.advance_clock, week * WEEK)
 
 
-async def fill(side: Engine, count: int) -> None:
-    for _ in range(count // 1000):
-        await side.create(1000)
-        await side.claim_and_settle(1000)
+@dataclass
+class Lane:
+    """A store, and what its server's processes have spent on it."""
 
+    url: str
+    side: Engine
+    spent: dict[str, float] = field(default_factory=dict)
 
-def timed(store: Driver, *, whole: bool) -> float:
-    """Let every finished job go, in batches; return the median milliseconds of one batch."""
-    store.run(workers.advance_clock, 8 * 86_400)
-    keep, spent = Keep(WEEK, WEEK), []
-    while True:
-        begun = time.perf_counter()
-        if whole:
-            left = store.run(retention.forget_jobs, keep, after=FIRST, most=BATCH).left
-        else:
-            page = store.run(retention._old, "retention_jobs", keep, after=FIRST, most=BATCH)  # noqa: SLF001
-            left = store.run(left_alone, page.over) if page.over else 0
-        if left < BATCH:
-            return statistics.median(spent) * 1000
-        spent.append(time.perf_counter() - begun)
+    def processor_seconds(self) -> float:
+        """Add up what the connections to this store have used so far."""
+        with psycopg.connect(self.url, autocommit=True) as monitor:
+            pids = monitor.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            ).fetchall()
+        told = (Path(f"/proc/{pid}/schedstat").read_text() for (pid,) in pids)
+        return sum(int(text.split()[0]) for text in told) / 1e9
+
+    async def take(self, name: str, count: int, batches: int) -> None:
+        """Do a few batches, and add what they cost."""
+        if name == "claim + settle":
+            await self.side.prepare_claim(count * batches)
+        work = self.side.create if name == "create" else self.side.claim_and_settle
+        before = self.processor_seconds()
+        for _ in range(batches):
+            await work(count)
+        key = f"{name} x{count:,}"
+        self.spent[key] = self.spent.get(key, 0.0) + self.processor_seconds() - before
+        self.side.clear()
 
 
 async def hot(server: PostgresServer, rounds: int, table: Table) -> None:
-    plain, daily = (new_database(server, name) for name in ("plain", "daily"))
-    stores = [new_store(plain), new_store(daily)]
-    partition(daily, DAYS)
-    sides: list[Any] = [Engine(store, at_once(store)) for store in stores]
-    for name in ("create", "claim + settle"):
-        for count, batches in SIZES.items():
-            pair = Pair("psycopg", sides[1], sides[0])
-            figure = await measure(pair, name, count, batches, rounds)
-            table.add_row(
-                f"{name} x{count:,}",
-                f"{figure.raw_per_second:,.0f}",
-                f"{figure.engine_per_second:,.0f}",
-                f"{figure.ratio:.3f}",
-            )
+    plain, weekly = (new_database(server, name) for name in ("plain", "weekly"))
+    stores = [new_store(plain), new_store(weekly)]
+    in_one_piece(plain)
+    with_a_past(stores[1])
+    lanes = [
+        Lane(url, Engine(s, at_once(s))) for url, s in zip((plain, weekly), stores, strict=True)
+    ]
+    chance = random.Random(1)
+    for number in range(rounds + 1):
+        for name in ("create", "claim + settle"):
+            for count, batches in SIZES.items():
+                for lane in chance.sample(lanes, 2):
+                    await lane.take(name, count, batches)
+        if number == 0:  # caches and plans are made
+            for lane in lanes:
+                lane.spent.clear()
+    for key, one in lanes[0].spent.items():
+        many = lanes[1].spent[key]
+        done = rounds * SIZES[int(key.rpartition("x")[2].replace(",", ""))]
+        each = done * int(key.rpartition("x")[2].replace(",", ""))
+        cells = (f"{one / each * 1e6:.1f}", f"{many / each * 1e6:.1f}", f"{many / one:.3f}")
+        table.add_row(f"{key}, µs of CPU a job", *cells)
     for store in stores:
         store.close()
 
 
-async def leaving(server: PostgresServer, count: int, table: Table) -> None:
-    spent = {}
-    for whole in (True, False):
-        store = new_store(new_database(server, f"leaving_{whole}".lower()))
-        await fill(Engine(store, at_once(store)), count)
-        spent[whole] = timed(store, whole=whole)
-        store.close()
-    table.add_row(
-        f"let {BATCH} jobs go, ms",
-        f"{spent[True]:.1f}",
-        f"{spent[False]:.1f}",
-        f"{spent[True] / spent[False]:.2f}",
-    )
+def timed(work: "list[float]", begun: float) -> None:
+    work.append((time.perf_counter() - begun) * 1000)
+
+
+async def upkeep(server: PostgresServer, count: int, table: Table) -> None:
+    """Time what retention does, on the journal as it is."""
+    store = new_store(new_database(server, "upkeep"))
+    side = Engine(store, at_once(store))
+    await side.create(count)
+    await side.claim_and_settle(count)
+    store.run(workers.advance_clock, 2 * WEEK)
+    forgotten: list[float] = []
+    left = BATCH
+    while left == BATCH:
+        begun = time.perf_counter()
+        left = store.run(retention.forget_jobs, KEEP, after=FIRST, most=BATCH).left
+        timed(forgotten, begun)
+    await side.create(1000)
+    for _ in range(3):
+        polled(store)
+    store.run(workers.advance_clock, 2 * WEEK)
+    summed: list[float] = []
+    left = retention.SUMMED
+    while left == retention.SUMMED:
+        begun = time.perf_counter()
+        left = store.run(retention.sum_up, KEEP, after=FIRST, most=BATCH).left
+        timed(summed, begun)
+    begun = time.perf_counter()
+    assert store.run(retention.drop_week, KEEP)
+    dropped = (time.perf_counter() - begun) * 1000
+    table.add_row(f"let {BATCH} jobs go, ms", "", f"{statistics.median(forgotten):.1f}", "")
+    what = f"sum up {retention.SUMMED} histories of 10 entries, ms"
+    table.add_row(what, "", f"{statistics.median(summed):.1f}", "")
+    table.add_row("drop a week, move the 1,000 entries left, ms", "", f"{dropped:.1f}", "")
+    store.close()
+
+
+def polled(store: Driver) -> None:
+    """Let every job be claimed and ask to be called later."""
+    store.run(workers.register, workers.NewWorker(id="p", lease_us=10**12))
+    claims = store.run(jobs.claim, worker_id="p", line=jobs.lines(["bench"]), most=1000)
+    store.run(jobs.settle, [Settlement(claim, outcome.later(0)) for claim in claims], actor="p")
+    store.run(jobs.wake, actor="m", most=1000)
 
 
 async def run(rounds: int, count: int) -> Table:
-    table = Table(title=f"the journal in one piece, and in {DAYS + 2} partitions")
-    for column in ("operation", "one piece", "partitions", "ratio"):
+    table = Table(title=f"the journal in one piece, and in {WEEKS + 3} weeks")
+    for column in ("operation", "one piece", "weeks", "ratio"):
         table.add_column(column, justify="left" if column == "operation" else "right")
     with running("18", settings=SETTINGS) as server:
         await hot(server, rounds, table)
-        await leaving(server, count, table)
+        await upkeep(server, count, table)
     return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--jobs", type=int, default=50_000, help="how many finished jobs to let go")
+    parser.add_argument("--jobs", type=int, default=5_000, help="how many finished jobs to let go")
     chosen = parser.parse_args()
     Console(width=100).print(asyncio.run(run(chosen.rounds, chosen.jobs)))
 

@@ -215,7 +215,9 @@ def test_maintenance_leaves_nothing_behind_on_a_connection(pooled, database):
     app.maintain_once()
     assert [entry.move for entry in job.history] == ["snapshot", "wake"]
     app.close()
-    with psycopg.connect(pooled.partition("?")[0], autocommit=True, prepare_threshold=None) as next_:
+    with psycopg.connect(
+        pooled.partition("?")[0], autocommit=True, prepare_threshold=None
+    ) as next_:
         for setting in ("statement_timeout", "lock_timeout"):
             assert next_.execute(f"SHOW {setting}").fetchone() == ("0",)
         told = next_.execute("SELECT current_setting('milepost.retaining', true)").fetchone()

@@ -87,7 +87,9 @@ def test_histories_are_summed_up_and_weeks_turned_with_the_rights_of_that_role(s
         return mp.Later(86_400)
 
     def weeks() -> set[str]:
-        found = raw.execute("SELECT relid::regclass::text FROM pg_partition_tree('milepost.journal')")
+        found = raw.execute(
+            "SELECT relid::regclass::text FROM pg_partition_tree('milepost.journal')"
+        )
         return {name for (name,) in found}
 
     job = poll.submit()

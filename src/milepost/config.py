@@ -231,16 +231,18 @@ class Settings:
                     f"{name} must be between 60s, so that whoever waits for a job sees its end, "
                     "and 36500d"
                 )
-            if getattr(self, name) > self.keep_history:
+        for name in ("keep_succeeded", "keep_failed"):
+            if (kept := getattr(self, name)) > self.keep_history:
                 raise Invalid(
-                    f"keep_history={_days(self.keep_history)} must be at least "
-                    f"{name}={_days(getattr(self, name))}: what is kept to be looked at keeps its "
-                    f"history; set keep_history too"
+                    f"keep_history={_duration(self.keep_history)} must be at least {name}="
+                    f"{_duration(kept)}: what is kept to be looked at keeps its whole history; "
+                    "set keep_history too"
                 )
 
 
-def _days(duration: float) -> str:
-    return f"{duration / _UNITS['d']:g}d"
+def _duration(length: float) -> str:
+    unit = next((unit for unit in ("d", "h", "m") if length >= _UNITS[unit]), "s")
+    return f"{length / _UNITS[unit]:g}{unit}"
 
 
 def origins(environment: Mapping[str, str], file: Path | None = None) -> dict[str, str]:

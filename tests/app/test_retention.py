@@ -126,6 +126,48 @@ def test_the_settings_say_how_long(database, advance):
     app.close()
 
 
+def test_a_history_is_kept_at_least_as_long_as_its_job(monkeypatch):
+    """H-103: a failure that people still look at must not have lost its evidence."""
+    with pytest.raises(mp.Invalid, match=r"keep_history=90d must be at least keep_failed=120d"):
+        mp.App("sqlite:///x.db", keep_failed="120d")
+    with pytest.raises(mp.Invalid, match=r"keep_history=12h must be at least keep_succeeded=7d"):
+        mp.App("sqlite:///x.db", keep_history="12h")
+    monkeypatch.setenv("MILEPOST_KEEP_HISTORY", "1s")
+    with pytest.raises(mp.Invalid, match="keep_history must be between 60s"):
+        mp.App("sqlite:///x.db", keep_succeeded="60s", keep_failed="60s")
+    app = mp.App("sqlite:///x.db", keep_failed="120d", keep_history="120d")
+    assert app.settings.keep_history == 120 * DAY
+
+
+def test_maintenance_sums_up_what_is_too_old_of_what_is_still_there(database):
+    app = mp.App(database.url, keep_succeeded="1h", keep_failed="1d", keep_history="60h")
+    [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
+    failed = ended_later(app)
+    for _ in range(3):
+        app.client.run(jobs.settle, [Settlement(claimed(app), outcome.later(0))], actor="w")
+        app.client.run(jobs.wake, actor="m", most=10)
+        app.client.run(workers.advance_clock, DAY)
+        app.maintain_once()
+    # What failed has left, whole; of what lives two days are left, and what they follow from.
+    assert there(app, failed) == []
+    assert moves(app, job_id) == ["snapshot", "claim", "later", "wake", "claim", "later", "wake"]
+    assert app.client.run(jobs.get, job_id).polls == 3
+    app.client.run(workers.advance_clock, 10 * DAY)
+    assert app.maintain_once() == 1
+    assert (moves(app, job_id), app.maintain_once()) == (["snapshot"], 0)
+    app.close()
+
+
+def ended_later(app):
+    """Make a job that fails, in a queue of its own."""
+    queue = new_id()
+    [job_id] = app.client.run(
+        births.create, [NewJob(new_id(), b"{}", Template(kind="k", queue=queue))]
+    )
+    settle(app, claimed(app, queue=queue), "FAILED")
+    return job_id
+
+
 def test_a_time_that_nobody_could_see_is_refused(monkeypatch):
     with pytest.raises(mp.Invalid, match="keep_succeeded must be between 60s"):
         mp.App("sqlite:///x.db", keep_succeeded="30s")

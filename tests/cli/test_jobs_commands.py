@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from milepost.store import retention, workers
+
 
 @pytest.fixture
 def kinds(app):
@@ -66,6 +68,21 @@ def test_a_history_is_every_move_in_order(prompt, app, kinds):
     assert [entry["attempt"] for entry in moves] == [0, 1, 1]
     lines = prompt("jobs", "history", job.id).out.splitlines()
     assert [line.split("\t")[1] for line in lines] == ["move", "create", "claim", "succeed"]
+
+
+def test_a_history_that_was_summed_up_says_so(prompt, app, kinds):
+    job = kinds["convert"].submit("a")
+    app.drain()
+    app.client.run(workers.advance_clock, 91 * 86_400)
+    app.client.run(retention.sum_up, retention.Keep(1, 1), after=retention.FIRST, most=9)
+    lines = prompt("jobs", "history", job.id).out.splitlines()
+    assert [line.split("\t")[1] for line in lines] == ["move", "snapshot"]
+    told = lines[1].split("\t")[-1]
+    assert told.startswith("earlier history was summed up: 3 moves since 20")
+    assert told.endswith("0 errors, 0 losses, 0 polls, 0 releases; the last was succeed")
+    [entry] = json.loads(prompt("jobs", "history", job.id, "--json").out)
+    assert (entry["seq"], entry["attempt"], json.loads(entry["detail"])["moves"]) == (3, 1, 3)
+    assert prompt("verify").code == 0
 
 
 def test_waiting_prints_the_result_and_exits_by_how_it_ended(prompt, app, kinds):

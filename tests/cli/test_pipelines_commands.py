@@ -1,11 +1,15 @@
 """`milepost pipelines`, from a prompt."""
 
 import json
+import os
 import sys
 
 import pytest
 
 from milepost.cli import main
+from milepost.config import store_url
+from milepost.store import retention, workers
+from milepost.store.connect import open_driver
 
 PROGRAM = """
 import bisect
@@ -61,6 +65,15 @@ def drain():
     space["app"].close()
 
 
+def sum_up():
+    """Let all that happened become old history."""
+    driver = open_driver(store_url(None, os.environ))
+    driver.run(workers.advance_clock, 91 * 86_400)
+    while driver.run(retention.sum_up, retention.Keep(1, 1), after=retention.FIRST, most=99).left:
+        pass
+    driver.close()
+
+
 def milepost(capsys, *words, code=0):
     sys.modules.pop("stones", None)
     with pytest.raises(SystemExit) as ended:
@@ -103,6 +116,10 @@ def test_a_pipeline_from_its_plan_to_its_watermark(program, capsys, tmp_path):
         "ConsolidationTriggered",
     } < set(states)
     assert "Consolidating" in milepost(capsys, "show", run_id, "--timeline")
+    sum_up()
+    summed = json.loads(milepost(capsys, "show", run_id, "--timeline", "--json"))
+    ends = [event for event in told if "PartitionCompleted" in event["state"]]
+    assert [event for event in summed if "PartitionCompleted" in event["state"]] == ends
     mark = json.loads(milepost(capsys, "watermark", "stones", "--json"))
     assert list(mark) == ["lastUpdatedAt", "lastRunId", "lastRunCompletedAt"]
     assert mark["lastRunId"] == run_id

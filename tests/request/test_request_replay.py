@@ -9,6 +9,7 @@ import pytest
 from remote import Says
 
 import milepost as mp
+from milepost.store import retention, workers
 
 RULES = mp.Reply(state="$.status", complete=["done"], pending=["working"], failed=["error"])
 DONE = Says(json={"status": "done", "value": 7})
@@ -135,6 +136,19 @@ def test_a_request_that_heard_nothing_has_nothing_to_replay(small, remote):
     again = small.replay(job.id)
     small.drain()
     assert "no reply was recorded" in again.refresh().error.message
+
+
+def test_a_request_whose_history_was_summed_up_says_so(small, remote):
+    remote.answers = [DONE]
+    job = small.request("GET", remote.url)
+    small.drain()
+    small.client.run(workers.advance_clock, 7200)
+    keep = retention.Keep(1, 1, history=3600)
+    assert small.client.run(retention.sum_up, keep, after=retention.FIRST, most=9).left == 1
+    assert [entry.move for entry in job.history] == ["snapshot"]
+    again = small.replay(job.id)
+    small.drain()
+    assert "summed up (keep_history)" in again.refresh().error.message
 
 
 def command(*arguments, cwd, **environment):

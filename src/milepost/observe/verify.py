@@ -101,7 +101,7 @@ class Told:
     standing: Standing = field(default_factory=Standing)
     last: Row = ()
     mute: bool = False
-    """Whether it begins with a snapshot that says nothing of what it stands for: not retention's."""
+    """Whether it begins with a snapshot that does not say what it stands for: not retention's."""
     broken: str | None = None
 
     def take(self, row: Row) -> None:

@@ -330,7 +330,7 @@ class _Fuzzer:
     def _tamper(self, machine: Machine) -> Operation:
         name = self._any_id(machine)
         seq = self._chance.randint(1, 5)
-        how = self._chance.choice(["insert", "upsert", "update", "delete"])
+        how = self._chance.choice(["insert", "upsert", "update", "delete", "sum up"])
         return Operation("tamper", machine, how, changes={name: {"version": seq}})
 
 

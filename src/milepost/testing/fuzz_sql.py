@@ -184,6 +184,11 @@ def _tampering(operation: Operation, writer: _Writer) -> str:
     [(name, changes)] = operation.changes.items()
     if operation.how == "update":
         return f"UPDATE journal SET actor = 'x' WHERE subject_id = {writer.id(name)}"
+    if operation.how == "sum up":
+        return (
+            "UPDATE journal SET move = 'snapshot', from_state = NULL, detail = '{}'"
+            f" WHERE subject_id = {writer.id(name)} AND seq = {writer.value(changes['version'])}"
+        )
     if operation.how == "delete":
         return f"DELETE FROM journal WHERE subject_id = {writer.id(name)}"
     at = "now()" if writer.dialect == "postgres" else "1"

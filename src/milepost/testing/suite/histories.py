@@ -175,15 +175,18 @@ class HistorySuite:
         self, store: Store
     ) -> None:
         """A run has an entry for each step; only jobs go round and round."""
-        run_id = store.start([2, 1], child={"queue": new_id()})
-        done, _ = store.run(jobs.listing, run_id=run_id, most=9)[:2]
-        queue = done.queue
+        queue = new_id()
+        run_id = store.start([2, 1], child={"queue": queue}, role="partition")
         [claim] = store.claim(worker=store.worker(lease=DAY), queues=[queue])
-        store.settle((claim, outcome.succeeded()))
+        store.settle((claim, outcome.succeeded()), actor="somebody else")
         store.advance(91 * DAY)
+        seen = store.rows("SELECT worker_id, status, started_at, completed_at FROM worker_runs")
+        assert seen[0][0] == "w1"
         assert sum_up(store) == 1
         assert store.moves(claim.id) == ["snapshot"]
         assert store.moves(run_id, "run") == ["create", "begin"]
+        after = store.rows("SELECT worker_id, status, started_at, completed_at FROM worker_runs")
+        assert after == seen
         store.run(runs.cancel, run_id, reason="r", actor=None)
         assert store.problems() == []
 
@@ -236,7 +239,7 @@ class HistorySuite:
     )
     @pytest.mark.parametrize("retaining", [False, True])
     def test_a_hand_cannot_sum_up_even_while_retention_is_at_work(
-        self, store: Store, attempt: str, retaining: bool
+        self, store: Store, attempt: str, *, retaining: bool
     ) -> None:
         job_id = polling(store)
         poll(store, job_id)
