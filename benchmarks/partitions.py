@@ -31,7 +31,7 @@ WEEKS = 13
 WEEK = 7 * 86_400.0
 KEEP = Keep(WEEK, WEEK, WEEK)
 BATCH = 500
-SIZES = {1: 200, 100: 20, 1000: 4}
+SIZES = {1: 50, 100: 20, 1000: 8}
 
 
 def in_one_piece(url: str) -> None:
@@ -59,7 +59,7 @@ class Lane:
 
     url: str
     side: Engine
-    spent: dict[str, float] = field(default_factory=dict)
+    spent: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def processor_seconds(self) -> float:
         """Add up what the connections to this store have used so far."""
@@ -79,8 +79,8 @@ class Lane:
         before = self.processor_seconds()
         for _ in range(batches):
             await work(count)
-        key = f"{name} x{count:,}"
-        self.spent[key] = self.spent.get(key, 0.0) + self.processor_seconds() - before
+        each = (self.processor_seconds() - before) / (count * batches)
+        self.spent.setdefault((name, count), []).append(each * 1e6)
         self.side.clear()
 
 
@@ -101,12 +101,11 @@ async def hot(server: PostgresServer, rounds: int, table: Table) -> None:
         if number == 0:  # caches and plans are made
             for lane in lanes:
                 lane.spent.clear()
-    for key, one in lanes[0].spent.items():
-        many = lanes[1].spent[key]
-        done = rounds * SIZES[int(key.rpartition("x")[2].replace(",", ""))]
-        each = done * int(key.rpartition("x")[2].replace(",", ""))
-        cells = (f"{one / each * 1e6:.1f}", f"{many / each * 1e6:.1f}", f"{many / one:.3f}")
-        table.add_row(f"{key}, µs of CPU a job", *cells)
+    for (name, count), one in lanes[0].spent.items():
+        many = lanes[1].spent[name, count]
+        ratio = statistics.median(b / a for a, b in zip(one, many, strict=True))
+        cells = (f"{statistics.median(one):.1f}", f"{statistics.median(many):.1f}", f"{ratio:.3f}")
+        table.add_row(f"{name} x{count:,}, µs of CPU a job", *cells)
     for store in stores:
         store.close()
 

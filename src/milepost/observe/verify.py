@@ -119,7 +119,8 @@ class Told:
 
 
 def _entry(row: Row) -> Entry:
-    return Entry(*row[1:6], None, *row[6:8])
+    _, seq, move, source, target, fence, actor, detail = row
+    return Entry(seq, move, source, target, fence, None, actor, detail)
 
 
 def _side_by_side(reader: Reader, machine: Machine) -> Iterator[tuple[str, Told, Row | None]]:
