@@ -218,7 +218,9 @@ class Process:
             sweep=settings.sweep,
             elected=elected,
             scheduler=Scheduler(self._scheduled),
-            retention=Retention(Keep(settings.keep_succeeded, settings.keep_failed, settings.keep_history)),
+            retention=Retention(
+                Keep(settings.keep_succeeded, settings.keep_failed, settings.keep_history)
+            ),
         )
 
 
