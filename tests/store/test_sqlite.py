@@ -4,7 +4,10 @@ import threading
 
 import pytest
 
+from milepost.store.driver import Call
 from milepost.store.sqlite import SqliteDriver
+
+LOOK = Call("migration_exists")
 
 
 @pytest.fixture
@@ -21,21 +24,21 @@ class Held:
         self.begun, self.go = threading.Event(), threading.Event()
 
     def __call__(self):
+        yield LOOK
         self.begun.set()
         assert self.go.wait(10)
-        yield from ()
 
 
 def noted(done, name):
     def operation():
+        yield LOOK
         done.append(name)
-        yield from ()
 
     return operation
 
 
 def failing():
-    yield from ()
+    yield LOOK
     raise ValueError("its own fault")
 
 
@@ -96,7 +99,7 @@ def test_who_gives_up_waiting_keeps_nobody_else_waiting(driver, monkeypatch):
     first = started(driver, held, count=0)
     assert held.begun.wait(10)
     with monkeypatch.context() as patched:
-        patched.setattr("milepost.store.sqlite._Turn.wait", interrupted)
+        patched.setattr("milepost.store.turns.Turn.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             driver.run(noted(done, "gone"))
     later = started(driver, noted(done, "later"))
@@ -108,3 +111,36 @@ def test_who_gives_up_waiting_keeps_nobody_else_waiting(driver, monkeypatch):
 
 def interrupted(_):
     raise KeyboardInterrupt
+
+
+def test_what_needs_no_connection_is_done_outside_the_turn(driver):
+    held, steps = Held(), []
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+
+    def asking():
+        steps.append("made ready")
+        yield Call("migration_exists", alone=True)
+        steps.append("free" if driver._turns.take() else "held")
+        driver._turns.pass_on()
+
+    second = started(driver, asking)
+    assert steps == ["made ready"], "what comes before its first statement waits for nobody"
+    held.go.set()
+    first.join(10)
+    second.join(10)
+    assert steps == ["made ready", "free"], "it has given the connection back when it reads"
+
+
+def test_an_operation_goes_on_in_a_new_transaction_after_a_call_that_stands_alone(driver):
+    points = []
+
+    def three():
+        yield Call("migration_exists", alone=True)
+        yield LOOK
+        yield Call("migration_exists", alone=True)
+        return "done"
+
+    driver._connection.set_trace_callback(lambda text: points.append(text.split()[0]))
+    assert driver.run(three) == "done"
+    assert points == ["BEGIN", "SELECT", "COMMIT", "BEGIN", "SELECT", "SELECT", "COMMIT"]

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from milepost.errors import Invalid
-from milepost.store import sqlite
+from milepost.store import sqlite_calls
 from milepost.store.catalog import query, query_in
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
 
@@ -234,7 +234,7 @@ def _sqlite_rows(connection: Any, call: Call, _schema: str | None) -> Rows:
     factories = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
-        return sqlite.execute(connection, call)
+        return sqlite_calls.execute(connection, call)
     finally:
         connection.row_factory, connection.text_factory = factories
 

@@ -32,10 +32,10 @@ Steps = Generator[Call, Rows, T]
 """An operation: yields calls, is sent rows, returns its result."""
 
 
-def drive(steps: Steps[T], execute: Callable[[Call], Rows]) -> T:
-    """Run an operation over something that executes its calls."""
+def drive(steps: Steps[T], execute: Callable[[Call], Rows], call: Call | None = None) -> T:
+    """Run an operation over something that executes its calls, from one that it has yielded."""
     try:
-        call = next(steps)
+        call = next(steps) if call is None else call
         while True:
             if failpoint.active or failpoint.watchers:
                 call = _announced(call)

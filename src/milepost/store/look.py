@@ -19,7 +19,8 @@ from typing import ParamSpec, TypeVar
 
 from milepost.errors import Unavailable
 from milepost.store.driver import Steps, drive
-from milepost.store.sqlite import BUSY_SECONDS, SqliteReader, execute, translated
+from milepost.store.sqlite import BUSY_SECONDS, SqliteReader, translated
+from milepost.store.sqlite_calls import execute
 
 __all__ = ["SqliteLook"]
 

@@ -1,0 +1,218 @@
+"""Named queries on SQLite, in three parts: made ready, run, and read.
+
+Only the second needs the connection. The others are work of the interpreter, which whoever waits
+for the connection, or has just given it back, does beside SQLite's.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import accumulate, repeat
+from typing import Any
+
+import msgspec
+
+from milepost.errors import Invalid
+from milepost.store.catalog import Query, query, with_same
+from milepost.store.driver import Call, Rows
+
+__all__ = ["Answer", "Ready", "execute", "ready"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PORTION = 64 * 1024**2
+NONE = "[]"
+
+Answer = Callable[[], Rows]
+Ready = Callable[[sqlite3.Connection], Answer]
+
+
+def ready(call: Call) -> Ready:
+    """Spell a named query and its values: lists become rows, or JSON where the query reads it."""
+    statement = query(call.name, "sqlite")
+    if statement.rows:
+        return _ready_rows(statement, call)
+    if statement.each:
+        return lambda connection: _known(_execute_each(connection, statement, call))
+    bound = _bound(call.parameters)
+    return lambda connection: _known(connection.execute(statement.text, bound).fetchall())
+
+
+def execute(connection: sqlite3.Connection, call: Call) -> Rows:
+    """Run one named query on a connection."""
+    return ready(call)(connection)()
+
+
+def _known(rows: Rows) -> Answer:
+    return lambda: rows
+
+
+def _bound(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _spelled(value) for name, value in parameters.items()}
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, str):
+        return _whole(value)
+    if isinstance(value, list):
+        return _json(value)
+    if isinstance(value, datetime):
+        return (value - EPOCH) // timedelta(microseconds=1)
+    return value
+
+
+def _ready_rows(statement: Query, call: Call) -> Ready:
+    """Spell one statement over a table that JSON carries; bytes stand beside it, in one piece."""
+    lists = {name: call.parameters[name.removesuffix("*")] for name in statement.rows}
+    same = frozenset(name for name, values in lists.items() if _alike(values))
+    shared = {name: call.parameters[name] for name in statement.shared}
+    shared |= {name.removesuffix("*"): lists.pop(name)[0] for name in same}
+    if same:
+        statement = with_same(call.name, same)
+    keys = call.parameters[statement.rows[0].removesuffix("*")]
+    bound = _bound(shared)
+
+    def spelled(some: slice) -> tuple[dict[str, Any], list[Any]]:
+        table = _packed({name: values[some] for name, values in lists.items()}, some)
+        return {**bound, **table}, keys[some]
+
+    portions = list(_portions(lists, len(keys)))
+    # What has to be cut is large: one portion at a time is held.
+    tables = map(spelled, portions) if len(portions) > 1 else [spelled(portions[0])]
+
+    def run(connection: sqlite3.Connection) -> Answer:
+        answers = [_answered(connection, statement, *table) for table in tables]
+        return lambda: [row for answer in answers for row in answer()]
+
+    return run
+
+
+def _answered(
+    connection: sqlite3.Connection, statement: Query, given: dict[str, Any], keys: list[Any]
+) -> Answer:
+    if statement.hopeful and _moved_all(connection, statement.texts[1], given, len(keys)):
+        return lambda: [[key] for key in keys]
+    if statement.packed:
+        return _execute_packed(connection, statement, given)
+    return _known(connection.execute(statement.text, given).fetchall())
+
+
+def _moved_all(
+    connection: sqlite3.Connection, move: str, given: dict[str, Any], count: int
+) -> bool:
+    """Move without a look first; where that is not possible for every row, move none."""
+    connection.execute("SAVEPOINT hope")
+    connection.execute(move, {**given, "picked": None})
+    [(moved,)] = connection.execute("SELECT changes()").fetchall()
+    if moved != count:
+        connection.execute("ROLLBACK TO hope")
+    connection.execute("RELEASE hope")
+    return bool(moved == count)
+
+
+def _execute_packed(
+    connection: sqlite3.Connection, statement: Query, given: dict[str, Any]
+) -> Answer:
+    """Run the look, then the move; the answer comes in one piece."""
+    look, move = statement.texts
+    try:
+        [(text, pieces, picked)] = connection.execute(look, given).fetchall()
+    except sqlite3.DataError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_TOOBIG or given.get("most", 1) == 1:
+            raise
+        # Together they are larger than anything SQLite can answer with.
+        return _execute_packed(connection, statement, {**given, "most": given["most"] // 2})
+    if picked != NONE:
+        connection.execute(move, {**given, "picked": picked})
+    return partial(_unpacked, text, pieces, statement.bytes_at)
+
+
+def _unpacked(text: str, pieces: bytes | None, bytes_at: int | None) -> Rows:
+    rows: Rows = msgspec.json.decode(text)
+    if bytes_at is not None:
+        _put_bytes(rows, pieces or b"", bytes_at)
+    return rows
+
+
+def _put_bytes(rows: Rows, pieces: bytes, place: int) -> None:
+    """Give each row its piece, where its length stands."""
+    end = 0
+    for row in rows:
+        if row[place] is not None:
+            begin, end = end, end + row[place]
+            row[place] = pieces[begin:end]
+
+
+def _alike(values: list[Any]) -> bool:
+    """Tell whether a column says the same in every row: reading JSON is what costs."""
+    return bool(values) and values.count(values[0]) == len(values)
+
+
+def _portions(lists: Mapping[str, list[Any]], count: int) -> Iterator[slice]:
+    """Cut lists where their bytes would get too large for one statement."""
+    begin = held = 0
+    heavy = [values for name, values in lists.items() if name.endswith("*")]
+    if heavy and sum(len(value or b"") for values in heavy for value in values) > PORTION:
+        for row in range(count):
+            more = sum(len(values[row] or b"") for values in heavy)
+            if held and held + more > PORTION:
+                yield slice(begin, row)
+                begin, held = row, 0
+            held += more
+    yield slice(begin, count)
+
+
+def _packed(lists: Mapping[str, list[Any]], rows: slice) -> dict[str, Any]:
+    """Spell columns as one JSON list of rows, and the bytes in them as one piece."""
+    columns: list[Iterable[Any]] = []
+    pieces: list[bytes] = []
+    end = 1
+    for name, values in lists.items():
+        if not name.endswith("*"):
+            columns.append(values)
+            continue
+        sizes = [None if value is None else len(value) for value in values]
+        starts = list(accumulate((size or 0 for size in sizes), initial=end))
+        end = starts.pop()
+        columns += [starts, sizes]
+        pieces += [value for value in values if value]
+    table = list(zip(*columns, strict=True)) if columns else [()] * (rows.stop - rows.start)
+    return {"rows": _json(table), "bytes": b"".join(pieces)}
+
+
+def _json(value: Any) -> str:
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"SQLite cannot store it: {error}") from error
+    if "\\u0000" in text:
+        _whole(_texts(value))
+    return text
+
+
+def _whole(text: str) -> str:
+    # Many functions of SQLite end a text there; PostgreSQL refuses it.
+    if "\0" in text:
+        raise Invalid("SQLite cannot store it: a text holds U+0000")
+    return text
+
+
+def _texts(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "".join(_texts(item) for item in value)
+    return value if isinstance(value, str) else ""
+
+
+def _execute_each(connection: sqlite3.Connection, statement: Query, call: Call) -> Rows:
+    # A tuple a row, made by zip: a dictionary a row costs as much as the row itself.
+    given = {name: call.parameters[name] for name in statement.parameters}
+    columns = (v if isinstance(v, list) else repeat(_spelled(v)) for v in given.values())
+    rows = zip(*columns, strict=False)
+    if not statement.answers:
+        connection.executemany(statement.placed, rows)
+        return []
+    cursor = connection.cursor()
+    found: Rows = []
+    for row in rows:
+        found += cursor.execute(statement.placed, row).fetchall()
+    return found

@@ -1,0 +1,87 @@
+"""Who writes next, where only one can: threads that wait are served together, in their order."""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Lock
+from typing import Any
+
+__all__ = ["Turn", "Turns"]
+
+GROUP = 256
+
+
+class Turn:
+    """An operation that waits for the connection; somebody else may run it meanwhile."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        """Make one; its work is done on the connection, whoever has it."""
+        self.work = work
+        self.answer: Future[Any] = Future()
+        self.leads = False
+        self._waits = Lock()
+        self._waits.acquire()
+
+    def wait(self) -> None:
+        """Wait until it has been run, or leads."""
+        self._waits.acquire()
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._waits.release()
+
+
+class Turns:
+    """Whose turn it is to write: first come, first served, so that nobody starves."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._taken = False
+        self._waiting: deque[Turn] = deque()
+
+    def take(self) -> bool:
+        """Take the connection if it is free."""
+        with self._mutex:
+            if self._taken:
+                return False
+            self._taken = True
+            return True
+
+    def wait(self, turn: Turn) -> bool:
+        """Wait for one's turn; answer whether one leads, and must pass on, or was served."""
+        with self._mutex:
+            if not self._taken:
+                self._taken = turn.leads = True
+                return True
+            self._waiting.append(turn)
+        try:
+            turn.wait()
+        except BaseException:
+            self._leave(turn)
+            raise
+        return turn.leads
+
+    def followers(self) -> list[Turn]:
+        """Let whoever else waits share the leader's transaction."""
+        with self._mutex:
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP - 1))]
+
+    def pass_on(self) -> None:
+        """Hand the connection to who has waited longest."""
+        with self._mutex:
+            if not self._waiting:
+                self._taken = False
+                return
+            following = self._waiting.popleft()
+        following.leads = True
+        following.wake()
+
+    def _leave(self, turn: Turn) -> None:
+        with self._mutex:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return
+        # It was called meanwhile, to lead or with an answer: a leader must not vanish.
+        turn.wait()
+        if turn.leads:
+            self.pass_on()
