@@ -2,10 +2,15 @@
 
 import threading
 
+import msgspec
 import pytest
 
+from milepost import outcome
+from milepost.records import Settlement
+from milepost.store import jobs
 from milepost.store.driver import Call
 from milepost.store.sqlite import SqliteDriver
+from milepost.testing.suite import Store
 
 LOOK = Call("migration_exists")
 
@@ -144,3 +149,81 @@ def test_an_operation_goes_on_in_a_new_transaction_after_a_call_that_stands_alon
     driver._connection.set_trace_callback(lambda text: points.append(text.split()[0]))
     assert driver.run(three) == "done"
     assert points == ["BEGIN", "SELECT", "COMMIT", "BEGIN", "SELECT", "SELECT", "COMMIT"]
+
+
+def test_a_server_does_what_waits_and_ends_with_the_driver(driver):
+    writer, done = driver.serve(), []
+    held = Held()
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+    threads = [started(driver, op) for op in (noted(done, 1), failing, noted(done, 2))]
+    held.go.set()
+    for thread in (first, *threads):
+        thread.join(10)
+    assert done == [1, 2]
+    assert [len(thread.errors) for thread in threads] == [0, 1, 0]
+    driver.run(noted(done, 3))
+    driver.close()
+    writer.join(10)
+    assert not writer.is_alive()
+    assert done == [1, 2, 3]
+
+
+@pytest.fixture
+def store(backends):
+    made = backends.fresh("sqlite")
+    with_jobs = Store(made, "sync")
+    yield with_jobs
+    with_jobs.close()
+    backends.drop(made)
+
+
+def stale(claim):
+    return msgspec.structs.replace(claim, fence=claim.fence - 1)
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_lost_lease_among_those_who_share_a_commit_costs_nobody_else_anything(store, served):
+    store.worker()
+    store.create(3)
+    kept, lost, other = store.claim(3)
+    driver, held, answers = store._runner, Held(), {}
+    if served:
+        driver.serve()
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+
+    def settling(*claims):
+        def operation():
+            outcomes = [Settlement(claim, outcome.succeeded(b"1")) for claim in claims]
+            answers[claims] = yield from jobs.settle(outcomes, actor="w1")
+
+        return operation
+
+    mixed, whole = (kept, stale(lost)), (other,)
+    threads = [started(driver, settling(*claims)) for claims in (mixed, whole)]
+    held.go.set()
+    for thread in (first, *threads):
+        thread.join(10)
+    assert answers == {mixed: {kept.id}, whole: {other.id}}
+    assert [store.state(c.id) for c in (kept, lost, other)] == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
+    assert store.problems() == []
+
+
+def test_a_lost_lease_is_told_where_nobody_shares_the_commit(store):
+    store.worker()
+    store.create(2)
+    kept, lost = store.claim(2)
+    done = outcome.succeeded(b"1")
+    assert store.settle((kept, done), (stale(lost), done)) == {kept.id}
+    assert [store.state(claim.id) for claim in (kept, lost)] == ["SUCCEEDED", "RUNNING"]
+    assert store.problems() == []
+
+
+def test_what_is_held_is_settled_by_one_statement(store):
+    store.worker()
+    store.create(2)
+    claims, said = store.claim(2), []
+    store._runner._connection.set_trace_callback(lambda text: said.append(text.split()[0]))
+    store.settle(*((claim, outcome.succeeded(b"1")) for claim in claims))
+    assert [word for word in said if word != "--"] == ["BEGIN", "UPDATE", "COMMIT"]

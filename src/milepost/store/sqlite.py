@@ -9,16 +9,17 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any, ParamSpec, TypeVar, cast
 
 from milepost.errors import IllegalMove, Invalid, MilepostError, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive
-from milepost.store.sqlite_calls import Ready, execute, ready
+from milepost.store.sqlite_calls import Disappointed, Ready, execute, ready
 from milepost.store.turns import Turn, Turns
 
 __all__ = [
@@ -42,7 +43,7 @@ TAKEN = (
     sqlite3.SQLITE_CONSTRAINT_ROWID,
     sqlite3.SQLITE_CONSTRAINT_UNIQUE,
 )
-Work = Callable[[sqlite3.Connection], T]
+Done = tuple[Turn, Any, BaseException | None]
 
 
 class File:
@@ -100,26 +101,30 @@ class SqliteDriver:
         try:
             call = next(steps)
             while call.alone and not (failpoint.active or failpoint.watchers):
-                call = steps.send(self._write(_readied(call))())
+                call = steps.send(self._write(Turn(_readied(call), simple=True))())
         except StopIteration as end:
             return cast("T", end.value)
-        return self._write(partial(_rest, steps, call, _readied(call)))
+        return cast("T", self._write(Turn(partial(_rest, steps, call, _readied(call)))))
 
-    def _write(self, work: Work[T]) -> T:
+    def _write(self, turn: Turn) -> Any:
         """Do some work in a transaction, when its turn has come."""
         if self._turns.take():
             try:
-                with self._transaction():
-                    return work(self._connection)
+                return self._one(turn)
             finally:
                 self._turns.pass_on()
-        turn = Turn(work)
         if self._turns.wait(turn):
             try:
                 self._commit_group([turn, *self._turns.followers()])
             finally:
                 self._turns.pass_on()
-        return cast("T", turn.answer.result())
+        return turn.answer.result()
+
+    def _one(self, turn: Turn) -> Any:
+        with suppress(Disappointed), self._transaction():
+            return turn.work(self._connection, alone=turn.simple)
+        with self._transaction():
+            return turn.work(self._connection)
 
     def _begin(self) -> None:
         if not self._file.unchanged():
@@ -139,11 +144,8 @@ class SqliteDriver:
             self._connection.execute("ROLLBACK")
 
     def _commit_group(self, group: list[Turn]) -> None:
-        done: list[tuple[Turn, Any, BaseException | None]] = []
         try:
-            with self._transaction():
-                attempt = self._attempt if len(group) > 1 else self._attempt_alone
-                done += [(turn, *attempt(turn.work)) for turn in group]
+            done = self._together(group)
         except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
             done = [(turn, None, error) for turn in group]
         for turn, result, problem in done:
@@ -153,15 +155,28 @@ class SqliteDriver:
                 turn.answer.set_exception(problem)
             turn.wake()
 
-    def _attempt_alone(self, work: Work[T]) -> tuple[T, None]:
-        return work(self._connection), None
+    def _together(self, group: list[Turn]) -> list[Done]:
+        if len(group) == 1:
+            return [(group[0], self._one(group[0]), None)]
+        if all(turn.simple for turn in group):
+            # A savepoint takes two more statements, and with each the interpreter's lock is lost.
+            with suppress(_Apart), self._transaction():
+                return [(turn, self._simply(turn), None) for turn in group]
+        with self._transaction():
+            return [(turn, *self._attempt(turn)) for turn in group]
 
-    def _attempt(self, work: Work[T]) -> tuple[T | None, BaseException | None]:
+    def _simply(self, turn: Turn) -> Any:
+        try:
+            return turn.work(self._connection, alone=True)
+        except Exception as error:
+            raise _Apart from error
+
+    def _attempt(self, turn: Turn) -> tuple[Any, BaseException | None]:
         """Do what one of a group wants; its failure is its own."""
         self._connection.execute("SAVEPOINT operation")
         try:
             with translated():
-                result = work(self._connection)
+                result = turn.work(self._connection)
         except BaseException as error:
             if not self._connection.in_transaction:
                 raise
@@ -170,6 +185,13 @@ class SqliteDriver:
             return None, error
         self._connection.execute("RELEASE operation")
         return result, None
+
+    def serve(self) -> Thread:
+        """Start a thread that does what others wait for."""
+        serving = self._turns.serve(self._commit_group)
+        thread = Thread(target=serving, name="milepost-sqlite-writer", daemon=True)
+        thread.start()
+        return thread
 
     @contextmanager
     def snapshot(self) -> Iterator["SqliteReader"]:
@@ -194,6 +216,7 @@ class SqliteDriver:
         """Close the file."""
         while not self._turns.wait(Turn(_nothing)):
             pass
+        self._turns.end_service()
         self._connection.close()
         self._turns.pass_on()
 
@@ -216,8 +239,20 @@ def _readied(call: Call) -> Ready:
         return ready(call)
 
 
-def _rest(steps: Steps[T], call: Call, first: Ready, connection: sqlite3.Connection) -> T:
+class _Apart(Exception):  # noqa: N818 - no error: take all back, and let each try for itself
+    """One of a group cannot be done, or not as simply as was hoped."""
+
+
+def _rest(
+    steps: Steps[T],
+    call: Call,
+    first: Ready,
+    connection: sqlite3.Connection,
+    *,
+    alone: bool = False,
+) -> T:
     """Do all that an operation has left to do, from a call that is ready."""
+    del alone
 
     def run(following: Call) -> Rows:
         return (first if following is call else ready(following))(connection)()
@@ -225,7 +260,7 @@ def _rest(steps: Steps[T], call: Call, first: Ready, connection: sqlite3.Connect
     return drive(steps, run, call)
 
 
-def _nothing(connection: sqlite3.Connection) -> None:
+def _nothing(connection: sqlite3.Connection, *, alone: bool = False) -> None:
     """Only take a turn."""
 
 
@@ -253,9 +288,12 @@ class AsyncSqliteDriver:
     def __init__(self, path: str) -> None:
         self._driver = SqliteDriver(path)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="milepost-sqlite")
+        self._writer: Thread | None = None
 
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction, perhaps sharing its commit with others."""
+        if self._writer is None:
+            self._writer = self._driver.serve()
         call = partial(self._driver.run, operation, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import accumulate, repeat
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,14 +17,25 @@ from milepost.errors import Invalid
 from milepost.store.catalog import Query, query, with_same
 from milepost.store.driver import Call, Rows
 
-__all__ = ["Answer", "Ready", "execute", "ready"]
+__all__ = ["Answer", "Disappointed", "Ready", "execute", "ready"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PORTION = 64 * 1024**2
 NONE = "[]"
 
 Answer = Callable[[], Rows]
-Ready = Callable[[sqlite3.Connection], Answer]
+
+
+class Ready(Protocol):
+    """A call that is spelled. One that is `alone` in its transaction may raise `Disappointed`."""
+
+    def __call__(self, connection: sqlite3.Connection, *, alone: bool = False) -> Answer:
+        """Run it; what it answered is still to be read."""
+        ...
+
+
+class Disappointed(Exception):  # noqa: N818 - no error: take it back, and run it with a look first
+    """Not everything could be moved, and what could was."""
 
 
 def ready(call: Call) -> Ready:
@@ -33,9 +44,17 @@ def ready(call: Call) -> Ready:
     if statement.rows:
         return _ready_rows(statement, call)
     if statement.each:
-        return lambda connection: _known(_execute_each(connection, statement, call))
+        return _whole_answer(partial(_execute_each, statement=statement, call=call))
     bound = _bound(call.parameters)
-    return lambda connection: _known(connection.execute(statement.text, bound).fetchall())
+    return _whole_answer(lambda connection: connection.execute(statement.text, bound).fetchall())
+
+
+def _whole_answer(execute: Callable[[sqlite3.Connection], Rows]) -> Ready:
+    def run(connection: sqlite3.Connection, *, alone: bool = False) -> Answer:
+        del alone
+        return _known(execute(connection))
+
+    return run
 
 
 def execute(connection: sqlite3.Connection, call: Call) -> Rows:
@@ -78,36 +97,51 @@ def _ready_rows(statement: Query, call: Call) -> Ready:
 
     portions = list(_portions(lists, len(keys)))
     # What has to be cut is large: one portion at a time is held.
-    tables = map(spelled, portions) if len(portions) > 1 else [spelled(portions[0])]
+    only = spelled(portions[0]) if len(portions) == 1 else None
 
-    def run(connection: sqlite3.Connection) -> Answer:
-        answers = [_answered(connection, statement, *table) for table in tables]
+    def run(connection: sqlite3.Connection, *, alone: bool = False) -> Answer:
+        if only is not None:
+            return _answered(connection, statement, *only, alone=alone)
+        answers = [_answered(connection, statement, *spelled(some)) for some in portions]
         return lambda: [row for answer in answers for row in answer()]
 
     return run
 
 
 def _answered(
-    connection: sqlite3.Connection, statement: Query, given: dict[str, Any], keys: list[Any]
+    connection: sqlite3.Connection,
+    statement: Query,
+    given: dict[str, Any],
+    keys: list[Any],
+    *,
+    alone: bool = False,
 ) -> Answer:
-    if statement.hopeful and _moved_all(connection, statement.texts[1], given, len(keys)):
-        return lambda: [[key] for key in keys]
+    if statement.hopeful:
+        hope = _hope if alone else _hope_in_part
+        if hope(connection, statement.texts[1], {**given, "picked": None}, len(keys)):
+            return lambda: [[key] for key in keys]
     if statement.packed:
         return _execute_packed(connection, statement, given)
     return _known(connection.execute(statement.text, given).fetchall())
 
 
-def _moved_all(
+def _hope(connection: sqlite3.Connection, move: str, given: dict[str, Any], count: int) -> bool:
+    """Move without a look first; who finds that not every row could be moved takes all back."""
+    if connection.execute(move, given).rowcount != count:
+        raise Disappointed
+    return True
+
+
+def _hope_in_part(
     connection: sqlite3.Connection, move: str, given: dict[str, Any], count: int
 ) -> bool:
-    """Move without a look first; where that is not possible for every row, move none."""
+    """Move without a look first, in a transaction that holds more: that must stay."""
     connection.execute("SAVEPOINT hope")
-    connection.execute(move, {**given, "picked": None})
-    [(moved,)] = connection.execute("SELECT changes()").fetchall()
-    if moved != count:
+    moved = connection.execute(move, given).rowcount == count
+    if not moved:
         connection.execute("ROLLBACK TO hope")
     connection.execute("RELEASE hope")
-    return bool(moved == count)
+    return moved
 
 
 def _execute_packed(

@@ -9,7 +9,6 @@ SELECT json_group_array(json_array(job.id)), NULL, json_group_array(job.rowid)
         OR (cancel_reason IS NULL
             AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
 -- then
-WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
 UPDATE job
    SET state = i.state, move = i.move, version = version + 1, worker_id = NULL, actor = :actor,
        detail = i.detail,
@@ -19,7 +18,8 @@ UPDATE job
        errors = errors + (i.move IN ('retry', 'fail')),
        polls = polls + (i.move = 'later'),
        releases = releases + (i.move = 'release')
-  FROM i
+  FROM (WITH given AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
+        SELECT * FROM given) AS i
  WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
    AND (i.move NOT IN ('retry', 'later', 'release')
         OR (cancel_reason IS NULL
