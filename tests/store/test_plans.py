@@ -221,7 +221,12 @@ def test_a_settle_looks_each_job_up_by_its_id(scene, mode, way, size):
     assert scene.small or by_id(plan, "run")
 
 
-CHORES = [("job_wake", "job_due"), ("job_lose", "job_held"), ("job_expire", "job_deadline")]
+CHORES = [
+    ("job_wake", "job_due"),
+    ("job_lose", "job_held"),
+    ("job_expire", "job_deadline"),
+    ("job_reject_spent", "job_spent"),
+]
 
 
 @both_modes

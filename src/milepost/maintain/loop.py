@@ -33,6 +33,7 @@ class Maintainer:
         self._sweep = sweep
         self._clock = clock or SystemClock()
         self._next_pass = 0.0
+        self._begun = False
         self.passed = Passed()
 
     async def __call__(self, holder: str, *, whole: bool = False) -> tuple[int, float]:
@@ -44,7 +45,9 @@ class Maintainer:
         passed = Passed()
         if (whole or now >= self._next_pass) and await self._elected(holder):
             self._next_pass = now + self._sweep
-            passed = await self.whole_pass()
+            # Who has just begun has work to do before it lets anything old go.
+            passed = await self.whole_pass(retain=whole or self._begun)
+            self._begun = True
         else:
             # Elected or not: whoever is may be another program, with schedules of its own.
             await self._scheduler(self._driver, passed)
@@ -52,9 +55,9 @@ class Maintainer:
         self.passed = passed
         return passed.total, await self._pause()
 
-    async def whole_pass(self) -> Passed:
+    async def whole_pass(self, *, retain: bool = True) -> Passed:
         """Do everything once: schedules first, for they make work, and last what may wait."""
-        last = {} if self._retention is None else {"retain": self._retention}
+        last = {"retain": self._retention} if retain and self._retention is not None else {}
         return await maintain(self._driver, {"fire": self._scheduler, **CHORES, **last})
 
     async def _pause(self) -> float:

@@ -45,7 +45,7 @@ CREATE TABLE signal (
 CREATE INDEX signal_job ON signal (job_id);
 
 CREATE INDEX job_spent ON job (id)
-  WHERE errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
+  WHERE errors + losses - retries > 0 AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it.
