@@ -159,13 +159,17 @@ def test_what_is_declared_is_listed_without_a_store(prompt, folder):
     assert prompt("batches", "ls").code == 75
 
 
-def test_listing_takes_an_app_or_a_store_and_says_when_there_is_nothing(prompt, farm, database):
+def test_listing_takes_an_app_or_a_store_and_says_when_there_is_nothing(
+    prompt, farm, here, database
+):
     both = prompt("batches", "ls", "farm:app", "--store", database.url)
     assert both.code == 2
     assert "leave out --store" in both.err
     none = prompt("batches", "ls", "--store", database.url)
     assert (none.code, none.out) == (0, "")
-    assert "no batch has run here" in none.err
+    assert "no batch has run here; with an APP" in none.err
+    (here / "bare.py").write_text("import milepost as mp\n\napp = mp.App()\n")
+    assert "bare.py declares none" in prompt("batches", "ls", "bare.py").err
 
 
 # Runs

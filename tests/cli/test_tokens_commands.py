@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -86,19 +87,22 @@ def test_an_address_that_is_taken_or_wrong_is_told():
         listen("127.0.0.1", taken.getsockname()[1])
 
 
-def test_a_server_starts_where_it_is_told_and_stops_when_asked(folder):
-    """MILEPOST_PORT is the contract's; 0 takes any."""
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_starts_where_it_is_told_and_stops_when_asked(folder, asked):
+    """MILEPOST_PORT is the contract's; 0 takes any. Whoever stops it is told that all is well."""
     command = [sys.executable, "-m", "milepost.cli", "server", "newcomer.py"]
     known = {**os.environ, "MILEPOST_PORT": "0"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as server:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, env=known) as server:
         try:
             link = server.stdout.readline().split()[1]
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+", link)
             with urllib.request.urlopen(f"{link}/readyz", timeout=20) as answer:
                 assert json.load(answer) == {"status": "ready"}
         finally:
-            server.terminate()
-        assert server.wait(timeout=20) in (0, -15)
+            server.send_signal(asked)
+        _, told = server.communicate(timeout=60)
+        assert (server.returncode, "Aborted" in told) == (0, False)
 
 
 def test_the_compare_takes_the_whole_secret(monkeypatch):

@@ -48,7 +48,8 @@ def ls(context: click.Context, store: StoreUrl, app: str | None, *, as_json: boo
     elif documents:
         show_table(tuple(documents[0]), [_cells(document) for document in documents])
     else:
-        say("no batch has run here; with an APP the declared ones are listed too")
+        none = "with an APP the declared ones are listed too"
+        say(f"no batch has run here; {none if app is None else f'{app} declares none'}")
 
 
 def _counts(store: StoreUrl, *, is_needed: bool) -> dict[str, dict[str, int]]:

@@ -1,5 +1,6 @@
 """`milepost server app:app`: the HTTP API of an app."""
 
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from milepost.errors import Unavailable
 if TYPE_CHECKING:
     import socket
 
-    from starlette.types import ASGIApp
+    from uvicorn import Server
 
     from milepost.app import App
 
@@ -52,6 +53,7 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
     chosen = settings.host if host is None else host
     try:
         from milepost.web.serve import is_public, link, listen
+        from milepost.web.serve import server as made
 
         public = is_public(chosen)
         api = loaded.asgi(
@@ -62,9 +64,13 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
     if public:
         _check_credentials(loaded, chosen)
     bound = listen(chosen, settings.port if port is None else port)
+    serving = made(api, root_path=root_path)
+    # Once it has stopped it raises the signal again, which would end us as if something had failed.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, serving.handle_exit)
     click.echo(f"api     {link(bound)}")
     say(f"serving {loaded.client.url}; Ctrl-C stops")
-    asyncio.run(_serve(loaded, api, bound, root_path))
+    asyncio.run(_serve(loaded, serving, bound))
 
 
 def _check_credentials(app: "App", host: str) -> None:
@@ -80,10 +86,8 @@ def _check_credentials(app: "App", host: str) -> None:
         sys.exit(REFUSED)
 
 
-async def _serve(app: "App", api: "ASGIApp", bound: "socket.socket", root_path: str) -> None:
-    from milepost.web.serve import server as made
-
+async def _serve(app: "App", serving: "Server", bound: "socket.socket") -> None:
     try:
-        await made(api, root_path=root_path).serve([bound])
+        await serving.serve([bound])
     finally:
         await app.close_async()
