@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Response
 from pydantic import BaseModel
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 import milepost as mp
@@ -17,7 +17,15 @@ URL = os.environ.get("MILEPOST_DATABASE_URL", "sqlite:///shop.db")
 SOLD = {"tea", "rice", "salt"}
 
 jobs = mp.App(URL)
-Sessions = sessionmaker()
+
+
+def engine(url: str) -> Engine:
+    """Reach the database of the jobs, for the shop's own tables as well."""
+    return create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+
+
+# Nothing is connected yet. A worker imports this file too, and has no server to open it.
+Sessions = sessionmaker(bind=engine(URL))
 
 
 class Base(DeclarativeBase):
@@ -34,10 +42,10 @@ class Order(Base):
 
 
 def open_database(url: str) -> None:
-    """Use the database of the jobs for the shop's own tables as well."""
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    Base.metadata.create_all(engine)
-    Sessions.configure(bind=engine)
+    """Make the shop's own tables there, and use them from now on."""
+    opened = engine(url)
+    Base.metadata.create_all(opened)
+    Sessions.configure(bind=opened)
 
 
 @jobs.job(retries=5, retry_delay=2.0)

@@ -1,5 +1,10 @@
 """The example's own tests, as a user would write them."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import shop
 from fastapi.testclient import TestClient
@@ -61,6 +66,20 @@ def test_a_job_that_fails_shows_its_error(client, jobs):
 
 def test_a_job_that_is_not_there_is_404(client):
     assert client.get("/jobs/0190").status_code == 404
+
+
+# A worker may take its time to start; `wait` says so, which is right and no mistake here.
+@pytest.mark.filterwarnings("ignore:.*no live worker could take it:RuntimeWarning")
+def test_a_worker_beside_the_server_confirms_an_order(client, jobs):
+    job = jobs.jobs.get(client.post("/orders", json={"article": "salt"}).json()["job"])
+    known = {**os.environ, "MILEPOST_DATABASE_URL": shop.URL}
+    command = [sys.executable, "-m", "milepost.cli", "worker", "shop:jobs"]
+    with subprocess.Popen(command, cwd=Path(shop.__file__).parent, env=known) as worker:
+        try:
+            assert job.wait(timeout=60).result == "order 1 is confirmed: salt"
+        finally:
+            worker.terminate()
+    assert worker.returncode == 0
 
 
 def test_a_worker_may_live_in_the_server(jobs, monkeypatch):
