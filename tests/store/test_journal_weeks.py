@@ -10,14 +10,14 @@ from milepost import outcome
 from milepost.records import NewJob, Template
 from milepost.store import births, jobs, retention
 from milepost.store.migrate import migrate
-from milepost.testing.databases import backend_names
+from milepost.testing.databases import everyday_names
 from milepost.testing.suite import Store, opened
 from milepost.testing.suite.store import new_id
 
 DAY = 86_400
 WEEK = timedelta(days=7)
 KEEP = retention.Keep(7 * DAY, 30 * DAY, 90 * DAY)
-POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
+POSTGRES = [name for name in everyday_names() if name.startswith("postgres")]
 
 pytestmark = pytest.mark.skipif(not POSTGRES, reason="there is no PostgreSQL")
 
@@ -159,6 +159,12 @@ def test_whoever_reads_for_long_is_not_waited_for(store):
         reader.rollback()
     assert store.run(retention.make_weeks) == 3
     assert store.run(retention.drop_week, KEEP)
+
+
+def test_whoever_waits_behind_it_waits_briefly(store):
+    """A lock that is waited for keeps everybody else waiting, as long as it is waited for."""
+    asked = "SELECT proname FROM pg_proc WHERE proconfig @> '{lock_timeout=200ms}' ORDER BY 1"
+    assert store.rows(asked) == [("milepost_drop_week",), ("milepost_make_weeks",)]
 
 
 def test_a_new_week_is_guarded_like_the_rest(store):

@@ -16,6 +16,7 @@ import msgspec
 
 from milepost.outcome import micros
 from milepost.store.driver import Call, Steps
+from milepost.store.events import KEEP_SECONDS
 from milepost.store.instants import instant
 
 __all__ = [
@@ -89,8 +90,10 @@ def sum_up(keep: Keep, *, after: str, most: int) -> Steps[Page]:
 
     The page is to be looked at again while there are any.
     """
-    told = {"history_us": micros(keep.history)}
-    age = timedelta(seconds=keep.history)
+    # Whoever follows the journal may be away for a while, and is to miss nothing.
+    seconds = max(keep.history, KEEP_SECONDS)
+    told = {"history_us": micros(seconds)}
+    age = timedelta(seconds=seconds)
     page = yield from _old("journal_summable", age, told, after=after, most=most)
     if not page.over:
         return page

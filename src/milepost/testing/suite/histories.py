@@ -200,6 +200,19 @@ class HistorySuite:
         told, _, lost = store.run(events.follow, place, most=100)
         assert ([event.move for event in told], lost) == (ROUND, False)
 
+    def test_what_those_who_follow_may_still_ask_for_is_not_summed_up(self, store: Store) -> None:
+        job_id = polling(store)
+        poll(store, job_id)
+        place = store.run(events.here)
+        poll(store, job_id)
+        store.advance(events.KEEP_SECONDS - 60)
+        brief = retention.Keep(60, 60, history=60)
+        assert sum_up(store, brief) == 0
+        told, _, _ = store.run(events.follow, place, most=100)
+        assert [event.move for event in told] == ROUND
+        store.advance(120)
+        assert sum_up(store, brief) == 1
+
     def test_views_say_what_they_said(self, store: Store) -> None:
         job_id = polling(store)
         poll(store, job_id)
