@@ -63,8 +63,9 @@ class JsonCodec:
         # JSON has no NaN; msgspec writes null for it, and null alone does not say what it was.
         if b"null" in data:
             _refuse_nan(value)
-        # Brackets within texts may mislead; only then it is worth taking the texts out.
-        if _deeper(data) and _deeper(_TEXT.sub(b"", data)):
+        # What is short cannot be deep. Brackets within texts may mislead; only then it is worth
+        # taking the texts out.
+        if len(data) > 2 * DEEPEST and _deeper(data) and _deeper(_TEXT.sub(b"", data)):
             raise Invalid(f"the value is nested more than {DEEPEST} deep")
         return data
 

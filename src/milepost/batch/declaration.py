@@ -241,11 +241,13 @@ class Declaration:
 
     def payload(self, step: Step, item: Any) -> bytes:
         """Encode an item for a step, or raise `Invalid` saying how it does not fit."""
-        arguments = step.definition.arguments
-        data = self.client.codec.encode(arguments.bind((item,) if arguments.names else (), {}))
-        arguments.check(data, self.client.codec)
-        most = self.client.settings.max_payload
-        return limited(data, most=most, what=f"an item for {step.definition.name}")
+        arguments, client = step.definition.arguments, self.client
+        codec, most = client.codec, client.settings.max_payload
+        data = codec.encode(arguments.bind((item,) if arguments.names else (), {}))
+        arguments.check(data, codec)
+        if len(data) > most:
+            limited(data, most=most, what=f"an item for {step.definition.name}")
+        return data
 
     def named(self, name: str) -> Step | None:
         """Find a step by its name."""

@@ -105,7 +105,7 @@ class Outlet:
 
     async def put_async(self, context: Context, value: Any) -> Outcome:
         """Stage the outputs, or send them along; answer with what the attempt came to."""
-        if not isinstance(value, Iterator | AsyncIterable) and (small := self._alone(value)):
+        if not _is_stream(value) and (small := self._alone(value)):
             return small
         items = value if isinstance(value, AsyncIterable) else _each(value)
         if self._is_last:
@@ -164,6 +164,12 @@ class Outlet:
         data = codec.encode(given[0] if len(given) == 1 else {MANY: given})
         name = self._batch.steps[self._number].name
         return limited(data, most=self._client.settings.max_payload, what=f"what {name} gives")
+
+
+def _is_stream(value: Any) -> bool:
+    """Tell items from one item; what most steps give is told by two cheap looks."""
+    looks_so = hasattr(value, "__next__") or hasattr(value, "__aiter__")
+    return looks_so and isinstance(value, Iterator | AsyncIterable)
 
 
 async def _each(value: Any) -> AsyncIterator[Any]:

@@ -71,9 +71,10 @@ def _create_unique(job: NewJob) -> Steps[str]:
 
 def in_steps(children: Sequence[Child], *, actor: str | None) -> Steps[None]:
     """Create jobs of steps: gated, sleeping or queued as each step stands now."""
-    columns = {
-        name: [getattr(child, name) for child in children] for name in Child.__struct_fields__
-    }
+    if not children:
+        return
+    rows = [msgspec.structs.astuple(child) for child in children]
+    columns = dict(zip(Child.__struct_fields__, map(list, zip(*rows, strict=True)), strict=True))
     ids = [str(uuid_utils.uuid7()) for _ in children]
     yield Call("job_create_in_steps", {"id": ids, **columns, "actor": actor})
 

@@ -98,10 +98,10 @@ def _divided(
     at_once: list[Settlement] = []
     rest: list[Settlement] = []
     room = fanin.AT_ONCE
+    live = {run_id for run_id, run in locked.items() if run.live}
     for s in ended:
         count = len(s.outcome.outputs)
-        run = locked.get(s.claim.run_id or "")
-        if count <= room and run is not None and run.live:
+        if count <= room and s.claim.run_id in live:
             room -= count
             at_once.append(s)
         else:

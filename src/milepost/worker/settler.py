@@ -1,4 +1,9 @@
-"""Writes outcomes, many at a time, and tries again while the lease lasts (H-39)."""
+"""Writes outcomes, many at a time, and tries again while the lease lasts (H-39).
+
+A transaction that ends jobs of runs goes on to hold the runs and to create other jobs. Meanwhile a
+second one ends the next jobs, where the store lets two write; it waits for the runs as any other
+worker's would.
+"""
 
 import asyncio
 from collections import deque
@@ -22,10 +27,12 @@ BATCH = 1_000
 """How many outcomes one transaction takes, and how many jobs they may bring along."""
 PAUSE = 0.05
 LONGEST = 1.0
+MANY = 64
+"""So many outcomes of runs' jobs are worth a transaction beside the one under way."""
 
 
 class Settler:
-    """Collects outcomes and settles them in the background, one batch at a time."""
+    """Collects outcomes and settles them in the background, a batch or two at a time."""
 
     def __init__(
         self,
@@ -44,7 +51,10 @@ class Settler:
         self._hopeless = hopeless
         self._left = left
         self._waiting: deque[Settlement] = deque()
+        self._writing = 0
         self._wanted = asyncio.Event()
+        self._wanted_beside = asyncio.Event()
+        self._may_overlap = driver.dialect != "sqlite"  # which has one writer
         self._quiet = asyncio.Event()
         self._quiet.set()
 
@@ -54,14 +64,34 @@ class Settler:
             self._quiet.clear()
             self._wanted.set()
         self._waiting.append(settlement)
+        if self._writing and len(self._waiting) == MANY and self._may_overlap:
+            self._wanted_beside.set()
 
     async def run(self) -> None:
         """Settle until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._settle_beside())
+            while True:
+                await self._wanted.wait()
+                while self._waiting:
+                    await self._settle_some()
+                self._wanted.clear()
+
+    async def _settle_beside(self) -> None:
+        """Settle what has gathered while a batch is under way."""
         while True:
-            await self._wanted.wait()
-            while self._waiting:
-                await self._settle(self._batch())
-            self._wanted.clear()
+            await self._wanted_beside.wait()
+            self._wanted_beside.clear()
+            if len(self._waiting) >= MANY and self._waiting[0].claim.run_id is not None:
+                await self._settle_some()
+
+    async def _settle_some(self) -> None:
+        self._writing += 1
+        try:
+            await self._settle(self._batch())
+        finally:
+            self._writing -= 1
+        if not (self._waiting or self._writing):
             self._quiet.set()
 
     def _batch(self) -> list[Settlement]:
