@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -131,8 +132,7 @@ def server_cpu() -> float:
     if _sqlite():
         return 0.0
     with suppress(OSError):
-        [[backend]] = rows("SELECT pg_backend_pid()")
-        parent = _stat(Path(f"/proc/{backend}"))[1]
+        parent = _postmaster()
         ended = sum(map(int, _stat(Path(f"/proc/{parent}"))[13:15]))
         total = ended * 1e6 / os.sysconf("SC_CLK_TCK")
         for process in Path("/proc").glob("[0-9]*"):
@@ -141,6 +141,14 @@ def server_cpu() -> float:
                     total += cpu_of(int(process.name))
         return total
     return 0.0
+
+
+@cache
+def _postmaster() -> str:
+    import psycopg
+
+    with psycopg.connect(URL) as connection:
+        return _stat(Path(f"/proc/{connection.info.backend_pid}"))[1]
 
 
 def _stat(process: Path) -> list[str]:
