@@ -1,4 +1,4 @@
-"""Outcomes of runs' jobs are written by two transactions at a time, where the store lets two write."""
+"""Outcomes of jobs of runs are written by two transactions at a time, where two may write."""
 
 import asyncio
 from collections.abc import Iterator
