@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from milepost.bench import probe, raw
 from milepost.config import StoreUrl
@@ -152,8 +153,7 @@ class Store:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             connection.execute(f"CREATE DATABASE {name}")
             connection.execute("CHECKPOINT")
-        head, _, tail = self._admin.rpartition("/")
-        return f"{head}/{name}{'?' + tail.partition('?')[2] if '?' in tail else ''}"
+        return urlsplit(self._admin)._replace(path=f"/{name}").geturl()
 
 
 def contenders(store: Store, jobs: int, peers: Peers | None) -> dict[str, Callable[[], float]]:
