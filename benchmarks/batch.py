@@ -84,7 +84,8 @@ SELECT extract(epoch FROM first.at - gate.at) * 1000
   CROSS JOIN LATERAL (SELECT min(claim.at) AS at FROM job
                         JOIN journal claim ON claim.subject_id = job.id AND claim.machine = 'job'
                                           AND claim.move = 'claim'
-                       WHERE job.run_id = run.id AND job.step = 1) first
+                       WHERE job.run_id = run.id AND job.step = 1
+                         AND job.state <> 'RUNNING') first
  WHERE gate.machine = 'run' AND gate.move = 'advance'
  ORDER BY 1"""
 
