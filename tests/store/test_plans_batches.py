@@ -200,6 +200,15 @@ def test_the_jobs_of_a_run_are_listed_by_its_index_whatever_their_state(scene):
         assert ("Seq Scan", None) not in plan.reads("job")
 
 
+@pytest.mark.parametrize("view", ["jobs", "partition_progress", "worker_runs"])
+def test_a_view_finds_the_jobs_of_a_run_by_its_index(scene, view):
+    [[found]] = scene.raw.execute(
+        f"EXPLAIN (FORMAT JSON) SELECT * FROM {view} WHERE run_id = '{OTHER}'"
+    )
+    if not scene.small:
+        assert '"job_run"' in json.dumps(found)
+
+
 # SQLite
 
 

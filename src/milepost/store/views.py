@@ -76,6 +76,12 @@ class Subject:
             return f"detail::json ->> '{name}'"
         return f"json_extract(detail, '$.{name}')"
 
+    def in_any_state(self, source: str, word: str) -> str:
+        """Say of jobs what is always true: one index has those that run, another the rest."""
+        if self.dialect != "postgres":
+            return source
+        return f"{source}\n {word} (job.state = 'RUNNING' OR job.state <> 'RUNNING')"
+
     @property
     def updated(self) -> str:
         """Render when it last moved."""
@@ -283,6 +289,10 @@ job
 _PARTITION_ID = "'partition-' || job.ordinal"
 
 
+def _partition_jobs(job: Subject) -> str:
+    return job.in_any_state(_PARTITION_JOBS, "  AND")
+
+
 def _worker_runs(job: Subject) -> str:
     claimer = job.entry(
         f"CASE move WHEN 'claim' THEN actor ELSE {job.summed('worker')} END",
@@ -302,7 +312,7 @@ def _worker_runs(job: Subject) -> str:
         "completed_at": job.finished(job.final),
     }
     note = "B: partitions that a worker has claimed; the last one's name outlives its lease (H-42)."
-    return _view("worker_runs", columns, f"{_PARTITION_JOBS} AND job.fence > 0", note)
+    return _view("worker_runs", columns, f"{_partition_jobs(job)} AND job.fence > 0", note)
 
 
 def _partition_progress(job: Subject) -> str:
@@ -317,7 +327,7 @@ def _partition_progress(job: Subject) -> str:
         "updated_at": f"{later}({moved},\n    coalesce(progress.updated_at, job.created_at))",
     }
     note = "B: every partition, those that nobody has claimed yet included."
-    return _view("partition_progress", columns, _PARTITION_JOBS, note)
+    return _view("partition_progress", columns, _partition_jobs(job), note)
 
 
 # People
@@ -349,7 +359,8 @@ def _jobs(job: Subject) -> str:
         **_instants(job, ("created_at", "due_at", "deadline_at", "start_by")),
         **_words(JOB_VIEWS),
     }
-    return _view("jobs", columns, "job", "For people at a prompt: what there is to know of a job.")
+    note = "For people at a prompt: what there is to know of a job."
+    return _view("jobs", columns, job.in_any_state("job", "WHERE"), note)
 
 
 def _runs(run: Subject) -> str:

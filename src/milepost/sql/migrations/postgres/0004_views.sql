@@ -137,7 +137,8 @@ SELECT
   FROM job
   JOIN step ON step.run_id = job.run_id AND step.number = job.step
   LEFT JOIN progress ON progress.job_id = job.id
- WHERE step.role = 'partition' AND job.fence > 0;
+ WHERE step.role = 'partition'
+   AND (job.state = 'RUNNING' OR job.state <> 'RUNNING') AND job.fence > 0;
 
 -- B: every partition, those that nobody has claimed yet included.
 CREATE VIEW partition_progress AS
@@ -152,7 +153,8 @@ SELECT
   FROM job
   JOIN step ON step.run_id = job.run_id AND step.number = job.step
   LEFT JOIN progress ON progress.job_id = job.id
- WHERE step.role = 'partition';
+ WHERE step.role = 'partition'
+   AND (job.state = 'RUNNING' OR job.state <> 'RUNNING');
 
 -- For people at a prompt: what there is to know of a job.
 CREATE VIEW jobs AS
@@ -253,7 +255,8 @@ SELECT
     WHEN state = 'SUCCEEDED' THEN 'done'
     WHEN state IN ('FAILED', 'CANCELLED') THEN 'error'
   END AS spec_e
-  FROM job;
+  FROM job
+ WHERE (job.state = 'RUNNING' OR job.state <> 'RUNNING');
 
 -- For people at a prompt: what there is to know of a run.
 CREATE VIEW runs AS
