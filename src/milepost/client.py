@@ -279,6 +279,9 @@ class _Births:
         self._waiting.append((new, answer))
         with self._lock:
             while not answer.done():
+                if not self._waiting:
+                    # Who took it was interrupted before it could tell how it went.
+                    raise Unavailable("the submit was interrupted; try again")
                 self._flush(_taken(self._waiting))
         return answer.result()
 

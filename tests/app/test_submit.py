@@ -371,6 +371,20 @@ def test_an_interrupted_submit_leaves_no_other_thread_waiting(app, convert, monk
     ]
 
 
+def test_who_is_interrupted_with_submissions_in_hand_leaves_nobody_waiting(app, convert):
+    app.counts()
+    births = app.client._births
+    with ThreadPoolExecutor(1) as pool:
+        with births._lock:
+            future = pool.submit(convert.submit, "a")
+            until = time.monotonic() + 10
+            while not births._waiting:
+                assert time.monotonic() < until
+            births._waiting.clear()  # as when the interrupt comes before they are stored
+        with pytest.raises(mp.Unavailable, match="interrupted"):
+            future.result(10)
+
+
 def test_an_unreachable_store_answers_everybody_at_once(app, convert, monkeypatch):
     app.counts()
     asked = []

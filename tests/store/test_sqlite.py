@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from milepost import outcome
+from milepost.errors import Unavailable
 from milepost.records import Settlement
 from milepost.store import jobs
 from milepost.store.driver import Call
 from milepost.store.sqlite import SqliteDriver
+from milepost.store.turns import Turn
 from milepost.testing.suite import Store
 
 LOOK = Call("migration_exists")
@@ -116,6 +118,130 @@ def test_who_gives_up_waiting_keeps_nobody_else_waiting(driver, monkeypatch):
 
 def interrupted(_):
     raise KeyboardInterrupt
+
+
+def kept(caught, driver, operation):
+    """Run an operation; keep what it raises, whatever it is."""
+    try:
+        driver.run(operation)
+    except BaseException as error:  # noqa: BLE001 - an interrupt, too
+        caught.append(error)
+    else:
+        caught.append(None)
+
+
+def test_who_is_interrupted_while_it_wakes_passes_on(driver, monkeypatch):
+    """A thread that was called has no lock of the interpreter yet: Ctrl-C often comes just then."""
+    held, done, caught = Held(), [], []
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+    usual = Turn.wait
+
+    def woken(turn):
+        usual(turn)
+        if threading.current_thread().name == "interrupted":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Turn, "wait", woken)
+    second = threading.Thread(
+        target=kept, args=(caught, driver, noted(done, "gone")), name="interrupted", daemon=True
+    )
+    second.start()
+    while not waiting(driver):
+        second.join(0.001)
+    held.go.set()
+    first.join(10)
+    second.join(10)
+    assert [type(error) for error in caught] == [KeyboardInterrupt]
+    driver.run(noted(done, "later"))
+    assert done == ["later"]
+
+
+def test_an_interrupt_is_told_to_who_leads_and_the_others_may_try_again(driver):
+    held, done, caught = Held(), [], ([], [], [])
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+
+    def struck():
+        yield LOOK
+        raise KeyboardInterrupt
+
+    threads = []
+    for place, operation in zip(caught, (noted(done, 1), struck, noted(done, 2)), strict=True):
+        threads.append(threading.Thread(target=kept, args=(place, driver, operation)))
+        threads[-1].start()
+        while waiting(driver) < len(threads):
+            threads[-1].join(0.001)
+    held.go.set()
+    for thread in (first, *threads):
+        thread.join(10)
+    leader, *others = [type(error) for (error,) in caught]
+    assert (leader, others) == (KeyboardInterrupt, [Unavailable, Unavailable])
+    driver.run(noted(done, "later"))
+    assert done == [1, "later"], "it ended at the interrupt"
+
+
+class Struck:
+    """A connection whose user is interrupted right after some statements."""
+
+    def __init__(self, connection, *texts):
+        self._connection, self._texts = connection, list(texts)
+
+    def execute(self, text, *given):
+        answer = self._connection.execute(text, *given)
+        if text in self._texts:
+            self._texts.remove(text)
+            raise KeyboardInterrupt
+        return answer
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize("texts", [["BEGIN IMMEDIATE"], ["BEGIN IMMEDIATE", "ROLLBACK"]])
+def test_no_transaction_stays_open_behind_an_interrupt(driver, texts):
+    done = []
+    driver._connection = Struck(driver._connection, *texts)
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(noted(done, "gone"))
+    driver.run(noted(done, "later"))
+    assert (done, driver._connection.in_transaction) == (["later"], False)
+
+
+def test_who_was_interrupted_twice_leaves_no_transaction_to_the_next(driver):
+    done = []
+    driver._connection.execute("BEGIN IMMEDIATE")
+    driver.run(noted(done, "later"))
+    assert (done, driver._connection.in_transaction) == (["later"], False)
+
+
+def test_all_of_a_group_are_told_whatever_interrupts_the_telling(driver, monkeypatch):
+    held, done, caught = Held(), [], ([], [], [])
+    first = started(driver, held, count=0)
+    assert held.begun.wait(10)
+    usual, told = Turn.wake, []
+
+    def struck(turn):
+        usual(turn)
+        told.append(turn)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    threads = []
+    for place in caught:
+        threads.append(
+            threading.Thread(target=kept, args=(place, driver, noted(done, 1)), daemon=True)
+        )
+        threads[-1].start()
+        while waiting(driver) < len(threads):
+            threads[-1].join(0.001)
+    monkeypatch.setattr(Turn, "wake", struck)
+    held.go.set()
+    for thread in (first, *threads):
+        thread.join(10)
+    assert [type(error) for (error,) in caught] == [KeyboardInterrupt, type(None), type(None)]
+    driver.run(noted(done, 2))
+    assert done == [1, 1, 1, 2]
 
 
 def test_what_needs_no_connection_is_done_outside_the_turn(driver):

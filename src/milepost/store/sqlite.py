@@ -136,6 +136,8 @@ class SqliteDriver:
                 f"{self._file.path} was replaced by another file while this program used it. "
                 "That one is open now: try again"
             )
+        # Who was interrupted twice may have left a transaction open, of which nobody was told.
+        self._roll_back()
         self._connection.execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:
@@ -146,14 +148,19 @@ class SqliteDriver:
     def _commit_group(self, group: list[Turn]) -> None:
         try:
             done = self._together(group)
-        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             done = [(turn, None, error) for turn in group]
-        for turn, result, problem in done:
-            if problem is None:
-                turn.answer.set_result(result)
-            else:
-                turn.answer.set_exception(problem)
-            turn.wake()
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C was meant for who leads, not for all
+            rest = Unavailable("the thread that wrote this was interrupted; try again")
+            done = [(turn, None, error if turn is group[0] else rest) for turn in group]
+        try:
+            for each in done:
+                _tell(*each)
+        except BaseException:
+            # Whoever is told nothing would wait for ever.
+            for each in done:
+                _tell(*each)
+            raise
 
     def _together(self, group: list[Turn]) -> list[Done]:
         if len(group) == 1:
@@ -177,7 +184,7 @@ class SqliteDriver:
         try:
             with translated():
                 result = turn.work(self._connection)
-        except BaseException as error:
+        except Exception as error:
             if not self._connection.in_transaction:
                 raise
             self._connection.execute("ROLLBACK TO operation")
@@ -223,8 +230,8 @@ class SqliteDriver:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with translated():
-            self._begin()
             try:
+                self._begin()
                 yield
                 failpoint.reach("before:commit")
                 self._connection.execute("COMMIT")
@@ -237,6 +244,17 @@ class SqliteDriver:
 def _readied(call: Call) -> Ready:
     with translated():
         return ready(call)
+
+
+def _tell(turn: Turn, result: Any, problem: BaseException | None) -> None:
+    """Give one its answer, unless it has it; who leads does not wait for it."""
+    if not turn.answer.done():
+        if problem is None:
+            turn.answer.set_result(result)
+        else:
+            turn.answer.set_exception(problem)
+    if not (turn.leads or turn.called):
+        turn.wake()
 
 
 class _Apart(Exception):  # noqa: N818 - no error: take all back, and let each try for itself

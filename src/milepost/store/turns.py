@@ -20,6 +20,7 @@ class Turn:
         self.simple = simple
         self.answer: Future[Any] = Future()
         self.leads = False
+        self.called = False
         self._waits = Lock()
         self._waits.acquire()
 
@@ -29,6 +30,7 @@ class Turn:
 
     def wake(self) -> None:
         """Let it go on."""
+        self.called = True
         self._waits.release()
 
 
@@ -109,7 +111,9 @@ class Turns:
             if turn in self._waiting:
                 self._waiting.remove(turn)
                 return
-        # It was called meanwhile, to lead or with an answer: a leader must not vanish.
-        turn.wait()
+        # It was called meanwhile, to lead or with an answer: a leader must not vanish. And who was
+        # interrupted while it woke is called no second time.
+        if not turn.called:
+            turn.wait()
         if turn.leads:
             self.pass_on()
