@@ -22,7 +22,7 @@ from milepost.job import Job
 __all__ = ["STORE", "Program", "main", "percentiles"]
 
 STORE = "BENCH_MILEPOST_URL"
-CONCURRENCY = 2_000
+CONCURRENCY = 2_500
 GIVE_UP_SECONDS = 10.0
 
 
