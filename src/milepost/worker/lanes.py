@@ -24,6 +24,7 @@ __all__ = ["AsyncLanes", "Running", "ThreadLanes"]
 
 TIMER_SECONDS = 10.0
 """A timer for every job would cost as much as running a small one; long timeouts are swept."""
+TIMER_US = round(TIMER_SECONDS * 1_000_000)
 SHORT_SECONDS = 0.005
 """Plain jobs that take less are claimed in batches; longer ones only as threads are free."""
 
@@ -124,6 +125,10 @@ class _Lanes:
 
     def _watch(self, running: Running, time_out: Callable[[Running], None]) -> None:
         """Have an attempt ended by a timer if its time is short; a sweep does the others."""
+        claim = running.context.claim
+        longest = claim.timeout_us
+        if claim.remaining_us is None and longest is not None and longest > TIMER_US:
+            return  # as most are: not worth a closer look
         timeout = running.timeout
         if timeout is not None and timeout <= TIMER_SECONDS and not running.ended:
             running.timer = self._loop.call_later(timeout, time_out, running)

@@ -1,7 +1,5 @@
 """How many slots of a worker stand in each state of the slot machine."""
 
-from collections import Counter
-
 import msgspec
 
 from milepost.lifecycle import SLOT, SlotState
@@ -34,7 +32,7 @@ class Slots:
     """Counts slots; every change is a declared move of the slot machine."""
 
     def __init__(self, size: int) -> None:
-        self._counts: Counter[str] = Counter({_FREE: size})
+        self._counts: dict[str, int] = {state.value: 0 for state in SlotState} | {_FREE: size}
 
     @property
     def free(self) -> int:
