@@ -118,6 +118,9 @@ class Standing:
                 raise IllegalMove(f"entry {entry.seq} is a snapshot with entries before it")
             if (entry.detail or "").startswith("{") and entry.summary is None:
                 raise IllegalMove(f"entry {entry.seq} is a snapshot that cannot be read")
+            if (summary := entry.summary) is not None and summary.moves != entry.seq:
+                # What was missing before it was summed up is missing for ever.
+                raise IllegalMove(f"entry {entry.seq} is a snapshot of {summary.moves} moves")
             return self.taking(entry)
         if entry.seq != self.version + 1:
             raise IllegalMove(f"entry {entry.seq} follows entry {self.version}")

@@ -7,7 +7,9 @@ import pytest
 
 from milepost.cli import main
 from milepost.observe.verify import verify
+from milepost.store import retention
 from milepost.testing.databases import Database, Raw
+from milepost.testing.suite import opened
 
 JOB = "018f0000-0000-7000-8000-{:012d}"
 
@@ -115,10 +117,14 @@ FORGED = {
     "move": ("UPDATE job SET move = 'release'", "its row says move release, its journal retry"),
     "detail": ("UPDATE job SET detail = 'x'", "detail is not that of its last entry"),
     "state": ("UPDATE journal SET to_state = 'QUEUED'", "says state RETRYING, its journal QUEUED"),
-    "seq": ("UPDATE journal SET seq = 2", "its row says version 3, its journal 2"),
+    "seq": ("UPDATE journal SET seq = 2", "entry 2 is a snapshot of 3 moves"),
     "its own counters": (
         """UPDATE journal SET detail = replace(detail, '"errors": 1', '"errors": 2')""",
         "its row says errors 1, its journal 2",
+    ),
+    "its own moves": (
+        """UPDATE journal SET detail = replace(detail, '"moves": 3', '"moves": 2')""",
+        "entry 3 is a snapshot of 2 moves",
     ),
     "its own text": (
         """UPDATE journal SET detail = replace(detail, '"errors"', '"mistakes"')""",
@@ -139,6 +145,19 @@ def test_what_is_forged_after_a_history_was_summed_up_is_found(database, raw, fo
     assert problems(database) == []
     raw.execute(forgery)
     assert any(found in text for text in problems(database)), problems(database)
+
+
+def test_a_history_with_a_hole_is_not_made_whole_by_summing_it_up(database, raw):
+    add_jobs(raw, 1)
+    raw.disarm()
+    raw.execute("UPDATE job SET started_at = created_at")
+    raw.execute("DELETE FROM journal WHERE seq = 2")
+    assert "entry 3 follows entry 1" in problems(database)[0]
+    with opened(database, "sync") as store:
+        store.advance(91 * 86_400)
+        keep = retention.Keep(60, 60)
+        assert store.run(retention.sum_up, keep, after=retention.FIRST, most=9).left == 1
+    assert "entry 3 is a snapshot of 2 moves" in problems(database)[0]
 
 
 def test_a_snapshot_with_entries_before_it_is_found(database, raw):
