@@ -14,7 +14,7 @@ from milepost.maintain.chores import Passed
 from milepost.observe.verify import verify
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, jobs, retention, runs, workers
+from milepost.store import births, failpoint, jobs, retention, runs, workers
 from milepost.store.retention import FIRST, Keep
 
 DAY = 86_400.0
@@ -241,13 +241,31 @@ def test_many_leave_in_batches_and_the_walk_goes_on_where_it_stopped(app, advanc
     assert there(app, *kept) == kept
 
 
+class Stopped:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_it_rests_though_a_partition_is_in_trouble(app, advance):
+    """Else all that is old would be walked over at every pass, a second later."""
+
+    def troubled():
+        raise mp.IllegalMove("no partition")
+
+    retained = chore.Retention(KEEP, clock=Stopped())
+    with (
+        failpoint.armed("before:journal_make_weeks", troubled),
+        pytest.raises(mp.IllegalMove, match="no partition"),
+    ):
+        looked(app, retained)
+    ended(app)
+    advance(8 * DAY)
+    assert looked(app, retained) == 0
+
+
 def test_it_rests_when_all_was_looked_at(app, advance):
-    class Stopped:
-        now = 0.0
-
-        def monotonic(self):
-            return self.now
-
     clock = Stopped()
     retained = chore.Retention(KEEP, clock=clock)
     first = ended(app)
@@ -264,8 +282,10 @@ def test_it_rests_when_all_was_looked_at(app, advance):
 def looked(app, retained):
     async def look():
         passed = Passed()
-        await retained(await app.client.async_driver(), passed)
-        await app.client.close_async()
+        try:
+            await retained(await app.client.async_driver(), passed)
+        finally:
+            await app.client.close_async()
         return passed.retired
 
     return asyncio.run(look())

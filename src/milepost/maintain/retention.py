@@ -59,9 +59,10 @@ class Retention:
                 self._histories = page.after
         if self._jobs is None and self._runs is None and self._histories is None:
             self._jobs = self._runs = self._histories = FIRST
+            # First: a partition in trouble is told of once a minute, and all is walked no oftener.
+            self._rest_until = self._clock.monotonic() + REST_SECONDS
             await self._forget_answers(driver)
             await self._turn_weeks(driver)
-            self._rest_until = self._clock.monotonic() + REST_SECONDS
 
     async def _forget_messages(self, driver: AsyncDriver) -> None:
         """Give up messages that nobody took: they keep their jobs; forget what came in long ago."""
