@@ -337,11 +337,15 @@ def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
 
 
 @sizes
-def test_a_settle_on_sqlite_looks_each_job_up_by_its_id(lite, size):
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_settle_on_sqlite_looks_each_job_up_by_its_id(lite, size, alike):
     given = {name: list(range(size)) for name in ("id", "fence", "move", "state", "delay_us")}
     given |= {name: [None] * size for name in ("error", "cause", "detail")}
     given |= {"result": [b"%d" % number for number in range(size)], "actor": "w"}
+    if alike:
+        given |= {name: v[:1] * size for name, v in given.items() if name not in ("id", "actor")}
     found = steps_of(lite, "job_settle", given)
+    assert ("MATERIALIZE" in found) is (size == 1 or not alike), "a table only where it helps"
     assert "SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)" in found
     assert "SCAN job" not in found
     assert "SCAN run" not in found

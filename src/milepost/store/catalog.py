@@ -13,7 +13,7 @@ column is the answer.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -21,7 +21,7 @@ from importlib.resources.abc import Traversable
 
 from milepost.errors import Invalid
 
-__all__ = ["DIALECTS", "Query", "define", "names", "query", "query_in", "spelled"]
+__all__ = ["DIALECTS", "Query", "define", "names", "only_column", "query", "query_in", "spelled"]
 
 DIALECTS = ("postgres", "sqlite")
 
@@ -162,16 +162,25 @@ def _expanded(macro: str, dialect: str) -> str:
 @cache
 def with_same(name: str, same: frozenset[str]) -> Query:
     """Spell a SQLite statement whose rows have the same in these columns: plain parameters."""
-    source = _ROWS.sub(
-        lambda match: _unpacked(match.group(1).split(), same), _source(name, "sqlite").strip()
-    )
+    source = _source(name, "sqlite").strip()
+    if only_column(query(name, "sqlite").rows, same):
+        # Nothing is taken apart more than once: a table of it would only cost.
+        source = source.replace(" AS MATERIALIZED {rows:", " AS NOT MATERIALIZED {rows:")
+    source = _ROWS.sub(lambda match: _unpacked(match.group(1).split(), same), source)
     text = _MACRO.sub(lambda match: _expanded(match.group(1), "sqlite"), source)
     return replace(query(name, "sqlite"), text=text)
+
+
+def only_column(names: Iterable[str], same: frozenset[str]) -> bool:
+    """Tell whether rows differ in one plain column alone: JSON then lists its values as such."""
+    left = [name for name in names if name not in same]
+    return len(left) == 1 and not left[0].endswith("*")
 
 
 def _unpacked(names: list[str], same: frozenset[str] = frozenset()) -> str:
     """Read rows from one JSON list; bytes have no place in it: it says where they stand."""
     columns, place = [], 0
+    alone = only_column(names, same)
     for name in names:
         if name in same:
             columns.append(f":{name.removesuffix('*')} AS {name.removesuffix('*')}")
@@ -182,7 +191,8 @@ def _unpacked(names: list[str], same: frozenset[str] = frozenset()) -> str:
             columns.append(f"{found} AS {name.removesuffix('*')}")
             place += 2
         else:
-            columns.append(f"json_extract(value, '$[{place}]') AS {name}")
+            found = "value" if alone else f"json_extract(value, '$[{place}]')"
+            columns.append(f"{found} AS {name}")
             place += 1
     return f"(SELECT {', '.join(columns)} FROM json_each(:rows))"
 

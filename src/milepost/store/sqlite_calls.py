@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from milepost.errors import Invalid
-from milepost.store.catalog import Query, query, with_same
+from milepost.store.catalog import Query, only_column, query, with_same
 from milepost.store.driver import Call, Rows
 
 __all__ = ["Answer", "Disappointed", "Ready", "execute", "ready"]
@@ -198,6 +198,8 @@ def _portions(lists: Mapping[str, list[Any]], count: int) -> Iterator[slice]:
 
 def _packed(lists: Mapping[str, list[Any]], rows: slice) -> dict[str, Any]:
     """Spell columns as one JSON list of rows, and the bytes in them as one piece."""
+    if only_column(lists, frozenset()):
+        return {"rows": _json(next(iter(lists.values()))), "bytes": b""}
     columns: list[Iterable[Any]] = []
     pieces: list[bytes] = []
     end = 1
