@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 import milepost as mp
-from milepost.worker.settler import Settler
 
 COUNT = 200
 FIRST = 10
@@ -55,30 +54,3 @@ async def test_the_next_jobs_of_a_run_end_while_the_transaction_before_waits_for
     jobs = await app.jobs.list_async(kind="wide.load", limit=COUNT)
     moves = {tuple(entry.move for entry in job.history) for job in jobs}
     assert (len(jobs), moves) == (COUNT, {("create", "claim", "succeed")})
-
-
-@pytest.mark.asyncio
-async def test_every_job_ends_once_where_batches_stand_ready_behind_each_other(
-    app, database, working, monkeypatch
-):
-    monkeypatch.setattr("milepost.worker.settler.BATCH", 3)
-    behind = []
-    settle_some = Settler._settle_some
-
-    async def counted(settler):
-        behind.append(settler._writing)
-        await settle_some(settler)
-
-    monkeypatch.setattr(Settler, "_settle_some", counted)
-
-    @app.job
-    async def small(number: int) -> int:
-        return number
-
-    jobs = await small.submit_many_async([(number,) for number in range(COUNT)])
-    async with working(concurrency=COUNT):
-        ends = [await job.wait_async(30) for job in jobs]
-    assert [end.result for end in ends] == list(range(COUNT))
-    moves = {tuple(entry.move for entry in job.history) for job in jobs}
-    assert moves == {("create", "claim", "succeed")}
-    assert set(behind) == ({0, 1} if database.dialect == "sqlite" else {0}), "two at a time"

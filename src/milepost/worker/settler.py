@@ -2,7 +2,7 @@
 
 A transaction that ends jobs of runs goes on to hold the runs and to create other jobs. Meanwhile a
 second one ends the next jobs, where the store lets two write; it waits for the runs as any other
-worker's would. Where only one writes, a full batch stands ready behind the one under way.
+worker's would.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from milepost.clock import Clock
 from milepost.errors import Unavailable
 from milepost.outcome import Problem
 from milepost.policy import storable
-from milepost.records import Claim, Settlement
+from milepost.records import Settlement
 from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
@@ -54,9 +54,7 @@ class Settler:
         self._writing = 0
         self._wanted = asyncio.Event()
         self._wanted_beside = asyncio.Event()
-        # SQLite has one writer, but the next full batch can be made ready for it.
-        self._ready_early = driver.dialect == "sqlite"
-        self._many = BATCH if self._ready_early else MANY
+        self._may_overlap = driver.dialect != "sqlite"  # which has one writer
         self._quiet = asyncio.Event()
         self._quiet.set()
 
@@ -66,7 +64,7 @@ class Settler:
             self._quiet.clear()
             self._wanted.set()
         self._waiting.append(settlement)
-        if self._writing and len(self._waiting) == self._many:
+        if self._writing and len(self._waiting) == MANY and self._may_overlap:
             self._wanted_beside.set()
 
     async def run(self) -> None:
@@ -84,19 +82,13 @@ class Settler:
         while True:
             await self._wanted_beside.wait()
             self._wanted_beside.clear()
-            if len(self._waiting) >= self._many and self._worth_it(self._waiting[0].claim):
+            if len(self._waiting) >= MANY and self._waiting[0].claim.run_id is not None:
                 await self._settle_some()
-
-    def _worth_it(self, claim: Claim) -> bool:
-        return self._ready_early or claim.run_id is not None
 
     async def _settle_some(self) -> None:
         self._writing += 1
-        batch = self._batch()
-        if self._ready_early and len(self._waiting) >= self._many:
-            self._wanted_beside.set()
         try:
-            await self._settle(batch)
+            await self._settle(self._batch())
         finally:
             self._writing -= 1
         if not (self._waiting or self._writing):
