@@ -14,6 +14,7 @@ from milepost.cron import Line, Missed
 from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
 from milepost.store import births, failpoint, jobs, retention, runs, schedules, workers
+from milepost.store.driver import Steps
 from milepost.testing.suite.store import PROBLEM, Store, new_id, plan
 
 __all__ = ["FailpointSuite"]
@@ -237,9 +238,13 @@ def _old_run(store: Store) -> str:
 
 
 def _forget_jobs(store: Store, _: Any) -> None:
+    _walk(store, retention.forget_jobs)
+
+
+def _walk(store: Store, look: Callable[..., Steps[retention.Page]]) -> None:
     after: str | None = retention.FIRST
     while after is not None:
-        after = store.run(retention.forget_jobs, KEEP, after=after, most=99).after
+        after = store.run(look, KEEP, after=after, most=99).after
 
 
 def _old_history(store: Store) -> str:
@@ -251,9 +256,7 @@ def _old_history(store: Store) -> str:
 
 
 def _sum_up(store: Store, _: Any) -> None:
-    after: str | None = retention.FIRST
-    while after is not None:
-        after = store.run(retention.sum_up, KEEP, after=after, most=99).after
+    _walk(store, retention.sum_up)
 
 
 def _turn_weeks(store: Store, _: Any) -> None:

@@ -23,8 +23,34 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: its entries leave by retention alone');
 END;
 
--- And an entry becomes the snapshot of itself and all before it only if that says what they say:
--- whoever changes the text here changes it in journal_sum_up.sql too.
+-- What each entry of a job's journal and all before it come to, as a snapshot in its place tells it.
+CREATE VIEW journal_summary AS
+SELECT last.subject_id, last.seq, (
+       SELECT json_object(
+                'moves', sum(CASE e.move WHEN 'snapshot' THEN json_extract(e.detail, '$.moves') ELSE 1 END),
+                'since', coalesce(
+                  max(CASE e.move WHEN 'snapshot' THEN json_extract(e.detail, '$.since') END), min(e.at)),
+                'errors', sum(CASE WHEN e.move IN ('retry', 'fail') THEN 1
+                                   WHEN e.move = 'snapshot' THEN json_extract(e.detail, '$.errors') ELSE 0 END),
+                'losses', sum(CASE e.move WHEN 'lose' THEN 1
+                                   WHEN 'snapshot' THEN json_extract(e.detail, '$.losses') ELSE 0 END),
+                'polls', sum(CASE e.move WHEN 'later' THEN 1
+                                  WHEN 'snapshot' THEN json_extract(e.detail, '$.polls') ELSE 0 END),
+                'releases', sum(CASE e.move WHEN 'release' THEN 1
+                                     WHEN 'snapshot' THEN json_extract(e.detail, '$.releases') ELSE 0 END),
+                'worker', (SELECT CASE c.move WHEN 'claim' THEN c.actor
+                                              ELSE json_extract(c.detail, '$.worker') END
+                             FROM journal c
+                            WHERE c.subject_id = last.subject_id AND c.machine = 'job' AND c.seq <= last.seq
+                              AND c.move IN ('claim', 'snapshot')
+                            ORDER BY c.seq DESC LIMIT 1),
+                'move', last.move, 'detail', last.detail)
+         FROM journal e
+        WHERE e.subject_id = last.subject_id AND e.machine = 'job' AND e.seq <= last.seq) AS told
+  FROM journal AS last
+ WHERE last.machine = 'job';
+
+-- And an entry becomes the snapshot of itself and all before it only if that says what they say.
 DROP TRIGGER journal_refuse_update;
 CREATE TRIGGER journal_refuse_update BEFORE UPDATE ON journal
   WHEN ((SELECT active FROM retention) = 1
@@ -33,29 +59,8 @@ CREATE TRIGGER journal_refuse_update BEFORE UPDATE ON journal
         AND NEW.subject_id = OLD.subject_id AND NEW.machine = OLD.machine AND NEW.seq = OLD.seq
         AND NEW.at = OLD.at AND NEW.fence = OLD.fence AND NEW.to_state = OLD.to_state
         AND NEW.actor IS OLD.actor
-        AND NEW.detail = (
-            SELECT json_object(
-                     'moves', sum(CASE e.move WHEN 'snapshot' THEN json_extract(e.detail, '$.moves') ELSE 1 END),
-                     'since', coalesce(
-                       max(CASE e.move WHEN 'snapshot' THEN json_extract(e.detail, '$.since') END), min(e.at)),
-                     'errors', sum(CASE WHEN e.move IN ('retry', 'fail') THEN 1
-                                        WHEN e.move = 'snapshot' THEN json_extract(e.detail, '$.errors') ELSE 0 END),
-                     'losses', sum(CASE e.move WHEN 'lose' THEN 1
-                                        WHEN 'snapshot' THEN json_extract(e.detail, '$.losses') ELSE 0 END),
-                     'polls', sum(CASE e.move WHEN 'later' THEN 1
-                                       WHEN 'snapshot' THEN json_extract(e.detail, '$.polls') ELSE 0 END),
-                     'releases', sum(CASE e.move WHEN 'release' THEN 1
-                                          WHEN 'snapshot' THEN json_extract(e.detail, '$.releases') ELSE 0 END),
-                     'worker', (SELECT CASE c.move WHEN 'claim' THEN c.actor
-                                                   ELSE json_extract(c.detail, '$.worker') END
-                                  FROM journal c
-                                 WHERE c.subject_id = OLD.subject_id AND c.machine = 'job' AND c.seq <= OLD.seq
-                                   AND c.move IN ('claim', 'snapshot')
-                                 ORDER BY c.seq DESC LIMIT 1),
-                     'move', OLD.move, 'detail', OLD.detail)
-              FROM journal e
-             WHERE e.subject_id = OLD.subject_id AND e.machine = 'job' AND e.seq <= OLD.seq
-          )) IS NOT TRUE
+        AND NEW.detail = (SELECT told FROM journal_summary
+                           WHERE subject_id = OLD.subject_id AND seq = OLD.seq)) IS NOT TRUE
 BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: its entries never change');
 END;
