@@ -5,7 +5,7 @@ WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause de
 SELECT json_group_array(json_array(job.id)), NULL, json_group_array(job.rowid)
   FROM i CROSS JOIN job
  WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
-   AND (i.move NOT IN ('retry', 'later', 'release')
+   AND ((i.move <> 'retry' AND i.move <> 'later' AND i.move <> 'release')
         OR (cancel_reason IS NULL
             AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
 -- then
@@ -21,7 +21,7 @@ UPDATE job
   FROM (WITH given AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
         SELECT * FROM given) AS i
  WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
-   AND (i.move NOT IN ('retry', 'later', 'release')
+   AND ((i.move <> 'retry' AND i.move <> 'later' AND i.move <> 'release')
         OR (cancel_reason IS NULL
             AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
    AND (:picked IS NULL OR +job.rowid IN (SELECT value FROM json_each(:picked)))

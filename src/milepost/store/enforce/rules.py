@@ -101,15 +101,30 @@ class Guard:
             return []
         may_change = {"version", "move", "actor", "detail", *self.erasable}
         kept = [name for name in self.columns if name not in may_change]
-        filled = any_of(
-            f"(NEW.{name} IS NOT NULL AND {changed(dialect, [name])})" for name in self.erasable
-        )
+        if lite(dialect):
+            touched = self.unlike_stored(kept, emptied=self.erasable)
+        else:
+            filled = any_of(
+                f"(NEW.{name} IS NOT NULL AND {changed(dialect, [name])})" for name in self.erasable
+            )
+            touched = f"({filled} OR {changed(dialect, kept)})"
         return [
             (
-                f"(NEW.move = 'erase' AND ({filled} OR {changed(dialect, kept)}))",
+                f"(NEW.move = 'erase' AND {touched})",
                 f"erase sets {', '.join(self.erasable)} to NULL and touches nothing else",
             ),
         ]
+
+    def unlike_stored(self, names: Iterable[str], *, emptied: Iterable[str] = ()) -> str:
+        """Render, for SQLite, whether any of these changes, or is not `emptied`, by the row itself.
+
+        Every column of OLD that a trigger names is read at every move, needed or not, and so are
+        most of NEW; this is for what is seldom asked. What never changes has its own guard.
+        """
+        same = [f"NEW.{name} IS was.{name}" for name in names if name not in self.immutable]
+        same += [f"(NEW.{name} IS NULL OR NEW.{name} IS was.{name})" for name in emptied]
+        row = "\n        AND ".join(["was.rowid = OLD.rowid", *same])
+        return f"NOT EXISTS (SELECT 1 FROM {self.table} AS was\n      WHERE {row})"
 
     def _lease_rules(self, dialect: str) -> list[Rule]:
         if not self.leased:

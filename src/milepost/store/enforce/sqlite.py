@@ -106,7 +106,8 @@ def _correction(guard: Guard) -> str:
         f"NEW.{name} IS {guard.recount('sqlite', name)}" for name in guard.counters
     )
     return f"""
-  WHERE NOT (NOT {changed("sqlite", [*kept, "rowid"])}
+  WHERE NOT (NEW.rowid IS OLD.rowid
+     AND NOT {guard.unlike_stored(kept)}
      AND {changed("sqlite", guard.counters)}
      AND {right})"""
 

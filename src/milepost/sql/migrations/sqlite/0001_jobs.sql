@@ -203,47 +203,31 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
       OR ((NEW.losses IS NOT OLD.losses) AND NEW.losses IS NOT OLD.losses + CASE WHEN NEW.move = 'lose' THEN 1 ELSE 0 END)
       OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls IS NOT OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
       OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases IS NOT OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
-      OR (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS NOT OLD.payload))
-      OR (NEW.result IS NOT NULL AND (NEW.result IS NOT OLD.result))
-      OR (NEW.error IS NOT NULL AND (NEW.error IS NOT OLD.error))) OR (NEW.id IS NOT OLD.id
-      OR NEW.tenant IS NOT OLD.tenant
-      OR NEW.kind IS NOT OLD.kind
-      OR NEW.kind_version IS NOT OLD.kind_version
-      OR NEW.queue IS NOT OLD.queue
-      OR NEW.priority IS NOT OLD.priority
-      OR NEW.state IS NOT OLD.state
-      OR NEW.fence IS NOT OLD.fence
-      OR NEW.due_at IS NOT OLD.due_at
-      OR NEW.created_at IS NOT OLD.created_at
-      OR NEW.started_at IS NOT OLD.started_at
-      OR NEW.finished_at IS NOT OLD.finished_at
-      OR NEW.deadline_at IS NOT OLD.deadline_at
-      OR NEW.phase IS NOT OLD.phase
-      OR NEW.cause IS NOT OLD.cause
-      OR NEW.policy IS NOT OLD.policy
-      OR NEW.codec IS NOT OLD.codec
-      OR NEW.tags IS NOT OLD.tags
-      OR NEW.unique_key IS NOT OLD.unique_key
-      OR NEW.trace IS NOT OLD.trace
-      OR NEW.channel IS NOT OLD.channel
-      OR NEW.parent_id IS NOT OLD.parent_id
-      OR NEW.rerun_of IS NOT OLD.rerun_of
-      OR NEW.worker_id IS NOT OLD.worker_id
-      OR NEW.queued_seq IS NOT OLD.queued_seq
-      OR NEW.start_by IS NOT OLD.start_by
-      OR NEW.errors IS NOT OLD.errors
-      OR NEW.losses IS NOT OLD.losses
-      OR NEW.polls IS NOT OLD.polls
-      OR NEW.releases IS NOT OLD.releases
-      OR NEW.retries IS NOT OLD.retries
-      OR NEW.poll_limit IS NOT OLD.poll_limit
-      OR NEW.poison_limit IS NOT OLD.poison_limit
-      OR NEW.timeout_us IS NOT OLD.timeout_us
-      OR NEW.cancel_reason IS NOT OLD.cancel_reason
-      OR NEW.limit_key IS NOT OLD.limit_key
-      OR NEW.run_id IS NOT OLD.run_id
-      OR NEW.step IS NOT OLD.step
-      OR NEW.ordinal IS NOT OLD.ordinal))))
+      OR (NEW.move = 'erase' AND NOT EXISTS (SELECT 1 FROM job AS was
+      WHERE was.rowid = OLD.rowid
+        AND NEW.queue IS was.queue
+        AND NEW.priority IS was.priority
+        AND NEW.state IS was.state
+        AND NEW.fence IS was.fence
+        AND NEW.due_at IS was.due_at
+        AND NEW.started_at IS was.started_at
+        AND NEW.finished_at IS was.finished_at
+        AND NEW.phase IS was.phase
+        AND NEW.cause IS was.cause
+        AND NEW.tags IS was.tags
+        AND NEW.trace IS was.trace
+        AND NEW.channel IS was.channel
+        AND NEW.worker_id IS was.worker_id
+        AND NEW.queued_seq IS was.queued_seq
+        AND NEW.errors IS was.errors
+        AND NEW.losses IS was.losses
+        AND NEW.polls IS was.polls
+        AND NEW.releases IS was.releases
+        AND NEW.cancel_reason IS was.cancel_reason
+        AND NEW.limit_key IS was.limit_key
+        AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
+        AND (NEW.result IS NULL OR NEW.result IS was.result)
+        AND (NEW.error IS NULL OR NEW.error IS was.error))))
 BEGIN
   SELECT
     CASE
@@ -283,92 +267,59 @@ BEGIN
       OR ((NEW.polls IS NOT OLD.polls) AND NEW.polls IS NOT OLD.polls + CASE WHEN NEW.move = 'later' THEN 1 ELSE 0 END)
       OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases IS NOT OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
         THEN RAISE(ABORT, 'milepost: job: errors, losses, polls, releases are counted by the moves alone')
-      WHEN (NEW.move = 'erase' AND (((NEW.payload IS NOT NULL AND (NEW.payload IS NOT OLD.payload))
-      OR (NEW.result IS NOT NULL AND (NEW.result IS NOT OLD.result))
-      OR (NEW.error IS NOT NULL AND (NEW.error IS NOT OLD.error))) OR (NEW.id IS NOT OLD.id
-      OR NEW.tenant IS NOT OLD.tenant
-      OR NEW.kind IS NOT OLD.kind
-      OR NEW.kind_version IS NOT OLD.kind_version
-      OR NEW.queue IS NOT OLD.queue
-      OR NEW.priority IS NOT OLD.priority
-      OR NEW.state IS NOT OLD.state
-      OR NEW.fence IS NOT OLD.fence
-      OR NEW.due_at IS NOT OLD.due_at
-      OR NEW.created_at IS NOT OLD.created_at
-      OR NEW.started_at IS NOT OLD.started_at
-      OR NEW.finished_at IS NOT OLD.finished_at
-      OR NEW.deadline_at IS NOT OLD.deadline_at
-      OR NEW.phase IS NOT OLD.phase
-      OR NEW.cause IS NOT OLD.cause
-      OR NEW.policy IS NOT OLD.policy
-      OR NEW.codec IS NOT OLD.codec
-      OR NEW.tags IS NOT OLD.tags
-      OR NEW.unique_key IS NOT OLD.unique_key
-      OR NEW.trace IS NOT OLD.trace
-      OR NEW.channel IS NOT OLD.channel
-      OR NEW.parent_id IS NOT OLD.parent_id
-      OR NEW.rerun_of IS NOT OLD.rerun_of
-      OR NEW.worker_id IS NOT OLD.worker_id
-      OR NEW.queued_seq IS NOT OLD.queued_seq
-      OR NEW.start_by IS NOT OLD.start_by
-      OR NEW.errors IS NOT OLD.errors
-      OR NEW.losses IS NOT OLD.losses
-      OR NEW.polls IS NOT OLD.polls
-      OR NEW.releases IS NOT OLD.releases
-      OR NEW.retries IS NOT OLD.retries
-      OR NEW.poll_limit IS NOT OLD.poll_limit
-      OR NEW.poison_limit IS NOT OLD.poison_limit
-      OR NEW.timeout_us IS NOT OLD.timeout_us
-      OR NEW.cancel_reason IS NOT OLD.cancel_reason
-      OR NEW.limit_key IS NOT OLD.limit_key
-      OR NEW.run_id IS NOT OLD.run_id
-      OR NEW.step IS NOT OLD.step
-      OR NEW.ordinal IS NOT OLD.ordinal)))
+      WHEN (NEW.move = 'erase' AND NOT EXISTS (SELECT 1 FROM job AS was
+      WHERE was.rowid = OLD.rowid
+        AND NEW.queue IS was.queue
+        AND NEW.priority IS was.priority
+        AND NEW.state IS was.state
+        AND NEW.fence IS was.fence
+        AND NEW.due_at IS was.due_at
+        AND NEW.started_at IS was.started_at
+        AND NEW.finished_at IS was.finished_at
+        AND NEW.phase IS was.phase
+        AND NEW.cause IS was.cause
+        AND NEW.tags IS was.tags
+        AND NEW.trace IS was.trace
+        AND NEW.channel IS was.channel
+        AND NEW.worker_id IS was.worker_id
+        AND NEW.queued_seq IS was.queued_seq
+        AND NEW.errors IS was.errors
+        AND NEW.losses IS was.losses
+        AND NEW.polls IS was.polls
+        AND NEW.releases IS was.releases
+        AND NEW.cancel_reason IS was.cancel_reason
+        AND NEW.limit_key IS was.limit_key
+        AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
+        AND (NEW.result IS NULL OR NEW.result IS was.result)
+        AND (NEW.error IS NULL OR NEW.error IS was.error)))
         THEN RAISE(ABORT, 'milepost: job: erase sets payload, result, error to NULL and touches nothing else')
     END
-  WHERE NOT (NOT (NEW.id IS NOT OLD.id
-      OR NEW.tenant IS NOT OLD.tenant
-      OR NEW.kind IS NOT OLD.kind
-      OR NEW.kind_version IS NOT OLD.kind_version
-      OR NEW.queue IS NOT OLD.queue
-      OR NEW.priority IS NOT OLD.priority
-      OR NEW.state IS NOT OLD.state
-      OR NEW.version IS NOT OLD.version
-      OR NEW.move IS NOT OLD.move
-      OR NEW.actor IS NOT OLD.actor
-      OR NEW.detail IS NOT OLD.detail
-      OR NEW.fence IS NOT OLD.fence
-      OR NEW.due_at IS NOT OLD.due_at
-      OR NEW.created_at IS NOT OLD.created_at
-      OR NEW.started_at IS NOT OLD.started_at
-      OR NEW.finished_at IS NOT OLD.finished_at
-      OR NEW.deadline_at IS NOT OLD.deadline_at
-      OR NEW.phase IS NOT OLD.phase
-      OR NEW.cause IS NOT OLD.cause
-      OR NEW.policy IS NOT OLD.policy
-      OR NEW.codec IS NOT OLD.codec
-      OR NEW.payload IS NOT OLD.payload
-      OR NEW.error IS NOT OLD.error
-      OR NEW.tags IS NOT OLD.tags
-      OR NEW.unique_key IS NOT OLD.unique_key
-      OR NEW.trace IS NOT OLD.trace
-      OR NEW.channel IS NOT OLD.channel
-      OR NEW.parent_id IS NOT OLD.parent_id
-      OR NEW.rerun_of IS NOT OLD.rerun_of
-      OR NEW.worker_id IS NOT OLD.worker_id
-      OR NEW.queued_seq IS NOT OLD.queued_seq
-      OR NEW.start_by IS NOT OLD.start_by
-      OR NEW.retries IS NOT OLD.retries
-      OR NEW.poll_limit IS NOT OLD.poll_limit
-      OR NEW.poison_limit IS NOT OLD.poison_limit
-      OR NEW.timeout_us IS NOT OLD.timeout_us
-      OR NEW.cancel_reason IS NOT OLD.cancel_reason
-      OR NEW.result IS NOT OLD.result
-      OR NEW.limit_key IS NOT OLD.limit_key
-      OR NEW.run_id IS NOT OLD.run_id
-      OR NEW.step IS NOT OLD.step
-      OR NEW.ordinal IS NOT OLD.ordinal
-      OR NEW.rowid IS NOT OLD.rowid)
+  WHERE NOT (NEW.rowid IS OLD.rowid
+     AND NOT NOT EXISTS (SELECT 1 FROM job AS was
+      WHERE was.rowid = OLD.rowid
+        AND NEW.queue IS was.queue
+        AND NEW.priority IS was.priority
+        AND NEW.state IS was.state
+        AND NEW.version IS was.version
+        AND NEW.move IS was.move
+        AND NEW.actor IS was.actor
+        AND NEW.detail IS was.detail
+        AND NEW.fence IS was.fence
+        AND NEW.due_at IS was.due_at
+        AND NEW.started_at IS was.started_at
+        AND NEW.finished_at IS was.finished_at
+        AND NEW.phase IS was.phase
+        AND NEW.cause IS was.cause
+        AND NEW.payload IS was.payload
+        AND NEW.error IS was.error
+        AND NEW.tags IS was.tags
+        AND NEW.trace IS was.trace
+        AND NEW.channel IS was.channel
+        AND NEW.worker_id IS was.worker_id
+        AND NEW.queued_seq IS was.queued_seq
+        AND NEW.cancel_reason IS was.cancel_reason
+        AND NEW.result IS was.result
+        AND NEW.limit_key IS was.limit_key)
      AND (NEW.errors IS NOT OLD.errors
       OR NEW.losses IS NOT OLD.losses
       OR NEW.polls IS NOT OLD.polls
