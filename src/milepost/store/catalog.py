@@ -56,6 +56,8 @@ class Query:
     lists: frozenset[str]
     placed: str
     each: bool = False
+    idle: bool = False
+    """Whether there is nothing to do for it here: another statement has done it."""
     rows: tuple[str, ...] = ()
     answers: bool = True
     packed: bool = False
@@ -119,6 +121,7 @@ def query(name: str, dialect: str) -> Query:
     return replace(
         spelled(text, name),
         each=source.startswith("-- each"),
+        idle=source.startswith("-- idle"),
         rows=tuple(dict.fromkeys(n for listed in _ROWS.findall(source) for n in listed.split())),
         packed=packed is not None,
         hopeful=bool(packed and packed[2]),

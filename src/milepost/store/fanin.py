@@ -341,8 +341,10 @@ def follow(
     Answers with the runs that have more jobs to let through a gate.
     """
     left: set[str] = set()
-    if opened := {i: d.current_step for i, d in moves.items() if d.move == "advance"}:
-        left = yield from _open(opened, actor=actor)
+    advanced = {i: d.current_step for i, d in moves.items() if d.move == "advance"}
+    # What comes to a step without a gate was never held.
+    if gates := {i: n for i, n in advanced.items() if not _is_open(counted.get(i, ()), n)}:
+        left = yield from _open(gates, actor=actor)
     if reduced := [run_id for run_id, d in moves.items() if d.move == "finalize"]:
         yield from _create_reducers(reduced, counted, actor=actor)
     if ended := [i for i, d in moves.items() if d.move in ("stop", "fail", "cancel")]:
@@ -350,6 +352,10 @@ def follow(
     for run_id, decision in moves.items():
         yield from _call_hooks(run_id, decision.state, counted.get(run_id, ()), actor=actor)
     return left
+
+
+def _is_open(counted: Sequence[StepCount], number: int | None) -> bool:
+    return any(step.number == number and step.opened for step in counted)
 
 
 def _open(steps_of: Mapping[str, int | None], *, actor: str | None) -> Steps[set[str]]:

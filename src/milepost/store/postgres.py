@@ -68,11 +68,14 @@ class PsycopgDriver:
 
         def execute(call: Call) -> Rows:
             nonlocal begun
+            statement = query(call.name, "postgres")
+            if statement.idle:
+                return []
             if not begun and not call.alone:
                 connection.execute(BEGIN)
                 begun = True
             cursor = connection.execute(
-                query(call.name, "postgres").format.encode(),
+                statement.format.encode(),
                 call.parameters,
                 prepare=not self._url.pooled,
             )
@@ -307,11 +310,13 @@ class AsyncpgDriver:
 
         async def execute(call: Call) -> Rows:
             nonlocal begun
+            statement = query(call.name, "postgres")
+            if statement.idle:
+                return []
             # Unprepared, asyncpg sends a statement in two parts, which a pooler may tear apart.
             if not begun and (self._url.pooled or not call.alone):
                 await connection.execute(BEGIN.decode())
                 begun = True
-            statement = query(call.name, "postgres")
             # Lists cross as text: asyncpg asks each element what it is, and reads each id.
             values = [
                 array(call.parameters[name]) if name in statement.lists else call.parameters[name]

@@ -1,2 +1,3 @@
--- Nothing to do: the claiming statement itself begins the run, so that both commit together.
+-- idle
+-- The claiming statement itself begins the run, so that both commit together.
 SELECT :id::uuid[], :actor::text WHERE false
