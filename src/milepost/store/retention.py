@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from milepost.outcome import micros
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Call, Rows, Steps
 from milepost.store.events import KEEP_SECONDS
 from milepost.store.instants import instant
 
@@ -98,10 +98,10 @@ def sum_up(keep: Keep, *, after: str, most: int) -> Steps[Page]:
     if not page.over:
         return page
     due = list(page.over[:SUMMED])
-    yield Call("retention_begin")
-    summed = yield Call("journal_sum_up", {"id": due, "most": ENTRIES, **told})
-    yield Call("journal_drop_summed", {"id": due})
-    yield Call("retention_end")
+    summed, _ = yield from _allowed(
+        Call("journal_sum_up", {"id": due, "most": ENTRIES, **told}),
+        Call("journal_drop_summed", {"id": due}),
+    )
     if summed:
         return Page(after, len(summed))
     # Somebody holds all of these: there will be another walk.
@@ -111,18 +111,15 @@ def sum_up(keep: Keep, *, after: str, most: int) -> Steps[Page]:
 def make_weeks() -> Steps[int]:
     """Make the partitions that the journal needs next; answer with how many were missing."""
     yield Call("journal_patience")
-    yield Call("retention_begin")
-    made = yield Call("journal_make_weeks", {"ahead": AHEAD})
-    yield Call("retention_end")
+    [made] = yield from _allowed(Call("journal_make_weeks", {"ahead": AHEAD}))
     return made[0][0] if made else 0
 
 
 def drop_week(keep: Keep) -> Steps[bool]:
     """Drop the oldest partition of which nearly nothing is left; tell whether there was one."""
     yield Call("journal_patience")
-    yield Call("retention_begin")
-    gone = yield Call("journal_drop_week", {"history_us": micros(keep.history), "most": MOVED})
-    yield Call("retention_end")
+    kept = {"history_us": micros(keep.history), "most": MOVED}
+    [gone] = yield from _allowed(Call("journal_drop_week", kept))
     return bool(gone)
 
 
@@ -176,7 +173,15 @@ def _chain(run_id: str, keep: Keep) -> Steps[dict[str, bool]]:
 
 
 def _forget(query: str, ids: Sequence[str]) -> Steps[int]:
-    yield Call("retention_begin")
-    gone = yield Call(query, {"id": list(ids)})
-    yield Call("retention_end")
+    [gone] = yield from _allowed(Call(query, {"id": list(ids)}))
     return len(gone)
+
+
+def _allowed(*calls: Call) -> Steps[list[Rows]]:
+    """Make calls that take entries out of the journal: its guards let these through, no others."""
+    yield Call("retention_begin")
+    answers = []
+    for call in calls:
+        answers.append((yield call))
+    yield Call("retention_end")
+    return answers
