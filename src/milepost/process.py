@@ -147,14 +147,12 @@ class Process:
         relay = self._relay(driver)
         beside = [*(one.run for one in self.receivers(driver)), *([relay.run] if relay else [])]
         return Worker(
-            client.url,
+            client,
             driver,
             self._app.registry,
-            client.codec,
             settings,
             maintain=self._maintainer(driver, elected=elected),
             queues=queues,
-            client=client,
             beside=beside,
             announced=None if relay is None else relay.poke,
             recycle=recycle,

@@ -350,9 +350,9 @@ async def test_a_stuck_thread_is_fenced_off_and_another_takes_its_place(database
     assert (await sick.wait_async(10)).error.type == "TimedOut"
     for job in well:
         assert (await job.wait_async(10)).result == 1
-    assert worker._held.threads.zombies == 1
+    assert worker._flow.held.threads.zombies == 1
     let_go.set()
-    await until(lambda: worker._held.threads.zombies == 0)
+    await until(lambda: worker._flow.held.threads.zombies == 0)
     worker.drain()
     await running
     assert late == [1]
@@ -796,7 +796,7 @@ async def test_a_second_request_to_stop_gives_back_at_once(app, until):
 
 
 async def test_a_worker_stops_although_the_store_is_away(app, until, monkeypatch):
-    monkeypatch.setattr("milepost.worker.loop.FLUSH_SECONDS", 0.3)
+    monkeypatch.setattr("milepost.worker.flow.FLUSH_SECONDS", 0.3)
     begun = []
 
     @app.job
@@ -863,7 +863,7 @@ async def test_the_row_shows_both_machines(app, working, until):
         assert json.loads(shown.kinds) == [*own, "work 1"]
         assert json.loads(shown.slots) == {"FREE": 2}
         await work.submit_many_async([()] * 3)
-        await until(lambda: worker._standing.shown == "POLLING" and worker._slots.free == 0)
+        await until(lambda: worker._standing.shown == "POLLING" and worker._flow._slots.free == 0)
         await asyncio.sleep(0.3)  # a heartbeat shows the slots
         shown = await row()
         assert (shown.state, json.loads(shown.slots)) == ("POLLING", {"PROCESSING": 2})

@@ -17,7 +17,7 @@ from milepost.bench.program import STORE, Program, percentiles
 from milepost.bench.scratch import fresh
 from milepost.config import StoreUrl
 from milepost.errors import Unavailable
-from milepost.store.driver import Call, Steps
+from milepost.store.jobs import any_open
 
 __all__ = ["STAGES", "bench"]
 
@@ -181,7 +181,7 @@ def _drain(
             _await("workers at rest", workers, lambda: _resting(program), processes, until)
             app.queues.resume("default")
             _await("calls of jobs", jobs, lambda: probe.read()[0], processes, until)
-            _await("stores done", 1, lambda: not app.client.run(_open), processes, until)
+            _await("stores done", 1, lambda: not app.client.run(any_open), processes, until)
             ended = time.monotonic_ns()
             size = statistics.median(_resident_mib(process.pid) for process in processes)
         app.close()
@@ -190,11 +190,6 @@ def _drain(
 
 def _resting(program: Program) -> int:
     return sum(worker.state == "IDLE" for worker in program.app.workers.list())
-
-
-def _open() -> Steps[int]:
-    [(count,)] = yield Call("job_open_count", alone=True)
-    return int(count)
 
 
 def _await(

@@ -24,6 +24,7 @@ __all__ = [
     "Line",
     "Noted",
     "Settled",
+    "any_open",
     "ask_to_stop",
     "cancel",
     "claim",
@@ -34,6 +35,7 @@ __all__ = [
     "find",
     "get",
     "history",
+    "lines",
     "listing",
     "lose",
     "next_due",
@@ -448,6 +450,12 @@ def counts() -> Steps[dict[str, dict[str, int]]]:
         queue: {state: count for _, state, count in group}
         for queue, group in groupby(rows, key=lambda row: row[0])
     }
+
+
+def any_open() -> Steps[bool]:
+    """Tell whether anything is left that a worker or the clock could still move."""
+    [(count,)] = yield Call("job_open_count", alone=True)
+    return bool(count)
 
 
 def failures(job_id: str) -> Steps[list[tuple[int, datetime, str]]]:

@@ -180,8 +180,8 @@ def _forget(query: str, ids: Sequence[str]) -> Steps[int]:
 def _allowed(*calls: Call) -> Steps[list[Rows]]:
     """Make calls that take entries out of the journal: its guards let these through, no others."""
     yield Call("retention_begin")
-    answers = []
+    answers: list[Rows] = []
     for call in calls:
-        answers.append((yield call))
+        answers += [(yield call)]
     yield Call("retention_end")
     return answers

@@ -29,6 +29,7 @@ __all__ = [
     "queues",
     "register",
     "renew",
+    "waiting_queues",
 ]
 
 
@@ -132,6 +133,12 @@ def queue_listing() -> Steps[list[Queue]]:
     counted = yield from jobs.counts()
     names = sorted({*counted, *(row[0] for row in rows)})
     return [Queue(name, counted.get(name, {}), *paused.get(name, ())) for name in names]
+
+
+def waiting_queues() -> Steps[list[str]]:
+    """Name the queues that have something to claim."""
+    rows = yield Call("queue_waiting", alone=True)
+    return [row[0] for row in rows]
 
 
 def now() -> Steps[datetime]:

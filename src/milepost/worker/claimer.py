@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from milepost.clock import Clock
 from milepost.records import Claim
-from milepost.store import jobs
-from milepost.store.driver import AsyncDriver, Call, Steps
+from milepost.store import jobs, workers
+from milepost.store.driver import AsyncDriver
 from milepost.worker.floors import Floors
 
 __all__ = ["Claimer"]
@@ -45,10 +45,10 @@ class Claimer:
         if self._queues is not None:
             self._floors.know(self._queues)
         elif self._floors.due(self._now) and not (hinted := self._floors.follow_hint()):
-            self._floors.know(await self._driver.run(_waiting_queues))
+            self._floors.know(await self._driver.run(workers.waiting_queues))
         claims = await self._claim_in_line(most, kinds)
         if hinted and not claims:
-            self._floors.know(await self._driver.run(_waiting_queues))
+            self._floors.know(await self._driver.run(workers.waiting_queues))
             claims = await self._claim_in_line(most, kinds)
         return claims
 
@@ -66,8 +66,3 @@ class Claimer:
     @property
     def _now(self) -> float:
         return self._clock.monotonic()
-
-
-def _waiting_queues() -> Steps[list[str]]:
-    rows = yield Call("queue_waiting", alone=True)
-    return [row[0] for row in rows]

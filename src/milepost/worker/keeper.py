@@ -4,19 +4,71 @@ A handler that blocks the event loop keeps its jobs while the process lives. C c
 interpreter's lock for longer than the lease can still starve this thread.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
+from milepost.config import Settings, StoreUrl
 from milepost.errors import LeaseLost
 from milepost.store import workers
+from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "Lease"]
 
 RETRY_SECONDS = 0.5
 MARGIN = 0.2
 """The share of the lease before whose end the worker starts nothing more."""
+
+
+class Lease:
+    """A worker's right to its jobs: kept for one name after the other, each time anew.
+
+    `lost` is called in the worker's event loop when the lease is.
+    """
+
+    def __init__(
+        self,
+        url: StoreUrl,
+        settings: Settings,
+        *,
+        slots: Callable[[], str | None],
+        lost: Callable[[], object],
+    ) -> None:
+        self._url = url
+        self._settings = settings
+        self._slots = slots
+        self._on_lost = lost
+        self._keeper: Keeper | None = None
+
+    async def begin(self, worker_id: str) -> None:
+        """Keep it for a worker whose row has just been made."""
+        loop = asyncio.get_running_loop()
+        self._keeper = Keeper(
+            await asyncio.to_thread(open_driver, self._url),
+            worker_id,
+            lease=self._settings.lease,
+            heartbeat=self._settings.heartbeat,
+            slots=self._slots,
+            lost=partial(loop.call_soon_threadsafe, self._on_lost),
+        )
+        self._keeper.start()
+
+    async def end(self) -> None:
+        """Keep it no longer."""
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.close)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the jobs are others' now."""
+        return self._keeper is not None and self._keeper.lost
+
+    def may_start(self) -> bool:
+        """Tell whether an effect may begin."""
+        return self._keeper is None or self._keeper.may_start
 
 
 class Keeper:

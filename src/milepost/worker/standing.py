@@ -1,9 +1,15 @@
 """Where a worker stands, and what its row shows of that (spec E's machine)."""
 
 import asyncio
-from collections.abc import Callable
+import os
+import platform
+from collections.abc import Callable, Sequence
 
+import msgspec
+
+from milepost.declare import Registry
 from milepost.lifecycle import WORKER, WorkerState
+from milepost.outcome import micros
 from milepost.store import workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
@@ -19,24 +25,46 @@ SHOW_SECONDS = 5.0
 class Standing:
     """A worker's state: moved here at once, shown on its row when there is time."""
 
-    def __init__(self, driver: AsyncDriver, *, slots: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        registry: Registry,
+        queues: Sequence[str] | None,
+        *,
+        lease: float,
+        slots: Callable[[], str],
+    ) -> None:
         """Make one; `slots` tells how the slots stand, in the words of the row."""
         self.state: WorkerState | None = None
         self.shown: WorkerState | None = None
         self._driver = driver
+        self._registry = registry
+        self._queues = queues
+        self._lease = lease
         self._slots = slots
         self._worker_id = ""
         self._showing = asyncio.Lock()
 
-    def begin(self, worker_id: str) -> None:
-        """Begin anew, under a name of its own."""
+    async def begin(self, worker_id: str) -> None:
+        """Begin anew, under a name and with a row of its own."""
         self._worker_id = worker_id
         self.state = None
         self.move("boot")
-
-    def entered(self) -> None:
-        """Note that the row was made as it stands."""
+        await self._driver.run(workers.register, self._row())
         self.shown = self.state
+
+    def _row(self) -> workers.NewWorker:
+        queues = None if self._queues is None else msgspec.json.encode(list(self._queues)).decode()
+        return workers.NewWorker(
+            id=self._worker_id,
+            lease_us=micros(self._lease),
+            host=platform.node(),
+            pid=os.getpid(),
+            program="milepost",
+            queues=queues,
+            kinds=msgspec.json.encode(self._registry.words).decode(),
+            slots=self._slots(),
+        )
 
     def move(self, name: str) -> None:
         """Move on; what the machine does not declare is a mistake."""

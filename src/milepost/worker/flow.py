@@ -1,0 +1,219 @@
+"""The way of jobs through a worker: claimed, started, looked after, reported, settled."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from milepost.client import Client
+from milepost.clock import Clock
+from milepost.config import Settings
+from milepost.context import Context
+from milepost.declare import Registry
+from milepost.errors import LeaseLost
+from milepost.lifecycle import JobState
+from milepost.outcome import Outcome, Problem
+from milepost.records import Claim, Settlement
+from milepost.store import durable, jobs
+from milepost.store.driver import AsyncDriver
+from milepost.telemetry import Log
+from milepost.worker.claimer import Claimer
+from milepost.worker.execute import Executor, unknown_kind
+from milepost.worker.held import Held
+from milepost.worker.keeper import Lease
+from milepost.worker.lanes import Running
+from milepost.worker.publisher import Publisher
+from milepost.worker.settler import Settler
+from milepost.worker.slots import Slots
+
+__all__ = ["Flow"]
+
+log = Log("milepost.worker")
+
+CRUMB = 16
+FLUSH_SECONDS = 5.0
+"""How long a store that is away may hold up a worker that stops."""
+GOOD = ("succeed", "later")
+SAID = 200
+"""How much of an error is logged: its beginning."""
+
+
+class Flow:
+    """The jobs of one worker, from their claims to their settlements.
+
+    Handlers keep things by the `client`. `poke` is called when there may be more to claim,
+    `announced` when a job that has a channel was settled.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        driver: AsyncDriver,
+        registry: Registry,
+        settings: Settings,
+        *,
+        slots: Slots,
+        lease: Lease,
+        clock: Clock,
+        queues: Sequence[str] | None,
+        poke: Callable[[], None],
+        announced: Callable[[], None] | None,
+    ) -> None:
+        self.ran = 0
+        self.held = Held(
+            Executor(client.codec, max_result=settings.max_payload),
+            self._report,
+            threads=settings.threads,
+            may_start=lease.may_start,
+        )
+        self.claimer = Claimer(driver, clock, queues)
+        self._driver = driver
+        self._registry = registry
+        self._slots = slots
+        self._lease = lease
+        self._client = client
+        self._poke = poke
+        self._announced = announced
+        self._worker_id = ""
+        self._most = settings.concurrency
+        self._freed = asyncio.Event()
+        self._publisher = Publisher(driver, published=poke)
+        self._settler = Settler(
+            driver,
+            clock=clock,
+            settled=self._settled,
+            hopeless=lambda: lease.lost,
+            left=self._publisher.want,
+        )
+
+    def begin(self, worker_id: str) -> None:
+        """Go on under a name."""
+        self._worker_id = worker_id
+        self.claimer.worker_id = self._settler.worker_id = self._publisher.worker_id = worker_id
+
+    def writers(self) -> list[Coroutine[Any, Any, None]]:
+        """Name what writes to the store beside the claims."""
+        return [self._settler.run(), self._publisher.run()]
+
+    # Claiming
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anything fits now."""
+        most, kinds = self._fitting()
+        return most > 0 and bool(kinds)
+
+    async def claim_and_start(self) -> int:
+        """Claim what fits, start it, and return how many jobs were started."""
+        if self._lease.lost:
+            raise LeaseLost(f"worker {self._worker_id} was buried: its jobs belong to others now")
+        most, kinds = self._fitting()
+        if most <= 0 or not kinds or not self._lease.may_start():
+            return 0
+        async with self.claimer.alone:
+            claims = await self.claimer.claim(most, kinds)
+            self._start(claims)
+        return len(claims)
+
+    def _fitting(self) -> tuple[int, list[str]]:
+        """Say how many jobs fit now, and of which kinds.
+
+        A crumb is not worth a commit of its own while the settlement under way makes room for more.
+        """
+        room = min(max(1, self._most // 2), self._slots.free)  # the other half settles meanwhile
+        if room < self._most // CRUMB and self._settler.busy:
+            return 0, []
+        most, plain = self.held.room(room, self._most)
+        return most, [d.word for d in self._registry.all if d.is_async or plain]
+
+    def _start(self, claims: list[Claim]) -> None:
+        self._slots.take(len(claims))
+        started: list[Running] = []
+        for claim in claims:
+            definition = self._registry.find(claim.kind, claim.kind_version)
+            if definition is None:
+                self._slots.report(good=False)
+                self._settler.add(Settlement(claim, unknown_kind(claim)))
+                continue
+            started.append(Running(definition, Context(claim, self._client)))
+        self.held.start(started)
+
+    # Looking after what runs
+
+    async def tend(self) -> None:
+        """End what has run for too long, pass on who is to stop, write what handlers say."""
+        self.held.sweep_overdue()
+        if self.held:
+            for asked in await self._driver.run(jobs.ask_to_stop, worker_id=self._worker_id):
+                self.held.stop(*asked)
+        if told := self.held.news:
+            await self._driver.run(durable.tell, told)
+
+    async def reconcile(self) -> None:
+        """Give back what the store says we hold and we do not know: a claim's lost reply."""
+        async with self.claimer.alone:
+            known = self.held.known
+            await self._driver.run(jobs.reconcile, worker_id=self._worker_id, known=known)
+
+    # Outcomes
+
+    def _report(self, running: Running, result: Outcome) -> None:
+        self.ran += 1
+        self._slots.report(good=result.move in GOOD)
+        self._settler.add(Settlement(running.context.claim, result))
+        if result.problem is not None:
+            _tell_of(running.context.claim, result, result.problem)
+
+    def _settled(self, batch: list[Settlement], held: set[str]) -> None:
+        for settlement in batch:
+            self.held.forget(settlement.claim)
+            if settlement.claim.id not in held:
+                log.warning("an outcome came too late", job_id=settlement.claim.id)
+        good = sum(settlement.outcome.move in GOOD for settlement in batch)
+        self._slots.reported(good, good=True)
+        self._slots.reported(len(batch) - good, good=False)
+        if any(settlement.claim.run_id is not None for settlement in batch):
+            self._poke()  # its run may have come to the next jobs
+        if self._announced and any(settlement.claim.channel for settlement in batch):
+            self._announced()
+        self._freed.set()
+
+    # Waiting
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs, or is not written yet."""
+        return bool(self.held) or self._settler.busy or self._publisher.busy
+
+    def wake(self) -> None:
+        """Let whoever waits for a free slot look again."""
+        self._freed.set()
+
+    async def freed_within(self, seconds: float) -> None:
+        """Wait until a slot is freed, at most so long."""
+        self._freed.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._freed.wait(), seconds)
+
+    async def flush(self) -> None:
+        """Wait until all that has ended is written."""
+        await self._settler.flush()
+        await self._publisher.flush()
+
+    async def flush_if_possible(self) -> None:
+        """Wait for the settlements; a store that is away must not keep a worker from ending."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._settler.flush(), FLUSH_SECONDS)
+
+
+def _tell_of(claim: Claim, result: Outcome, problem: Problem) -> None:
+    """Say what went wrong, and what follows; the whole of it is kept with the job."""
+    first = problem.message.partition("\n")[0][:SAID]
+    log.warning(
+        "a job failed" if result.state == JobState.FAILED else "an attempt failed",
+        kind=claim.kind,
+        job_id=claim.id,
+        attempt=claim.attempt,
+        error=f"{problem.type}: {first}" if first else problem.type,
+        **({"again_in": f"{result.delay_us / 1e6:g} s"} if result.delay_us is not None else {}),
+    )
