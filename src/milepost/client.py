@@ -326,8 +326,13 @@ class _AsyncBirths:
 
     async def _flush(self, group: list[Any]) -> None:
         try:
+            driver = await self._client.async_driver()
+            # Whose task was cancelled before anything was sent must not find it stored.
+            group = [waiting for waiting in group if not waiting[1].cancelled()]
+            if not group:
+                return
             new = [job for asked, _ in group for job in asked]
-            ids = await self._client.run_async(births.create, new)
+            ids = await driver.run(births.create, new)
         except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
             if len(group) == 1 or isinstance(error, Unavailable):
                 _refuse(group, error)

@@ -3,7 +3,9 @@
 import errno
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
 
 import click
 
@@ -73,16 +75,48 @@ EXITS = {
     5: "refused",
     75: "store unreachable",
     124: "timed out",
+    141: "the reader of the output went away",
 }
 
+UNREAD = 141
+"""What a shell says of a program that SIGPIPE ended; click's own 1 would say that we failed."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What a write to stdout fails with; a reader that went away, EPIPE, is click's to handle."""
+"""What a write to stdout fails with; a reader that went away, EPIPE, is none of these."""
+
+
+class Unread(click.ClickException):
+    """Whoever read the output went away, as `head` does: nothing is wrong, and nothing is said."""
+
+    exit_code = UNREAD
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Keep quiet."""
+        del file
+        _let_go_of(sys.stdout, sys.stderr)
 
 
 class Milepost(LazyGroup):
     """The commands of the table above."""
 
     table = COMMANDS
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the words of a command; `--help` is answered here."""
+        with _while_read():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        with _while_read():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _while_read() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise Unread(str(error)) from error
 
 
 @click.group(
@@ -97,20 +131,29 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; our own errors become a line on stderr and a documented exit code."""
     try:
-        return cli.main(args=arguments, prog_name="milepost")
-    except MilepostError as error:
-        click.echo(f"milepost: {error}", err=True)
-        sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
+        return _told(arguments)
+    except BrokenPipeError:  # a complaint that nobody reads
+        _let_go_of(sys.stdout, sys.stderr)
+        sys.exit(UNREAD)
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        _let_go_of_stdout()
+        _let_go_of(sys.stdout)
         click.echo(f"milepost: the output cannot be written: {error.strerror}", err=True)
         sys.exit(1)
 
 
-def _let_go_of_stdout() -> None:
-    """Write what is still in its buffer nowhere: at the end Python would try, and fail, again."""
+def _told(arguments: list[str] | None) -> Any:
+    try:
+        return cli.main(args=arguments, prog_name="milepost")
+    except MilepostError as error:
+        click.echo(f"milepost: {error}", err=True)
+        sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
+
+
+def _let_go_of(*streams: IO[str]) -> None:
+    """Write what is still in a buffer nowhere: at the end Python would try, and fail, again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

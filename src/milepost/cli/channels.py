@@ -3,7 +3,14 @@
 import click
 
 from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import acting, json_option, limit_option, looking, store_option
+from milepost.cli.options import (
+    Lookup,
+    acting,
+    json_option,
+    limit_option,
+    looking,
+    store_option,
+)
 from milepost.cli.output import say, show_json, show_table
 from milepost.config import StoreUrl
 from milepost.errors import Invalid, NotFound
@@ -84,14 +91,18 @@ def show(store: StoreUrl, name: str, *, as_json: bool) -> None:
         if name.startswith(("job_", "run_")):
             show_json(lookup.channels.event(name))
             return
-        known = {channel.name: channel for channel in lookup.channels.list()}
-    if name not in known:
-        raise NotFound(f"there is no channel {name!r}; there are: {', '.join(known) or 'none'}")
-    document = _document(known[name])
+        document = _document(_known(lookup, name))
     if as_json:
         show_json(document)
     else:
         show_table(("what", "value"), list(document.items()))
+
+
+def _known(lookup: Lookup, name: str) -> Channel:
+    known = {channel.name: channel for channel in lookup.channels.list()}
+    if name not in known:
+        raise NotFound(f"there is no channel {name!r}; there are: {', '.join(known) or 'none'}")
+    return known[name]
 
 
 @channels.command()
@@ -99,7 +110,7 @@ def show(store: StoreUrl, name: str, *, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--state",
-    type=click.Choice(["waiting", "delivered", "dead"]),
+    type=click.Choice(["waiting", "delivered", "dead"], case_sensitive=False),
     help="Only those.  [default: all]",
 )
 @limit_option(50)
@@ -108,6 +119,8 @@ def messages(store: StoreUrl, name: str, state: str | None, limit: int, *, as_js
     """List a channel's messages, newest first."""
     with looking(store) as lookup:
         found = [_message(m) for m in lookup.channels.messages(name, state=state, limit=limit)]
+        if not found:
+            _known(lookup, name)
     if as_json:
         show_json(found)
     elif found:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from milepost.config import Settings, StoreUrl, command_for, store_url
+from milepost.errors import NotFound
 
 __all__ = [
     "Lookup",
@@ -59,8 +60,27 @@ def page_options(command: F) -> F:
     return _all(
         command,
         limit_option(50),
-        click.option("--before", metavar="ID", help="Go on after the last one of the page before."),
+        click.option(
+            "--before",
+            metavar="ID",
+            callback=_whole_id,
+            help="Go on after the last one of the page before.",
+        ),
     )
+
+
+def _whole_id(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Refuse what is no id under the name that was typed."""
+    from milepost.subjects import checked_id
+
+    try:
+        return None if value is None else checked_id(value)
+    except NotFound as error:
+        raise click.BadParameter(
+            f"{value!r} is not the whole id of a job or a run; a page ends with the one to give"
+        ) from error
 
 
 def limit_option(default: int) -> Callable[[F], F]:

@@ -40,6 +40,10 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     The first signal drains: what runs may end. A second one gives it back at once. With
     --processes N a supervisor starts N workers and starts again whichever dies.
     """
+    from milepost.queues import check_queues
+
+    if queues:
+        check_queues(queues)
     loaded = load_app(app)
     if processes == 1:
         supervised = _leave_with_supervisor()

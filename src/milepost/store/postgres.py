@@ -109,11 +109,13 @@ class PsycopgDriver:
 
     @contextmanager
     def _connection(self) -> Iterator["psycopg.Connection[Any]"]:
-        from psycopg_pool import PoolTimeout  # noqa: PLC0415 - an extra
+        from psycopg_pool import PoolClosed, PoolTimeout  # noqa: PLC0415 - an extra
 
         try:
             with self._pool.connection() as connection:
                 yield connection
+        except PoolClosed as error:
+            raise Unavailable(f"{self._url} was closed") from error
         except PoolTimeout as error:
             raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
 

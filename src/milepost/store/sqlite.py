@@ -94,6 +94,7 @@ class SqliteDriver:
         self._connection = _writer_of(path)
         self._file = File(path)
         self._turns = Turns()
+        self._closed = False
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction, perhaps sharing its commit with others."""
@@ -127,6 +128,8 @@ class SqliteDriver:
             return turn.work(self._connection)
 
     def _begin(self) -> None:
+        if self._closed:
+            raise _closed(self._path)
         if not self._file.unchanged():
             # Closing the old one leaves what belongs to the new one alone: SQLite looks, too.
             former, self._connection = self._connection, _writer_of(self._file.path)
@@ -142,7 +145,7 @@ class SqliteDriver:
 
     def _roll_back(self) -> None:
         # RAISE(ROLLBACK) and a full disk end the transaction by themselves.
-        if self._connection.in_transaction:
+        if not self._closed and self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def _commit_group(self, group: list[Turn]) -> None:
@@ -203,6 +206,8 @@ class SqliteDriver:
     @contextmanager
     def snapshot(self) -> Iterator["SqliteReader"]:
         """Read several answers that belong together, beside the writer."""
+        if self._closed:
+            raise _closed(self._path)
         reader = SqliteReader(connect(self._path))
         # What is no UTF-8 was put there by hand; it is shown, not stumbled over.
         reader.connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
@@ -224,6 +229,7 @@ class SqliteDriver:
         while not self._turns.wait(Turn(_nothing)):
             pass
         self._turns.end_service()
+        self._closed = True
         self._connection.close()
         self._turns.pass_on()
 
@@ -239,6 +245,10 @@ class SqliteDriver:
                 self._roll_back()
                 raise
         failpoint.reach("after:commit")
+
+
+def _closed(path: str) -> Unavailable:
+    return Unavailable(f"sqlite:///{path} was closed")
 
 
 def _readied(call: Call) -> Ready:
@@ -304,12 +314,16 @@ class AsyncSqliteDriver:
     dialect = "sqlite"
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self._driver = SqliteDriver(path)
+        self._closed = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="milepost-sqlite")
         self._writer: Thread | None = None
 
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction, perhaps sharing its commit with others."""
+        if self._closed:  # its threads would say so in words of theirs
+            raise _closed(self._path)
         if self._writer is None:
             self._writer = self._driver.serve()
         call = partial(self._driver.run, operation, *args, **kwargs)
@@ -317,6 +331,7 @@ class AsyncSqliteDriver:
 
     async def close(self) -> None:
         """Close the file."""
+        self._closed = True
         self._threads.shutdown()
         self._driver.close()
 
