@@ -13,9 +13,9 @@ def test_a_closed_driver_says_that_it_was_closed(database):
     driver.run(workers.now)
     driver.close()
     for _ in range(2):
-        with pytest.raises(Unavailable, match="was closed$"):
+        with pytest.raises(Unavailable, match=r"was closed$"):
             driver.run(workers.now)
-    with pytest.raises(Unavailable, match="was closed$"), driver.snapshot():
+    with pytest.raises(Unavailable, match=r"was closed$"), driver.snapshot():
         pass
 
 
@@ -23,7 +23,7 @@ async def test_a_closed_asynchronous_driver_says_so_too(database):
     driver = open_async_driver(store_url(database.url, {}))
     await driver.run(workers.now)
     await driver.close()
-    with pytest.raises(Unavailable, match="was closed$"):
+    with pytest.raises(Unavailable, match=r"was closed$"):
         await driver.run(workers.now)
 
 
