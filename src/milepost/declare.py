@@ -37,7 +37,7 @@ class Arguments:
         self._least = len(needed)
         if any(parameter.kind not in _PLACED for parameter in needed):
             self._least = len(self._places) + 1  # no call without names will do
-        self._all_placed = len(needed) == len(self._places) == len(self._kinds)
+        self._all_placed = len(self._places) == len(self._kinds)
 
     @property
     def hint_of_first(self) -> Any:
@@ -71,12 +71,13 @@ class Arguments:
         return self._spread(given)
 
     def _spread(self, given: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
+        values = msgspec.structs.astuple(given)
+        if self._all_placed and _complete(values):
+            return list(values), {}
         named: dict[str, Any] = {}
-        if self._all_placed:
-            return list(msgspec.structs.astuple(given)), named
         positional: list[Any] = []
         omitted = False
-        for (name, kind), value in zip(self._kinds, msgspec.structs.astuple(given), strict=True):
+        for (name, kind), value in zip(self._kinds, values, strict=True):
             if value is msgspec.UNSET:
                 omitted = True  # what follows must not move up into its place
             elif kind is inspect.Parameter.VAR_POSITIONAL:
@@ -88,6 +89,13 @@ class Arguments:
             else:
                 positional.append(value)
         return positional, named
+
+
+def _complete(values: Iterable[Any]) -> bool:
+    for value in values:  # noqa: SIM110 - once for every job, and any() takes thrice the time
+        if value is msgspec.UNSET:
+            return False
+    return True
 
 
 def _required(parameter: inspect.Parameter) -> bool:

@@ -74,8 +74,5 @@ class Floors:
         if self.whole:
             self._floors.clear()
             self._allowed = ended + min(RESCAN_SECONDS, (ended - began) / BUDGET)
-        lowest: dict[tuple[str, int], int] = {}
-        for claim in claims:
-            place = (claim.queue, claim.priority)
-            lowest[place] = min(lowest.get(place, claim.queued_seq), claim.queued_seq)
-        self._floors.update(lowest)
+        # The oldest of each place comes first, and so has the last word here.
+        self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})
