@@ -12,7 +12,10 @@ import msgspec
 import pytest
 
 import milepost as mp
+from milepost.context import Context
 from milepost.store import jobs, workers
+from milepost.worker.execute import Executor
+from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
 
 
 def moves(job):
@@ -387,10 +390,6 @@ async def test_a_deadline_ends_a_running_job(app, working):
 
 
 def test_a_claimed_job_whose_deadline_has_passed_never_begins(app, until):
-    from milepost.context import Context
-    from milepost.worker.execute import Executor
-    from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
-
     ran, reported = [], []
 
     @app.job(name="plain")
@@ -419,6 +418,45 @@ def test_a_claimed_job_whose_deadline_has_passed_never_begins(app, until):
 
     asyncio.run(run())
     assert (ran, reported) == ([], ["expire", "expire"])
+
+
+def test_a_few_threads_do_what_is_quick_and_all_are_called_for_what_is_not(
+    tmp_path, until, monkeypatch
+):
+    """Quick jobs on every thread would fight for the interpreter; slow ones must not queue."""
+    app, ended = mp.App(f"sqlite:///{tmp_path}/s.db"), []
+    together = threading.Barrier(8, timeout=20)
+
+    @app.job(name="quick")
+    def quick() -> None:
+        pass
+
+    @app.job(name="slow")
+    def slow() -> None:
+        together.wait()
+
+    def running(job):
+        claim = msgspec.structs.replace(CLAIM, kind=job.definition.name)
+        return Running(job.definition, Context(claim))
+
+    async def run() -> None:
+        executor = Executor(app.client.codec, max_result=1000)
+        lanes = ThreadLanes(
+            executor, lambda _, o: ended.append(o.move), threads=16, may_start=lambda: True
+        )
+        lanes._seconds = 0.0  # they have been quick so far
+        with monkeypatch.context() as patch:
+            patch.setattr("milepost.worker.lanes.PATIENCE_SECONDS", 60)
+            lanes.start([running(quick) for _ in range(300)])
+            await until(lambda: len(ended) == 300)
+        assert lanes._threads == 2
+        lanes._seconds, lanes._patient = 0.0, False
+        lanes.start([running(slow) for _ in range(8)])
+        await until(lambda: len(ended) == 308)
+        lanes.close()
+
+    asyncio.run(run())
+    assert set(ended) == {"succeed"}
 
 
 CLAIM = jobs.Claim(

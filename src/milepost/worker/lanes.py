@@ -27,6 +27,11 @@ TIMER_SECONDS = 10.0
 TIMER_US = round(TIMER_SECONDS * 1_000_000)
 SHORT_SECONDS = 0.005
 """Plain jobs that take less are claimed in batches; longer ones only as threads are free."""
+QUICK_SECONDS = 0.0005
+FEW = 2
+"""So many threads do what is quick: more of them would only wait for the interpreter's lock."""
+PATIENCE_SECONDS = 0.005
+"""So long nothing may end before quick jobs are taken for slow ones, and all threads are called."""
 
 
 class Running:
@@ -271,7 +276,9 @@ class ThreadLanes(_Lanes):
         self._idle = 0
         self._seconds = SHORT_SECONDS
         self._done: deque[tuple[Running, Outcome]] = deque()
+        self._ended = 0
         self._flushing = False
+        self._patient = False
         self._closing = False
         self._variables = copy_context()
         self.zombies = 0
@@ -284,16 +291,40 @@ class ThreadLanes(_Lanes):
         """Take jobs; as many threads as are needed wake up."""
         if not jobs:
             return
+        with self._count:
+            self._waiting.extend(jobs)
+            quick = self._seconds < QUICK_SECONDS
+            enough = FEW - (self._threads - self._idle) if quick else len(jobs)
+        self._call(min(len(jobs), enough))
+        if quick and not self._patient:
+            self._be_patient()
+
+    def _call(self, wished: int) -> None:
+        """Wake so many threads, or begin them."""
+        if wished <= 0:
+            return
         # Whoever is woken is counted as busy here, not when it wakes: two calls in a row must not
         # count on the same thread.
         with self._count:
-            self._waiting.extend(jobs)
-            woken = min(len(jobs), self._idle)
+            woken = min(wished, self._idle)
             self._idle -= woken
-            new = self._room_for(len(jobs) - woken)
+            new = self._room_for(wished - woken)
         if woken:
             self._wanted.release(woken)
         self._begin(new)
+
+    def _be_patient(self) -> None:
+        self._patient = True
+        self._loop.call_later(PATIENCE_SECONDS, self._look_again, self._ended)
+
+    def _look_again(self, ended: int) -> None:
+        """Call everybody if nothing has ended since: a few threads are not enough then."""
+        self._patient = False
+        if not self._waiting or self._closing:
+            return
+        if self._ended == ended:
+            self._call(len(self._waiting))
+        self._be_patient()
 
     def _room_for(self, wished: int) -> int:
         new = max(0, min(wished, self._most - self._threads))
@@ -348,6 +379,7 @@ class ThreadLanes(_Lanes):
 
     def _hand_back(self, running: Running, result: Outcome) -> None:
         self._done.append((running, result))
+        self._ended += 1  # roughly: it only has to change
         if not self._flushing:
             self._flushing = True
             self._tell(self._flush)
