@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 import milepost as mp
 
-app = mp.App(concurrency=8)
+app = mp.App(concurrency=SLOTS)
 batch = app.batch("fire", params=int)
 
 @batch.step(retries=50, retry_delay=0, poison_limit=50)
@@ -28,12 +28,12 @@ def find(params: int) -> Iterator[int]:
 
 @batch.step(retries=50, retry_delay=0, poison_limit=50)
 async def load(number: int) -> int:
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(LONG)
     return number
 
 @batch.step(gated=True, retries=50, retry_delay=0, poison_limit=50)
 async def index(number: int) -> int:
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(LONG)
     return number
 
 @batch.reduce(retries=50, retry_delay=0, poison_limit=50)
@@ -70,6 +70,27 @@ for _ in sys.stdin:
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1800)]
 
+FEW_AT_ONCE = "SLOTS, LONG = 8, 0.05"
+MANY_AT_ONCE = """
+import os
+from milepost.worker.settler import Settler
+
+SLOTS, LONG = 500, 0.01
+settle = Settler._settle_some
+
+async def told(settler):
+    if settler._writing:
+        with open("beside", "a") as seen:
+            seen.write(f"{os.getpid()}\\n")
+    await settle(settler)
+
+Settler._settle_some = told
+"""
+"""What a worker needs to settle in two transactions at once, and a word when it does."""
+WIDE_KILLS = 40 if PROVING else 3
+WIDE_CHILDREN = 1_500 if PROVING else 1_200
+"""More than one transaction publishes, and more than one lets through a gate."""
+
 
 class Crew:
     """Worker processes that die at any moment, each of which is replaced.
@@ -78,7 +99,8 @@ class Crew:
     would take longer than the work.
     """
 
-    def __init__(self, folder, url):
+    def __init__(self, folder, url, program):
+        (folder / "fire.py").write_text(program)
         environment = {**os.environ, **QUICK, "MILEPOST_DATABASE_URL": url}
         self._nursery = subprocess.Popen(
             [sys.executable, "-c", NURSERY],
@@ -114,8 +136,8 @@ class Crew:
 
 
 @contextmanager
-def crew(folder, url):
-    made = Crew(folder, url)
+def crew(folder, url, program):
+    made = Crew(folder, url, program)
     try:
         yield made
     finally:
@@ -127,17 +149,36 @@ def database(request, backends: Backends):
     return backends.fresh(request.param)
 
 
-def test_every_gate_opens_once_and_every_reducer_succeeds_once(database, tmp_path):
-    (tmp_path / "fire.py").write_text(PROGRAM)
+def declared(url):
+    """Declare the batch in this process as well, to start runs of it."""
+    program = FEW_AT_ONCE + PROGRAM.replace("mp.App(", f"mp.App({url!r}, ")
     namespace: dict = {}
-    exec(
-        compile(PROGRAM.replace("mp.App(", f"mp.App({database.url!r}, "), "fire", "exec"), namespace
-    )
-    app, batch = namespace["app"], namespace["batch"]
+    exec(compile(program, "fire", "exec"), namespace)
+    return namespace["app"], namespace["batch"]
+
+
+def check(run, children):
+    """Every gate opened once, every chunk and the reducer succeeded once."""
+    moves = [entry.move for entry in run.history]
+    assert moves == ["create", "begin", "advance", "advance", "finalize", "finish"]
+    assert run.report == sum(range(children))
+    assert [step.counts for step in run.steps] == [
+        {"SUCCEEDED": 1},
+        {"SUCCEEDED": children},
+        {"SUCCEEDED": children},
+        {"SUCCEEDED": 1},
+    ]
+
+
+def test_every_gate_opens_once_and_every_reducer_succeeds_once(database, tmp_path):
+    app, batch = declared(database.url)
     runs = []
     chance = random.Random(7)
     killed = 0
-    with crew(tmp_path, database.url) as workers, database.raw() as raw:
+    with (
+        crew(tmp_path, database.url, FEW_AT_ONCE + PROGRAM) as workers,
+        database.raw() as raw,
+    ):
         while killed < KILLS or len(runs) < RUNS:
             missing = AT_ONCE - raw.value(OPEN)
             runs += [batch.start(CHILDREN) for _ in range(missing)]
@@ -149,17 +190,47 @@ def test_every_gate_opens_once_and_every_reducer_succeeds_once(database, tmp_pat
             run.wait(600 if PROVING else 120)
         lost = raw.value("SELECT sum(losses) FROM job")
     for run in runs:
-        moves = [entry.move for entry in run.history]
-        assert moves == ["create", "begin", "advance", "advance", "finalize", "finish"]
-        assert run.report == sum(range(CHILDREN))
-        assert [step.counts for step in run.steps] == [
-            {"SUCCEEDED": 1},
-            {"SUCCEEDED": CHILDREN},
-            {"SUCCEEDED": CHILDREN},
-            {"SUCCEEDED": 1},
-        ]
+        check(run, CHILDREN)
     with database.driver() as driver:
         assert verify(driver).clean
     assert lost > 0, "nothing was under way when workers died"
     print(f"{len(runs)} runs, {killed} kills, {lost} attempts lost")
+    app.close()
+
+
+@pytest.mark.parametrize("database", ["postgres18"], indirect=True)
+def test_two_settling_transactions_of_a_killed_worker_leave_nothing_half_done(database, tmp_path):
+    """H-34, H-58: with many slots a worker settles a run's next jobs beside the last ones."""
+    app, batch = declared(database.url)
+    runs = []
+    chance = random.Random(11)
+    killed = 0
+    with (
+        crew(tmp_path, database.url, MANY_AT_ONCE + PROGRAM) as workers,
+        database.raw() as raw,
+    ):
+        while killed < WIDE_KILLS:
+            if raw.value(OPEN) < 2:
+                runs.append(batch.start(WIDE_CHILDREN))
+            if killed < len(runs):
+                killed += workers.kill_one(app, chance)
+            time.sleep(chance.uniform(0, 1.0))
+        for run in runs:
+            run.wait(600 if PROVING else 120)
+        lost = raw.value("SELECT sum(losses) FROM job")
+        twice = raw.value(
+            "SELECT count(*) FROM (SELECT subject_id FROM journal WHERE machine = 'job'"
+            " AND move = 'succeed' GROUP BY subject_id HAVING count(*) > 1) AS many"
+        )
+    for run in runs:
+        check(run, WIDE_CHILDREN)
+    assert twice == 0
+    with database.driver() as driver:
+        assert verify(driver).clean
+    seen = tmp_path / "beside"
+    beside = len(seen.read_text().splitlines()) if seen.exists() else 0
+    print(f"{len(runs)} runs, {killed} kills, {lost} attempts lost, {beside} settled beside")
+    if PROVING:
+        assert lost > 0
+        assert beside > 0
     app.close()
