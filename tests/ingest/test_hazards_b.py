@@ -532,6 +532,16 @@ def test_h_84_more_than_the_safe_share_is_not_removed(app, shop):
     assert (len(held(pipeline)), pipeline.watermark) == (60, mark)
 
 
+def test_h_84_much_that_is_gone_is_marked_page_by_page(app, shop, monkeypatch):
+    monkeypatch.setattr("milepost.ingest.finalise.SOME", 3)
+    pipeline = app.pipeline("paged", shop, **OPTIONS, removal_limit=1.0)
+    go(app, pipeline.start())
+    for number in (*range(1, 7), 12, 20, 29):
+        del shop.data[number]
+    assert go(app, pipeline.start(full=True)).counts.removed == 9
+    assert held(pipeline) == offered(shop)
+
+
 def test_h_85_the_dataset_has_a_version_that_grows_at_the_end(app, shop, pipeline):
     assert pipeline.dataset_version == 0
     break_partition(shop, 1)

@@ -109,13 +109,10 @@ class Finaliser:
 
     async def _remove(self, ctx: Context, row: PipelineRunRow, *, is_complete: bool) -> None:
         """Remove what a complete full run did not see, unless it was there all the same."""
-        root, pipeline = row.root_id, row.pipeline_id
         if not is_complete or row.root_mode not in ("full", "incremental"):
             return
         if row.root_mode == "full":
-            await self._client.run_async(
-                removals.mark_missing, ctx.claim, root_id=root, pipeline_id=pipeline
-            )
+            await self._mark_missing(ctx, row)
         if not await self._is_sure(ctx, row):
             return
         missing, live = await self._client.run_async(removals.missing, row.pipeline_id)
@@ -131,12 +128,24 @@ class Finaliser:
         while await self._client.run_async(
             removals.remove,
             ctx.claim,
-            root_id=root,
-            pipeline_id=pipeline,
+            root_id=row.root_id,
+            pipeline_id=row.pipeline_id,
             statement=statement,
             most=SOME,
         ):
             pass
+
+    async def _mark_missing(self, ctx: Context, row: PipelineRunRow) -> None:
+        after: str | None = ""
+        while after is not None:
+            after = await self._client.run_async(
+                removals.mark_missing,
+                ctx.claim,
+                root_id=row.root_id,
+                pipeline_id=row.pipeline_id,
+                after=after,
+                most=SOME,
+            )
 
     async def _is_sure(self, ctx: Context, row: PipelineRunRow) -> bool:
         """Tell whether what is marked is gone: what changed lately is not, the next run sees it.

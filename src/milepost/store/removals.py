@@ -29,10 +29,14 @@ __all__ = [
 ]
 
 
-def mark_missing(claim: Claim, *, root_id: str, pipeline_id: int) -> Steps[None]:
-    """Mark what a complete full run did not see."""
+def mark_missing(
+    claim: Claim, *, root_id: str, pipeline_id: int, after: str, most: int
+) -> Steps[str | None]:
+    """Mark some of what a complete full run did not see; answer with where to go on, if so."""
     yield from durable.hold(claim)
-    yield Call("raw_mark_missing", {"root_id": root_id, "pipeline_id": pipeline_id})
+    page = {"root_id": root_id, "pipeline_id": pipeline_id, "after": after, "most": most}
+    keys = [row[0] for row in (yield Call("raw_mark_missing", page))]
+    return max(keys) if len(keys) == most else None
 
 
 def unmark(claim: Claim, *, pipeline_id: int, keys: Sequence[str]) -> Steps[None]:
