@@ -98,6 +98,10 @@ class Entry:
         return replace(self, attempt=attempt)
 
 
+def _attempt(state: str | None, errors: int, losses: int) -> int:
+    return errors + losses + (state in (JobState.RUNNING, JobState.SUCCEEDED))
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What a journal, folded from empty, says of its subject. Counters are a job's alone."""
@@ -156,8 +160,7 @@ class Standing:
     @property
     def attempt(self) -> int:
         """Which attempt this is: 0 before the first claim (H-18, H-19)."""
-        under_way = self.state in (JobState.RUNNING, JobState.SUCCEEDED)
-        return self.errors + self.losses + under_way
+        return _attempt(self.state, self.errors, self.losses)
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,8 +295,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def attempt(self) -> int:
         """Which attempt this is: 0 before the first claim (H-18, H-19)."""
-        under_way = self.state in (JobState.RUNNING, JobState.SUCCEEDED)
-        return self.errors + self.losses + under_way
+        return _attempt(self.state, self.errors, self.losses)
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -268,29 +268,8 @@ def mark(
 ) -> Steps[None]:
     """Say that pages are consolidated, and put what could not be used into quarantine (H-75)."""
     yield from jobs.note(claim, phase="MarkingConsolidated")
-    if rejected:
-        yield Call(
-            "quarantine_add",
-            {
-                "pipeline_id": pipeline_id,
-                "root_id": root_id,
-                **{
-                    name: [getattr(one, name) for one in rejected]
-                    for name in ("key", "version", "type", "reason", "payload")
-                },
-            },
-        )
-    [(held,)] = yield Call("quarantine_count", {"pipeline_id": pipeline_id})
-    if held:
-        yield Call(
-            "quarantine_resolve",
-            {
-                "pipeline_id": pipeline_id,
-                "root_id": root_id,
-                "key": [key for key, *_ in batch.records],
-                "rejected": [one.key for one in rejected],
-            },
-        )
+    whose = {"pipeline_id": pipeline_id, "root_id": root_id}
+    yield from _quarantine(whose, [key for key, *_ in batch.records], rejected)
     done = yield Call(
         "page_done",
         {
@@ -303,6 +282,22 @@ def mark(
     )
     if len(done) != len(batch.pages):
         raise LeaseLost(f"job {claim.id} does not hold its pages any more; another attempt does")
+
+
+def _quarantine(
+    whose: Mapping[str, Any], keys: list[str], rejected: Sequence[Rejected]
+) -> Steps[None]:
+    """Keep what could not be used, and resolve what was kept before: used now, or kept anew."""
+    if rejected:
+        columns = {
+            name: [getattr(one, name) for one in rejected]
+            for name in ("key", "version", "type", "reason", "payload")
+        }
+        yield Call("quarantine_add", {**whose, **columns})
+    [(held,)] = yield Call("quarantine_count", {"pipeline_id": whose["pipeline_id"]})
+    if held:
+        refused = [one.key for one in rejected]
+        yield Call("quarantine_resolve", {**whose, "key": keys, "rejected": refused})
 
 
 def unfinished(root_id: str) -> Steps[int]:

@@ -182,6 +182,19 @@ def seal(claim: Claim, planned: Planned, *, actor: str) -> Steps[bool]:
     row = yield from get(claim.run_id or "")
     if row.is_planned or row.end_mark is None:
         return False
+    yield from _set_out(row, planned.bounds)
+    yield from births.create(planned.jobs)
+    told = {"counted": planned.counted, "calls": planned.calls, "plan": planned.text}
+    if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
+        raise LeaseLost(f"run {row.run_id} was planned by somebody else")
+    yield from runs.seal(row.run_id, actor=actor)
+    return True
+
+
+def _set_out(
+    row: PipelineRunRow, bounds: Sequence[tuple[int, str | None, str | None]]
+) -> Steps[None]:
+    """Note what a run sets out to read: each part is open until it has been read."""
     yield Call(
         "reading_add",
         {
@@ -189,17 +202,11 @@ def seal(claim: Claim, planned: Planned, *, actor: str) -> Steps[bool]:
             "pipeline_id": row.pipeline_id,
             "start_mark": row.start_mark,
             "end_mark": row.end_mark,
-            "ordinal": [ordinal for ordinal, _, _ in planned.bounds],
-            "low": [low for _, low, _ in planned.bounds],
-            "high": [high for _, _, high in planned.bounds],
+            "ordinal": [ordinal for ordinal, _, _ in bounds],
+            "low": [low for _, low, _ in bounds],
+            "high": [high for _, _, high in bounds],
         },
     )
-    yield from births.create(planned.jobs)
-    told = {"counted": planned.counted, "calls": planned.calls, "plan": planned.text}
-    if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
-        raise LeaseLost(f"run {row.run_id} was planned by somebody else")
-    yield from runs.seal(row.run_id, actor=actor)
-    return True
 
 
 class Portion(msgspec.Struct, frozen=True):
@@ -223,18 +230,8 @@ def split(claim: Claim, portions: Sequence[Portion], *, codec: str) -> Steps[boo
     if not (yield Call("partition_end", {"id": claim.id})):
         return False
     ordinals = [last + place for place, _ in enumerate(portions, start=1)]
-    yield Call(
-        "reading_add",
-        {
-            "root_id": row.root_id,
-            "pipeline_id": row.pipeline_id,
-            "start_mark": row.start_mark,
-            "end_mark": row.end_mark,
-            "ordinal": ordinals,
-            "low": [portion.low for portion in portions],
-            "high": [portion.high for portion in portions],
-        },
-    )
+    bounds = [(number, p.low, p.high) for number, p in zip(ordinals, portions, strict=True)]
+    yield from _set_out(row, bounds)
     yield Call("reading_close", {"root_id": [row.root_id], "ordinal": [claim.ordinal]})
     children = [
         Child(row.run_id, claim.step or 0, ordinal=ordinal, codec=codec, payload=portion.payload)

@@ -8,7 +8,7 @@ fresh rendering.
 from milepost.lifecycle import JOB, RUN
 from milepost.machine import among
 from milepost.store.enforce import postgres, sqlite
-from milepost.store.enforce.rules import Guard, Rule
+from milepost.store.enforce.rules import Guard, Rule, lite
 
 __all__ = ["GUARDS", "Guard", "fresh"]
 
@@ -64,27 +64,23 @@ GUARDS = {
         machine=JOB,
         columns=(
             *_COMMON,
-            *[
-                "worker_id",
-                "queued_seq",
-                "start_by",
-                "errors",
-                "losses",
-                "polls",
-                "releases",
-                "retries",
-                "poll_limit",
-            ],
-            *[
-                "poison_limit",
-                "timeout_us",
-                "cancel_reason",
-                "result",
-                "limit_key",
-                "run_id",
-                "step",
-                "ordinal",
-            ],
+            "worker_id",
+            "queued_seq",
+            "start_by",
+            "errors",
+            "losses",
+            "polls",
+            "releases",
+            "retries",
+            "poll_limit",
+            "poison_limit",
+            "timeout_us",
+            "cancel_reason",
+            "result",
+            "limit_key",
+            "run_id",
+            "step",
+            "ordinal",
         ),
         immutable=(
             "id",
@@ -131,15 +127,13 @@ GUARDS = {
         machine=RUN,
         columns=(
             *_COMMON,
-            *[
-                "current_step",
-                "ending",
-                "report",
-                "mode",
-                "watermark_before",
-                "watermark_after",
-                "resumes",
-            ],
+            "current_step",
+            "ending",
+            "report",
+            "mode",
+            "watermark_before",
+            "watermark_after",
+            "resumes",
         ),
         immutable=(
             "id",
@@ -162,6 +156,6 @@ GUARDS = {
 
 def fresh(name: str, dialect: str) -> str:
     """Render the triggers of one machine for one dialect."""
-    if dialect == "sqlite":
+    if lite(dialect):
         return sqlite.worker_triggers() if name == "worker" else sqlite.triggers(GUARDS[name])
     return postgres.worker_triggers() if name == "worker" else postgres.triggers(GUARDS[name])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from milepost.lifecycle import WORKER
 from milepost.machine import Machine, Member, among, listed, spelled_out
 
-__all__ = ["Guard", "Rule", "any_of", "bad", "changed", "differs", "reason", "worker_rules"]
+__all__ = ["Guard", "Rule", "any_of", "bad", "changed", "differs", "lite", "reason", "worker_rules"]
 
 Rule = tuple[str, str]
 """(SQL condition that is true for a bad row, what to tell whoever wrote it)."""
@@ -220,7 +220,7 @@ def reason(rules: list[Rule], render: str, *, indent: str) -> str:
 
 
 def _member(dialect: str) -> Member:
-    return spelled_out if dialect == "sqlite" else listed
+    return spelled_out if lite(dialect) else listed
 
 
 def worker_rules(dialect: str) -> tuple[list[Rule], list[Rule]]:
