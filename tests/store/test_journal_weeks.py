@@ -6,6 +6,7 @@ from datetime import UTC, datetime, time, timedelta
 import psycopg
 import pytest
 
+import milepost as mp
 from milepost import outcome
 from milepost.records import NewJob, Template
 from milepost.store import births, jobs, retention
@@ -161,10 +162,44 @@ def test_whoever_reads_for_long_is_not_waited_for(store):
     assert store.run(retention.drop_week, KEEP)
 
 
+@pytest.mark.parametrize("held", ["a week", "the default partition"])
+def test_a_partition_that_a_hand_holds_breaks_no_pass(store, held):
+    """To count what is left, or to look for what is in the way, waits for locks as well (H-100)."""
+    store.advance(111 * DAY)
+    table = weeks(store)[0] if held == "a week" else "journal_default"
+    with psycopg.connect(store.database.url) as hand:
+        hand.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        made = store.run(retention.make_weeks)
+        assert store.run(retention.weeks_full) is None
+        assert not store.run(retention.drop_week, KEEP)
+        hand.rollback()
+    assert made + store.run(retention.make_weeks) == 3
+    assert store.run(retention.drop_week, KEEP)
+
+
+def test_that_no_more_weeks_are_made_is_told(store, capsys):
+    """Where the default partition is too large to be read through by an attach."""
+    assert store.run(retention.weeks_full) is None
+    create(store, born(monday(now(store)) - WEEK))  # it fits into no week
+    small = "CREATE OR REPLACE FUNCTION milepost_default_most() RETURNS bigint"
+    with psycopg.connect(store.database.url) as hand:
+        hand.execute(f"{small} LANGUAGE sql IMMUTABLE AS 'SELECT 0::bigint'")
+    store.advance(7 * DAY)
+    assert store.run(retention.make_weeks) == 0
+    assert store.run(retention.weeks_full) > 0
+    app = mp.App(store.database.url)
+    app.maintain_once()
+    app.close()
+    told = capsys.readouterr().err
+    assert "the journal gets no more weeks: its default partition is too large" in told
+    assert "docs/how-to/retention.md" in told
+
+
 def test_whoever_waits_behind_it_waits_briefly(store):
     """A lock that is waited for keeps everybody else waiting, as long as it is waited for."""
     asked = "SELECT proname FROM pg_proc WHERE proconfig @> '{lock_timeout=200ms}' ORDER BY 1"
-    assert store.rows(asked) == [("milepost_drop_week",), ("milepost_make_weeks",)]
+    found = [name.removeprefix("milepost_") for (name,) in store.rows(asked)]
+    assert found == ["default_size", "drop_week", "make_weeks"]
 
 
 def test_a_new_week_is_guarded_like_the_rest(store):

@@ -26,7 +26,9 @@ EVERY = 2_000
 def verify(store: StoreUrl, *, as_json: bool) -> None:
     """Fold the journal from empty and compare it with the live rows.
 
-    Exit code 0: they agree. 1: they do not, and each difference is named.
+    Exit code 0: they agree. 1: they do not, and each difference is named. What it cannot know:
+    times are not compared (a clock may have been set), and of a history that was summed up neither
+    since when it was nor who claimed the job last can be checked, for those entries are gone.
     """
     driver = open_driver(store, look=True)
     try:

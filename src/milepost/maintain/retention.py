@@ -8,8 +8,11 @@ from milepost.maintain.chores import Passed
 from milepost.store import events, idempotency, inbox, outbox, retention
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import FIRST, Keep
+from milepost.telemetry import Log
 
 __all__ = ["Retention"]
+
+log = Log("milepost.maintain")
 
 BATCH = 500
 RUNS = 50
@@ -80,6 +83,12 @@ class Retention:
     async def _turn_weeks(self, driver: AsyncDriver) -> None:
         """Make the partitions that are needed next, and drop one that is not needed any more."""
         await driver.run(retention.make_weeks)
+        if (size := await driver.run(retention.weeks_full)) is not None:
+            log.warning(
+                "the journal gets no more weeks: its default partition is too large; see "
+                "docs/how-to/retention.md",
+                megabytes=size // 1024**2,
+            )
         await driver.run(retention.drop_week, self._keep)
 
     async def _forget_runs(self, driver: AsyncDriver, after: str, passed: Passed) -> str | None:

@@ -29,6 +29,7 @@ __all__ = [
     "make_weeks",
     "old_runs",
     "sum_up",
+    "weeks_full",
 ]
 
 FIRST = "00000000-0000-0000-0000-000000000000"
@@ -113,6 +114,12 @@ def make_weeks() -> Steps[int]:
     yield Call("journal_patience")
     [made] = yield from _allowed(Call("journal_make_weeks", {"ahead": AHEAD}))
     return made[0][0] if made else 0
+
+
+def weeks_full() -> Steps[int | None]:
+    """Tell how many bytes the default partition has, where no more weeks are made for its size."""
+    full = yield Call("journal_weeks_full", alone=True)
+    return int(full[0][0]) if full else None
 
 
 def drop_week(keep: Keep) -> Steps[bool]:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.responses import PlainTextResponse, Response
 
-from milepost.store import chains, jobs, workers
+from milepost.store import chains, jobs, retention, workers
 from milepost.store.driver import Steps
 from milepost.web.auth import Who, require
 from milepost.web.body import Route
@@ -55,10 +55,13 @@ class Traffic:
 class Standing:
     """What the store says, as metrics."""
 
-    def __init__(self, by_queue: Counts, by_batch: Counts, by_state: Mapping[str, int]) -> None:
+    def __init__(
+        self, by_queue: Counts, by_batch: Counts, by_state: Mapping[str, int], *, weeks_full: bool
+    ) -> None:
         self._queues = bounded(by_queue)
         self._batches = bounded(by_batch)
         self._workers = by_state
+        self._weeks_full = weeks_full
 
     def collect(self) -> Iterator[Metric]:
         """Give each family; what Prometheus' library calls."""
@@ -68,6 +71,11 @@ class Standing:
         for state, count in self._workers.items():
             told.add_metric([state], count)
         yield told
+        yield GaugeMetricFamily(
+            "milepost_journal_weeks_full",
+            "1 while the journal gets no more weeks, its default partition being too large.",
+            value=int(self._weeks_full),
+        )
 
 
 def bounded(counts: Counts) -> Counts:
@@ -95,7 +103,8 @@ def _standing() -> Steps[Standing]:
     by_queue = yield from jobs.counts()
     by_batch = yield from chains.kinds()
     by_state = yield from workers.counts()
-    return Standing(by_queue, by_batch, by_state)
+    full = yield from retention.weeks_full()
+    return Standing(by_queue, by_batch, by_state, weeks_full=full is not None)
 
 
 @router.get(

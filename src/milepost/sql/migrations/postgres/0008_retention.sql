@@ -126,6 +126,19 @@ END $$;
 -- The journal has a partition for each week of births, named by its Monday: `journal_20261116`. What
 -- fits into none is in the default one.
 
+-- How large the default partition may be for a week still to be made: an attach reads all of it.
+CREATE FUNCTION milepost_default_most() RETURNS bigint LANGUAGE sql IMMUTABLE AS
+  'SELECT 256::bigint * 1024 * 1024';
+
+-- How large it is; not known while somebody holds it for long, as VACUUM FULL does.
+CREATE FUNCTION milepost_default_size() RETURNS bigint LANGUAGE plpgsql
+  SET lock_timeout = '200ms' AS $$
+BEGIN
+  RETURN pg_relation_size('journal_default');
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;
+END $$;
+
 -- Makes this week's and so many of the next. Nobody waits for it long: it asks for its locks briefly,
 -- and another pass tries again. A week of which the default partition already has entries stays
 -- there; and where that has grown so large that to look through it would take long, all do.
@@ -138,7 +151,7 @@ DECLARE
   name text;
   made integer := 0;
 BEGIN
-  IF pg_relation_size('journal_default') > 256 * 1024 * 1024
+  IF (milepost_default_size() <= milepost_default_most()) IS NOT TRUE
      OR NOT pg_try_advisory_xact_lock(hashtext('milepost journal'), 'journal'::regclass::oid::integer) THEN
     RETURN 0;
   END IF;
@@ -148,9 +161,9 @@ BEGIN
     low := (rpad(lpad(to_hex((extract(epoch FROM monday) * 1000)::bigint), 12, '0'), 32, '0'))::uuid;
     high := (rpad(lpad(to_hex((extract(epoch FROM monday + interval '7 days') * 1000)::bigint), 12, '0'),
                   32, '0'))::uuid;
-    CONTINUE WHEN to_regclass(name) IS NOT NULL
-      OR EXISTS (SELECT 1 FROM journal_default WHERE subject_id >= low AND subject_id < high);
+    CONTINUE WHEN to_regclass(name) IS NOT NULL;
     BEGIN
+      CONTINUE WHEN EXISTS (SELECT 1 FROM journal_default WHERE subject_id >= low AND subject_id < high);
       EXECUTE format('CREATE TABLE %I (LIKE journal INCLUDING ALL)', name);
       -- Triggers for each row come with the parent; this one does not.
       EXECUTE format('CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON %I FOR EACH STATEMENT'
@@ -185,10 +198,11 @@ BEGIN
                 THEN to_date(substr(relname, 9), 'yyyymmdd') + 7 <= before AT TIME ZONE 'utc' END
      ORDER BY relname
   LOOP
-    EXECUTE format('SELECT count(*) FROM (SELECT FROM %I ORDER BY subject_id, machine, seq LIMIT $1)'
-                   ' AS left_over', name) INTO kept USING most + 1;
-    CONTINUE WHEN kept > most;
     BEGIN
+      -- To count waits for locks, too, and a hand may have dropped it by now.
+      EXECUTE format('SELECT count(*) FROM (SELECT FROM %I ORDER BY subject_id, machine, seq LIMIT $1)'
+                     ' AS left_over', name) INTO kept USING most + 1;
+      CONTINUE WHEN kept > most;
       LOCK TABLE ONLY journal IN ACCESS EXCLUSIVE MODE;
       EXECUTE format('ALTER TABLE journal DETACH PARTITION %I', name);
       EXECUTE format(
@@ -198,7 +212,7 @@ BEGIN
         ' FROM %I', name);
       EXECUTE format('DROP TABLE %I', name);
       RETURN 1;
-    EXCEPTION WHEN lock_not_available OR query_canceled THEN
+    EXCEPTION WHEN lock_not_available OR query_canceled OR undefined_table THEN
       RETURN 0;
     END;
   END LOOP;

@@ -1,0 +1,2 @@
+-- There are no partitions here.
+SELECT 1 WHERE false
