@@ -58,6 +58,14 @@ def test_a_worker_for_a_queue_without_a_name_is_refused_before_it_says_a_word(
     assert wrong.err == "milepost: queue='' must be a text that is not empty\n"
 
 
+@pytest.mark.parametrize("option", ["--timeout", "--deadline", "--start-in"])
+def test_seconds_that_are_no_number_are_refused_before_anything_is_stored(prompt, app, option):
+    wrong = prompt("submit", "newcomer.py", "convert", "a", "--wait", option, "nan")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert f"'{option}': 'nan' is not a number of seconds" in wrong.err
+    assert app.counts() == {}
+
+
 def test_the_messages_of_a_channel_that_is_not_there_are_not_found(prompt, ended):
     missing = prompt("channels", "messages", "order")
     assert (missing.code, missing.err) == (

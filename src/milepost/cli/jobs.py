@@ -9,6 +9,7 @@ import click
 
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.options import (
+    SECONDS,
     acting,
     id_argument,
     json_option,
@@ -111,7 +112,7 @@ def history(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
 @jobs.command()
 @store_option
 @id_argument
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up then.")
+@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Give up then.")
 @json_option
 def wait(store: StoreUrl, subject_id: str, timeout: float | None, *, as_json: bool) -> None:
     """Wait until a job is final, and print its result.

@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, and the way to a store without an app."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from milepost.config import Settings, StoreUrl, command_for, store_url
 from milepost.errors import NotFound
 
 __all__ = [
+    "SECONDS",
     "Lookup",
     "acting",
     "birth_options",
@@ -26,6 +28,22 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; what is no number passes every comparison, and would be found late."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read it, or refuse it before anything is stored."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return number
+
+
+SECONDS = Seconds(0)
 
 
 def _parse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> StoreUrl:
@@ -104,19 +122,18 @@ def reason_option(command: F) -> F:
 
 def birth_options(command: F) -> F:
     """Add what a job and a run alike can be given, and whether to wait for their end."""
-    seconds = click.FloatRange(0)
     return _all(
         command,
         click.option(
             "--priority", type=click.IntRange(0, 9), metavar="0-9", help="Larger is sooner."
         ),
-        click.option("--deadline", type=seconds, metavar="SECONDS", help="Failed after then."),
+        click.option("--deadline", type=SECONDS, metavar="SECONDS", help="Failed after then."),
         click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="May be repeated."),
         click.option(
             "--wait", is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
         ),
         click.option(
-            "--timeout", type=seconds, metavar="SECONDS", help="With --wait: give up then."
+            "--timeout", type=SECONDS, metavar="SECONDS", help="With --wait: give up then."
         ),
         json_option,
     )

@@ -11,6 +11,7 @@ import click
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.load import load_app
 from milepost.cli.options import (
+    SECONDS,
     acting,
     id_argument,
     json_option,
@@ -38,7 +39,7 @@ wait_option = click.option(
     "--wait", is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
 )
 timeout_option = click.option(
-    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="With --wait: give up then."
+    "--timeout", type=SECONDS, metavar="SECONDS", help="With --wait: give up then."
 )
 
 

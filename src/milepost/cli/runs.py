@@ -10,6 +10,7 @@ import click
 from milepost.cli.bars import Show, lines, stepwise
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.options import (
+    SECONDS,
     acting,
     id_argument,
     json_option,
@@ -101,7 +102,7 @@ def _show_rows(rows: object) -> None:
 @runs.command()
 @store_option
 @id_argument
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up then.")
+@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Give up then.")
 @json_option
 def watch(store: StoreUrl, subject_id: str, timeout: float | None, *, as_json: bool) -> None:
     """Watch a run to its end, step by step, and print its report.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost.cli.load import kinds, load_app
-from milepost.cli.options import birth_options, typed
+from milepost.cli.options import SECONDS, birth_options, typed
 from milepost.cli.output import job_document, say, show_json
 from milepost.cli.values import advice, no_such, pairs, value
 from milepost.errors import Invalid
@@ -24,7 +24,7 @@ __all__ = ["submit"]
 @click.argument("values", metavar="[ARG]...", nargs=-1)
 @click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="An argument by name.")
 @click.option("--queue", help="Another queue than the kind's own.")
-@click.option("--start-in", type=click.FloatRange(0), metavar="SECONDS", help="Not before then.")
+@click.option("--start-in", type=SECONDS, metavar="SECONDS", help="Not before then.")
 @click.option("--retries", type=click.IntRange(0), metavar="N", help="Instead of the kind's own.")
 @click.option("--unique", metavar="KEY", help="At most one such job that is not final.")
 @birth_options
