@@ -1,6 +1,8 @@
 """Fixtures: a fresh store on every database at hand, an app on it, and its clock in hand."""
 
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,6 +20,20 @@ from milepost.testing.servers import scratch  # noqa: E402
 # Every day the same examples, so that what fails fails for everybody; new ones when proving.
 settings.register_profile("milepost", derandomize=not PROVING, deadline=None)
 settings.load_profile("milepost")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep in memory what tests write, and the programs they start: nobody waits for a disk.
+
+    Runners and programs inherit it. Proofs write to the disk.
+    """
+    if PROVING or hasattr(config, "workerinput"):
+        return
+    folder = scratch("milepost-tmp-")
+    folder.chmod(0o755)  # servers that are started as somebody else must reach their files
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None  # so that it is looked up anew
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,8 +11,15 @@ from pathlib import Path
 
 __all__ = ["PostgresServer", "binaries", "running", "scratch"]
 
-_FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
-"""For tests: they kill processes, not machines, and the page cache outlives a process."""
+_FAST = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "jit": "off",
+}
+"""For tests: they kill processes, not machines, and the page cache outlives a process.
+
+What is compiled for a query over a handful of rows costs more than it brings."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 _MEMORY_LEAST = 4 * 1024**3
 

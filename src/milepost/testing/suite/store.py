@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 
@@ -78,7 +79,7 @@ class Store:
         self.database = database
         self.dialect: str = runner.dialect
         self._runner = runner
-        self._second: Driver | None = None
+        self._kept = ExitStack()
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; any thread may."""
@@ -92,21 +93,25 @@ class Store:
             yield connection
 
     def rows(self, statement: str, **parameters: Any) -> list[Any]:
-        """Run one raw statement."""
-        with self.raw() as connection:
-            return connection.execute(statement, parameters or None)
+        """Run one raw statement, by a hand that is kept: a connection takes longer than that."""
+        return self._hand.execute(statement, parameters or None)
 
     def problems(self) -> list[str]:
         """List what should be impossible, by the second opinion."""
-        if self._second is None:
-            self._second = open_driver(StoreUrl.parse(self.database.url))
         return [str(problem) for problem in verify(self._second).problems]
 
     def close(self) -> None:
         """Give everything back."""
         self._runner.close()
-        if self._second is not None:
-            self._second.close()
+        self._kept.close()
+
+    @cached_property
+    def _hand(self) -> Raw:
+        return self._kept.enter_context(self.database.raw())
+
+    @cached_property
+    def _second(self) -> Driver:
+        return self._kept.enter_context(self.database.driver())
 
     # Jobs
 
