@@ -303,7 +303,11 @@ def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
 
 def wake(*, actor: str, most: int) -> Steps[int]:
     """Send on what sleeps and whose time has come; answer with how many."""
-    return len((yield Call("job_wake", {"actor": actor, "most": most})))
+    rows = yield Call("job_wake", {"actor": actor, "most": most})
+    if rows:
+        # Who wakes them may serve other queues, or have no slot free.
+        yield Call("worker_hint")
+    return len(rows)
 
 
 def next_due() -> Steps[float | None]:

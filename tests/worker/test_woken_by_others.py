@@ -1,0 +1,44 @@
+"""A worker that rests hears of jobs that another one woke."""
+
+import asyncio
+
+import pytest
+
+from milepost.config import StoreUrl
+from milepost.store import jobs, workers
+from milepost.worker.watch import open_watch
+
+NEVER = 3600
+"""Nobody waits so long: who hears nothing fails by the test's own limit."""
+
+TO_REST = (
+    ("connect", "CONNECTING"),
+    ("recover", "RECOVERY"),
+    ("poll", "POLLING"),
+    ("back_off", "BACKOFF"),
+    ("rest", "IDLE"),
+)
+
+
+@pytest.mark.timeout(60)
+def test_who_rests_is_told_of_what_another_woke(app, database):
+    @app.job()
+    def convert() -> None: ...
+
+    convert.options(start_in=60).submit()
+    with database.raw() as raw, database.driver() as driver:
+        driver.run(workers.register, workers.NewWorker(id="resting", lease_us=NEVER * 1_000_000))
+        for move, state in TO_REST:
+            raw.execute(f"UPDATE worker SET state = '{state}', move = '{move}'")
+        raw.execute("UPDATE clock SET offset_us = 61000000")
+        asyncio.run(hear(StoreUrl.parse(database.url), driver))
+    assert app.jobs.list()[0].state == "QUEUED"
+
+
+async def hear(url, driver):
+    watch = open_watch(url)
+    await watch.wait(0.01)  # the first look hears of whatever came before it
+    await watch.wait(0.01)
+    assert await asyncio.to_thread(driver.run, jobs.wake, actor="another", most=10) == 1
+    await watch.wait(NEVER)
+    await watch.close()
