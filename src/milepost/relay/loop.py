@@ -114,7 +114,8 @@ class Relay:
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._poked.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._poked.wait()
         self._poked.clear()
 
     async def _declare(self) -> None:
@@ -154,13 +155,15 @@ class Relay:
         except asyncio.CancelledError:
             # They may have arrived; given back, they arrive once more, under the same id.
             with suppress(Exception):
-                await asyncio.wait_for(self._give_back(taken), RETURN_SECONDS)
+                async with asyncio.timeout(RETURN_SECONDS):
+                    await self._give_back(taken)
             raise
 
     async def _try(self, channel: Channel, courier: Courier, message: Message) -> Outcome:
         try:
             event = await self._driver.run(compose, message, most=channel.limits.max_bytes)
-            await asyncio.wait_for(courier.deliver(event), channel.limits.timeout)
+            async with asyncio.timeout(channel.limits.timeout):
+                await courier.deliver(event)
         except (Undelivered, Gone, Unavailable) as error:
             return error
         except TimeoutError:

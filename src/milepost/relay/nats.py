@@ -155,9 +155,8 @@ class Nats:
         if now < self._away_until:
             raise Unavailable(f"{self.address} cannot be reached")
         try:
-            return await asyncio.wait_for(
-                nats.connect(self._servers, **settings), CONNECT_SECONDS * 2
-            )
+            async with asyncio.timeout(CONNECT_SECONDS * 2):
+                return await nats.connect(self._servers, **settings)
         except (nats.errors.Error, OSError, TimeoutError) as error:
             # Whoever else waits for the connection need not try, one after the other.
             self._away_until = now + AWAY_SECONDS

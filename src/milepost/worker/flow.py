@@ -193,7 +193,8 @@ class Flow:
         """Wait until a slot is freed, at most so long."""
         self._freed.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._freed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._freed.wait()
 
     async def flush(self) -> None:
         """Wait until all that has ended is written."""
@@ -203,7 +204,8 @@ class Flow:
     async def flush_if_possible(self) -> None:
         """Wait for the settlements; a store that is away must not keep a worker from ending."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._settler.flush(), FLUSH_SECONDS)
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._settler.flush()
 
 
 def _tell_of(claim: Claim, result: Outcome, problem: Problem) -> None:

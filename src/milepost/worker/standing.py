@@ -95,7 +95,8 @@ class Standing:
     async def show_if_possible(self) -> None:
         """Show it unless the store is away: it is for people, and the lease tells the rest."""
         try:
-            await asyncio.wait_for(self.show(), SHOW_SECONDS)
+            async with asyncio.timeout(SHOW_SECONDS):
+                await self.show()
         except Exception as error:  # noqa: BLE001 - whatever it is
             log.warning("the worker's state could not be shown", error=repr(error))
 

@@ -94,7 +94,8 @@ class ListenWatch:
         """Return at a notification, or when the time is over."""
         await self._listen()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._hint.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._hint.wait()
         self._hint.clear()
         named, self._queues = self._queues, set()
         return named
