@@ -453,6 +453,12 @@ def test_a_few_threads_do_what_is_quick_and_all_are_called_for_what_is_not(
         lanes._seconds, lanes._patient = 0.0, False
         lanes.start([running(slow) for _ in range(8)])
         await until(lambda: len(ended) == 308)
+        for burst in range(60):  # whatever ends while the loop looks is seen by its next look
+            before = len(ended)
+            lanes.start([running(quick) for _ in range(burst)])
+            while len(ended) < before + burst:
+                async with asyncio.timeout(20):
+                    await asyncio.sleep(0)
         lanes.close()
 
     asyncio.run(run())

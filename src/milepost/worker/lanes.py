@@ -30,6 +30,8 @@ SHORT_SECONDS = 0.005
 QUICK_SECONDS = 0.0005
 FEW = 2
 """So many threads do what is quick: more of them would only wait for the interpreter's lock."""
+GATHER_SECONDS = 0.002
+"""So long outcomes gather while jobs end in a row: to wake the loop for each would cost more."""
 PATIENCE_SECONDS = 0.005
 """So long nothing may end before quick jobs are taken for slow ones, and all threads are called."""
 
@@ -390,9 +392,14 @@ class ThreadLanes(_Lanes):
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _flush(self) -> None:
+        """Report what has ended; and look again soon while there is something: nobody is woken."""
         self._flushing = False
+        found = bool(self._done)
         while self._done:
             self._end(*self._done.popleft())
+        if found and not self._flushing:
+            self._flushing = True
+            self._loop.call_later(GATHER_SECONDS, self._flush)
 
     def time_out(self, running: Running) -> None:
         """Fence a job off; its thread cannot be killed and becomes a zombie."""
