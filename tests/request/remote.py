@@ -101,6 +101,8 @@ def _handler(remote: Remote) -> type[BaseHTTPRequestHandler]:
                 return
             self.send_response_only(says.status)  # with no date but the test's own
             told = {"content-type": says.kind, "content-length": str(len(says.content))}
+            if "transfer-encoding" in says.headers:
+                del told["content-length"]
             for name, value in {**told, **says.headers}.items():
                 self.send_header(name, value)
             self.end_headers()

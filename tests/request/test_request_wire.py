@@ -5,6 +5,7 @@ import gzip
 import json
 import socket
 import threading
+import zlib
 
 import pytest
 from remote import Remote, Says
@@ -98,7 +99,10 @@ def test_no_more_is_unpacked_than_there_is_room_for():
     from milepost.request import wire
 
     packed = gzip.compress(b"\0" * 50_000_000)
-    assert len(wire._unpacked(wire._unpacker("gzip"), packed, 1_000)) == 1_000
+    assert len(wire._unpacker("gzip").unpacked(packed, 1_000)) == 1_000
+    # Nor than that of all members together.
+    members = gzip.compress(b"\0" * 600) * 50
+    assert len(wire._unpacker("gzip").unpacked(members, 1_000)) == 1_000
 
 
 def test_a_packed_reply_is_unpacked(small, remote):
@@ -108,6 +112,58 @@ def test_a_packed_reply_is_unpacked(small, remote):
     assert ended(small, small.request("GET", remote.url)).result == {"a": 1}
     remote.answers = [Says(body=b"nonsense", headers=told)]
     assert ended(small, small.request("GET", remote.url)).error.code == "malformed"
+
+
+PACKED = {"gzip": gzip.compress, "deflate": zlib.compress}
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+@pytest.mark.parametrize("lost", [1, 8, 12, 3_000])
+def test_a_packed_reply_that_was_cut_short_is_malformed(small, remote, encoding, lost):
+    text = "".join(f"line {n}\n" for n in range(2_000)).encode()
+    packed = PACKED[encoding](text)
+    remote.answers = [Says(body=packed[:-lost], headers={"content-encoding": encoding})]
+    job = ended(small, small.request("GET", remote.url))
+    assert (job.state, job.error.code) == ("FAILED", "malformed")
+    assert "cut short" in job.error.message
+
+
+def test_every_member_of_a_packed_reply_is_read(small, remote):
+    """Members may be padded with zeros, as tape writers do."""
+    told = {"content-encoding": "gzip"}
+    packed = gzip.compress(b"one, ") + gzip.compress(b"") + gzip.compress(b"two") + b"\0" * 7
+    remote.answers = [Says(body=packed, headers=told)]
+    assert ended(small, small.request("GET", remote.url)).result == "one, two"
+
+    remote.answers = [Says(body=packed[:-17], headers=told)]  # within the last member
+    assert ended(small, small.request("GET", remote.url)).error.code == "malformed"
+
+    remote.answers = [Says(body=gzip.compress(b"one") + b"nonsense", headers=told)]
+    assert ended(small, small.request("GET", remote.url)).error.code == "malformed"
+    remote.answers = [Says(body=b"", headers=told)]
+    assert ended(small, small.request("GET", remote.url)).result is None
+
+
+def test_members_are_read_wherever_the_wire_divides_them():
+    from milepost.request import wire
+
+    packed = gzip.compress(b"one, ") + gzip.compress(b"two")
+    unpacker = wire._unpacker("gzip")
+    text = b"".join(unpacker.unpacked(packed[at : at + 1], 100) for at in range(len(packed)))
+    unpacker.finish()
+    assert text == b"one, two"
+
+
+def test_a_packed_reply_of_nothing_at_all_ends_at_the_limit(tmp_path, remote):
+    """Empty members unpack to nothing, however many there are."""
+    app = mp.App(f"sqlite:///{tmp_path}/a.db", request_allow="127.0.0.1", max_payload=10_000)
+    chunked = {"content-encoding": "gzip", "transfer-encoding": "chunked"}
+    endless = gzip.compress(b"") * 1_000
+    body = f"{len(endless):x}\r\n".encode() + endless + b"\r\n0\r\n\r\n"
+    remote.answers = [Says(body=body, headers=chunked)]
+    job = ended(app, app.request("GET", remote.url))
+    assert (job.state, job.error.code) == ("FAILED", "too_large")
+    app.close()
 
 
 def test_each_part_has_a_timeout(small, remote):

@@ -308,15 +308,20 @@ async def _read(response: httpcore2.Response, headers: Mapping[str, str], most: 
     told = headers.get("content-length", "")
     if told.isdigit() and int(told) > most:
         raise _TooLarge(f"the reply has {int(told):,} bytes, and the limit is {most:,}")
-    unpack = _unpacker(headers.get("content-encoding", ""))
+    unpacker = _unpacker(headers.get("content-encoding", ""))
     pieces: list[bytes] = []
-    size = 0
+    come = size = 0
     async for chunk in _chunks(response):
-        piece = chunk if unpack is None else _unpacked(unpack, chunk, most - size + 1)
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
+        # Empty members unpack to nothing: what comes is counted too.
+        come += len(chunk)
+        if come <= most:
+            piece = chunk if unpacker is None else unpacker.unpacked(chunk, most - size + 1)
+            pieces.append(piece)
+            size += len(piece)
+        if max(come, size) > most:
             raise _TooLarge(f"the reply has more than {most:,} bytes, which is the limit")
+    if unpacker is not None:
+        unpacker.finish()
     return b"".join(pieces)
 
 
@@ -325,18 +330,51 @@ async def _chunks(response: httpcore2.Response) -> AsyncIterator[bytes]:
         yield chunk
 
 
-def _unpacker(encoding: str) -> Any:
+class _Unpacker:
+    """Unpacks a body piece by piece: every gzip member of it, and the last one to its end."""
+
+    def __init__(self, *, members: bool) -> None:
+        self._members = members
+        self._stream = _stream()
+        self._begun = False
+
+    def unpacked(self, chunk: bytes, room: int) -> bytes:
+        """Unpack what came, and no more than there is room for: bytes may become gigabytes."""
+        pieces: list[bytes] = []
+        while room > 0 and (chunk := self._onward(chunk)):
+            try:
+                piece = self._stream.decompress(chunk, room)
+            except zlib.error as error:
+                raise Invalid(f"the reply could not be unpacked: {error}") from None
+            pieces.append(piece)
+            room -= len(piece)
+            chunk = self._stream.unused_data
+        return b"".join(pieces)
+
+    def _onward(self, chunk: bytes) -> bytes:
+        """Begin the next member where one ended; zeros between and after them are padding."""
+        if self._stream.eof:
+            chunk = chunk.lstrip(b"\0")
+            if chunk and not self._members:
+                raise Invalid("the reply could not be unpacked: it goes on after its end")
+            self._stream = _stream() if chunk else self._stream
+        self._begun = self._begun or bool(chunk)
+        return chunk
+
+    def finish(self) -> None:
+        """Refuse a body that was cut short: half of a text is not what the server said."""
+        if self._begun and not self._stream.eof:
+            raise Invalid("the reply could not be unpacked: it was cut short")
+
+
+def _stream() -> Any:
+    return zlib.decompressobj(zlib.MAX_WBITS | 32)  # either header, by itself
+
+
+def _unpacker(encoding: str) -> _Unpacker | None:
     kind = encoding.strip().lower()
     if kind in ("", "identity"):
         return None
     if kind in ("gzip", "x-gzip", "deflate"):
-        return zlib.decompressobj(zlib.MAX_WBITS | 32)  # either header, by itself
+        return _Unpacker(members=kind != "deflate")
     raise Invalid(f"the reply is packed as {kind[:40]!r}, which was not asked for")
-
-
-def _unpacked(unpack: Any, chunk: bytes, room: int) -> bytes:
-    try:
-        # Bounded: a few bytes may unpack into gigabytes.
-        return bytes(unpack.decompress(chunk, room))
-    except zlib.error as error:
-        raise Invalid(f"the reply could not be unpacked: {error}") from None
