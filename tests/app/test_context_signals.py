@@ -87,6 +87,39 @@ def test_h93_a_signal_that_comes_while_the_handler_decides_to_wait_wakes_it(app)
     assert heard == [[], ["in between"]]
 
 
+@pytest.mark.parametrize("delay", [60, None])
+def test_h93_an_unread_signal_does_not_keep_a_polling_job_running(app, delay):
+    calls = []
+
+    @app.job(poll_limit=20)
+    def poll() -> None:
+        calls.append(1)
+        raise mp.Later(delay)
+
+    job = poll.submit()
+    job.signal("nobody reads this")
+    app.drain()
+    assert (job.refresh().state, len(calls)) == ("WAITING", 1)
+    job.signal("nor this, but it comes while the job sleeps")
+    app.drain()
+    assert (job.refresh().state, len(calls)) == ("WAITING", 2)
+
+
+def test_h93_a_signal_during_any_attempt_is_answered_by_one_more(app):
+    calls = []
+
+    @app.job(poll_limit=20)
+    def poll(ctx: mp.Context) -> None:
+        calls.append(1)
+        if len(calls) <= 3:
+            app.jobs.get(ctx.id).signal()
+        raise mp.Later(60)
+
+    job = poll.submit()
+    app.drain()
+    assert (job.refresh().state, len(calls)) == ("WAITING", 4)
+
+
 def test_signals_read_in_a_transaction_are_read_again_if_it_is_undone(app):
     heard = []
 

@@ -275,6 +275,26 @@ def test_a_signal_wakes_it_and_may_bring_the_reply(app, remote):
     assert notes(job, "RESPONSE")[-1]["from"] == "signal"
 
 
+def test_a_signal_that_comes_before_the_request_is_sent_is_not_lost(app, remote):
+    """H-93: it may be the reply once the remote has said pending."""
+    remote.answers = [WORKING]
+    job = app.request("POST", remote.url, reply=RULES, poll=None)
+    job.signal({"status": "done", "value": 8})
+    assert ended(app, job).result == {"status": "done", "value": 8}
+    assert len(remote.asked) == 1
+
+
+def test_a_signal_that_comes_while_a_request_waits_to_be_retried_is_its_reply(app, remote, advance):
+    """H-93: the remote heard the first attempt and called back; its answer was lost."""
+    remote.answers = [Says(status=503)]
+    job = app.request("POST", remote.url, reply=RULES, poll=None, retries=3)
+    assert ended(app, job).state == "RETRYING"
+    job.signal({"status": "done", "value": 8})
+    advance(60)
+    assert ended(app, job).result == {"status": "done", "value": 8}
+    assert len(remote.asked) == 1
+
+
 def test_a_signal_that_says_failed_fails_it(app, remote):
     remote.answers = [WORKING]
     job = app.request("POST", remote.url, reply=RULES, poll=None)

@@ -62,7 +62,9 @@ def others(raw: Raw, first: int, last: int) -> None:
     raw.execute(
         f"INSERT INTO job (id, kind, state, move) SELECT {job}, 'k', 'QUEUED', 'create' FROM {many}"
     )
-    raw.execute(f"INSERT INTO signal (id, job_id, at) SELECT {job}, {job}, {at} FROM {many}")
+    raw.execute(
+        f"INSERT INTO signal (id, job_id, at, fence) SELECT {job}, {job}, {at}, 0 FROM {many}"
+    )
 
 
 @pytest.fixture(scope="module", params=[(b, s) for b in POSTGRES[:1] for s in SCENES], ids="-".join)

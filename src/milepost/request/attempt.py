@@ -146,9 +146,10 @@ class Attempt:
         signals = await self._means.beginner.begin(begin)
         if signals is None:
             return None
-        for data in signals:
-            if data is not None and (result := self._signalled(data)) is not None:
-                return result
+        decode = self._means.codec.decode
+        brought = [decode(data) for data in signals if data is not None]
+        if (result := self._decided(brought)) is not None:
+            return result
         await self._means.beginner.begin(msgspec.structs.replace(begin, listens=False))
         return None
 
@@ -163,12 +164,21 @@ class Attempt:
             self._context.claim,
             self._scrubber.note("REQUEST", told),
             self._scrubber.note("REQUESTING", key),
-            self._has_polled,
+            self._listens,
         )
 
-    def _signalled(self, data: bytes) -> Outcome | None:
+    @property
+    def _listens(self) -> bool:
+        """Whether a signal may be the reply: not before anything was sent."""
+        return self._context.claim.fence > 1
+
+    def _decided(self, brought: list[Any]) -> Outcome | None:
+        results = (self._signalled(value) for value in brought if value is not None)
+        return next((result for result in results if result is not None), None)
+
+    def _signalled(self, value: Any) -> Outcome | None:
         """Read a signal as the reply; None when it only says to look again."""
-        content = msgspec.json.encode(self._means.codec.decode(data))
+        content = msgspec.json.encode(value)
         told = {"content-type": "application/json"}
         answer = self._hidden(Answer(200, told, content, "signal"))
         verdict = judged(self._request, answer, self._means.judges)
@@ -239,7 +249,7 @@ class Attempt:
     async def _heard(self, answer: Answer, told: dict[str, Any]) -> Outcome:
         verdict = judged(self._request, answer, self._means.judges)
         if verdict.word == "pending":
-            return await self._pending(verdict, answer, told)
+            return await self._overtaken() or await self._pending(verdict, answer, told)
         return self._ended(verdict, answer, told)
 
     @property
@@ -265,6 +275,12 @@ class Attempt:
         return given | {name: v for name, v in extra.items() if name.lower() not in names}
 
     # After
+
+    async def _overtaken(self) -> Outcome | None:
+        """Read as the reply what was signalled before the first sending; nothing else would."""
+        if self._listens:
+            return None
+        return self._decided(await self._context.signals_async())
 
     async def _pending(self, verdict: Verdict, answer: Answer, told: dict[str, Any]) -> Outcome:
         poll = self._request.reply.poll if self._request.reply else None

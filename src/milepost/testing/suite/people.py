@@ -10,7 +10,7 @@ from milepost import outcome
 from milepost.errors import NotFound
 from milepost.lifecycle import JOB
 from milepost.store import jobs, runs, workers
-from milepost.testing.suite.store import PROBLEM, Store, new_id
+from milepost.testing.suite.store import PROBLEM, Store, new_id, only
 
 __all__ = ["CancelSuite", "EraseSuite", "ReadSuite", "SignalSuite"]
 
@@ -136,6 +136,35 @@ class SignalSuite:
         store.run(jobs.wake, actor="m", most=9)
         [again] = store.claim(queues=[claim.queue])
         assert store.run(jobs.signals, again) == []
+
+    @pytest.mark.parametrize("end", ["later", "retry", "lose"])
+    def test_a_signal_older_than_the_claim_wakes_nobody(self, store: Store, end: str) -> None:
+        worker = store.worker()
+        [job_id] = store.create()
+        self.send(store, job_id)
+        [claim] = store.claim()
+        if end == "retry":
+            store.settle((claim, outcome.retry(PROBLEM, after=0)))
+        elif end == "lose":
+            store.lose_all()
+            worker = store.worker("w2")
+        store.run(jobs.wake, actor="m", most=9)
+        claim = claim if end == "later" else only(store.claim(worker=worker))
+        store.settle((claim, outcome.later(1)))
+        assert (store.state(job_id), store.moves(job_id)[-1]) == ("WAITING", "later")
+        # It is still there for an attempt that asks.
+        store.advance(1)
+        store.run(jobs.wake, actor="m", most=9)
+        assert store.run(jobs.signals, only(store.claim(worker=worker))) == [b"x"]
+
+    def test_a_signal_that_no_attempt_reads_wakes_one_attempt(self, store: Store) -> None:
+        store.worker()
+        claim = store.running()
+        self.send(store, claim.id)
+        store.settle((claim, outcome.later(60)))
+        [again] = store.claim(queues=[claim.queue])
+        store.settle((again, outcome.later(60)))
+        assert store.state(claim.id) == "WAITING"
 
     def test_signals_come_in_their_order(self, store: Store) -> None:
         store.worker()

@@ -40,6 +40,7 @@ CREATE TABLE signal (
   job_id uuid NOT NULL,
   at timestamptz NOT NULL DEFAULT milepost_now(),
   data bytea,
+  fence bigint NOT NULL,                     -- the job's when it came: a later claim could have read it
   taken_by bigint                            -- the fence of the attempt that read it
 );
 CREATE INDEX signal_job ON signal (job_id);

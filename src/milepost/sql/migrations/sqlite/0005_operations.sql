@@ -40,6 +40,7 @@ CREATE TABLE signal (
   job_id TEXT NOT NULL,
   at INTEGER NOT NULL,
   data BLOB,
+  fence INTEGER NOT NULL,                    -- the job's when it came: a later claim could have read it
   taken_by INTEGER                           -- the fence of the attempt that read it
 ) STRICT;
 CREATE INDEX signal_job ON signal (job_id);
