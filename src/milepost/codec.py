@@ -4,6 +4,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import PurePath
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["Codec", "JsonCodec", "check_tags", "check_text", "hints", "limited"]
+__all__ = ["Codec", "JsonCodec", "check_tags", "check_text", "hints", "limited", "nested_deeper"]
 
 DEEPEST = 200
 """How deep a value may be nested: whoever reads it back may stand on a deeper stack."""
@@ -24,7 +25,9 @@ TAGS_BYTES = 16_384
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_RISES = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+# One that has no end is a text too: else a search from each of its quotes would go to the end.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 class Codec(Protocol):
@@ -175,6 +178,17 @@ def _deeper(data: bytes) -> bytes:
             break
         brackets = brackets.replace(b"[]", b"")
     return brackets
+
+
+def nested_deeper(data: bytes, most: int) -> bool:
+    """Tell whether JSON from outside is nested deeper than that, before anybody decodes it.
+
+    One pass over the bytes, which need not be JSON: a bracket within a text is none.
+    """
+    if data.count(b"[") + data.count(b"{") <= most:
+        return False
+    brackets = _TEXT.sub(b"", data).translate(_RISES, _NOT_BRACKETS)
+    return max(accumulate(memoryview(brackets).cast("b")), default=0) > most
 
 
 def _refuse_nan(value: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 from remote import Says
 
 import milepost as mp
+from milepost.request.attempt import POLL_LEAST
 
 RULES = mp.Reply(
     state="$.status", complete=["done"], pending=["working"], failed=["error"], error="$.why"
@@ -193,6 +194,22 @@ def test_h93_a_remote_that_is_always_pending_comes_to_an_end(small, remote):
     job = small.request("POST", remote.url, reply=RULES, poll=0, poll_limit=2)
     small.drain(timeout=5)
     assert (job.refresh().state, job.error.cause) == ("FAILED", "poll_limit")
+
+
+def test_a_reply_that_is_nested_too_deeply_is_malformed(small, remote):
+    remote.answers = [Says(headers={"content-type": "application/json"}, body=b"[" * 300)]
+    job = ended(small, small.request("GET", remote.url))
+    assert (job.state, job.error.code, job.attempt) == ("FAILED", "malformed", 1)
+    assert "nested more than 200 deep" in job.error.message
+
+
+def test_a_remote_is_not_polled_in_a_tight_loop(small, remote):
+    remote.answers = [Says(202, headers={"location": "/there"})]
+    for asked in ({"poll": 0}, {"reply": mp.Reply(poll=mp.Poll(url="Location", every=0))}):
+        job = small.request("POST", remote.url, poll_limit=1, **asked)
+        small.drain(timeout=5)
+        at = {entry.move: entry.at for entry in job.refresh().history}
+        assert (at["wake"] - at["later"]).total_seconds() >= POLL_LEAST
 
 
 def test_status_codes_decide_where_no_state_is_named(small, remote):

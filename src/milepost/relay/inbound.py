@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from milepost.client import acting
-from milepost.codec import check_text
+from milepost.codec import DEEPEST, check_text, nested_deeper
 from milepost.declare import Registry
 from milepost.errors import Invalid, MilepostError, Unavailable
 from milepost.job import Options
@@ -186,6 +186,8 @@ class Receiver:
 def _asked(message: Incoming) -> tuple[str, str | None, Submission]:
     """Read what is asked for, plain or as a CloudEvent: (the message's id, its trace, the job)."""
     header = message.headers.get("traceparent")
+    if nested_deeper(message.data, DEEPEST):
+        raise Invalid(f"the message is no job: it is nested more than {DEEPEST} deep")
     try:
         if not _is_event(message.headers, message.data):
             return message.id, header, msgspec.json.decode(message.data, type=Submission)

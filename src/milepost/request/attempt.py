@@ -30,6 +30,8 @@ __all__ = ["KEY", "Attempt", "Means", "settled", "succeeded"]
 
 KEY = "Idempotency-Key"
 CALLBACK = "{callback}"
+POLL_LEAST = 0.1
+"""How many seconds lie between two looks at least."""
 MESSAGE_LIMIT = 2_000
 
 
@@ -297,6 +299,8 @@ class Attempt:
         floor = retry_after(answer)
         if floor is not None and seconds is not None:
             seconds = max(seconds, floor)
+        # However little was asked for: a partner that stays pending is not asked in a tight loop.
+        seconds = None if seconds is None else max(seconds, POLL_LEAST)
         result = policy.after_later(self._context.claim, Later(seconds, detail=verdict.reason))
         return self._noted(result, answer, told)
 

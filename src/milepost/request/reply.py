@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from milepost.codec import DEEPEST, nested_deeper
 from milepost.errors import Invalid
 from milepost.policy import Fail, Later
 from milepost.request.declaration import Reply, Request
@@ -56,6 +57,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     def json(self) -> Any:
         """Read the content as JSON, or raise `Invalid`."""
+        if nested_deeper(self.content, DEEPEST):
+            raise Invalid(f"the reply's JSON is nested more than {DEEPEST} deep")
         try:
             return msgspec.json.decode(self.content)
         except UNREADABLE as error:
@@ -85,8 +88,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 def _guessed(answer: Answer) -> Any:
     try:
-        return msgspec.json.decode(answer.content)
-    except UNREADABLE:
+        return answer.json()
+    except Invalid:
         pass
     try:
         return answer.content.decode()

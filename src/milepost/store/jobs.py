@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
-from milepost.errors import LeaseLost, NotFound
+from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Settlement, Standing
 from milepost.store import runs
@@ -53,6 +53,9 @@ __all__ = [
     "wake",
     "within",
 ]
+
+SIGNALS_MOST = 1_000
+"""How many signals a job keeps that it has not read."""
 
 SOFT_MOVES = frozenset({"retry", "later", "release"})
 _BY_AGE = itemgetter(*(Claim.__struct_fields__.index(name) for name in ("queued_seq", "id")))
@@ -367,13 +370,27 @@ def erase(job_id: str, *, actor: str | None) -> Steps[bool]:
     return bool(rows)
 
 
-def signal(job_id: str, *, signal_id: str, data: bytes | None, actor: str | None) -> Steps[bool]:
-    """Remember a signal and wake the job if it waits; False when it is final."""
+def signal(
+    job_id: str,
+    *,
+    signal_id: str,
+    data: bytes | None,
+    actor: str | None,
+    most: int | None = None,
+) -> Steps[bool]:
+    """Remember a signal and wake the job if it waits; False when it is final.
+
+    A job keeps so many that it has not read, `SIGNALS_MOST` unless told; `IllegalMove` says so.
+    """
     found = yield Call("job_lock", {"id": job_id})
     if not found:
         raise NotFound(f"there is no job {job_id}")
     if found[0][0] in JOB.terminal:
         return False
+    most = SIGNALS_MOST if most is None else most
+    [(kept,)] = yield Call("signal_count", {"job_id": job_id, "most": most})
+    if kept >= most:
+        raise IllegalMove(f"job {job_id} has not read {most:,} signals; signal it again later")
     yield Call("signal_add", {"id": signal_id, "job_id": job_id, "data": data})
     yield Call("job_signal", {"id": job_id, "actor": actor})
     return True

@@ -30,6 +30,9 @@ from milepost.web.problems import install
 
 __all__ = ["ROUTERS", "create_api", "describe"]
 
+CALLBACK_RATE = 5.0
+"""How often a second a remote may call back about one job; twice as often at once."""
+
 ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     bulk.router,
@@ -61,6 +64,7 @@ def create_api(engine: Engine, *, access: str = "local", hosts: Sequence[str] = 
     api.state.engine = engine
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
     api.state.traffic = Traffic()
+    api.state.callbacks = Rates(CALLBACK_RATE)
     return Door(
         api,
         engine=engine,

@@ -1,5 +1,6 @@
 """Requests whose body is read within limits, and only as JSON."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -8,10 +9,11 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from milepost.web.limits import DEEPEST, too_deep
+from milepost.codec import nested_deeper
+from milepost.web.limits import BODY_SECONDS, DEEPEST
 from milepost.web.problems import Problem
 
-__all__ = ["Route"]
+__all__ = ["JsonRequest", "Route"]
 
 ROOM = 64 * 1024
 """What a body may hold beside a payload of the largest size."""
@@ -22,34 +24,46 @@ class JsonRequest(Request):
 
     async def body(self) -> bytes:
         """Read the body, or refuse one that is too large before all of it has come."""
+        return await self._read(self.app.state.engine.settings.max_payload + ROOM)
+
+    async def small(self, most: int) -> Any:
+        """Read a body of at most so many bytes as JSON; None if there is none."""
+        return await self.json() if await self._read(most) else None
+
+    async def _read(self, most: int) -> bytes:
         if not hasattr(self, "_body"):
-            most = self.app.state.engine.settings.max_payload + ROOM
             told = self.headers.get("content-length", "")
             if told.isdecimal() and int(told) > most:
                 raise _too_large(most)
-            pieces, size = [], 0
-            async for piece in self.stream():
-                size += len(piece)
-                if size > most:
-                    raise _too_large(most)
-                pieces.append(piece)
-            self._body = b"".join(pieces)
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    self._body = await self._arrived(most)
+            except TimeoutError:
+                raise _too_slow() from None
             if self._body:
                 self._check_type()
         return self._body
 
+    async def _arrived(self, most: int) -> bytes:
+        pieces, size = [], 0
+        async for piece in self.stream():
+            size += len(piece)
+            if size > most:
+                raise _too_large(most)
+            pieces.append(piece)
+        return b"".join(pieces)
+
     async def json(self) -> Any:
-        """Read the body as JSON, no deeper than allowed."""
+        """Read the body as JSON; one that is deeper than allowed is not decoded at all."""
         data = await self.body()
+        if nested_deeper(data, DEEPEST):
+            raise Problem(
+                400, f"the body's JSON is nested more than {DEEPEST} deep", name="too-deep"
+            )
         try:
-            value = msgspec.json.decode(data)
+            return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Problem(400, f"the body is not JSON: {error}", name="malformed-json") from error
-        except RecursionError as error:
-            raise _too_deep() from error
-        if too_deep(data, value):
-            raise _too_deep()
-        return value
 
     def _check_type(self) -> None:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -71,8 +85,9 @@ def _too_large(most: int) -> Problem:
     )
 
 
-def _too_deep() -> Problem:
-    return Problem(400, f"the body's JSON is nested more than {DEEPEST} deep", name="too-deep")
+def _too_slow() -> Problem:
+    detail = f"the body did not come within {BODY_SECONDS} seconds; send it in one go"
+    return Problem(408, detail, headers={"Connection": "close"})
 
 
 class Route(APIRoute):

@@ -99,7 +99,6 @@ class Door:
             return
         if CALLBACK.fullmatch(_path(scope)):
             # Whoever was told this address may use it, and nobody is told more than 404 by it.
-            self._rates.take("callback")
             return
         again = partial(authenticate, self._engine.client, scope, self._access)
         who = await again()

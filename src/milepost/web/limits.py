@@ -7,10 +7,13 @@ from math import ceil
 
 from milepost.web.problems import Problem
 
-__all__ = ["DEEPEST", "PAGE_LONGEST", "Rates", "too_deep"]
+__all__ = ["BODY_SECONDS", "DEEPEST", "PAGE_LONGEST", "Rates"]
 
 DEEPEST = 100
 """How deep a request's JSON may be nested."""
+
+BODY_SECONDS = 60
+"""How long a request's body may take to come."""
 
 PAGE_LONGEST = 1_000
 """How many items a page may hold."""
@@ -50,18 +53,3 @@ class Rates:
                 f"more than {self._rate:g} requests a second; slow down",
                 headers={"Retry-After": str(again)},
             )
-
-
-def too_deep(data: bytes, value: object) -> bool:
-    """Tell whether JSON is nested deeper than anything meant."""
-    if data.count(b"[") + data.count(b"{") <= DEEPEST:
-        return False  # brackets in texts count too: it is only a quick look
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            item
-            for each in level
-            if isinstance(each, dict | list)
-            for item in (each.values() if isinstance(each, dict) else each)
-        ]
-    return any(isinstance(each, dict | list) for each in level)

@@ -4,13 +4,13 @@ import secrets
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.batch.declaration import Bearing, Collect, FailFast, Tolerate
 from milepost.client import new_id
-from milepost.errors import NotFound
+from milepost.errors import IllegalMove, NotFound
 from milepost.records import Job
 from milepost.request.asked import job_part
 from milepost.request.batch import Asking
@@ -18,12 +18,12 @@ from milepost.request.kind import KIND
 from milepost.store import chains, jobs
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require
-from milepost.web.body import Route
+from milepost.web.body import JsonRequest, Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Kept
 from milepost.web.jobs import SUBMITTED, created, receive
 from milepost.web.prefer import Preferred
-from milepost.web.problems import problems
+from milepost.web.problems import Problem, problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted
 
 __all__ = ["router"]
@@ -31,6 +31,12 @@ __all__ = ["router"]
 router = APIRouter(route_class=Route, tags=["requests"])
 MOST = 1_000
 """How many requests one call may bring; a program brings more by app.request_batch."""
+
+CALLBACK_BYTES = 64 * 1024
+"""How much a remote may say when it calls back: what is larger is fetched, not pushed."""
+
+CALLBACK_SIGNALS = 100
+"""How many callbacks a job keeps that it has not read."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -169,16 +175,26 @@ async def send_batch(
     "/v1/requests/{job_id}/callback/{token}",
     status_code=202,
     responses={202: {"description": "Heard."}, **problems(404, 413, 415, 422)},
+    openapi_extra={"requestBody": {"content": {"application/json": {"schema": {}}}}},
 )
-async def call_back(
-    *, job_id: str, token: str, app: Held, data: Annotated[Any, Body()] = None
-) -> Response:
+async def call_back(*, job_id: str, token: str, request: JsonRequest, app: Held) -> Response:
     """Hear from a remote that was told to call here; the address itself is what lets it in."""
     job = await _awaiting(app, job_id, token)
+    # Only now: nothing that a stranger sends is read.
+    request.app.state.callbacks.take(job.id)
+    data = await request.small(CALLBACK_BYTES)
     encoded = None if data is None else app.client.codec.encode(_without_secrets(app, data))
-    await app.client.run_async(
-        jobs.signal, job.id, signal_id=new_id(), data=encoded, actor="callback"
-    )
+    try:
+        await app.client.run_async(
+            jobs.signal,
+            job.id,
+            signal_id=new_id(),
+            data=encoded,
+            actor="callback",
+            most=CALLBACK_SIGNALS,
+        )
+    except IllegalMove as error:
+        raise Problem(429, str(error), headers={"Retry-After": "60"}) from error
     return Response(status_code=202)
 
 
