@@ -337,7 +337,11 @@ class Declared(Generic[S]):
         # Rules that changed since the last run mean that records change that stayed the same.
         again = row.root_mode == "full" and known.rules_digest not in (None, row.rules_digest)
         partition = Partition(
-            read(low), read(high), ctx.claim.ordinal or 0, estimate, self.options.page
+            read(low, self._axis),
+            read(high, self._axis),
+            ctx.claim.ordinal or 0,
+            estimate,
+            self.options.page,
         )
         window = self.window(row)
         split = partial(self._cutter.split, ctx, partition, window)

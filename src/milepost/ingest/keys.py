@@ -1,4 +1,9 @@
-"""Keys that partitions are cut by: numbers, times or days; how they are cut, and written down."""
+"""Keys that partitions are cut by: numbers, times or days; how they are cut, and written down.
+
+The first partition begins and the last one ends beyond everything. No number, time or day lies
+beyond its own kind's last value, so these two bounds are values that compare so: `key < high` holds
+for the last day of the calendar, and for infinity itself.
+"""
 
 import math
 from datetime import UTC, date, datetime, timedelta
@@ -6,13 +11,81 @@ from typing import Any
 
 from milepost.errors import Invalid
 
-__all__ = ["Axis", "axis_of", "read", "written"]
+__all__ = ["Axis", "axis_of", "is_open", "read", "written"]
 
 LOWEST, HIGHEST = -math.inf, math.inf
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST = datetime(1, 1, 2, tzinfo=UTC)
-LAST = datetime(9999, 12, 30, tzinfo=UTC)
-DAY_SECONDS = 86_400.0
+
+
+class _Open:
+    """A bound beyond everything: before all keys, or after them, whatever it is equal to."""
+
+    is_after = False
+    __slots__ = ()
+
+    def _is_same(self, other: object) -> bool:
+        return isinstance(other, _Open) and other.is_after == self.is_after
+
+    def __lt__(self, other: object) -> bool:
+        return not self.is_after and not self._is_same(other)
+
+    def __gt__(self, other: object) -> bool:
+        return self.is_after and not self._is_same(other)
+
+    def __le__(self, other: object) -> bool:
+        return not self.is_after or self._is_same(other)
+
+    def __ge__(self, other: object) -> bool:
+        return self.is_after or self._is_same(other)
+
+
+class _OpenDate(_Open):
+    __slots__ = ()
+
+    def __conform__(self, protocol: object) -> str:
+        """Say what sqlite3 is given: a text that sorts before or after that of every time."""
+        return "~" if self.is_after else ""
+
+
+class _BeforeNumbers(_Open, float):
+    __slots__ = ()
+
+
+class _AfterNumbers(_Open, float):
+    __slots__ = ()
+    is_after = True
+
+
+class _BeforeTimes(_OpenDate, datetime):
+    __slots__ = ()
+
+
+class _AfterTimes(_OpenDate, datetime):
+    __slots__ = ()
+    is_after = True
+
+
+class _BeforeDays(_OpenDate, date):
+    __slots__ = ()
+
+
+class _AfterDays(_OpenDate, date):
+    __slots__ = ()
+    is_after = True
+
+
+_NUMBERS = (_BeforeNumbers(LOWEST), _AfterNumbers(HIGHEST))
+_TIMES = (
+    _BeforeTimes(1, 1, 1, tzinfo=UTC),
+    _AfterTimes(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+)
+_DAYS = (_BeforeDays(1, 1, 1), _AfterDays(9999, 12, 31))
+_ENDS: dict[str, tuple[Any, Any]] = {"time": _TIMES, "date": _DAYS}
+
+
+def is_open(bound: object) -> bool:
+    """Tell whether a bound lies beyond everything."""
+    return isinstance(bound, _Open)
 
 
 class Axis:
@@ -29,13 +102,26 @@ class Axis:
 
     def key(self, place: float) -> Any:
         """Turn a position into a key."""
-        if self.kind == "time":
-            return _time(place)
-        if self.kind == "date":
-            return _day(place)
         if math.isinf(place):
-            return place
+            return self.ends[place > 0]
+        if self.kind == "time":
+            return _EPOCH + timedelta(seconds=place)
+        if self.kind == "date":
+            return date.fromordinal(_EPOCH.toordinal() + math.ceil(place))
         return math.ceil(place) if self.kind == "int" else place
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """What the first partition begins with and the last one ends with."""
+        return _ENDS.get(self.kind, _NUMBERS)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Between which positions a cut can lie: no calendar goes farther, no float counts."""
+        if self.kind in _ENDS:
+            low, high = (self.place(end) for end in self.ends)
+            return low, high
+        return -1e18, 1e18
 
     def place(self, key: Any) -> float:
         """Turn a key into a position."""
@@ -44,20 +130,6 @@ class Axis:
         if isinstance(key, date):
             return float(key.toordinal() - _EPOCH.toordinal())
         return float(key)
-
-
-def _time(place: float) -> datetime:
-    if place == LOWEST:
-        return FIRST
-    if place == HIGHEST:
-        return LAST
-    return _EPOCH + timedelta(seconds=place)
-
-
-def _day(place: float) -> date:
-    if math.isinf(place):
-        return _time(place).date()
-    return date.fromordinal(_EPOCH.toordinal() + math.ceil(place))
 
 
 def axis_of(type_: Any, bounds: tuple[Any, Any] | None) -> Axis:
@@ -84,17 +156,17 @@ def _kind_of(low: Any, high: Any) -> str:
 
 def written(key: Any) -> Any:
     """Write a bound as JSON holds it."""
-    if isinstance(key, float) and math.isinf(key):
-        return "inf" if key > 0 else "-inf"
+    if isinstance(key, _Open):
+        return "inf" if key.is_after else "-inf"
     if isinstance(key, date):  # a datetime is one too
         return key.isoformat()
     return key
 
 
-def read(text: Any) -> Any:
-    """Read a bound back."""
+def read(text: Any, axis: Axis | None = None) -> Any:
+    """Read a bound back; with its axis, as one that a source is asked with."""
     if not isinstance(text, str):
         return text
     if text in ("inf", "-inf"):
-        return float(text)
+        return (axis.ends if axis is not None else _NUMBERS)[text == "inf"]
     return date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)  # noqa: PLR2004 - YYYY-MM-DD

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from milepost.ingest.keys import HIGHEST, LOWEST, Axis, written
+from milepost.ingest.keys import HIGHEST, LOWEST, Axis, is_open, written
 from milepost.ingest.source import Partition
 
 __all__ = ["Plan", "Scan", "divided", "scanned"]
@@ -110,9 +110,8 @@ class Scan:
         return [place for place in found if math.isfinite(place) and self._allowed(place)]
 
     def _allowed(self, place: float) -> bool:
-        # Beyond these no calendar and no whole number goes.
-        most = {"time": 2.5e11, "date": 2.9e6}.get(self._axis.kind, 1e18)
-        return abs(place) < most
+        low, high = self._axis.reach
+        return low < place < high
 
     def _step(self, place: float, sign: int) -> float:
         unit = {"time": 86_400.0, "date": 1.0}.get(self._axis.kind, 1.0)
@@ -274,8 +273,7 @@ async def divided(
 ) -> list[Partition]:
     """Cut a partition that turned out larger than it was thought (H-80); one back: it cannot be."""
     low, high = partition.low, partition.high
-    ends = (axis.key(LOWEST), axis.key(HIGHEST))
-    if low != ends[0] and high != ends[1]:
+    if not (is_open(low) or is_open(high)):
         axis = Axis(axis.kind, (low, high))
 
     async def within(begin: Any, end: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from milepost.errors import Invalid
+from milepost.ingest.keys import is_open
 
 __all__ = ["Bound", "OffsetSource", "Page", "Partition", "Reject", "Source", "Window"]
 
@@ -52,6 +53,16 @@ class Partition(msgspec.Struct, frozen=True):
     def is_null(self) -> bool:
         """Whether it is the one for records whose key is NULL."""
         return self.low is None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing lies before it; `low` compares so, in SQL leave its condition out."""
+        return is_open(self.low)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing lies after it; `high` compares so, in SQL leave its condition out."""
+        return is_open(self.high)
 
     def covers(self, key: Any) -> bool:
         """Tell whether a record with that key belongs to it."""
