@@ -21,7 +21,7 @@ from milepost.records import NewJob
 from milepost.store import births
 from milepost.store.borrow import Place, identity
 from milepost.store.connect import open_async_driver, open_driver
-from milepost.store.driver import AsyncDriver, Driver, Steps
+from milepost.store.driver import AsyncDriver, Driver, Steps, is_away
 from milepost.store.lend import AsyncLender, Lender, Lent
 from milepost.store.migrate import check, migrate, migrations, pending
 
@@ -289,7 +289,7 @@ class _Births:
         try:
             ids = self._client.run(births.create, [job for new, _ in group for job in new])
         except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
-            if len(group) == 1 or isinstance(error, Unavailable):
+            if len(group) == 1 or is_away(error):
                 _refuse(group, error)
             else:
                 for waiting in group:
@@ -334,7 +334,7 @@ class _AsyncBirths:
             new = [job for asked, _ in group for job in asked]
             ids = await driver.run(births.create, new)
         except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
-            if len(group) == 1 or isinstance(error, Unavailable):
+            if len(group) == 1 or is_away(error):
                 _refuse(group, error)
             else:
                 for waiting in group:

@@ -15,7 +15,7 @@ from milepost.errors import LeaseLost, Unavailable
 from milepost.ingest.calls import Calls
 from milepost.ingest.source import OffsetSource, Partition, Reject, Source, Window, page_of, stamp
 from milepost.store import pages
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Call, Steps, is_away
 from milepost.store.pages import Answer, Page
 from milepost.store.watermarks import PipelineRunRow
 
@@ -96,7 +96,7 @@ class _Line:
         try:
             found = await self._client.run_async(group[0][2], [page for _, page, _, _ in group])
         except Exception as error:  # noqa: BLE001 - each partition hears of its own mistake only
-            if len(group) == 1 or isinstance(error, Unavailable):
+            if len(group) == 1 or is_away(error):
                 for *_, answer in group:
                     if not answer.done():
                         answer.set_exception(error)

@@ -11,9 +11,21 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from milepost.errors import Unavailable
 from milepost.store import failpoint
 
-__all__ = ["AsyncDriver", "Call", "Driver", "Reader", "Rows", "Steps", "drive", "drive_async"]
+__all__ = [
+    "AsyncDriver",
+    "Call",
+    "Driver",
+    "Reader",
+    "Rows",
+    "StatementTimeout",
+    "Steps",
+    "drive",
+    "drive_async",
+    "is_away",
+]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -26,6 +38,18 @@ class Call(msgspec.Struct, frozen=True):
     name: str
     parameters: Mapping[str, Any] = {}
     alone: bool = False
+
+
+class StatementTimeout(Unavailable):
+    """The server ended a statement that waited too long for a lock, or took too long.
+
+    The store is there: a smaller statement, or the same one a little later, may succeed.
+    """
+
+
+def is_away(error: Exception) -> bool:
+    """Tell whether the store is away: then it does not help to try a batch in parts."""
+    return isinstance(error, Unavailable) and not isinstance(error, StatementTimeout)
 
 
 Steps = Generator[Call, Rows, T]

@@ -12,7 +12,7 @@ from milepost.config import StoreUrl
 from milepost.errors import IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
-from milepost.store.driver import Call, Rows, Steps, drive, drive_async
+from milepost.store.driver import Call, Rows, StatementTimeout, Steps, drive, drive_async
 
 if TYPE_CHECKING:
     import psycopg
@@ -27,6 +27,7 @@ DENIED = "42501"
 TAKEN = "42P07"
 COLLIDED = ("40P01", "40001")
 EXISTS = "23505"
+TIMED_OUT = ("55P03", "57014")
 TRIES = 8
 # Fan-in counts in a new statement what others have committed, whatever the server's default is.
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -260,6 +261,8 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0
         return IllegalMove(f"it exists: {error}")
     if sqlstate is not None and sqlstate[:2] in ("22", "23"):
         return Invalid(f"PostgreSQL cannot store it: {error}")
+    if sqlstate in TIMED_OUT:
+        return StatementTimeout(f"PostgreSQL ended the statement: {_first_line(error)}")
     if sqlstate == DENIED:
         return Unavailable(
             f"the role lacks a right: {_first_line(error)}; migrate as the tables' owner, and let "
@@ -352,12 +355,20 @@ class AsyncpgDriver:
                 connection = await self._taken()
                 try:
                     yield connection
+                except asyncpg.InternalClientError:
+                    connection.terminate()  # nobody knows which answer it would read next
+                    raise
                 finally:
                     await self._give_back(connection)
         except asyncpg.PostgresError as error:
             raise _meaning(error.sqlstate, error) from error
-        except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            if isinstance(error, ValueError):
+        except (
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+            OSError,
+            TimeoutError,
+        ) as error:
+            if _is_of_a_value(error):
                 raise Invalid(f"PostgreSQL cannot store it: {error}") from error
             raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
 
@@ -390,6 +401,12 @@ class AsyncpgDriver:
             connection.terminate()
             if not isinstance(error, Exception):
                 raise
+
+
+def _is_of_a_value(error: Exception) -> bool:
+    """Tell what asyncpg says of a value from what it says of an address or a certificate."""
+    misconfigured = isinstance(error, _asyncpg().ClientConfigurationError)
+    return isinstance(error, ValueError) and not misconfigured
 
 
 def _asyncpg() -> Any:

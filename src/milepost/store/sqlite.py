@@ -382,7 +382,7 @@ def translated() -> Iterator[None]:
         raise _meaning(error) from error
     except sqlite3.OperationalError as error:
         raise Unavailable(f"the SQLite store cannot be used: {error}") from error
-    except UnicodeEncodeError as error:
+    except (UnicodeEncodeError, sqlite3.DataError) as error:
         raise Invalid(f"SQLite cannot store it: {error}") from error
     except sqlite3.DatabaseError as error:
         raise Unavailable(f"the file is not a usable SQLite store: {error}") from error

@@ -82,8 +82,8 @@ class Flow:
             driver,
             clock=clock,
             settled=self._settled,
-            hopeless=lambda: lease.lost,
-            left=self._publisher.want,
+            lease_lost=lambda: lease.lost,
+            unfinished_runs=self._publisher.want,
         )
 
     def begin(self, worker_id: str) -> None:
