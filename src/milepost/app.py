@@ -48,6 +48,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound="Source[Any, Any, Any]")
 
+MOUNTED = ("tokens", "open")
+"""Who is let in without a token where an application mounts the API: nobody, or everybody."""
+
 
 class App:
     """Declares jobs, submits them, runs them."""
@@ -337,13 +340,18 @@ class App:
         job: Job[Any, Any, Any, Any] = Job(self, definition)
         return job.options(**options).new(args, kwargs)
 
-    def asgi(self, *, access: str = "local", hosts: Sequence[str] = ()) -> "ASGIApp":
+    def asgi(self, *, access: str = "tokens", hosts: Sequence[str] = ()) -> "ASGIApp":
         """Return the HTTP API, to be served by itself or mounted under any prefix.
 
-        `access` says who needs no token: "local" callers on this machine as long as there never was
-        one, nobody ("tokens"), or everybody ("open": whoever mounts it guards it). `hosts` are
-        names that it answers to beside addresses and names without a dot.
+        Every request needs a token (`milepost tokens create`), unless `access="open"` says that
+        whoever mounts it guards it. `hosts` are names that it answers to in addition to addresses
+        and names without a dot.
         """
+        if access not in MOUNTED:
+            raise Invalid(
+                f"access={access!r}: expected one of {', '.join(MOUNTED)}; callers on this machine "
+                "are let in without a token by `milepost dev` alone"
+            )
         try:
             from milepost.web.api import create_api  # noqa: PLC0415 - an extra
         except ImportError as error:

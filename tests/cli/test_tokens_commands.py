@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import pytest
@@ -99,10 +100,16 @@ def test_a_server_starts_where_it_is_told_and_stops_when_asked(folder, asked):
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+", link)
             with urllib.request.urlopen(f"{link}/readyz", timeout=20) as answer:
                 assert json.load(answer) == {"status": "ready"}
+            # What a plain proxy passes on comes from this machine too: it is asked for a token.
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"{link}/v1/jobs", timeout=20)
+            assert refused.value.code == 401
+            refused.value.close()
         finally:
             server.send_signal(asked)
         _, told = server.communicate(timeout=60)
         assert (server.returncode, "Aborted" in told) == (0, False)
+        assert "milepost tokens create" in told
 
 
 def test_the_compare_takes_the_whole_secret(monkeypatch):

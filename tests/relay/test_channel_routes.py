@@ -6,6 +6,7 @@ import pytest_asyncio
 
 from milepost.client import acting
 from milepost.store import tokens
+from milepost.web.api import create_api
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def convert(app):
 
 @pytest_asyncio.fixture
 async def api(app):
-    transport = httpx2.ASGITransport(app=app.asgi())
+    transport = httpx2.ASGITransport(app=create_api(app, access="local"))
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
     await app.client.close_async()

@@ -9,6 +9,7 @@ import pytest_asyncio
 import milepost as mp
 from milepost.store import tokens
 from milepost.testing.serving import served
+from milepost.web.api import create_api
 
 
 @pytest.fixture
@@ -56,8 +57,8 @@ def declare(app: mp.App) -> None:
 
 @pytest_asyncio.fixture
 async def api(app: mp.App) -> AsyncIterator[httpx2.AsyncClient]:
-    """Call the API within the process."""
-    transport = httpx2.ASGITransport(app=app.asgi())
+    """Call the API within the process, as `milepost dev` serves it."""
+    transport = httpx2.ASGITransport(app=create_api(app, access="local"))
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
     await app.client.close_async()

@@ -6,7 +6,7 @@ import pytest
 import milepost as mp
 from milepost.store import births, jobs, tokens
 from milepost.store.tokens import SCOPES
-from milepost.web.api import describe
+from milepost.web.api import create_api, describe
 from milepost.web.door import known_host
 
 NOWHERE = "018f0000-0000-7000-8000-000000000000"
@@ -271,13 +271,40 @@ async def test_without_a_token_only_this_machine_is_let_in(api, headers, status)
     assert (await api.get("/v1/jobs", headers=headers)).status_code == status
 
 
-async def test_a_stranger_needs_a_token_though_none_was_made(app):
-    transport = httpx2.ASGITransport(app=app.asgi(), client=("203.0.113.7", 1))
+HERE, STRANGER = ("127.0.0.1", 1), ("203.0.113.7", 1)
+
+
+@pytest.mark.parametrize(
+    ("access", "peer", "status"),
+    [
+        # Whoever stands behind a plain proxy on this machine looks like this machine.
+        ("tokens", HERE, 401),
+        ("tokens", STRANGER, 401),
+        ("open", STRANGER, 200),
+        ("local", HERE, 200),
+        ("local", STRANGER, 401),
+        ("local", None, 401),
+        ("local", ("testclient", 1), 401),
+    ],
+)
+async def test_who_needs_a_token_though_none_was_made(app, access, peer, status):
+    transport = httpx2.ASGITransport(app=create_api(app, access=access), client=peer)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+        for path in ("/v1/jobs", "/metrics"):
+            assert (await client.get(path)).status_code == status, path
+        for path in ("/livez", "/readyz"):
+            assert (await client.get(path)).status_code == 200, path
+    await app.client.close_async()
+
+
+async def test_a_mounted_api_asks_for_tokens_unless_it_is_told_to_be_open(app):
+    transport = httpx2.ASGITransport(app=app.asgi())
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         assert (await client.get("/v1/jobs")).status_code == 401
-    transport = httpx2.ASGITransport(app=app.asgi(access="open"), client=("203.0.113.7", 1))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
-        assert (await client.get("/v1/jobs")).status_code == 200
+    with pytest.raises(mp.Invalid, match="milepost dev"):
+        app.asgi(access="local")
+    with pytest.raises(mp.Invalid, match="tokens, open"):
+        app.asgi(access="nobody")
     await app.client.close_async()
 
 

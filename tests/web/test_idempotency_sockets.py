@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import milepost as mp
+from milepost.store import tokens
 from milepost.testing.databases import Database
 from milepost.testing.prove import size
 
@@ -28,8 +29,9 @@ def convert(document: str) -> str:
 BODY = json.dumps({"kind": "convert", "args": ["report"]}).encode()
 CALL = (
     b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b"Authorization: Bearer %s\r\n"
     b"Idempotency-Key: once\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-) % (len(BODY), BODY)
+)
 
 
 @contextmanager
@@ -52,11 +54,11 @@ def server(database: Database, folder: Path) -> Iterator[int]:
         process.stdout.close()
 
 
-async def asked(port: int, count: int) -> list[bytes]:
+async def asked(port: int, secret: str, count: int) -> list[bytes]:
     """Connect everybody first, then let all ask at once."""
     streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
     for _, writer in streams:
-        writer.write(CALL)
+        writer.write(CALL % (secret.encode(), len(BODY), BODY))
     answers = await asyncio.gather(*(reader.read() for reader, _ in streams))
     for _, writer in streams:
         writer.close()
@@ -73,12 +75,14 @@ def told(answer: bytes) -> tuple[bytes, ...]:
 def test_h95_many_callers_with_one_key_make_one_job_and_hear_the_same(database, tmp_path):
     """1,000 under proof."""
     count = size(1000)
+    app = mp.App(database.url)
+    token_id, secret, hashed = tokens.new_secret()
+    app.client.run(tokens.create, token_id, name="ci", hashed=hashed, scopes=["submit"])
     with server(database, tmp_path) as port:
-        answers = asyncio.run(asked(port, count))
+        answers = asyncio.run(asked(port, secret, count))
     assert len(answers) == count
     [same] = {told(answer) for answer in answers}
     assert same[0] == b"HTTP/1.1 202 Accepted"
-    app = mp.App(database.url)
     [job] = app.jobs.list()
     assert json.loads(same[-1])["id"] == job.id
     app.close()

@@ -8,6 +8,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import milepost as mp
+from milepost.web.api import create_api
 from milepost.web.limits import DEEPEST, Rates
 from milepost.web.problems import Problem
 
@@ -238,7 +239,7 @@ async def test_the_rate_is_each_callers_own(database, token, app):
 
 async def test_a_store_that_cannot_be_used_is_a_503(tmp_path):
     lost = mp.App("postgresql://nobody:canary@127.0.0.1:1/none")
-    transport = httpx2.ASGITransport(app=lost.asgi())
+    transport = httpx2.ASGITransport(app=create_api(lost, access="local"))
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         for path in ("/readyz", "/v1/jobs"):
             answer = await client.get(path)
@@ -249,7 +250,7 @@ async def test_a_store_that_cannot_be_used_is_a_503(tmp_path):
 
 
 async def test_it_can_be_mounted_under_any_prefix(app):
-    outer = Starlette(routes=[Mount("/tasks/queue", app.asgi())])
+    outer = Starlette(routes=[Mount("/tasks/queue", app.asgi(access="open"))])
     transport = httpx2.ASGITransport(app=outer)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         assert (await client.get("/tasks/queue/livez")).status_code == 200
@@ -264,7 +265,7 @@ async def test_it_can_be_mounted_under_any_prefix(app):
         assert described["servers"] == [{"url": "/tasks/queue"}]
         keyed = {"Idempotency-Key": "k"}
         mounted = await client.post("/tasks/queue/v1/jobs", json=CALL, headers=keyed)
-    transport = httpx2.ASGITransport(app=app.asgi())
+    transport = httpx2.ASGITransport(app=app.asgi(access="open"))
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         plain = await client.post("/v1/jobs", json=CALL, headers=keyed)
     assert plain.json() == mounted.json()

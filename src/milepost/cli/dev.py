@@ -15,7 +15,7 @@ from milepost.cli.load import kinds, load_app
 from milepost.cli.output import say
 from milepost.codec import hints
 from milepost.config import command_for
-from milepost.errors import Invalid, MilepostError, Unavailable
+from milepost.errors import Invalid, MilepostError
 
 if TYPE_CHECKING:
     from milepost.app import App
@@ -101,10 +101,11 @@ def _plain(hint: Any) -> Any:
 def _served(app: "App", port: int | None) -> Iterator[None]:
     """Serve the API beside the worker, in a thread: a handler that blocks must not block it."""
     try:
+        from milepost.web.api import create_api
         from milepost.web.serve import link, run_in_thread, server
 
-        serving = server(app.asgi())
-    except (ImportError, Unavailable):
+        serving = server(create_api(app, access="local"))
+    except ImportError:
         say("no API: it needs an extra, pip install 'milepost[web]'")
         yield
         return

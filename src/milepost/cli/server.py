@@ -42,9 +42,9 @@ REFUSED = 5
 def server(app: str, host: str | None, port: int | None, hosts: str | None, root_path: str) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT.
 
-    APP is MODULE:APP, as in app:app, or a file, as in app.py. It listens on this machine alone
-    unless told otherwise; where others could reach it, there must be a token first
-    (`milepost tokens create`), and every request needs one.
+    APP is MODULE:APP, as in app:app, or a file, as in app.py. Every request needs a token
+    (`milepost tokens create`), also where a proxy on this machine passes it on. It listens on this
+    machine alone unless told otherwise; where others could reach it, there must be a token first.
     """
     import asyncio
 
@@ -56,13 +56,10 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
         from milepost.web.serve import server as made
 
         public = is_public(chosen)
-        api = loaded.asgi(
-            access="tokens" if public else "local", hosts=[] if hosts is None else hosts.split(",")
-        )
+        api = loaded.asgi(hosts=[] if hosts is None else hosts.split(","))
     except ImportError as error:
         raise Unavailable("the API needs an extra: pip install 'milepost[web]'") from error
-    if public:
-        _check_credentials(loaded, chosen)
+    _check_credentials(loaded, chosen, public=public)
     bound = listen(chosen, settings.port if port is None else port)
     serving = made(api, root_path=root_path)
     # Once it has stopped it raises the signal again, which would end us as if something had failed.
@@ -73,17 +70,21 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
     asyncio.run(_serve(loaded, serving, bound))
 
 
-def _check_credentials(app: "App", host: str) -> None:
+def _check_credentials(app: "App", host: str, *, public: bool) -> None:
+    """Say that nobody could be let in; where others reach it, that is a mistake."""
     from milepost.store import tokens
 
     _, live = app.client.run(tokens.door)
-    if not live:
+    if live:
+        return
+    create = "`milepost tokens create NAME --scope submit --scope read`"
+    if public:
         say(
-            f"milepost: {host} can be reached from other machines and no token is live: "
-            "anybody could submit and cancel jobs. Create one first: "
-            "`milepost tokens create NAME --scope submit --scope read`"
+            f"milepost: {host} can be reached from other machines and no token is live; create "
+            f"one first: {create}"
         )
         sys.exit(REFUSED)
+    say(f"no token is live, and every request needs one: {create}")
 
 
 async def _serve(app: "App", serving: "Server", bound: "socket.socket") -> None:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from milepost.app import App
@@ -13,14 +13,15 @@ __all__ = ["served"]
 
 
 @contextmanager
-def served(app: "App", **how: Any) -> Iterator[str]:
-    """Serve the API in a thread, as `app.asgi(**how)` makes it, and give its address.
+def served(app: "App", *, access: str = "local") -> Iterator[str]:
+    """Serve the API in a thread, by default as `milepost dev` does, and give its address.
 
     No worker runs but when a test says so.
     """
+    from milepost.web.api import create_api  # noqa: PLC0415 - an extra
     from milepost.web.serve import link, listen, server  # noqa: PLC0415 - an extra
 
-    serving, bound = server(app.asgi(**how)), listen("127.0.0.1", 0)
+    serving, bound = server(create_api(app, access=access)), listen("127.0.0.1", 0)
 
     async def serve() -> None:
         await serving.serve([bound])

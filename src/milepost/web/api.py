@@ -51,12 +51,13 @@ ROUTERS: tuple[APIRouter, ...] = (
 """Every resource's routes."""
 
 
-def create_api(engine: Engine, *, access: str = "local", hosts: Sequence[str] = ()) -> ASGIApp:
+def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASGIApp:
     """Make the API of an app.
 
-    `access` says who needs no token: "local" callers on this machine as long as there never was a
-    token, nobody ("tokens"), or everybody ("open": whoever mounts it guards it). `hosts` are names
-    that it answers to beside addresses and names without a dot.
+    `access` says who needs no token: nobody ("tokens"), everybody ("open": whoever mounts it guards
+    it), or callers on this machine as long as there never was a token ("local", for `milepost dev`
+    alone: what a proxy passes on comes from this machine too). `hosts` are names that it answers to
+    in addition to addresses and names without a dot.
     """
     if access not in ACCESS:
         raise Invalid(f"access={access!r}: expected one of {', '.join(ACCESS)}")

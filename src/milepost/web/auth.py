@@ -1,7 +1,7 @@
 """Who calls, and what they may do and see.
 
-A token opens what its scopes say, in the tenant and the queues that it is bound to. As long as
-there never was a token, callers on this machine need none; the first token ends that.
+A token opens what its scopes say, in the tenant and the queues that it is bound to. Under `milepost
+dev` callers on this machine need none as long as there never was one; the first token ends that.
 """
 
 import ipaddress
@@ -21,9 +21,9 @@ from milepost.web.problems import Problem
 
 __all__ = ["ACCESS", "Who", "authenticate", "is_local", "require", "seen"]
 
-ACCESS = ("local", "tokens", "open")
-"""Who is let in without a token: callers on this machine while there never was a token, nobody,
-or everybody (whoever mounts the API guards it)."""
+ACCESS = ("tokens", "open", "local")
+"""Who is let in without a token: nobody, everybody (whoever mounts the API guards it), or callers
+on this machine while there never was a token, which is for `milepost dev` alone."""
 
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="milepost"'}
@@ -110,13 +110,10 @@ def is_local(scope: MutableMapping[str, Any], headers: Headers) -> bool:
     """Tell whether the caller is on this machine; one that a proxy speaks for is not."""
     if any(name in headers for name in FORWARDED):
         return False
-    client = scope.get("client")
-    if client is None:
-        return True  # a Unix socket, or a call within the process
     try:
-        return ipaddress.ip_address(client[0]).is_loopback
+        return ipaddress.ip_address((scope.get("client") or ("",))[0]).is_loopback
     except ValueError:
-        return True  # not an address: a call within the process
+        return False  # a Unix socket: a proxy has one too
 
 
 def who_calls(request: Request) -> Who:
