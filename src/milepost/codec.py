@@ -2,6 +2,7 @@
 
 import math
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping
 from itertools import accumulate
@@ -12,7 +13,16 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["Codec", "JsonCodec", "check_tags", "check_text", "hints", "limited", "nested_deeper"]
+__all__ = [
+    "Codec",
+    "JsonCodec",
+    "Unreadable",
+    "check_tags",
+    "check_text",
+    "hints",
+    "limited",
+    "nested_deeper",
+]
 
 DEEPEST = 200
 """How deep a value may be nested: whoever reads it back may stand on a deeper stack."""
@@ -28,6 +38,14 @@ _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _RISES = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 # One that has no end is a text too: else a search from each of its quotes would go to the end.
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+class Unreadable(Invalid):
+    """No value at all can be built by that annotation: an `Iterable`, a class of the user's own."""
+
+
+class _NotBuilt(TypeError):
+    """A class that JSON says nothing of."""
 
 
 class Codec(Protocol):
@@ -77,25 +95,41 @@ class JsonCodec:
         try:
             return self._decoder(type_).decode(data)
         except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
-            raise Invalid(f"the stored value does not fit: {error}") from error
+            known = not isinstance(error, _NotBuilt) and not isinstance(error.__cause__, _NotBuilt)
+            kind = Invalid if known else Unreadable
+            raise kind(f"the stored value does not fit: {error}") from error
 
     def _decoder(self, type_: Any) -> "msgspec.json.Decoder[Any]":
         try:
             return self._decoders[type_]
         except KeyError:
-            decoder = msgspec.json.Decoder(type_, dec_hook=from_builtin)
+            decoder = _built(type_)
             self._decoders[type_] = decoder
             return decoder
         except TypeError:  # an annotation that cannot be hashed
-            return msgspec.json.Decoder(type_, dec_hook=from_builtin)
+            return _built(type_)
+
+
+def _built(type_: Any) -> "msgspec.json.Decoder[Any]":
+    try:
+        return msgspec.json.Decoder(type_, dec_hook=from_builtin)
+    except (TypeError, ValueError) as error:
+        raise _NotBuilt(str(error)) from error
 
 
 def hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Read a function's annotations: the types that its arguments and its result are decoded as."""
     try:
-        return typing.get_type_hints(function, include_extras=True)
+        told = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         return {}  # a name that exists for type checkers only: nothing can be checked then
+    return {name: Any if _is_anything(hint) else hint for name, hint in told.items()}
+
+
+def _is_anything(hint: Any) -> bool:
+    """Whether every value fits: `object`, alone or as one of several."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return hint is object or (is_union and object in typing.get_args(hint))
 
 
 def limited(data: bytes, *, most: int, what: str) -> bytes:
@@ -149,13 +183,15 @@ def _to_builtin(value: Any) -> Any:
 
 
 def from_builtin(type_: Any, value: Any) -> Any:
-    """Build what msgspec does not know itself: paths and pydantic models."""
+    """Build what msgspec does not know itself: paths, pydantic models, and anything at all."""
+    if type_ is object:
+        return value
     if isinstance(type_, type) and issubclass(type_, PurePath):
         return type_(value)
     validate = getattr(type_, "model_validate_json", None)
     if callable(validate):
         return _validated(validate, value)
-    raise TypeError(f"{type_} cannot be built from JSON")
+    raise _NotBuilt(f"{type_} cannot be built from JSON")
 
 
 def _validated(validate: Callable[[bytes], Any], value: Any) -> Any:

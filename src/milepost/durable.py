@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from milepost.client import Client, refuse_in_loop
-from milepost.codec import check_text, hints, limited
+from milepost.codec import Unreadable, check_text, hints, limited
 from milepost.errors import Invalid, Unavailable
 from milepost.records import Claim
 from milepost.store import durable, jobs
@@ -151,8 +151,12 @@ class Durable:
     def _decoded(self, name: str, function: Callable[..., Any], data: bytes | None) -> Any:
         if data is None:
             return None
+        decode = self._client.codec.decode
         try:
-            return self._client.codec.decode(data, hints(function).get("return", Any))
+            return decode(data, hints(function).get("return", Any))
+        except Unreadable:
+            # The effect is done: what no value could ever be built by must not fail its job now.
+            return decode(data)
         except Invalid as error:
             raise Invalid(
                 f"the result of step {name!r} does not fit what its function says it returns: "

@@ -67,3 +67,13 @@ def test_every_call_that_python_takes_arrives_as_it_was_meant(function, args, kw
 @pytest.mark.parametrize("named", [{"b": 9}, {"c": 9}, {"a": 9, "c": 8}])
 def test_a_default_that_was_left_out_keeps_its_place(named):
     assert carried(plain, (), named) == plain(**named)
+
+
+def test_object_means_anything():
+    def handler(given: object, other: object = None, *, union: int | object = 3) -> object: ...
+
+    arguments = Arguments(handler, "handler")
+    for value in (1, "x", [None, {"n": 1}], None):
+        stored = CODEC.encode(arguments.bind((value, value), {"union": value}))
+        arguments.check(stored, CODEC)
+        assert arguments.stored(stored, CODEC) == ([value, value], {"union": value})

@@ -3,7 +3,11 @@
 import asyncio
 import functools
 import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from numbers import Number
+from typing import Any, TypeVar
 
 import pytest
 from attempts import claimed, lose, overtaken
@@ -129,6 +133,52 @@ def test_a_result_that_does_not_fit_its_annotation_is_refused_the_first_time(app
     with pytest.raises(mp.Invalid, match="step 'a' does not fit what its function says"):
         claimed(app).step("a", wrong)
     assert names(raw) == []
+
+
+def _returning(hint, value):
+    def work():
+        return value
+
+    work.__annotations__["return"] = hint
+    return work
+
+
+Any_ = TypeVar("Any_")
+Either = TypeVar("Either", int, str)
+
+
+class Plain:
+    """A class that JSON says nothing of."""
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (object, {"n": [1]}),
+        (object | None, 7),
+        (int | object, "x"),
+        (list[object], [1, "x", None]),
+        (dict[str, object], {"n": [1]}),
+        (Any, {"n": 1}),
+        (list, [1]),
+        (dict, {"n": 1}),
+        (Any_, 7),
+        (Either, 7),
+        (Iterable[int], [1, 2]),
+        (OrderedDict[str, int], {"n": 1}),
+        (Plain, {"n": 1}),
+        (list[Plain], [{"n": 1}]),
+        (list[int] | set[int], [1]),
+        (Number, 7),
+        (Hashable, "x"),
+        ("Undefined", 7),
+    ],
+)
+def test_an_annotation_that_no_value_can_be_built_by_means_anything(app, job, advance, hint, value):
+    """The effect is done by then: a job must not fail for it."""
+    assert claimed(app).step("a", _returning(hint, value)) == value
+    lose(app, advance)
+    assert claimed(app).step("a", _returning(hint, "not again")) == value
 
 
 @pytest.mark.parametrize("name", ["", "nul\0", 7, "\ud800", "x" * 201])
