@@ -19,7 +19,7 @@ from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
 from milepost.process import Process
 from milepost.queues import Queues
-from milepost.records import NewJob
+from milepost.records import NewJob, Run
 from milepost.relay.pull import Channels
 from milepost.request.asked import Asked
 from milepost.request.batch import Asking, Batches, Item, RequestBatch
@@ -77,7 +77,7 @@ class App:
         self.jobs = Jobs(self.client, self._result_type)
         self._batches: dict[tuple[str, int], Batch] = {}
         self._pipelines: dict[str, Pipeline[Any]] = {}
-        self.runs = Runs(self.client, self._report_type)
+        self.runs = Runs(self.client, self._report_type, self._fill)
         self.queues = Queues(self.client)
         self.workers = Workers(self.client)
         self._scheduled: dict[str, NewSchedule] = {}
@@ -234,6 +234,16 @@ class App:
     def _report_type(self, name: str, version: int) -> Any:
         batch = self._batches.get((name, version))
         return Any if batch is None else batch.report_type(name, version)
+
+    def _fill(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
+        """Turn items into jobs of a held run that was looked up."""
+        batch = self._batches.get((run.kind, run.kind_version))
+        if batch is None:
+            raise Invalid(
+                f"run {run.id} is one of {run.kind!r} version {run.kind_version}, which is not "
+                "declared as a batch here: add to it where it is"
+            )
+        return batch.fill(run, items)
 
     def schedule(
         self,

@@ -44,7 +44,7 @@ class Unreadable(Invalid):
     """No value at all can be built by that annotation: an `Iterable`, a class of the user's own."""
 
 
-class _NotBuilt(TypeError):
+class _NotBuiltError(TypeError):
     """A class that JSON says nothing of."""
 
 
@@ -95,7 +95,9 @@ class JsonCodec:
         try:
             return self._decoder(type_).decode(data)
         except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
-            known = not isinstance(error, _NotBuilt) and not isinstance(error.__cause__, _NotBuilt)
+            known = not isinstance(error, _NotBuiltError) and not isinstance(
+                error.__cause__, _NotBuiltError
+            )
             kind = Invalid if known else Unreadable
             raise kind(f"the stored value does not fit: {error}") from error
 
@@ -114,7 +116,7 @@ def _built(type_: Any) -> "msgspec.json.Decoder[Any]":
     try:
         return msgspec.json.Decoder(type_, dec_hook=from_builtin)
     except (TypeError, ValueError) as error:
-        raise _NotBuilt(str(error)) from error
+        raise _NotBuiltError(str(error)) from error
 
 
 def hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def from_builtin(type_: Any, value: Any) -> Any:
     validate = getattr(type_, "model_validate_json", None)
     if callable(validate):
         return _validated(validate, value)
-    raise _NotBuilt(f"{type_} cannot be built from JSON")
+    raise _NotBuiltError(f"{type_} cannot be built from JSON")
 
 
 def _validated(validate: Callable[[bytes], Any], value: Any) -> Any:

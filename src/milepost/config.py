@@ -142,6 +142,8 @@ def seconds(text: str, what: str) -> float:
 
 PORT_MOST = 65_535
 KEEP_LEAST = 60.0
+HOLD_LIMIT = 3600.0
+"""How long a held job or run may wait to be submitted, or to be added to (H-107, H-108)."""
 KEEP_MOST = 36_500 * 86_400.0
 
 
@@ -157,6 +159,7 @@ class Settings:
     error_wait: float = 5.0
     recovery: float = 5.0
     grace: float = 30.0
+    hold_limit: float = HOLD_LIMIT
     concurrency: int = 100
     threads: int = 16
     keep_succeeded: float = 7 * 86_400.0
@@ -213,7 +216,10 @@ class Settings:
                 f"heartbeat={self.heartbeat:g} s must be at most half of lease={self.lease:g} s, "
                 "or one late heartbeat loses every job"
             )
-        for name in ("lease", "heartbeat", "sweep", "poll_min", "concurrency", "threads"):
+        for name in (
+            *("lease", "heartbeat", "sweep", "poll_min", "hold_limit"),
+            *("concurrency", "threads"),
+        ):
             if getattr(self, name) <= 0:
                 raise Invalid(f"{name} must be more than zero")
         if not 0 <= self.port <= PORT_MOST:

@@ -134,12 +134,12 @@ class JobHandle(Subject[Job], Generic[R]):
         return state
 
     def submit(self) -> "JobHandle[R]":
-        """Release a job that was created held."""
+        """Release a job that was created held, or raise `IllegalMove` if it will never run."""
         self._client.run(births.submit, [self.id], actor=caller().actor)
         return self.refresh()
 
     async def submit_async(self) -> "JobHandle[R]":
-        """Release a job that was created held."""
+        """Release a job that was created held, or raise `IllegalMove` if it will never run."""
         await self._client.run_async(births.submit, [self.id], actor=caller().actor)
         return await self.refresh_async()
 

@@ -215,6 +215,7 @@ class Process:
             driver,
             sweep=settings.sweep,
             elected=elected,
+            hold_limit=settings.hold_limit,
             scheduler=Scheduler(self._scheduled),
             retention=Retention(
                 Keep(settings.keep_succeeded, settings.keep_failed, settings.keep_history)

@@ -503,12 +503,50 @@ def test_a_run_is_filled_in_pieces_and_begins_when_it_is_submitted(app):
         run.add([6])
 
 
-def test_a_run_that_nobody_submits_is_given_up_h107(app, advance):
+def test_a_run_that_nobody_submits_expires_an_hour_after_the_last_add_h107(app, advance):
     batch = numbers(app)
     run = batch.start(Params(count=1), hold=True)
+    run.add([Params(count=1)])
+    for _ in range(3):
+        advance(3000)
+        app.maintain_once()
+        assert run.refresh().state == "CREATED"
+        run.add([Params(count=1)])
     advance(3601)
     app.maintain_once()
-    assert run.refresh().done
+    app.maintain_once()
+    assert (run.refresh().state, run.record.cause) == ("FAILED", "deadline")
+    with pytest.raises(mp.IllegalMove, match=f"{run.id} is FAILED"):
+        run.submit()
+    with pytest.raises(mp.Invalid, match=f"{run.id} is FAILED"):
+        run.add([Params(count=1)])
+
+
+def test_a_hold_lasts_as_long_as_the_setting_says_h107(database, advance):
+    app = mp.App(database.url, hold_limit=60)
+    run = numbers(app).start(Params(count=1), hold=True)
+    advance(61)
+    app.maintain_once()
+    assert run.refresh().record.cause == "deadline"
+    app.close()
+
+
+def test_a_held_run_that_was_looked_up_is_filled_and_submitted(app, database):
+    batch = numbers(app)
+    run_id = batch.start(Params(count=1), hold=True).id
+    found = app.runs.get(run_id)
+    assert found.add([Params(count=2)]) == 1
+    assert app.runs.list()[0].add([Params(count=2)]) == 1
+    with pytest.raises(mp.Invalid, match="find"):
+        found.add(["not a parameter"])
+    stranger = mp.App(database.url)
+    with pytest.raises(mp.Invalid, match="not declared as a batch here"):
+        stranger.runs.get(run_id).add([Params(count=2)])
+    stranger.close()
+    found.submit()
+    app.drain()
+    assert found.refresh().state == "SUCCEEDED"
+    assert found.steps[0].counts == {"SUCCEEDED": 2}
 
 
 # Hooks

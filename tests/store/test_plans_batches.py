@@ -137,6 +137,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "run_live_by_key": {"tenant": "", "kind": "batch", "unique_key": "k7"},
     "run_late": {"most": 100},
     "run_forgotten": {"most": 100},
+    "run_is_forgotten": {"id": RUN},
+    "step_filled": {"run_id": RUN, "number": 0},
     "step_open": {"run_id": [RUN], "number": [1]},
     "step_get": {"run_id": RUN, "number": 1},
     "job_create_in_steps": {

@@ -231,14 +231,36 @@ async def test_a_store_that_is_away_ends_a_pass_at_once(app, work, monkeypatch):
     await app.close_async()
 
 
-def test_a_held_run_that_nobody_seals_is_cancelled_in_time(app, advance):
+def test_a_held_run_that_nobody_seals_expires_in_time_h107(app, advance):
     run_id = a_run(app, hold=True, hold_us=3_600_000_000)
     app.maintain_once()
     assert app.client.run(runs.get, run_id).state == mp.RunState.CREATED
     advance(3601)
     app.maintain_once()
     app.maintain_once()
-    assert app.client.run(runs.get, run_id).state == mp.RunState.CANCELLED
+    run = app.client.run(runs.get, run_id)
+    assert (run.state, run.cause) == (mp.RunState.FAILED, "deadline")
+
+
+def test_a_held_job_that_nobody_submits_expires_in_time_h108(database, advance):
+    app = mp.App(database.url, hold_limit=600)
+
+    @app.job
+    def work() -> None: ...
+
+    held, sent = work.options(hold=True).submit(), work.options(hold=True).submit()
+    advance(599)
+    app.maintain_once()
+    assert (held.refresh().state, sent.submit().state) == ("CREATED", "QUEUED")
+    assert sent.submit().state == "QUEUED"  # once more does no harm
+    advance(2)
+    app.maintain_once()
+    assert (held.refresh().state, held.error.cause) == ("FAILED", "deadline")
+    assert held.history[-1].detail == "hold_limit"
+    with pytest.raises(mp.IllegalMove, match=f"{held.id} is FAILED"):
+        held.submit()
+    assert sent.refresh().state == "QUEUED"
+    app.close()
 
 
 def test_a_run_that_missed_its_deadline_is_stopped_and_ends(app, advance):

@@ -21,7 +21,7 @@ BATCH = 500
 ETA_SHARE = 0.05
 """Below this share of the work a guess of the rest says nothing."""
 HOLD_SECONDS = 3600.0
-"""A run that is filled in pieces is given up after this long (H-107)."""
+"""A run that resumes another is given up when it was not filled for this long (H-107)."""
 
 Filler = Callable[[Run, Iterable[Any]], list[NewJob]]
 
@@ -261,19 +261,22 @@ class RunHandle(Subject[Run]):
 
     def _filled(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
         if self._fill is None:
-            raise Invalid("this handle was looked up: add to the one that start(hold=True) gave")
+            raise Invalid(
+                f"run {self.id}: items are added by the handle that start(hold=True) gave, or "
+                "that app.runs gives"
+            )
         if not isinstance(items, Iterable):
             raise Invalid(f"run.add() takes a list or another iterable of items, not {items!r}")
         return self._fill(run, items)
 
     def submit(self) -> "RunHandle":
         """Say that everything is in: a run that was started held begins."""
-        self._client.run(runs.seal, self.id, actor=caller().actor)
+        self._client.run(runs.submit, self.id, actor=caller().actor)
         return self.refresh()
 
     async def submit_async(self) -> "RunHandle":
         """Say that everything is in: a run that was started held begins."""
-        await self._client.run_async(runs.seal, self.id, actor=caller().actor)
+        await self._client.run_async(runs.submit, self.id, actor=caller().actor)
         return await self.refresh_async()
 
     def resume(self) -> "RunHandle":

@@ -1,9 +1,10 @@
 """Looks runs up: one by its id or a beginning of it, a page of them, how many there are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from milepost.batch.handles import RunHandle
+from milepost.batch.handles import Filler, RunHandle
+from milepost.client import Client
 from milepost.lifecycle import RunState
 from milepost.records import Run
 from milepost.store import chains, runs
@@ -17,6 +18,12 @@ class Runs(Finder[RunHandle]):
     """Looks runs up."""
 
     what = "run"
+
+    def __init__(
+        self, client: Client, type_of: Callable[[str, int], Any], fill: Filler | None = None
+    ) -> None:
+        super().__init__(client, type_of)
+        self._fill = fill
 
     def list(
         self,
@@ -63,7 +70,14 @@ class Runs(Finder[RunHandle]):
     def _handle(
         self, run_id: str, record: Run | None = None, picture: chains.Picture | None = None
     ) -> RunHandle:
-        return RunHandle(self._client, run_id, record, picture=picture, type_of=self._type_of)
+        return RunHandle(
+            self._client,
+            run_id,
+            record,
+            picture=picture,
+            type_of=self._type_of,
+            fill=self._fill,
+        )
 
 
 def _seen(where: Mapping[str, Any]) -> Steps[list[chains.Picture]]:

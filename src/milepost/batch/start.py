@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from milepost.batch.declaration import Declaration, Step
-from milepost.batch.handles import HOLD_SECONDS, RunHandle
+from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
 from milepost.codec import check_tags, check_text, from_builtin, limited
 from milepost.declare import check_limits, check_seconds
@@ -94,7 +94,7 @@ class Batch(Declaration):
         return partial(chains.start, new, self.plan(), jobs)
 
     def _handle(self, run_id: str) -> RunHandle:
-        return RunHandle(self.client, run_id, type_of=self.report_type, fill=self._fill)
+        return RunHandle(self.client, run_id, type_of=self.report_type, fill=self.fill)
 
     @property
     def parameters(self) -> list[str]:
@@ -123,7 +123,7 @@ class Batch(Declaration):
             tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
             channel=None if asked.channel is None else check_text(asked.channel, what="channel"),
             deadline_us=None if asked.deadline is None else micros(asked.deadline),
-            hold_us=micros(HOLD_SECONDS) if asked.hold else None,
+            hold_us=micros(self.client.settings.hold_limit) if asked.hold else None,
         )
         if asked.hold:
             return new, []
@@ -142,7 +142,7 @@ class Batch(Declaration):
             raise Invalid(f"batch {self.name!r}: {'; '.join(problems)}")
         return limited(data, most=self.client.settings.max_payload, what="the parameters")
 
-    def _fill(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
+    def fill(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
         """Turn items into held jobs of the first step: all fit, or none is stored."""
         first = self.steps[0]
         return [

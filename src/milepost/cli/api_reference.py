@@ -84,7 +84,7 @@ HIDDEN = {
     Job: {"scheduled"},
     JobHandle: {"read", "record"},
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
-    Batch: {"client", "named", "parameters", "payload", "plan", "report_type"},
+    Batch: {"client", "fill", "named", "parameters", "payload", "plan", "report_type"},
     RunHandle: {"picture", "read", "record"},
     Pipeline: {"consolidating", "job", "new_run", "row", "scan", "starting", "steps", "window"},
     PipelineRun: {"about", "add", "picture", "read", "record", "refill_async", "submit"},

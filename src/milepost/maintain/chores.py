@@ -6,11 +6,12 @@ import msgspec
 
 from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
+from milepost.outcome import micros
 from milepost.store import jobs, runs, watermarks, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
-__all__ = ["CHORES", "Passed", "maintain", "safely", "wake"]
+__all__ = ["CHORES", "Passed", "expire_held", "maintain", "safely", "wake"]
 
 ACTOR = "maintenance"
 BATCH = 500
@@ -107,14 +108,25 @@ async def _repeat(chore: Callable[[], Awaitable[int]]) -> int:
 
 
 async def forget(driver: AsyncDriver, passed: Passed) -> None:
-    """Cancel held runs that nobody sealed in time (H-107)."""
+    """End held runs that nobody sealed in time (H-107)."""
     for run_id in await driver.run(runs.forgotten, most=BATCH):
-        await safely(_cancel(driver, run_id, passed), passed, run_id=run_id)
+        await safely(_forget(driver, run_id, passed), passed, run_id=run_id)
 
 
-async def _cancel(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
-    await driver.run(runs.cancel, run_id, reason="never submitted", actor=ACTOR)
-    passed.moved += 1
+async def _forget(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
+    passed.expired += await driver.run(runs.expire_held, run_id, actor=ACTOR)
+
+
+def expire_held(hold_limit: float) -> Chore:
+    """Make the chore that ends held jobs which nobody submitted in so many seconds (H-108)."""
+    hold_us = micros(hold_limit)
+
+    async def chore(driver: AsyncDriver, passed: Passed) -> None:
+        passed.expired += await _repeat(
+            lambda: driver.run(jobs.expire_held, actor=ACTOR, hold_us=hold_us, most=BATCH)
+        )
+
+    return chore
 
 
 async def expire_runs(driver: AsyncDriver, passed: Passed) -> None:

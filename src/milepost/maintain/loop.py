@@ -1,7 +1,8 @@
 """Who does maintenance, and when: elected for economy, on the store's clock."""
 
 from milepost.clock import Clock, SystemClock
-from milepost.maintain.chores import CHORES, Passed, maintain, wake
+from milepost.config import HOLD_LIMIT
+from milepost.maintain.chores import CHORES, Passed, expire_held, maintain, wake
 from milepost.maintain.retention import Retention
 from milepost.maintain.scheduler import Scheduler
 from milepost.store import jobs, workers
@@ -21,6 +22,7 @@ class Maintainer:
         *,
         sweep: float,
         elected: bool = False,
+        hold_limit: float = HOLD_LIMIT,
         scheduler: Scheduler | None = None,
         retention: Retention | None = None,
         clock: Clock | None = None,
@@ -30,6 +32,7 @@ class Maintainer:
         self._unasked = elected
         self._scheduler = scheduler or Scheduler({})
         self._retention = retention
+        self._chores = {**CHORES, "expire_held": expire_held(hold_limit)}
         self._sweep = sweep
         self._clock = clock or SystemClock()
         self._next_pass = 0.0
@@ -58,7 +61,7 @@ class Maintainer:
     async def whole_pass(self, *, retain: bool = True) -> Passed:
         """Do everything once: schedules first, for they make work, and last what may wait."""
         last = {"retain": self._retention} if retain and self._retention is not None else {}
-        return await maintain(self._driver, {"fire": self._scheduler, **CHORES, **last})
+        return await maintain(self._driver, {"fire": self._scheduler, **self._chores, **last})
 
     async def _pause(self) -> float:
         """Tell how long nothing comes due, up to a sweep."""

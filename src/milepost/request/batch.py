@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from milepost.batch.declaration import SLOTS, Bearing, FailFast, Step, check_bearing
-from milepost.batch.handles import HOLD_SECONDS, RunHandle
+from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
 from milepost.codec import check_tags, check_text, limited
 from milepost.context import Context
@@ -154,7 +154,7 @@ class Batches:
         if len(first) <= CHUNK:
             client.run(chains.start, new, plan, first)
             return RequestBatch(client, new.id)
-        held = msgspec.structs.replace(new, hold_us=micros(HOLD_SECONDS))
+        held = msgspec.structs.replace(new, hold_us=micros(client.settings.hold_limit))
         client.run(chains.start, held, plan, [], hold=True)
         batch = RequestBatch(client, new.id)
         try:
@@ -164,7 +164,7 @@ class Batches:
         except BaseException:
             batch.cancel("it could not be filled")
             raise
-        client.run(runs.seal, new.id, actor=caller().actor)
+        client.run(runs.submit, new.id, actor=caller().actor)
         return batch
 
     async def start_async(
@@ -178,7 +178,7 @@ class Batches:
         if len(first) <= CHUNK:
             await client.run_async(chains.start, new, plan, first)
             return RequestBatch(client, new.id)
-        held = msgspec.structs.replace(new, hold_us=micros(HOLD_SECONDS))
+        held = msgspec.structs.replace(new, hold_us=micros(client.settings.hold_limit))
         await client.run_async(chains.start, held, plan, [], hold=True)
         batch = RequestBatch(client, new.id)
         try:
@@ -188,7 +188,7 @@ class Batches:
         except BaseException:
             await batch.cancel_async("it could not be filled")
             raise
-        await client.run_async(runs.seal, new.id, actor=caller().actor)
+        await client.run_async(runs.submit, new.id, actor=caller().actor)
         return batch
 
     def starting(

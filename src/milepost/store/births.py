@@ -6,7 +6,8 @@ from itertools import groupby
 import msgspec
 import uuid_utils
 
-from milepost.errors import LeaseLost
+from milepost.errors import IllegalMove, LeaseLost
+from milepost.lifecycle import JobState
 from milepost.records import NewJob
 from milepost.store.driver import Call, Steps
 
@@ -80,6 +81,17 @@ def in_steps(children: Sequence[Child], *, actor: str | None) -> Steps[None]:
 
 
 def submit(ids: Sequence[str], *, actor: str | None) -> Steps[set[str]]:
-    """Release held jobs; answer with those that were held."""
+    """Release held jobs; answer with those that were held.
+
+    One that was submitted before stays as it is; one that will never run raises `IllegalMove`.
+    """
     rows = yield Call("job_submit", {"id": list(ids), "actor": actor})
-    return {row[0] for row in rows}
+    held = {row[0] for row in rows}
+    if others := sorted(set(ids) - held):
+        for job_id, state in (yield Call("job_standing", {"id": others})):
+            if state in (JobState.FAILED, JobState.CANCELLED):
+                raise IllegalMove(
+                    f"job {job_id} is {state} and cannot be submitted: a held job ends after "
+                    "hold_limit, or when it is cancelled; submit a new one"
+                )
+    return held

@@ -31,6 +31,7 @@ __all__ = [
     "counts",
     "erase",
     "expire",
+    "expire_held",
     "failures",
     "find",
     "get",
@@ -323,6 +324,12 @@ def expire(*, actor: str, most: int) -> Steps[int]:
     """End what missed its deadline or its start and is not running; answer with how many."""
     rows = yield Call("job_expire", {"actor": actor, "most": most})
     yield from runs.after_ends(_touched(rows), actor=actor)
+    return len(rows)
+
+
+def expire_held(*, actor: str, hold_us: int, most: int) -> Steps[int]:
+    """End held jobs that nobody submitted in time (H-108); answer with how many."""
+    rows = yield Call("job_expire_held", {"actor": actor, "hold_us": hold_us, "most": most})
     return len(rows)
 
 

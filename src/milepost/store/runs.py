@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
-from milepost.errors import Invalid, LeaseLost, NotFound
+from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import Cause, RunState
 from milepost.records import NewJob, NewRun, NewStep, Run, Settlement
 from milepost.store import births, fanin, outputs
@@ -32,6 +32,7 @@ __all__ = [
     "create",
     "decide",
     "expire",
+    "expire_held",
     "forgotten",
     "get",
     "listing",
@@ -45,6 +46,7 @@ __all__ = [
     "stage",
     "standing",
     "steps",
+    "submit",
     "sweep_staged",
 ]
 
@@ -94,10 +96,12 @@ def add(run_id: str, jobs: Sequence[NewJob]) -> Steps[None]:
     if state != RunState.CREATED:
         raise Invalid(f"run {run_id} is {state}; jobs are added before it is submitted")
     yield from births.create(jobs)
+    for number in sorted({job.template.step for job in jobs if job.template.step is not None}):
+        yield Call("step_filled", {"run_id": run_id, "number": number})
 
 
 def seal(run_id: str, *, actor: str | None) -> Steps[bool]:
-    """Say that all its first jobs are stored; False when it was sealed before."""
+    """Say that all its first jobs are stored; False when it was sealed before, or has ended."""
     run = yield from _locked(run_id)
     if run.state != RunState.CREATED:
         return False
@@ -106,6 +110,18 @@ def seal(run_id: str, *, actor: str | None) -> Steps[bool]:
     yield from release_held([run_id], actor=actor, most=fanin.AT_ONCE)
     yield from look_at(run_id, actor=actor)
     return True
+
+
+def submit(run_id: str, *, actor: str | None) -> Steps[None]:
+    """Let a held run begin; raise `IllegalMove` if it never will."""
+    if (yield from seal(run_id, actor=actor)):
+        return
+    state = (yield from _locked(run_id)).state
+    if state in (RunState.STOPPING, RunState.FAILED, RunState.CANCELLED):
+        raise IllegalMove(
+            f"run {run_id} is {state} and cannot be submitted: a held run ends hold_limit after "
+            "the last add(), or when it is cancelled; start a new one"
+        )
 
 
 def release_held(run_ids: Sequence[str], *, actor: str | None, most: int) -> Steps[int]:
@@ -198,9 +214,19 @@ def _peek(run_id: str) -> Steps[tuple[RunState]]:
 
 
 def forgotten(*, most: int) -> Steps[list[str]]:
-    """List held runs that nobody sealed in time (H-107)."""
+    """List held runs that were neither sealed nor added to in time (H-107)."""
     rows = yield Call("run_forgotten", {"most": most})
     return [row[0] for row in rows]
+
+
+def expire_held(run_id: str, *, actor: str) -> Steps[bool]:
+    """Fail a held run that is forgotten still; False when it was sealed or added to meanwhile."""
+    yield from _locked(run_id)
+    if not (yield Call("run_is_forgotten", {"id": run_id})):
+        return False
+    ended = Decision("fail", RunState.FAILED, cause=Cause.DEADLINE)
+    yield from _halt(run_id, ended, reason="hold_limit", actor=actor)
+    return True
 
 
 # Reading

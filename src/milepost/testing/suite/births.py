@@ -60,6 +60,32 @@ class BirthSuite:
         assert [claim.id for claim in store.claim()] == [held]
         assert store.moves(held) == ["create", "submit", "claim"]
 
+    def test_a_held_job_that_nobody_submits_expires_h108(self, store: Store) -> None:
+        run_id = store.start([1], hold=True)  # its jobs wait for their run
+        [held] = store.create(state="CREATED")
+        store.create()
+        hour = 3_600_000_000
+        store.advance(3599)
+        assert store.run(jobs.expire_held, actor="m", hold_us=hour, most=9) == 0
+        store.advance(2)
+        assert store.run(jobs.expire_held, actor="m", hold_us=hour, most=9) == 1
+        job = store.run(jobs.get, held)
+        assert (job.state, job.cause, store.moves(held)) == (
+            *("FAILED", "deadline"),
+            ["create", "expire"],
+        )
+        assert job.finished_at is not None
+        assert store.jobs_of(run_id) == ["CREATED"]
+        with pytest.raises(IllegalMove, match=rf"{held} is FAILED.*hold_limit"):
+            store.run(births.submit, [held], actor="me")
+
+    def test_a_cancelled_job_is_not_submitted(self, store: Store) -> None:
+        held, other = store.create(2, state="CREATED")
+        store.run(jobs.cancel, held, reason="no", actor="me")
+        with pytest.raises(IllegalMove, match=rf"{held} is CANCELLED"):
+            store.run(births.submit, [held, other], actor="me")
+        assert store.state(other) == "CREATED", "all or nothing"
+
     def test_a_held_job_that_is_due_later_waits_after_submit(self, store: Store) -> None:
         [held] = store.create(state="CREATED", delay_us=60_000_000)
         store.run(births.submit, [held], actor="me")

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from milepost.errors import Invalid
+from milepost.errors import IllegalMove, Invalid
 from milepost.records import NewJob, NewRun, Template
 from milepost.store import fanin, jobs, runs
 from milepost.testing.suite.store import Store, new_id, plan
@@ -70,7 +70,7 @@ class FillSuite:
         store.run(runs.seal, run_id, actor="me")
         assert store.moves(run_id, "run") == ["create", "seal", "finish"]
 
-    def test_a_forgotten_hold_is_found_and_cancelled_h107(self, store: Store) -> None:
+    def test_a_forgotten_hold_is_found_and_expires_h107(self, store: Store) -> None:
         held = {"hold_us": 3_600_000_000}
         forgotten, sealed = (store.start([1], hold=True, run=held) for _ in "ab")
         store.start([1], hold=True)
@@ -78,9 +78,30 @@ class FillSuite:
         assert store.run(runs.forgotten, most=9) == []
         store.advance(3601)
         assert store.run(runs.forgotten, most=9) == [forgotten]
-        assert store.run(runs.cancel, forgotten, reason="r", actor="m") == "STOPPING"
+        assert store.run(runs.expire_held, forgotten, actor="m") is True
         store.run(runs.cancel_rest, forgotten, actor="m", most=9)
-        assert store.run_state(forgotten) == "CANCELLED"
+        run = store.run(runs.get, forgotten)
+        assert (run.state, run.cause) == ("FAILED", "deadline")
+        assert store.run(runs.expire_held, forgotten, actor="m") is False
+        with pytest.raises(IllegalMove, match=rf"{forgotten} is FAILED"):
+            store.run(runs.submit, forgotten, actor="me")
+        store.run(runs.submit, sealed, actor="me")  # once more does no harm
+
+    def test_a_hold_lasts_from_the_last_add_h107(self, store: Store) -> None:
+        run_id = store.start([1], hold=True, run={"hold_us": 3_600_000_000})
+        born = Template(kind="k0", run_id=run_id, step=0, state="CREATED")
+        store.advance(3000)
+        store.run(runs.add, run_id, [NewJob(new_id(), b"", born, ordinal=1)])
+        store.advance(3000)
+        assert store.run(runs.forgotten, most=9) == []
+        assert store.run(runs.expire_held, run_id, actor="m") is False
+        store.advance(601)
+        assert store.run(runs.forgotten, most=9) == [run_id]
+        # What is added between the look and the end keeps it.
+        store.run(runs.add, run_id, [NewJob(new_id(), b"", born, ordinal=2)])
+        assert store.run(runs.expire_held, run_id, actor="m") is False
+        store.advance(3601)
+        assert store.run(runs.expire_held, run_id, actor="m") is True
 
     def test_the_loser_of_a_unique_key_gets_the_winners_run(self, store: Store) -> None:
         store.worker()

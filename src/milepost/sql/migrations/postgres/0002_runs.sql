@@ -59,6 +59,7 @@ CREATE TABLE step (
   opened boolean NOT NULL DEFAULT true,      -- the gate: flipped once, never back
   poll_us bigint,
   policy text,
+  filled_at timestamptz,                     -- when a held run was last added to (H-107)
   PRIMARY KEY (run_id, number)
 );
 

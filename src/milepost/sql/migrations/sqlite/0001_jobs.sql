@@ -63,6 +63,7 @@ CREATE TABLE job (
 CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
 CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
+CREATE INDEX job_unsubmitted ON job (created_at) WHERE state = 'CREATED' AND run_id IS NULL;
 CREATE INDEX job_deadline ON job
   (min(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)))
   WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)

@@ -59,6 +59,7 @@ CREATE TABLE step (
   opened INTEGER NOT NULL DEFAULT 1,      -- the gate: flipped once, never back
   poll_us INTEGER,
   policy TEXT,
+  filled_at INTEGER,                         -- when a held run was last added to (H-107)
   PRIMARY KEY (run_id, number)
 ) STRICT;
 
