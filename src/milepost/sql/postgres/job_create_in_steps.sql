@@ -12,14 +12,15 @@ WITH given AS MATERIALIZED (
                         WHERE step.run_id = t.run_id AND step.number = t.step OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
 ), born AS (
-INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at)
+INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
        'create', :actor, t.codec, t.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
        s.policy, s.tenant, s.trace, t.parent_id, t.run_id, t.step, t.ordinal,
-       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END, {now}
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE s.poll_us END, {now}
   FROM given t JOIN pinned s ON s.run_id = t.run_id AND s.number = t.step
  ORDER BY t.place
 )

@@ -30,7 +30,7 @@ UPDATE job
                     ELSE error END,
        finished_at = CASE WHEN lost.stopped OR lost.unknown OR coalesce(deadline_at <= {now}, false) OR losses + 1 >= poison_limit
                                OR errors + losses + 1 > retries THEN {now} END,
-       due_at = {now}, worker_id = NULL, version = version + 1, actor = :actor,
+       due_at = {now}, delay_us = NULL, worker_id = NULL, version = version + 1, actor = :actor,
        detail = job.worker_id
   FROM lost
  WHERE job.id = lost.id AND lost.fence % 1 = 0

@@ -22,7 +22,8 @@ WITH gated AS MATERIALIZED (
 UPDATE job
    SET state = CASE WHEN ordered.poll_us IS NULL THEN 'QUEUED' ELSE 'WAITING' END, move = 'open',
        version = version + 1, actor = :actor, detail = NULL,
-       due_at = {now} + ordered.poll_us{micros}, queued_seq = nextval('queued_seq')
+       due_at = {now} + ordered.poll_us{micros}, delay_us = ordered.poll_us,
+       queued_seq = nextval('queued_seq')
   FROM ordered
  WHERE job.id = ordered.id AND ordered.fence % 1 = 0
 RETURNING job.id::text

@@ -5,7 +5,7 @@
 UPDATE job
    SET state = i.state, move = i.move, version = version + 1, worker_id = NULL, actor = :actor,
        detail = i.detail,
-       due_at = {now} + i.delay_us{micros},
+       due_at = {now} + i.delay_us{micros}, delay_us = i.delay_us,
        result = i.result, error = coalesce(i.error, job.error), cause = i.cause,
        finished_at = CASE WHEN i.delay_us IS NULL AND i.state <> 'WAITING' THEN {now} END,
        errors = job.errors + CASE WHEN i.move IN ('retry', 'fail') THEN 1 ELSE 0 END,

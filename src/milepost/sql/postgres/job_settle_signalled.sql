@@ -5,7 +5,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'signal',
-       queued_seq = nextval('queued_seq')
+       delay_us = NULL, queued_seq = nextval('queued_seq')
  WHERE id = ANY(:id::uuid[]) AND state = 'WAITING'
    AND EXISTS (SELECT 1 FROM signal WHERE signal.job_id = job.id AND signal.fence = job.fence)
 RETURNING job.id::text

@@ -2,6 +2,6 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'signal',
-       queued_seq = nextval('queued_seq')
+       delay_us = NULL, queued_seq = nextval('queued_seq')
  WHERE id = :id AND state = 'WAITING'
 RETURNING version

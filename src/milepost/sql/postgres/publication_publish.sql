@@ -10,14 +10,15 @@ WITH given AS MATERIALIZED (
    CROSS JOIN LATERAL (SELECT * FROM step WHERE step.run_id = t.run_id OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
 )
-INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at)
+INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT o.job_id, s.kind, s.kind_version, s.queue, s.priority,
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
        'create', :actor, o.codec, o.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
        s.policy, s.tenant, s.trace, o.producer_id, s.run_id, s.number, o.seq,
-       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END, {now}
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE s.poll_us END, {now}
   FROM given t
  CROSS JOIN LATERAL (SELECT * FROM staged o
                       WHERE o.producer_id = t.producer_id AND o.fence = t.fence AND o.seq >= t.low

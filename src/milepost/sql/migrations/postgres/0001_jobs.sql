@@ -27,6 +27,7 @@ CREATE TABLE job (
   queued_seq bigint NOT NULL DEFAULT nextval('queued_seq'),
   created_at timestamptz NOT NULL DEFAULT milepost_now(),
   due_at timestamptz,                        -- WAITING and RETRYING: when it goes on
+  delay_us bigint,                           -- likewise: how long after its last entry, at least
   started_at timestamptz,                    -- its first claim
   finished_at timestamptz,
   deadline_at timestamptz,                   -- must be final by then
