@@ -58,7 +58,7 @@ class Shop(mp.Source):
         at = bisect.bisect_right(rows, tuple(cursor)) if cursor else 0
         page = rows[at : at + self.size]
         more = at + self.size < len(rows)
-        return mp.Page([dict(self.data[key]) for _, key in page], page[-1] if more else None)
+        return mp.Page([dict(self.data[key]) for _, key in page], list(page[-1]) if more else None)
 
     def map(self, raw: dict) -> Diamond:
         return msgspec.convert(raw, Diamond)

@@ -10,8 +10,8 @@ from milepost.client import Client
 from milepost.context import Context
 from milepost.errors import Invalid
 from milepost.ingest.calls import Calls
-from milepost.ingest.fetch import key_of, version_of
-from milepost.ingest.source import Reject, Source
+from milepost.ingest.fetch import is_unusable
+from milepost.ingest.source import Identity, Reject, Source
 from milepost.ingest.target import Target, raw_type
 from milepost.policy import Fail, storable
 from milepost.store import jobs, pages
@@ -34,7 +34,7 @@ PHASES = (
 )
 """B's ten states within Consolidating, as the journal of the jobs shows them."""
 PASSING = (OSError, TimeoutError, MemoryError, Fail)
-"""What says nothing of a record: the attempt fails, and another follows."""
+"""What says nothing of a record when all are enriched: the attempt fails, and another follows."""
 REASON_LIMIT = 1_000
 
 Row = tuple[str, int, bytes, bytes]
@@ -50,9 +50,8 @@ class Consolidator:
         source: Source[Any, Any, Any],
         calls: Calls,
         target: Target,
+        identity: Identity,
         *,
-        key: str,
-        version: str | None,
         batch: int,
         upsert: int,
         concurrency: int,
@@ -61,8 +60,7 @@ class Consolidator:
         self._source = source
         self._calls = calls
         self._target = target
-        self._key = key
-        self._version = version
+        self._identity = identity
         self._batch = batch
         self._upsert = upsert
         self._concurrency = concurrency
@@ -127,7 +125,7 @@ class Consolidator:
         for row in rows:
             try:
                 found.append((row, self._source.map(self._checked(row))))
-            except PASSING:
+            except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
                 rejected.append(_rejected(row, error))
@@ -136,7 +134,7 @@ class Consolidator:
     async def _mapped_async(self, row: Row, rejected: list[Rejected]) -> list[Any]:
         try:
             return [await self._source.map(self._checked(row))]
-        except PASSING:
+        except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
             rejected.append(_rejected(row, error))
@@ -144,10 +142,12 @@ class Consolidator:
 
     def _checked(self, row: Row) -> Any:
         """Read a record as the source gave it; what could not be told apart says why."""
+        if is_unusable(row[2]):
+            raise Reject(self._client.codec.decode(row[3])["reason"])
         raw = self._client.codec.decode(row[3], self._raw)
         if row[0].startswith("?"):
-            key_of(raw, self._key)
-            version_of(raw, self._version)
+            self._identity.key_of(raw)
+            self._identity.version_of(raw)
         return raw
 
     # Enriching

@@ -17,12 +17,12 @@ from milepost.errors import Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.consolidate import Consolidator
 from milepost.ingest.cut import Cutter, payload_of, text_of
-from milepost.ingest.fetch import Lander, Reader
+from milepost.ingest.fetch import Lander, Landing, Reader
 from milepost.ingest.finalise import Finaliser
 from milepost.ingest.keys import axis_of, read
 from milepost.ingest.plan import Plan
 from milepost.ingest.recent import Recent
-from milepost.ingest.source import Partition, Source, Window, micros
+from milepost.ingest.source import Field, Identity, Partition, Source, Window, micros
 from milepost.ingest.target import Target, fields_of, raw_type, record_type
 from milepost.lifecycle import JobState
 from milepost.outcome import micros as micros_in
@@ -41,6 +41,7 @@ LAST_ATTEMPTS = 3
 """B: a finaliser is tried so often."""
 DAY = 86_400.0
 PAGE = 500
+NO_VERSION = ("version", None)
 
 
 class Stale(Fail):
@@ -64,8 +65,8 @@ class Host(Protocol):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a pipeline is declared with."""
 
-    key: str
-    version: str | None = None
+    key: Field
+    version: Field | None = None
     partition_by: str
     partitions: int = 30
     overlap: float = 900
@@ -90,8 +91,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        for name in ("key", "partition_by", *(("version",) if self.version is not None else ())):
-            check_text(getattr(self, name), what=name)
+        for name in ("key", "partition_by", "version"):
+            given = getattr(self, name)
+            if not (callable(given) and name != "partition_by") and (name, given) != NO_VERSION:
+                check_text(given, what=name)
         for name in ("partitions", "page", "batch", "upsert", "concurrency", "consolidators"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:  # noqa: PLR2004
@@ -142,27 +145,25 @@ class Declared(Generic[S]):
             page=options.page,
         )
         lander = Lander(client, check=self.target.statement("check"))
-        self._reader = Reader(
-            client, self.source, self._calls, lander, key=options.key, version=options.version
-        )
+        identity = Identity(options.key, options.version)
+        landing = Landing(client, identity)
+        self._reader = Reader(client, self.source, self._calls, lander, landing)
         self._consolidator = Consolidator(
             client,
             self.source,
             self._calls,
             self.target,
+            identity,
             batch=options.batch,
             upsert=options.upsert,
             concurrency=options.concurrency,
-            key=options.key,
-            version=options.version,
         )
-        recent = Recent(
-            client, self.source, self._calls, self._axis, key=options.key, page=options.page
-        )
+        recent = Recent(client, self.source, self._calls, self._axis, landing, page=options.page)
         self._finaliser = Finaliser(
             client,
             self.target,
             recent,
+            identity,
             quarantine_limit=options.quarantine_limit,
             removal_limit=options.removal_limit,
         )

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,15 +11,24 @@ from weakref import WeakKeyDictionary
 from milepost.client import Client
 from milepost.codec import limited
 from milepost.context import Context
-from milepost.errors import LeaseLost, Unavailable
+from milepost.errors import Invalid, LeaseLost, Unavailable
 from milepost.ingest.calls import Calls
-from milepost.ingest.source import OffsetSource, Partition, Reject, Source, Window, page_of, stamp
+from milepost.ingest.source import (
+    Identity,
+    OffsetSource,
+    Partition,
+    Reject,
+    Source,
+    Window,
+    page_of,
+)
+from milepost.policy import Fail, storable
 from milepost.store import pages
 from milepost.store.driver import Call, Steps, is_away
 from milepost.store.pages import Answer, Page
 from milepost.store.watermarks import PipelineRunRow
 
-__all__ = ["Lander", "Reader", "key_of"]
+__all__ = ["Lander", "Landing", "Reader", "is_unusable"]
 
 PAGES = 64
 RECORDS = 3_000
@@ -122,16 +131,13 @@ class Reader:
         source: Source[Any, Any, Any],
         calls: Calls,
         lander: Lander,
-        *,
-        key: str,
-        version: str | None,
+        landing: "Landing",
     ) -> None:
         self._client = client
         self._source = source
         self._calls = calls
         self._lander = lander
-        self._key = key
-        self._version = version
+        self._landing = landing
 
     async def read(
         self,
@@ -200,29 +206,33 @@ class Reader:
     ) -> Page:
         found: dict[str, tuple[int, bytes, bytes]] = {}
         for raw in records:
-            key, version, digest, payload = self._landed(raw)
+            key, version, digest, payload = self._landing.of(raw)
             if key not in found or found[key][0] <= version:
                 found[key] = (version, digest, payload)
         return Page(
             claim=ctx.claim,
             number=number,
-            position=None if onward is None else self._client.codec.encode({"at": onward}),
+            position=None if onward is None else self._encoded(onward),
             records=found,
             count=len(records),
             done=onward is None,
             fraction=share,
         )
 
-    def _landed(self, raw: Any) -> tuple[str, int, bytes, bytes]:
-        payload = limited(
-            self._client.codec.encode(raw), most=self._client.settings.max_payload, what="a record"
-        )
-        digest = hashlib.blake2b(payload, digest_size=16).digest()
+    def _encoded(self, cursor: Any) -> bytes:
+        """Encode a cursor; one that a retry would see changed is refused at the first page."""
+        name = type(self._source).__name__
         try:
-            return key_of(raw, self._key), version_of(raw, self._version), digest, payload
-        except Reject:
-            # It is kept, and consolidation says why it cannot be used.
-            return f"?{digest.hex()}", 0, digest, payload
+            position = self._client.codec.encode({"at": cursor})
+        except Invalid as error:
+            raise Fail(f"{name}.fetch(): the cursor {cursor!r} cannot be kept: {error}") from error
+        back = self._decoded(position)
+        if back != cursor:
+            raise Fail(
+                f"{name}.fetch(): the cursor {cursor!r} would come back as {back!r} after a retry; "
+                "use a text, a number, or a list or dict of them"
+            )
+        return position
 
     def _decoded(self, position: bytes | None) -> Any:
         return None if position is None else self._client.codec.decode(position)["at"]
@@ -233,22 +243,40 @@ def _share(fetched: int, estimate: int) -> float | None:
     return min(0.99, fetched / estimate) if estimate else None
 
 
-def key_of(raw: Any, name: str) -> str:
-    """Read a record's key as a text, or raise `Reject`."""
-    value = raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)
-    if value is None or value == "":
-        raise Reject(f"it has no {name}, which is its key")
-    text = str(value)
-    if "\0" in text or text.startswith("?"):
-        raise Reject(f"{name}={text[:40]!r} cannot be a key")
-    return text
+UNUSABLE = b"!"
+"""What the hash of a record ends with that could not be stored as the source gave it."""
+HASH_BYTES = 16
+SHOWN_CHARACTERS = 4_000
 
 
-def version_of(raw: Any, name: str | None) -> int:
-    """Read a record's version as a number that grows, or raise `Reject`."""
-    if name is None:
-        return 0
-    return stamp(raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None))
+def is_unusable(digest: bytes) -> bool:
+    """Tell whether what was landed only describes the record."""
+    return len(digest) > HASH_BYTES
+
+
+class Landing:
+    """Turns raw records into what the landing table keeps: key, version, hash and payload."""
+
+    def __init__(self, client: Client, identity: Identity) -> None:
+        self._client = client
+        self._identity = identity
+
+    def of(self, raw: Any) -> tuple[str, int, bytes, bytes]:
+        """Take a record apart; one that cannot be used is kept, and consolidation says why."""
+        payload, mark = self._payload(raw)
+        digest = hashlib.blake2b(payload, digest_size=HASH_BYTES).digest() + mark
+        try:
+            return self._identity.key_of(raw), self._identity.version_of(raw), digest, payload
+        except Reject:
+            return f"?{digest.hex()}", 0, digest, payload
+
+    def _payload(self, raw: Any) -> tuple[bytes, bytes]:
+        codec, most = self._client.codec, self._client.settings.max_payload
+        try:
+            return limited(codec.encode(raw), most=most, what="a record"), b""
+        except Invalid as error:
+            shown = storable(repr(raw))[:SHOWN_CHARACTERS]
+            return codec.encode({"reason": storable(str(error)), "record": shown}), UNUSABLE
 
 
 def _seen(row: PipelineRunRow, ordinal: int) -> Steps[int]:

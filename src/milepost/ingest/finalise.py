@@ -10,6 +10,7 @@ import msgspec
 from milepost.client import Client
 from milepost.context import Context
 from milepost.ingest.recent import Recent
+from milepost.ingest.source import Identity
 from milepost.ingest.target import Target
 from milepost.policy import Fail
 from milepost.store import pages, removals
@@ -64,6 +65,7 @@ class Finaliser:
         client: Client,
         target: Target,
         recent: Recent,
+        identity: Identity,
         *,
         quarantine_limit: float,
         removal_limit: float,
@@ -71,6 +73,7 @@ class Finaliser:
         self._client = client
         self._target = target
         self._recent = recent
+        self._identity = identity
         self._quarantine_limit = quarantine_limit
         self._removal_limit = removal_limit
 
@@ -80,6 +83,7 @@ class Finaliser:
         if left:
             raise RuntimeError(f"{left} records of run {row.root_id} are not consolidated yet")
         counted = await self._client.run_async(counts, row)
+        await self._check_identified(row, counted)
         await self._check_quarantine(row, counted)
         complete = await self._client.run_async(_is_complete, row)
         await self._remove(ctx, row, is_complete=complete)
@@ -92,6 +96,14 @@ class Finaliser:
             "complete": complete,
             "counts": msgspec.structs.asdict(counted),
         }
+
+    async def _check_identified(self, row: PipelineRunRow, counted: Counts) -> None:
+        """Refuse to end a run none of whose records could be told apart."""
+        if counted.quarantined and await self._client.run_async(removals.none_identified, row):
+            raise Fail(
+                f"none of the {counted.fetched} records of this run could be identified: looked "
+                f"for {self._identity}; see `milepost pipelines quarantine ls {row.pipeline}`"
+            )
 
     async def _check_quarantine(self, row: PipelineRunRow, counted: Counts) -> None:
         """Refuse to end a run with too many in quarantine; what was replayed since is not there."""

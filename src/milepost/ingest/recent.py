@@ -10,9 +10,9 @@ from typing import Any
 
 from milepost.client import Client
 from milepost.ingest.calls import Calls
-from milepost.ingest.fetch import key_of
+from milepost.ingest.fetch import Landing
 from milepost.ingest.keys import HIGHEST, LOWEST, Axis
-from milepost.ingest.source import Partition, Reject, Source, Window, page_of
+from milepost.ingest.source import Partition, Source, Window, page_of
 from milepost.store.watermarks import Mark, PipelineRunRow
 
 __all__ = ["Recent"]
@@ -35,14 +35,14 @@ class Recent:
         source: Source[Any, Any, Any],
         calls: Calls,
         axis: Axis,
+        landing: Landing,
         *,
-        key: str,
         page: int,
     ) -> None:
         self._client = client
         self._source = source
         self._calls = calls
-        self._key = key
+        self._landing = landing
         everything = Partition(axis.key(LOWEST), axis.key(HIGHEST), page=page)
         self._parts = [everything, *([Partition(None, None, page=page)] if source.nullable else [])]
 
@@ -80,10 +80,6 @@ class Recent:
         return found
 
     def _keyed(self, records: Any) -> dict[str, bytes]:
-        keyed = {}
-        for raw in records:
-            try:
-                keyed[key_of(raw, self._key)] = self._client.codec.encode(raw)
-            except Reject:
-                continue  # it has no key, and was never removed by one
-        return keyed
+        landed = map(self._landing.of, records)
+        # One without a key was never removed by it.
+        return {key: digest for key, _, digest, _ in landed if not key.startswith("?")}

@@ -1,15 +1,17 @@
 """What a user says of a source: how to count, fetch, map and enrich."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.ingest.keys import is_open
 
-__all__ = ["Bound", "OffsetSource", "Page", "Partition", "Reject", "Source", "Window"]
+__all__ = ["Bound", "Identity", "OffsetSource", "Page", "Partition", "Reject", "Source", "Window"]
 
 Raw = TypeVar("Raw")
 Record = TypeVar("Record")
@@ -163,19 +165,78 @@ def _listed(source: Source[Any, Any, Any], records: Any) -> Sequence[Any]:
     return records if isinstance(records, list | tuple) else list(records)
 
 
+Field = str | Callable[[Any], Any]
+"""How a value is found in a raw record: the name of a field, or a function of the record."""
+PLAIN_KEY_CHARACTERS = 100
+INTEGERS = range(-(2**63), 2**63)
+"""What a database stores as a whole number."""
+
+
+class Identity:
+    """Reads a raw record's key and version, each by the name of a field or by a function."""
+
+    def __init__(self, key: Field, version: Field | None) -> None:
+        self._key = key
+        self._version = version
+        self.key_name = key if isinstance(key, str) else "its key"
+
+    def __str__(self) -> str:
+        told = {"key": self._key, "version": self._version}
+        return " and ".join(f"{name}={_named(field)}" for name, field in told.items() if field)
+
+    def key_of(self, raw: Any) -> str:
+        """Read a record's key as a text, or raise `Reject`."""
+        value = _found(raw, self._key)
+        if value is None or value == "":
+            raise Reject(f"it has no {self.key_name}, which is its key")
+        text = str(value)
+        if text.startswith("?"):
+            raise Reject(f"{self.key_name}={text[:40]!r} cannot be a key: it begins with ?")
+        if len(text) > PLAIN_KEY_CHARACTERS or not text.isascii() or "\0" in text:
+            _check_key(text, self.key_name)
+        return text
+
+    def version_of(self, raw: Any) -> int:
+        """Read a record's version as a number that grows, or raise `Reject`."""
+        return 0 if self._version is None else stamp(_found(raw, self._version))
+
+
+def _found(raw: Any, field: Field) -> Any:
+    if isinstance(field, str):
+        return raw.get(field) if isinstance(raw, Mapping) else getattr(raw, field, None)
+    try:
+        return field(raw)
+    except Exception as error:
+        raise Reject(f"{_named(field)} raised {type(error).__name__}: {error}") from error
+
+
+def _named(field: Field) -> str:
+    return repr(field) if isinstance(field, str) else getattr(field, "__name__", "a function")
+
+
+def _check_key(text: str, name: str) -> None:
+    try:
+        check_text(text, what=name)
+    except Invalid as error:
+        raise Reject(str(error)) from error
+
+
 def stamp(value: Any) -> int:
     """Turn a record's version into a number that grows: a time, a number, a time as a text."""
-    if isinstance(value, bool) or value is None:
-        raise Reject(f"{value!r} is no version: a time or a whole number is expected")
-    if isinstance(value, int):
+    number = _number(_parsed(value) if isinstance(value, str) else value)
+    if number is None or number not in INTEGERS:
+        raise Reject(f"{value!r} is no version: a time or a whole number of 64 bits is expected")
+    return number
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, str):
-        value = _parsed(value)
     if isinstance(value, datetime):
         return micros(value)
-    if isinstance(value, float):
+    if isinstance(value, float) and math.isfinite(value):
         return round(value * 1_000_000)
-    raise Reject(f"{value!r} is no version: a time or a whole number is expected")
+    return None
 
 
 def _parsed(text: str) -> datetime:

@@ -1,6 +1,7 @@
 """The table that a pipeline keeps: made from the record's type, and widened when the type is."""
 
 import enum
+import math
 import re
 import types
 import typing
@@ -15,7 +16,7 @@ import msgspec
 
 from milepost.codec import from_builtin
 from milepost.errors import Invalid
-from milepost.ingest.source import Source
+from milepost.ingest.source import INTEGERS, Field, Source
 from milepost.store.catalog import DIALECTS, define
 from milepost.store.driver import Call, Steps
 
@@ -30,6 +31,8 @@ OWN = {
 }
 """What the engine keeps beside the record: which version it is, from where, whether it is gone."""
 DOCUMENT = "document"
+KEY = "key"
+"""The key's column where a function says what the key is."""
 
 
 def _json(value: Any) -> str:
@@ -40,6 +43,20 @@ def _iso(value: Any) -> str:
     return str(value.isoformat())
 
 
+def _whole(value: Any) -> int:
+    """Refuse what a database would round, or would not take."""
+    if int(value) not in INTEGERS:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    """Refuse what is no number: SQLite would store nothing for it."""
+    if math.isnan(value):
+        raise ValueError("NaN is no number")
+    return float(value)
+
+
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
@@ -47,8 +64,8 @@ def _plain(value: Any) -> Any:
 Converter = Callable[[Any], Any]
 TYPES: tuple[tuple[type, str, str, Converter], ...] = (
     (bool, "boolean", "INTEGER", bool),
-    (int, "bigint", "INTEGER", int),
-    (float, "double precision", "REAL", float),
+    (int, "bigint", "INTEGER", _whole),
+    (float, "double precision", "REAL", _number),
     (datetime, "timestamptz", "TEXT", _iso),
     (date, "date", "TEXT", _iso),
     (Decimal, "numeric", "TEXT", str),
@@ -156,7 +173,7 @@ def _given(class_: type, place: int) -> Any:
 class Target:
     """The table of one pipeline: its columns, and the statements on it."""
 
-    def __init__(self, name: str, *, key: str, record: Any) -> None:
+    def __init__(self, name: str, *, key: Field, record: Any) -> None:
         if not NAME.fullmatch(name):
             raise Invalid(
                 f"{name!r} cannot be the name of a table: letters, digits and _; give the pipeline "
@@ -166,14 +183,16 @@ class Target:
         self.record = record
         fields = fields_of(record)
         self.is_document = fields is None
-        told = {key: str, DOCUMENT: dict} if fields is None else dict(fields)
+        key_name = key if isinstance(key, str) else KEY
+        self._has_key = isinstance(key, str) or (fields is not None and KEY in fields)
+        told = {key_name: str, DOCUMENT: dict} if fields is None else dict(fields)
         taken = sorted(set(told) & set(OWN))
         if taken:
             raise Invalid(f"the record has {', '.join(taken)}: the engine keeps that itself")
-        own = told.pop(key, str)
+        own = told.pop(key_name, str)
         # Whole numbers stay numbers; every other key is told apart by its text.
         whole = isinstance(own, type) and issubclass(own, int)
-        self.key = _column(key, int if whole else str)
+        self.key = _column(key_name, int if whole else str)
         self.is_whole = whole
         self.columns = [self.key, *(_column(column, hint) for column, hint in told.items())]
         for dialect in DIALECTS:
@@ -194,6 +213,8 @@ class Target:
             values = [record.get(column.name) for column in self.columns]
         else:
             values = [getattr(record, column.name, None) for column in self.columns]
+        if not self._has_key:
+            values[0] = key
         if str(_plain(values[0])) != key:
             raise ValueError(f"map made {self.key.name}={values[0]!r} of the record with {key!r}")
         return [
@@ -291,8 +312,13 @@ class Target:
         if not self.is_whole:
             return key
         if postgres:
-            return f"CASE WHEN {key} ~ '^-?[0-9]{{1,18}}$' THEN {key}::bigint END"
-        return f"CAST({key} AS INTEGER)"
+            # Only what is a number may be compared as one: an AND promises no order.
+            return (
+                f"CASE WHEN {key} ~ '^-?[0-9]{{1,19}}$' THEN CASE WHEN {key}::numeric BETWEEN"
+                f" {INTEGERS.start} AND {INTEGERS.stop - 1} THEN {key}::bigint END END"
+            )
+        number = f"CAST({key} AS INTEGER)"
+        return f"CASE WHEN CAST({number} AS TEXT) = {key} THEN {number} END"
 
     def _among(self, *, postgres: bool) -> str:
         if postgres:

@@ -15,11 +15,13 @@ from milepost.records import Claim
 from milepost.store import durable
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
+from milepost.store.watermarks import PipelineRunRow
 
 __all__ = [
     "Kept",
     "mark_missing",
     "missing",
+    "none_identified",
     "quarantined",
     "rejected",
     "remove",
@@ -97,6 +99,13 @@ def rejected(root_id: str) -> Steps[int]:
     """Count what a run put into quarantine and nobody has mended since."""
     [(count,)] = yield Call("run_unresolved", {"root_id": root_id})
     return int(count)
+
+
+def none_identified(run: PipelineRunRow) -> Steps[bool]:
+    """Tell whether a run read records and found the key of none: then each has a made-up one."""
+    own = {"root_id": run.root_id, "pipeline_id": run.pipeline_id}
+    [(keyless, keyed)] = yield Call("run_identified", own)
+    return bool(keyless and not keyed)
 
 
 def quarantined(pipeline_id: int, *, after: str = "", most: int = 100) -> Steps[Sequence[Kept]]:

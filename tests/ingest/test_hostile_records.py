@@ -1,0 +1,183 @@
+"""Records and cursors that nobody here wrote: exact, in quarantine, or refused in words."""
+
+import math
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+import milepost as mp
+
+
+class Shelf(mp.Source):
+    """Gives the records it holds; `fetch` one page after the other by `cursors`."""
+
+    def __init__(self, *records):
+        self.records = list(records)
+
+    def count(self, window, low, high):
+        return len(self.records) if low <= 0 < high else 0
+
+    def fetch(self, window, partition, cursor):
+        return mp.Page(list(self.records) if partition.covers(0) else [])
+
+
+class Item(msgspec.Struct):
+    id: int
+    name: str | None = None
+    size: int = 0
+    weight: float = 0.0
+
+
+class Items(Shelf):
+    def map(self, raw) -> Item:
+        return msgspec.convert(raw, Item)
+
+
+OPTIONS = {"key": "id", "partition_by": "at", "quarantine_limit": 1.0, "removal_limit": 1.0}
+
+
+def read(app, source, **options):
+    pipeline = app.pipeline("items", source, **{**OPTIONS, **options}, retries=0)
+    run = pipeline.start()
+    app.drain()
+    return pipeline, run.refresh()
+
+
+def why(pipeline):
+    return {kept.key: kept.reason for kept in pipeline.quarantine.list()}
+
+
+GOOD = {"id": 1, "name": "good"}
+HOSTILE = {
+    "a lone surrogate": {"id": 2, "name": "\ud800"},
+    "NaN": {"id": 2, "weight": math.nan},
+    "infinity": {"id": 2, "weight": math.inf},
+    "too many bytes": {"id": 2, "name": "x" * 2_000_000},
+    "what no codec carries": {"id": 2, "name": object()},
+    "a whole number of 65 bits": {"id": 2, "size": 2**64},
+    "a key of 65 bits": {"id": 2**64},
+    "a key of surrogates": {"id": "\udfff"},
+    "a key without end": {"id": "k" * 10_000},
+    "no key": {"name": "nobody"},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_one_hostile_record_goes_into_quarantine_and_the_run_succeeds(app, what):
+    pipeline, run = read(app, Items(GOOD, HOSTILE[what]))
+    assert run.state == "SUCCEEDED"
+    assert [item.id for item in pipeline.records()] == [1]
+    [reason] = why(pipeline).values()
+    assert reason
+    assert run.counts.quarantined == 1
+
+
+@pytest.mark.parametrize("error", [OSError, TimeoutError, mp.Fail, ConnectionError])
+def test_a_record_whose_map_raises_goes_into_quarantine(app, error):
+    class Picky(Items):
+        def map(self, raw) -> Item:
+            if raw["id"] == 2:
+                raise error("not this one")
+            return super().map(raw)
+
+    pipeline, run = read(app, Picky(GOOD, {"id": 2}))
+    assert run.state == "SUCCEEDED"
+    assert why(pipeline) == {"2": "not this one"}
+
+
+def test_a_record_that_a_source_corrects_leaves_the_quarantine(app):
+    source = Items(GOOD, {"id": 2, "name": "\ud800"})
+    pipeline, _ = read(app, source)
+    source.records[1] = {"id": 2, "name": "fine"}
+    pipeline.start(full=True)
+    app.drain()
+    assert [item.name for item in pipeline.records()] == ["good", "fine"]
+    assert why(pipeline) == {}
+
+
+def test_not_a_number_is_not_stored_as_nothing(app):
+    class Weighed(Items):
+        def map(self, raw) -> Item:
+            return Item(raw["id"], weight=math.nan if raw["id"] == 2 else 1.0)
+
+    pipeline, run = read(app, Weighed(GOOD, {"id": 2}))
+    assert run.state == "SUCCEEDED"
+    assert [item.id for item in pipeline.records()] == [1]
+    assert "NaN" in why(pipeline)["2"]
+
+
+def test_a_run_none_of_whose_records_has_the_key_fails_and_names_the_field(app):
+    pipeline, run = read(app, Items({"ident": 1}, {"ident": 2}))
+    assert run.state == "FAILED"
+    assert "key='id'" in str(run.errors)
+    assert pipeline.watermark is None
+
+
+def test_key_and_version_may_be_functions_of_the_raw_record(app):
+    source = Items({"shop": "a", "no": 7, "at": "2024-01-02T00:00Z", "id": 1})
+
+    def numbered(raw):
+        return f"{raw['shop']}-{raw['no']}"
+
+    pipeline, run = read(app, source, key=numbered, version=lambda raw: raw["at"])
+    assert run.state == "SUCCEEDED"
+    assert [item.id for item in pipeline.records()] == [1]
+    assert pipeline.count() == 1
+    source.records = []
+    pipeline.start(full=True)
+    app.drain()
+    assert pipeline.count() == 0
+
+
+@pytest.mark.parametrize("key", [10**18, 2**63 - 1, -(2**63), -(10**18) - 1])
+def test_a_record_with_a_long_whole_key_is_removed_where_it_stands(app, key):
+    source = Items({"id": key}, GOOD)
+    pipeline, _ = read(app, source)
+    assert pipeline.count() == 2
+    del source.records[0]
+    run = pipeline.start(full=True)
+    app.drain()
+    assert run.counts.removed == 1
+    assert [item.id for item in pipeline.records()] == [1]
+
+
+def test_a_key_beyond_64_bits_removes_nobody_else(app):
+    source = Items({"id": 2**63 - 1}, {"id": 2**64})
+    pipeline, _ = read(app, source)
+    del source.records[1]
+    pipeline.start(full=True)
+    app.drain()
+    assert [item.id for item in pipeline.records()] == [2**63 - 1]
+
+
+class Paged(Items):
+    def __init__(self, cursor):
+        super().__init__({"id": 1}, {"id": 2})
+        self.cursor = cursor
+
+    def fetch(self, window, partition, cursor):
+        if not partition.covers(0):
+            return mp.Page([])
+        if cursor is None:
+            return mp.Page(self.records[:1], self.cursor)
+        assert cursor == self.cursor
+        return mp.Page(self.records[1:])
+
+
+@pytest.mark.parametrize(
+    "cursor", [(1, 2), datetime(2024, 1, 1, tzinfo=UTC), b"at", {1: 2}, math.nan, object()]
+)
+def test_a_cursor_that_would_come_back_changed_is_refused_at_the_first_page(app, cursor):
+    pipeline, run = read(app, Paged(cursor))
+    assert run.state == "FAILED"
+    [part] = [part for part in run.partitions if part.error]
+    assert "cursor" in part.error
+    assert pipeline.count() == 0
+
+
+@pytest.mark.parametrize("cursor", ["next", 7, [1, "2"], {"after": 3, "of": None}, 1.5, True])
+def test_a_cursor_that_comes_back_as_it_was_is_taken(app, cursor):
+    pipeline, run = read(app, Paged(cursor))
+    assert run.state == "SUCCEEDED"
+    assert pipeline.count() == 2
