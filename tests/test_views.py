@@ -45,6 +45,8 @@ class Hand:
 
     def add(self, number=1, *, state="QUEUED", **columns):
         born = {"id": some_id(number), "kind": "k", "state": state, "move": "create"}
+        if "run_id" in columns:
+            self.raw.add_step(columns["run_id"], columns["step"])
         self.insert("job", **born, **columns)
         return some_id(number)
 
@@ -469,7 +471,10 @@ def partitions_under_way(hand):
     hand.move("succeed", "SUCCEEDED", where="ordinal = 0", actor="w0")
     hand.move("fail", "FAILED", where="ordinal = 1", error='{"message": "gone"}', actor="nobody")
     hand.move("retry", "RETRYING", where="ordinal = 3", error="slow")
-    hand.raw.execute("UPDATE step_count SET open = 3, succeeded = 1, failed = 1 WHERE step = 1")
+    hand.raw.execute(
+        "UPDATE step_count SET open = 3 * (slot + 1), succeeded = slot + 1, failed = slot + 1"
+        " WHERE step = 1"
+    )
 
 
 def test_h42_worker_runs_name_the_worker_after_its_lease(hand):

@@ -30,8 +30,10 @@ def add_jobs(raw: Raw, count: int = 3) -> None:
 
 
 def problems(database: Database) -> list[str]:
+    """Name what is wrong with jobs and runs; the guards that a test disarmed have their own."""
     with database.driver() as driver:
-        return [problem.text for problem in verify(driver).problems]
+        found = verify(driver).problems
+    return [problem.text for problem in found if problem.machine != "guard"]
 
 
 def test_an_untouched_store_is_clean(database, raw):
@@ -179,7 +181,8 @@ def test_the_command_answers_by_exit_code_and_as_json(database, raw, capsys):
         main(["verify", "--store", database.url, "--json"])
     assert dirty.value.code == 1
     verdict = json.loads(capsys.readouterr().out)
-    assert (verdict["clean"], verdict["found"]) == (False, 3)
+    assert not verdict["clean"]
+    assert len([p for p in verdict["problems"] if p["machine"] == "job"]) == 3
     assert verdict["problems"][0]["id"] == JOB.format(0)
 
 
@@ -207,9 +210,15 @@ def test_memory_does_not_grow_with_the_store(backends):
 
 def test_a_job_that_no_step_counts_is_found(database, raw):
     raw.execute(
+        "INSERT INTO run (id, kind, state, move) "
+        f"VALUES ('{JOB.format(2)}', 'k', 'QUEUED', 'create')"
+    )
+    raw.add_step(JOB.format(2))
+    raw.execute(
         "INSERT INTO job (id, kind, state, move, run_id, step) VALUES "
         f"('{JOB.format(1)}', 'k', 'QUEUED', 'create', '{JOB.format(2)}', 0)"
     )
+    raw.execute("DELETE FROM step_count")
     assert problems(database) == ["its step 0 counts 0 open jobs, but has 1"]
 
 
@@ -218,6 +227,7 @@ def test_a_run_that_ended_over_open_work_is_found(database, raw):
         "INSERT INTO run (id, kind, state, move) "
         f"VALUES ('{JOB.format(2)}', 'k', 'QUEUED', 'create')"
     )
+    raw.add_step(JOB.format(2))
     raw.execute(
         "INSERT INTO job (id, kind, state, move, run_id, step) VALUES "
         f"('{JOB.format(1)}', 'k', 'QUEUED', 'create', '{JOB.format(2)}', 0)"

@@ -1,4 +1,4 @@
-"""`milepost verify`: the journal, folded from empty, against the live rows."""
+"""`milepost verify`: the journal, folded from empty, against the live rows; and their guards."""
 
 import json
 import sys
@@ -24,7 +24,12 @@ EVERY = 2_000
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 def verify(store: StoreUrl, *, as_json: bool) -> None:
-    """Fold the journal from empty and compare it with the live rows.
+    """Fold the journal from empty and compare it with the live rows; then compare the guards.
+
+    The triggers, functions, constraints and unique indexes that stand in the database are compared
+    with those that this program renders, so one that was disabled, dropped or altered is named. On
+    PostgreSQL that takes the right to create a schema, which is rolled back; a role without it is
+    told, and only finds the disabled ones.
 
     Exit code 0: they agree. 1: they do not, and each difference is named. What it cannot know:
     times are not compared (a clock may have been set), and of a history that was summed up neither
@@ -53,8 +58,14 @@ def report(verdict: Verdict, *, as_json: bool) -> None:
     word = "clean" if verdict.clean else f"{verdict.found} problems"
     click.echo(
         f"{word}: {verdict.entries:,} entries folded, {verdict.rows:,} live rows compared, "
-        f"{verdict.pruned:,} pruned"
+        f"{verdict.pruned:,} pruned, {_guarded(verdict)}"
     )
+
+
+def _guarded(verdict: Verdict) -> str:
+    if verdict.guards is None:
+        return "guards not compared: run it as the tables' owner, who may create a schema"
+    return f"{verdict.guards} guards compared"
 
 
 def _document(verdict: Verdict) -> dict[str, object]:
@@ -63,6 +74,7 @@ def _document(verdict: Verdict) -> dict[str, object]:
         "entries": verdict.entries,
         "rows": verdict.rows,
         "pruned": verdict.pruned,
+        "guards": verdict.guards,
         "found": verdict.found,
         "problems": [
             {"machine": p.machine, "id": p.subject_id, "problem": p.text} for p in verdict.problems

@@ -3,7 +3,8 @@
 Both are read once, in the order of their ids, from one snapshot and side by side, so memory does
 not grow with the store. The fold knows nothing of the triggers: it is the second opinion. Then the
 counters of each run's steps are compared with the jobs that are there, and what attempts kept with
-the fences that their jobs have had; and every end that has a channel with its message.
+the fences that their jobs have had; and every end that has a channel with its message. Last come
+the guards themselves: those that stand, with those that the lifecycle renders.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +18,12 @@ from milepost.lifecycle import JOB, RUN, JobState
 from milepost.machine import Machine
 from milepost.records import SNAPSHOT, Entry, Standing
 from milepost.store.driver import Call, Driver, Reader
+from milepost.store.guards import guards, wrong
 
 __all__ = ["Problem", "Verdict", "verify"]
 
 BATCH = 5_000
+GUARD = "guard"
 PROBLEMS_KEPT = 1_000
 
 Row = tuple[Any, ...]
@@ -47,19 +50,22 @@ class Verdict:
     entries: int = 0
     rows: int = 0
     pruned: int = 0
+    guards: int | None = None
+    """How many guards were compared; None where the role may not render them to compare with."""
     found: int = 0
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        """Tell whether the journal and the rows agree."""
+        """Tell whether the journal and the rows agree, and their guards stand."""
         return self.found == 0
 
-    def add(self, machine: Machine, subject_id: str, text: str) -> None:
+    def add(self, machine: Machine | str, subject_id: str, text: str) -> None:
         """Count a problem, and keep it while there are not too many."""
         self.found += 1
         if len(self.problems) < PROBLEMS_KEPT:
-            self.problems.append(Problem(machine.name, subject_id, text))
+            name = machine if isinstance(machine, str) else machine.name
+            self.problems.append(Problem(name, subject_id, text))
 
 
 def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
@@ -79,8 +85,18 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
         for job_id, what in reader.stream(Call("verify_kept"), size=BATCH):
             verdict.add(JOB, job_id, f"it has a {what} of an attempt that it never had")
         for machine_name, subject_id, text in reader.stream(Call("verify_messages"), size=BATCH):
-            verdict.add(JOB if machine_name == JOB.name else RUN, subject_id, text)
+            verdict.add(machine_name, subject_id, text)
+        for job_id, run_id in reader.stream(Call("verify_orphans"), size=BATCH):
+            verdict.add(JOB, job_id, f"its run {run_id} is not there")
+    _compare_guards(verdict, driver)
     return verdict
+
+
+def _compare_guards(verdict: Verdict, driver: Driver) -> None:
+    found = guards(driver)
+    verdict.guards = None if found.rendered is None else len(found.rendered)
+    for guard, text in wrong(found):
+        verdict.add(GUARD, str(guard), text)
 
 
 def _miscounted(reader: Reader) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,18 @@ class Raw:
             " + (SELECT offset_us FROM clock))"
         )
 
+    def add_step(self, run_id: str, number: int = 0) -> None:
+        """Give a run a step and its counters, where it has none yet: its jobs need one."""
+        self.execute(
+            "INSERT INTO step (run_id, number, name, kind)"
+            f" VALUES ('{run_id}', {number}, 'step {number}', 'k') ON CONFLICT DO NOTHING"
+        )
+        for slot in (-1, 0):
+            self.execute(
+                "INSERT INTO step_count (run_id, step, slot)"
+                f" VALUES ('{run_id}', {number}, {slot}) ON CONFLICT DO NOTHING"
+            )
+
     def disarm(self) -> None:
         """Take every trigger out of the way, as only the tables' owner can."""
         if self.dialect == "postgres":

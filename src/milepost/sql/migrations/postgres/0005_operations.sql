@@ -70,6 +70,14 @@ BEGIN
   LOOP
     UPDATE step_count SET open = open + one.born
      WHERE run_id = one.run_id AND step = one.step AND slot = -1;
+    -- The counter's row stands for its step and its run: a job of none is an orphan.
+    IF NOT FOUND THEN
+      RAISE EXCEPTION USING ERRCODE = 'MP001',
+        MESSAGE = format('milepost: job %s: its run %s has no such step (%s)',
+                         (SELECT min(id::text) FROM new_rows
+                           WHERE run_id = one.run_id AND step IS NOT DISTINCT FROM one.step),
+                         one.run_id, coalesce(one.step::text, 'none'));
+    END IF;
   END LOOP;
   RETURN NULL;
 END $$;

@@ -36,6 +36,10 @@ BEGIN
     DELETE FROM signal WHERE job_id = ANY (ids);
     DELETE FROM staged WHERE producer_id = ANY (ids);
     DELETE FROM publication WHERE producer_id = ANY (ids);
+  ELSIF EXISTS (SELECT 1 FROM unnest(ids) AS gone (id) JOIN job ON job.run_id = gone.id) THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP001',
+      MESSAGE = format('milepost: run %s: its jobs leave first', (
+        SELECT min(job.run_id::text) FROM unnest(ids) AS gone (id) JOIN job ON job.run_id = gone.id));
   END IF;
   IF current_setting('milepost.retaining', true) = 'on' THEN
     DELETE FROM outbox WHERE machine = TG_TABLE_NAME AND subject_id = ANY (ids);

@@ -56,6 +56,8 @@ BEGIN
    WHERE run_id = NEW.run_id AND step = NEW.step
      AND slot = coalesce(NEW.ordinal, 0) % (SELECT slots FROM step
                                              WHERE run_id = NEW.run_id AND number = NEW.step);
+  -- The counter's row stands for its step and its run: a job of none is an orphan.
+  SELECT RAISE(ABORT, 'milepost: job: its run has no such step') WHERE changes() = 0;
 END;
 CREATE TRIGGER job_steps_end AFTER UPDATE ON job
   WHEN NEW.run_id IS NOT NULL AND NEW.version <> OLD.version

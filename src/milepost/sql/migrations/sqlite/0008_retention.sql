@@ -81,6 +81,11 @@ BEGIN
   DELETE FROM outbox WHERE machine = 'job' AND subject_id = OLD.id;
   DELETE FROM journal WHERE subject_id = OLD.id AND machine = 'job';
 END;
+CREATE TRIGGER run_refuse_left BEFORE DELETE ON run
+  WHEN EXISTS (SELECT 1 FROM job WHERE run_id = OLD.id)
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: run: its jobs leave first');
+END;
 CREATE TRIGGER run_forget_journal AFTER DELETE ON run WHEN (SELECT active FROM retention) = 1
 BEGIN
   DELETE FROM outbox WHERE machine = 'run' AND subject_id = OLD.id;
