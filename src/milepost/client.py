@@ -19,6 +19,7 @@ from milepost.config import Settings, StoreUrl
 from milepost.errors import Invalid, Unavailable
 from milepost.records import NewJob
 from milepost.store import births
+from milepost.store.allow import check_allowed
 from milepost.store.borrow import Place, identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps, is_away
@@ -183,6 +184,7 @@ class Client:
     def _file(self) -> Place | None:
         # Not asked of the store: a caller that is writing would wait for itself.
         is_file = self.url.dialect == "sqlite"
+        check_allowed(self.url)
         return Place(os.path.realpath(self.url.target)) if is_file else None
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -208,6 +210,7 @@ class Client:
 
     def lend(self) -> AbstractContextManager[Lent]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
+        check_allowed(self.url)
         return self._lender.lend()
 
     @asynccontextmanager
@@ -222,6 +225,7 @@ class Client:
 
     def _async_lender(self) -> AsyncLender:
         loop = asyncio.get_running_loop()
+        check_allowed(self.url)
         return self._lenders.get(loop) or self._lenders.setdefault(loop, AsyncLender(self.url))
 
     def create(self, new: Sequence[NewJob]) -> list[str]:

@@ -55,6 +55,15 @@ def shop(pytester, monkeypatch):
     return pytester
 
 
+@pytest.fixture
+def elsewhere(shop, monkeypatch, tmp_path):
+    """Have the project's folder outside of the temporary one, as projects are."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.delenv("MILEPOST_ALLOW_STORE", raising=False)
+    return shop.path
+
+
 def run(pytester, *arguments):
     # Schemathesis is installed here and takes longer to load than all the rest.
     without = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
@@ -132,6 +141,109 @@ def test_an_app_that_is_none_is_named(shop):
     shop.makepyfile("def test_it(milepost_app): ...")
     result = run(shop, "-o", "milepost_app=shop:bill")
     result.stdout.fnmatch_lines(["*milepost_app = shop:bill: bill is no milepost.App*"])
+
+
+FORGETFUL = """
+import pytest
+import milepost as mp
+from shop import app, bill
+
+
+def test_it_forgets_the_fixture():
+    bill.submit("order-7")
+"""
+
+
+def test_a_test_that_forgets_the_fixture_does_not_write_into_the_real_store(shop, elsewhere):
+    shop.makepyfile(FORGETFUL)
+    result = run(shop)
+    result.assert_outcomes(failed=1)
+    told = "*Invalid: sqlite:///production.db is not a store made for tests, and pytest is running*"
+    ways = "milepost_app*milepost_allow = sqlite:///production.db*MILEPOST_ALLOW_STORE=1*"
+    result.stdout.fnmatch_lines([told + ways])
+    assert not (elsewhere / "production.db").exists()
+
+
+EVERY_WAY = """
+import asyncio
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+import milepost as mp
+from shop import app, bill
+
+LIST = [sys.executable, "-m", "milepost.cli", "jobs", "ls", "--store", "sqlite:///production.db"]
+
+
+def within():
+    bill.within(sqlite3.connect("production.db")).submit("order-7")
+
+
+def lent():
+    with mp.testing.connection(app):
+        pass
+
+
+@pytest.mark.parametrize("way", [
+    lambda: app.drain(),
+    lambda: asyncio.run(bill.submit_async("order-7")),
+    lambda: asyncio.run(app.drain_async()),
+    within,
+    lent,
+])
+def test_it_forgets_the_fixture(way):
+    with pytest.raises(mp.Invalid, match="not a store made for tests"):
+        way()
+
+
+def test_a_program_that_a_test_starts_is_refused_too(milepost_app):
+    done = subprocess.run(LIST, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "not a store made for tests" in done.stderr
+"""
+
+
+def test_no_way_leads_into_the_real_store(shop, elsewhere):
+    shop.makepyfile(EVERY_WAY)
+    run(shop).assert_outcomes(passed=6)
+
+
+def test_a_real_postgresql_database_is_refused(shop, server):
+    shop.makepyfile(shop=SHOP.replace("sqlite:///production.db", server), test_it=FORGETFUL)
+    result = run(shop)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*is not a store made for tests*"])
+
+
+@pytest.mark.parametrize("pattern", ["sqlite:///production.db", "sqlite:///*/prod*.db"])
+def test_a_store_is_allowed_by_its_name(shop, elsewhere, pattern):
+    shop.makepyfile(FORGETFUL)
+    run(shop, "-o", f"milepost_allow=nothing {pattern}").assert_outcomes(passed=1)
+    run(shop, "-o", "milepost_allow=sqlite:///other.db").assert_outcomes(failed=1)
+
+
+def test_every_store_is_allowed_by_a_variable(shop, elsewhere, monkeypatch):
+    shop.makepyfile(FORGETFUL)
+    monkeypatch.setenv("MILEPOST_ALLOW_STORE", "1")
+    run(shop).assert_outcomes(passed=1)
+
+
+def test_a_file_below_the_temporary_folder_needs_no_name(shop, elsewhere, tmp_path):
+    shop.makepyfile(
+        """
+        import milepost as mp
+
+        def test_it(tmp_path):
+            app = mp.App(f"sqlite:///{tmp_path}/milepost.db")
+            assert app.jobs.list() == []
+            app.close()
+        """
+    )
+    run(shop).assert_outcomes(passed=1)
+    run(shop, f"--basetemp={elsewhere}/kept").assert_outcomes(passed=1)
 
 
 def test_help_names_the_setting(pytester):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from milepost.config import StoreUrl
 from milepost.errors import Unavailable
+from milepost.store.allow import check_allowed
 from milepost.store.driver import AsyncDriver, Driver
 
 __all__ = ["open_async_driver", "open_driver"]
@@ -14,6 +15,7 @@ def open_driver(url: StoreUrl, *, create: bool = True, look: bool = False) -> Dr
 
     Without `create` a SQLite file must be there already; to `look` it must be, and stays untouched.
     """
+    check_allowed(url)
     if url.dialect == "sqlite":
         if (look or not create) and not Path(url.target).exists():
             raise Unavailable(
@@ -34,6 +36,7 @@ def open_driver(url: StoreUrl, *, create: bool = True, look: bool = False) -> Dr
 
 def open_async_driver(url: StoreUrl) -> AsyncDriver:
     """Connect for the running event loop."""
+    check_allowed(url)
     if url.dialect == "sqlite":
         from milepost.store.sqlite import AsyncSqliteDriver  # noqa: PLC0415 - loaded when used
 

@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from milepost.config import StoreUrl
+from milepost.store.allow import allowed
 from milepost.store.catalog import spelled
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
@@ -148,6 +150,9 @@ class Backends:
         self._folder = folder
         self._stack = ExitStack()
         self._servers: dict[str, PostgresServer] = {}
+        # Whatever leads to one of its databases: a socket, a port, a pooler.
+        for pattern in (f"sqlite:///{escape(str(folder))}/*", f"*/t{'[0-9a-f]' * 32}*"):
+            self._stack.enter_context(allowed(pattern))
 
     def fresh(self, backend: str, *, empty: bool = False) -> Database:
         """Make a store that nobody used: migrated, or empty."""

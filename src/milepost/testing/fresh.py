@@ -23,6 +23,7 @@ from milepost.config import StoreUrl
 from milepost.errors import Invalid, Unavailable
 from milepost.policy import SECONDS_MOST
 from milepost.store import workers
+from milepost.store.allow import allowed
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
 from milepost.store.postgres import MISSING
@@ -193,7 +194,8 @@ def _migrated_file() -> bytes:
 def _database(server: str) -> Iterator[str]:
     name = _created(server, f' TEMPLATE "{_migrated_database(server)}"')
     try:
-        yield _beside(server, name)
+        with allowed(f"*/{name}*"):
+            yield _beside(server, name)
     finally:
         _drop(server, name)
 
@@ -203,9 +205,10 @@ def _migrated_database(server: str) -> str:
     """Migrate once; the others are copies. It is dropped when the tests are over."""
     name = _created(server)
     register(_drop_quietly, server, name, os.getpid())
-    driver = open_driver(StoreUrl.parse(_beside(server, name)))
-    migrate(driver)
-    driver.close()
+    with allowed(f"*/{name}*"):
+        driver = open_driver(StoreUrl.parse(_beside(server, name)))
+        migrate(driver)
+        driver.close()
     return name
 
 

@@ -4,6 +4,7 @@ Loaded by pytest wherever Milepost is installed, so it imports nothing of Milepo
 asks for a fixture.
 """
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["milepost_app", "milepost_clock", "milepost_store"]
 
+ONLY = "MILEPOST_TEST_STORES"
+"""See `milepost.store.allow`, which is not imported before a store is opened."""
+ALLOW_HELP = "stores besides fresh ones that tests may open: addresses, with * for any part"
 STORE_HELP = "where tests with milepost_app run: sqlite, or the address of a PostgreSQL server"
 
 
@@ -23,7 +27,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("milepost")
     group.addoption("--milepost-store", action="append", metavar="STORE", help=STORE_HELP)
     parser.addini("milepost_stores", STORE_HELP, type="args", default=["sqlite"])
+    parser.addini("milepost_allow", ALLOW_HELP, type="args", default=[])
     parser.addini("milepost_app", "the app that milepost_app gives, such as shop:app", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep tests, and the programs they start, out of every store that was not made for them."""
+    patterns: list[str] = list(config.getini("milepost_allow"))
+    if folder := config.getoption("basetemp", None):
+        patterns.append(f"sqlite:///{os.path.realpath(folder)}/*")
+    outer = os.environ.get(ONLY)
+    os.environ[ONLY] = "\n".join(patterns)
+    config.add_cleanup(lambda: _restore(outer))
+
+
+def _restore(outer: str | None) -> None:
+    if outer is None:
+        os.environ.pop(ONLY, None)
+    else:
+        os.environ[ONLY] = outer
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

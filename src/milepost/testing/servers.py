@@ -6,8 +6,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
+
+from milepost.store.allow import allowed
 
 __all__ = ["PostgresServer", "binaries", "running", "scratch"]
 
@@ -132,7 +135,8 @@ def running(version: str, settings: Mapping[str, str] | None = None) -> Iterator
         server.initialise()
         server.start()
         try:
-            yield server
+            with allowed(f"*host={escape(str(folder))}*"):
+                yield server
         finally:
             server.stop("immediate")
     finally:
