@@ -1,6 +1,7 @@
 """Messages for people, through Apprise: to a chat's HTTP door, and by mail over real SMTP."""
 
 import json
+import logging
 import socketserver
 import threading
 
@@ -52,6 +53,16 @@ def test_a_place_that_does_not_take_it_brings_it_again(app, advance):
         advance(2)
         assert app.relay_once() == 1
     assert "convert COMPLETE" in receiver.got[-1].body.decode()
+
+
+def test_h105_no_debug_log_shows_where_people_read(app, caplog):
+    caplog.set_level(logging.DEBUG)
+    with receiving() as receiver:
+        place = f"json://me:canary-word@127.0.0.1:{receiver.port}/canary-path?-canary=header"
+        declared(app, [place]).submit("report")
+        app.drain()
+    assert len(receiver.got) == 1
+    assert "canary" not in caplog.text.lower()
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 Needs the extra `notify`. The URLs hold passwords, so nothing here ever repeats one.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,35 @@ __all__ = ["BODY", "TITLE", "People"]
 
 TITLE = "$kind $state"
 BODY = "$machine $id ($kind) ended $state at $time. $error"
+LOGGERS = ("apprise", "urllib3.connectionpool")
 NAMES = ("channel", "error", "id", "kind", "machine", "message_id", "queue", "state", "time")
+
+
+class _Quiet(logging.Filter):
+    """Drops what libraries tell of each address while somebody is told something (H-105).
+
+    Apprise works in threads of its own, so it is for all of them; warnings pass.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._telling = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not self._telling or record.levelno >= logging.WARNING
+
+    @contextmanager
+    def while_told(self) -> Iterator[None]:
+        for name in LOGGERS:
+            logging.getLogger(name).addFilter(self)  # once, however often
+        self._telling += 1
+        try:
+            yield
+        finally:
+            self._telling -= 1
+
+
+_quiet = _Quiet()
 
 
 class People:
@@ -41,7 +71,9 @@ class People:
         """Tell everybody; a place that does not take it brings the message again, to all."""
         title = self._title.substitute(event.told).strip()
         body = self._body.substitute(event.told).strip()
-        if not await self._opened().async_notify(body=body, title=title):
+        with _quiet.while_told():
+            told = await self._opened().async_notify(body=body, title=title)
+        if not told:
             raise Undelivered(f"not every one of {len(self._urls)} addresses took it")
 
     def _opened(self) -> "Apprise":

@@ -223,7 +223,7 @@ class Attempt:
         except Exception as error:
             if self._filling is None:
                 raise
-            raise RuntimeError(self._filling.text(_said(error))) from None
+            raise RuntimeError(self._means.secrets.text(_said(error))) from None
         finally:
             self._context.if_cut_off = None
         return await self._heard(self._hidden(answer), _took(started))
@@ -246,7 +246,7 @@ class Attempt:
         )
 
     def _hidden(self, answer: Answer) -> Answer:
-        return answer if self._filling is None else self._filling.answer(answer)
+        return self._means.secrets.answer(answer)
 
     async def _heard(self, answer: Answer, told: dict[str, Any]) -> Outcome:
         verdict = judged(self._request, answer, self._means.judges)
@@ -394,9 +394,8 @@ class Attempt:
         )
 
     def _problem(self, message: str, *, type_: str, kind: str, code: str) -> Problem:
-        if self._filling is not None:
-            message = self._filling.text(message)
-        told = storable(self._scrubber.text(message))[:MESSAGE_LIMIT]
+        hidden = self._means.secrets.text(message)
+        told = storable(self._scrubber.text(hidden))[:MESSAGE_LIMIT]
         attempt = self._context.attempt
         return Problem(type=type_, message=told, kind=kind, code=code, attempt=attempt)
 

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from milepost.request.guard import Refused, Target, parse
+from milepost.request.hide import Hider
 from milepost.request.secrets import without_names
 
 __all__ = ["HIDDEN", "Recorder", "Scrubber", "shown"]
@@ -119,11 +120,6 @@ def _readable(content: bytes, *, cut: bool = False) -> dict[str, Any]:
     return {"text": text, "bytes": size}
 
 
-def _spellings(word: str) -> list[str]:
-    """Spell a secret as it is, and as JSON does."""
-    return list(dict.fromkeys((word, msgspec.json.encode(word).decode()[1:-1])))
-
-
 class Scrubber:
     """Takes known secrets out of texts, wherever they turn up."""
 
@@ -134,17 +130,28 @@ class Scrubber:
         words = sorted((p for p in parts if len(p) >= SHORTEST), key=len, reverse=True)
         # A scheme such as "Basic" is no secret.
         words = [word for word in words if word.lower() not in ("basic", "bearer", "digest")]
-        spelled = [spelling for word in words for spelling in _spellings(word)]
-        self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
+        self._hider = Hider(dict.fromkeys(words, HIDDEN))
 
     def text(self, text: str) -> str:
         """Take them out of a text."""
-        return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
+        return self._hider.text(text)
 
     def note(self, phase: str, told: Mapping[str, Any]) -> str:
         """Write a note as the journal keeps it; its phase stands first."""
         text = msgspec.json.encode({"phase": phase, **told}).decode()
-        return self.text(text)
+        hidden = self.text(text)
+        if hidden == text or _is_json(hidden):
+            return hidden
+        # Numbers in a row may spell a secret, and what hides them is none.
+        return msgspec.json.encode({"phase": phase, "text": hidden}).decode()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 SHOWN = frozenset({"request", "request.final", "requests"})

@@ -5,10 +5,8 @@ says which names there are and where each may go, so that nobody who may send a 
 a secret sent to a place of their own. Its value stands in the environment of the worker alone.
 """
 
-import base64
-import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import quote, quote_plus
 
 import msgspec
@@ -16,6 +14,7 @@ import msgspec
 from milepost.errors import Invalid
 from milepost.request.declaration import Request, content_of
 from milepost.request.guard import Refused, Target, host_matches, parse
+from milepost.request.hide import Hider
 from milepost.request.reply import Answer
 
 __all__ = ["Filling", "NoValue", "Secrets", "named_in", "without_names"]
@@ -25,7 +24,6 @@ SHORTEST = 8
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _ENTRY = re.compile(r"(?P<name>[^@\s]+)@(?:(?P<scheme>https?)://)?(?P<place>[^@/\s]+)/?")
 _REFERENCE = re.compile(r"\{secret:([^{}\s]*)\}")
-_BACKSLASHES = r"\\{1,4}+"
 Spelled = Callable[[str], str]
 SETTING = "MILEPOST_REQUEST_SECRETS"
 
@@ -56,7 +54,7 @@ class Secrets:
     def __init__(self, places: Mapping[str, list[Place]], values: Mapping[str, str]) -> None:
         self._places = places
         self._values = values
-        self._patterns = {name: _pattern(value) for name, value in values.items()}
+        self._hider = Hider({value: reference(name) for name, value in values.items()})
 
     @classmethod
     def read(cls, text: str, environment: Mapping[str, str]) -> "Secrets":
@@ -88,11 +86,29 @@ class Secrets:
                 raise NoValue(
                     f"the secret {name} has no value here: set {variable(name)} for this worker"
                 )
-        return Filling({name: self._values[name] for name in request.secrets}, self._patterns)
+        return Filling({name: self._values[name] for name in request.secrets})
 
     def hidden(self, content: bytes) -> bytes:
         """Put the names where values stand that are known here."""
-        return _hidden(content, self._patterns, self._values)
+        return self._hider.content(content)
+
+    def text(self, text: str) -> str:
+        """Put the names where values stand that are known here."""
+        return self._hider.text(text)
+
+    def answer(self, answer: Answer) -> Answer:
+        """Put the names where a server repeats values, whichever request it had them from.
+
+        Nobody after this sees them.
+        """
+        if not self._hider:
+            return answer
+        return Answer(
+            answer.status,
+            {self.text(name): self.text(value) for name, value in answer.headers.items()},
+            self.hidden(answer.content),
+            self.text(answer.url),
+        )
 
     def _check_bound(self, name: str, target: Target) -> None:
         places = self._places.get(name)
@@ -112,13 +128,10 @@ class Secrets:
 
 
 class Filling:
-    """The secrets of one request: puts values where names stand, and names where values do."""
+    """The secrets of one request: puts values where names stand."""
 
-    def __init__(
-        self, values: Mapping[str, str], patterns: Mapping[str, re.Pattern[bytes]]
-    ) -> None:
+    def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
-        self._patterns = patterns
 
     def url(self, url: str) -> str:
         """Fill a URL; a value is one part of it, whatever it holds."""
@@ -140,20 +153,6 @@ class Filling:
     def _filled(self, text: str, spelled: Spelled) -> str:
         known = self._values
         return _REFERENCE.sub(lambda m: spelled(known[m[1]]) if m[1] in known else m[0], text)
-
-    def text(self, text: str) -> str:
-        """Put the names where values stand."""
-        hidden = _hidden(text.encode(errors="surrogatepass"), self._patterns, self._values)
-        return hidden.decode(errors="surrogatepass")
-
-    def answer(self, answer: Answer) -> Answer:
-        """Put the names where a server repeats the values: nobody after this sees them."""
-        return Answer(
-            answer.status,
-            {self.text(name): self.text(value) for name, value in answer.headers.items()},
-            _hidden(answer.content, self._patterns, self._values),
-            self.text(answer.url),
-        )
 
 
 def variable(name: str) -> str:
@@ -223,60 +222,3 @@ def _check_names(request: Request) -> None:
 
 def _in_json(value: str) -> str:
     return msgspec.json.encode(value).decode()[1:-1]
-
-
-def _hidden(
-    content: bytes, patterns: Mapping[str, re.Pattern[bytes]], names: Iterable[str]
-) -> bytes:
-    for name in names:
-        content = patterns[name].sub(reference(name).encode(), content)
-    return content
-
-
-def _pattern(value: str) -> re.Pattern[bytes]:
-    """Find a value however it is spelled: plain, escaped in part or whole, wide, base64 or hex.
-
-    Every repeat is bounded and takes all it can at once (`+`), so that no reply, whatever it is
-    made of, takes long to read.
-    """
-    # A character of two or four bytes brings zeros along.
-    spelled = r"\x00{0,3}+".join(map(_run, re.findall(r"\\+|[^\\]", value)))
-    others = map(re.escape, dict.fromkeys((*_in_base64(value), value.encode().hex())))
-    return re.compile("|".join((spelled, *others)).encode(), re.IGNORECASE)
-
-
-def _run(letters: str) -> str:
-    """Match one character, or backslashes in a row: how many that are depends on who wrote them."""
-    if not letters.startswith("\\"):
-        return _letter(letters)
-    count = len(letters)
-    escaped = "|".join(f"(?:{way}){{{count}}}" for way in _escapes("\\", before=_BACKSLASHES))
-    return rf"(?:{escaped}|\\{{{count},{4 * count}}}+)"
-
-
-def _letter(letter: str) -> str:
-    """Match a character as itself, or as a URL, JSON or HTML would escape it."""
-    if letter.isalnum():
-        return f"(?:{letter}|{'|'.join(_escapes(letter, before=_BACKSLASHES))})"
-    return rf"[\\\x00]{{0,8}}+(?:{re.escape(letter)}|{'|'.join(_escapes(letter, before=''))})"
-
-
-def _escapes(letter: str, *, before: str) -> list[str]:
-    number = ord(letter)
-    ways = [f"%{number:02x}", f"{before}u00{number:02x}", f"{before}x{number:02x}"]
-    ways += [f"&#0{{0,4}}+{number};", f"&#x0{{0,4}}+{number:x};"]
-    if (entity := html.escape(letter)) != letter:
-        ways.append(re.escape(entity))
-    return ways + {" ": [r"\+"], "'": ["&apos;"]}.get(letter, [])
-
-
-def _in_base64(value: str) -> list[str]:
-    """Spell what of a value is sure to turn up in base64, wherever in a group it begins."""
-    found = []
-    for before in range(3):
-        raw = b"\0" * before + value.encode()
-        text = base64.b64encode(raw).decode()
-        # Characters that also hold bits of what stands around differ.
-        sure = text[-(-before * 8 // 6) : len(raw) * 8 // 6]
-        found += [sure, sure.replace("+", "-").replace("/", "_")]
-    return found

@@ -6,11 +6,13 @@ to another's. Proxies of the environment are not read.
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextvars import ContextVar
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -36,6 +38,24 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 """Like every answer to a HEAD: what the headers say of a body is about another one."""
 AS_GET = frozenset({301, 302, 303})
+LOGGERS = ("httpcore2.connection", "httpcore2.http11", "httpcore2.http2")
+_sending: ContextVar[bool] = ContextVar("milepost_sending", default=False)
+
+
+class _EventsOnly(logging.Filter):
+    """Leaves the event's name of a debug line: the rest shows headers (H-105).
+
+    Only of what the engine sends; what others send with the same library is theirs.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _sending.get():
+            record.msg, record.args = record.getMessage().partition(" ")[0], None
+        return True
+
+
+for _name in LOGGERS:
+    logging.getLogger(_name).addFilter(_EventsOnly())
 
 
 class Unreadable(Invalid):
@@ -194,6 +214,13 @@ class Wire:
 
     async def send(self, outgoing: Outgoing) -> Answer:
         """Send, follow redirects as far as asked, and read the answer up to its limit."""
+        quiet = _sending.set(True)
+        try:
+            return await self._followed(outgoing)
+        finally:
+            _sending.reset(quiet)
+
+    async def _followed(self, outgoing: Outgoing) -> Answer:
         answer = await self._once(outgoing)
         for _ in range(outgoing.redirects):
             onward = _redirected(outgoing, answer)
