@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format bench prove soak docs clean
+.PHONY: demo test check audit format bench prove soak docs clean
 
 $(STAMP): pyproject.toml uv.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
+
+audit: $(STAMP)                    ## known vulnerabilities of the locked dependencies, where reachable
+	.ci/audit
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

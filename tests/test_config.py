@@ -2,7 +2,8 @@
 
 import pytest
 
-from milepost.config import StoreUrl, store_url
+import milepost as mp
+from milepost.config import Settings, StoreUrl, origins, store_url
 from milepost.errors import Invalid, SchemaMismatch, Unavailable
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
@@ -15,6 +16,41 @@ def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_her
     assert store_url(None, environment).target == "ours.db"
     assert store_url(None, {"DATABASE_URL": "sqlite:///any.db"}).target == "any.db"
     assert store_url(None, {}).target == "milepost.db"
+
+
+OPENING = ("request_allow", "request_ports", "host", "hosts", "request_redact", "request_secrets")
+
+
+@pytest.mark.parametrize("name", OPENING)
+def test_a_file_in_the_working_folder_opens_no_doors_and_one_that_is_named_does(
+    tmp_path, monkeypatch, name
+):
+    """Whoever may write into a folder does not decide who is let in when something runs there."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "milepost.toml"
+    value = "80" if name == "request_ports" else "example"
+    file.write_text(f'{name} = "{value}"\n')
+    with pytest.raises(Invalid, match=f"sets {name}: .*in the environment.*MILEPOST_CONFIG="):
+        Settings.load({})
+    with pytest.raises(Invalid, match=f"sets {name}"):
+        mp.App(f"sqlite:///{tmp_path}/a.db")
+    named = {"MILEPOST_CONFIG": str(file)}
+    assert getattr(Settings.load(named), name) == value
+    assert origins(named)[name] == str(file)
+
+    file.write_text('lease = "60s"\ndatabase_url = "sqlite:///filed.db"\n')
+    assert Settings.load({}).lease == 60
+    assert store_url(None, {}).target == "filed.db"
+
+
+def test_the_named_file_takes_the_place_of_the_one_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "milepost.toml").write_text('lease = "60s"\nhosts = "example"\n')
+    (tmp_path / "named.toml").write_text('grace = "9s"\n')
+    settings = Settings.load({"MILEPOST_CONFIG": "named.toml"})
+    assert (settings.lease, settings.grace, settings.hosts) == (30, 9, "")
+    with pytest.raises(Invalid, match=r"missing\.toml cannot be read: No such file"):
+        Settings.load({"MILEPOST_CONFIG": "missing.toml"})
 
 
 def test_absolute_sqlite_paths_take_four_slashes():

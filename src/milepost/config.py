@@ -106,10 +106,11 @@ def _sqlite_path(url: str, parts: SplitResult) -> str:
 def store_url(url: str | None, environment: Mapping[str, str]) -> StoreUrl:
     """Choose the store.
 
-    The argument wins, then MILEPOST_DATABASE_URL, DATABASE_URL, milepost.toml, ./milepost.db.
+    The argument wins, then MILEPOST_DATABASE_URL, DATABASE_URL, the file that MILEPOST_CONFIG
+    names or else milepost.toml, ./milepost.db.
     """
     named = url or environment.get("MILEPOST_DATABASE_URL") or environment.get("DATABASE_URL")
-    filed = _from_file(Path("milepost.toml")).get("database_url")
+    filed = _filed(environment).get("database_url")
     return StoreUrl.parse(named or str(filed or DEFAULT_URL))
 
 
@@ -140,6 +141,12 @@ def seconds(text: str, what: str) -> float:
     return _measured(text, _UNITS, what)
 
 
+FILE = "milepost.toml"
+CONFIG = "MILEPOST_CONFIG"
+OPENING = frozenset(
+    {"request_allow", "request_ports", "host", "hosts", "request_redact", "request_secrets"}
+)
+"""Whoever may write into a folder would say by these who is let in, and what leaves the house."""
 PORT_MOST = 65_535
 KEEP_LEAST = 60.0
 HOLD_LIMIT = 3600.0
@@ -149,7 +156,10 @@ KEEP_MOST = 36_500 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set; each by MILEPOST_NAME, then milepost.toml. Durations are seconds."""
+    """What can be set; each by MILEPOST_NAME, then a file. Durations are seconds.
+
+    The file is the one that MILEPOST_CONFIG names, else milepost.toml in the working folder.
+    """
 
     lease: float = 30.0
     heartbeat: float = 10.0
@@ -190,13 +200,11 @@ class Settings:
         return tuple(word for word in re.split(r"[,\s]+", self.request_redact) if word)
 
     @classmethod
-    def load(
-        cls, environment: Mapping[str, str], file: Path | None = None, **given: object
-    ) -> "Settings":
+    def load(cls, environment: Mapping[str, str], **given: object) -> "Settings":
         """Read each setting: what was given, the environment, the file, the default."""
         if unknown := sorted(set(given) - {field.name for field in fields(cls)}):
             raise Invalid(f"no such setting: {', '.join(unknown)}")
-        filed = _from_file(file if file is not None else Path("milepost.toml"))
+        filed = _filed(environment)
         chosen: dict[str, Any] = {}
         for field in fields(cls):
             variable = f"MILEPOST_{field.name.upper()}"
@@ -251,17 +259,17 @@ def _duration(length: float) -> str:
     return f"{length / _UNITS[unit]:g}{unit}"
 
 
-def origins(environment: Mapping[str, str], file: Path | None = None) -> dict[str, str]:
+def origins(environment: Mapping[str, str]) -> dict[str, str]:
     """Say for each setting, and for the store's address, where its value comes from."""
-    path = file if file is not None else Path("milepost.toml")
-    filed = _from_file(path)
+    path = environment.get(CONFIG) or FILE
+    filed = _filed(environment)
     found = {}
     for name in ("database_url", *(field.name for field in fields(Settings))):
         variables = [
             f"MILEPOST_{name.upper()}",
             *(["DATABASE_URL"] if name == "database_url" else []),
         ]
-        places = [v for v in variables if environment.get(v)] + [str(path)] * (name in filed)
+        places = [v for v in variables if environment.get(v)] + [path] * (name in filed)
         found[name] = places[0] if places else "default"
     return found
 
@@ -279,10 +287,23 @@ def _converted(name: str, type_: object, value: object) -> float | int | str:
     return _measured(str(value), _UNITS, name)
 
 
+def _filed(environment: Mapping[str, str]) -> dict[str, object]:
+    """Read the settings' file: the one that is named, or the one that lies here."""
+    if named := environment.get(CONFIG):
+        return _from_file(Path(named))
+    here = Path(FILE)
+    table = _from_file(here) if here.is_file() else {}
+    if opening := sorted(set(table) & OPENING):
+        raise Invalid(
+            f"{here.absolute()} sets {', '.join(opening)}: what opens doors is not read from a "
+            f"file that happens to lie in the working folder; set it in the environment, or name "
+            f"the file by {CONFIG}={here.absolute()}"
+        )
+    return table
+
+
 def _from_file(path: Path) -> dict[str, object]:
     try:
-        if not path.is_file():
-            return {}
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Invalid(f"{path.absolute()} cannot be read: {error.strerror}") from error

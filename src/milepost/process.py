@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from milepost.client import Client, refuse_in_loop
@@ -143,7 +144,8 @@ class Process:
         client, settings = self._app.client, self._app.settings
         driver = await client.async_driver()
         if concurrency is not None:
-            settings = Settings.load({}, **{**_as_dict(settings), "concurrency": concurrency})
+            settings = replace(settings, concurrency=concurrency)
+            settings.check()
         relay = self._relay(driver)
         beside = [*(one.run for one in self.receivers(driver)), *([relay.run] if relay else [])]
         return Worker(
@@ -237,10 +239,6 @@ def _on_signals(numbers: Iterable[int], react: Callable[[], None]) -> Iterator[N
     finally:
         for number in caught:
             loop.remove_signal_handler(number)
-
-
-def _as_dict(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__slots__}
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,10 +1,13 @@
 """SQLite's connection is shared: threads that write take turns, and share commits."""
 
+import os
 import threading
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 
+import milepost as mp
 from milepost import outcome
 from milepost.errors import Unavailable
 from milepost.records import Settlement
@@ -352,3 +355,27 @@ def test_what_is_held_is_settled_by_one_statement(store):
     store.settle(*((claim, outcome.succeeded(b"1")) for claim in claims))
     assert said[:2] == ["BEGIN", "UPDATE"], "it is moved without a look first"
     assert not {"SAVEPOINT", "ROLLBACK", "WITH"} & set(said)
+
+
+def modes(folder):
+    return {file.name: oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("way", ["submit", "lend"])
+def test_only_its_owner_reads_a_new_file_and_a_shared_one_stays_shared(tmp_path, way):
+    """H-105: what is stored may be personal, and folders of services are often readable."""
+    before = os.umask(0o022)
+    try:
+        app = mp.App(f"sqlite:///{tmp_path}/new.db")
+        with app.client.lend() if way == "lend" else nullcontext():
+            pass
+        app.jobs.list()
+        assert modes(tmp_path) == dict.fromkeys(("new.db", "new.db-wal", "new.db-shm"), "0o600")
+        app.close()
+        (tmp_path / "new.db").chmod(0o640)
+        app = mp.App(f"sqlite:///{tmp_path}/new.db")
+        app.jobs.list()
+        assert modes(tmp_path) == dict.fromkeys(("new.db", "new.db-wal", "new.db-shm"), "0o640")
+        app.close()
+    finally:
+        os.umask(before)

@@ -331,6 +331,22 @@ def test_a_name_that_a_stranger_could_have_made_is_not_answered(host, known):
     assert known_host(host, frozenset({"jobs.example.com"})) is known
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/livez", {}, 200),
+        ("/v1/jobs", {}, 200),
+        ("/v1/jobs/none", {}, 404),
+        ("/nowhere", {}, 404),
+        ("/v1/jobs", {"authorization": "Bearer none"}, 401),
+        ("/v1/jobs", {"host": "evil.example"}, 421),
+    ],
+)
+async def test_no_browser_guesses_what_an_answer_is(api, path, headers, status):
+    answer = await api.get(path, headers=headers)
+    assert (answer.status_code, answer.headers["x-content-type-options"]) == (status, "nosniff")
+
+
 async def test_another_host_is_refused_before_anything_else(api):
     answer = await api.get("/v1/jobs", headers={"Host": "evil.example"})
     assert answer.status_code == 421

@@ -16,7 +16,7 @@ from milepost.batch.declaration import Collect, FailFast, Tolerate
 from milepost.batch.handles import RunHandle
 from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
-from milepost.config import Settings
+from milepost.config import OPENING, Settings
 from milepost.context import Context
 from milepost.errors import MilepostError
 from milepost.handles import JobHandle, Jobs
@@ -231,8 +231,11 @@ def _settings() -> str:
         for field in fields(Settings)
     ]
     told = (
-        "Given to `mp.App` by name, else in the environment, else in `milepost.toml`. Durations\n"
-        "are seconds, or have a unit: `30s`, `7d`.\n"
+        "Given to `mp.App` by name, else in the environment, else in the file that\n"
+        "`MILEPOST_CONFIG` names, else in `milepost.toml` in the working folder. Durations are\n"
+        "seconds, or have a unit: `30s`, `7d`. A file in the working folder cannot set\n"
+        f"{', '.join(f'`{name}`' for name in sorted(OPENING))}:\n"
+        "whoever may write there would decide who is let in.\n"
     )
     head = ["## Settings\n", told, "| setting | variable | default |", "|---|---|---|"]
     return "\n".join([*head, *rows, ""])

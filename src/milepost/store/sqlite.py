@@ -352,6 +352,7 @@ def connect(path: str) -> sqlite3.Connection:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise Unavailable(f"{path}: the folder {folder} does not exist; make it first")
+    _create_private(path)
     with translated():
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -359,6 +360,16 @@ def connect(path: str) -> sqlite3.Connection:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
     return connection
+
+
+def _create_private(path: str) -> None:
+    """Make a file that only its owner reads; SQLite gives its companions the same mode.
+
+    One that is there keeps its mode: somebody may have shared it on purpose.
+    """
+    # Whatever stands in the way, SQLite says what it is.
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def statements(text: str) -> Iterator[str]:

@@ -27,6 +27,9 @@ CALLBACK = re.compile(r"/v1/requests/[^/]+/callback/[^/]+")
 """Where a remote calls back: the address holds a secret of its own, made for one job."""
 
 
+NO_GUESSING = (b"x-content-type-options", b"nosniff")
+"""What is no page is not shown as one, whatever somebody's result looks like."""
+
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """What changes nothing, and so may come from a link on anybody's page."""
 
@@ -63,6 +66,7 @@ class Door:
                 route = getattr(scope.get("route"), "path", "none")
                 passed = perf_counter() - began
                 self._traffic.count(scope["method"], route, message["status"], passed)
+                message["headers"] = [*message.get("headers", ()), NO_GUESSING]
             await send(message)
 
         try:
