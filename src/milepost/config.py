@@ -180,6 +180,7 @@ class Settings:
     port: int = 8000
     hosts: str = ""
     api_rate: float = 1000.0
+    api_connections: int = 2_000
     request_allow: str = ""
     request_ports: str = "80,443,8080,8443"
     request_per_host: int = 50
@@ -234,8 +235,9 @@ class Settings:
             raise Invalid(f"port={self.port} must be between 0 (any) and {PORT_MOST}")
         if not re.fullmatch(r"[0-9]{1,5}([,\s]+[0-9]{1,5})*", self.request_ports):
             raise Invalid("request_ports: expected numbers, such as 80,443")
-        if self.request_per_host <= 0:
-            raise Invalid("request_per_host must be more than zero")
+        for name in ("request_per_host", "api_connections"):
+            if getattr(self, name) <= 0:
+                raise Invalid(f"{name} must be more than zero")
         self._check_kept()
 
     def _check_kept(self) -> None:

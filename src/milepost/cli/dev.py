@@ -104,7 +104,7 @@ def _served(app: "App", port: int | None) -> Iterator[None]:
         from milepost.web.api import create_api
         from milepost.web.serve import link, run_in_thread, server
 
-        serving = server(create_api(app, access="local"))
+        serving = server(create_api(app, access="local"), connections=app.settings.api_connections)
     except ImportError:
         say("no API: it needs an extra, pip install 'milepost[web]'")
         yield

@@ -61,7 +61,7 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
         raise Unavailable("the API needs an extra: pip install 'milepost[web]'") from error
     _check_credentials(loaded, chosen, public=public)
     bound = listen(chosen, settings.port if port is None else port)
-    serving = made(api, root_path=root_path)
+    serving = made(api, root_path=root_path, connections=settings.api_connections)
     # Once it has stopped it raises the signal again, which would end us as if something had failed.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, serving.handle_exit)

@@ -36,6 +36,7 @@ __all__ = [
     "find",
     "get",
     "history",
+    "history_page",
     "lines",
     "listing",
     "lose",
@@ -449,10 +450,12 @@ def listing(
     queues: str | None = None,
     before: str | None = None,
     most: int = 100,
+    most_bytes: int | None = None,
 ) -> Steps[list[Job]]:
     """Read a page, newest first; the next page is what stands `before` its last id.
 
-    `states` and `queues` are JSON lists: any of them will do.
+    `states` and `queues` are JSON lists: any of them will do. A page ends early once its content
+    has reached `most_bytes`; it holds one row at least.
     """
     rows = yield Call(
         "job_list",
@@ -466,6 +469,7 @@ def listing(
             "queues": queues,
             "before": before,
             "most": most,
+            "most_bytes": most_bytes,
         },
     )
     return [_job(row) for row in rows]
@@ -494,7 +498,19 @@ def failures(job_id: str) -> Steps[list[tuple[int, datetime, str]]]:
 
 def history(subject_id: str, *, machine: str = "job") -> Steps[list[Entry]]:
     """Read every move, in order."""
-    rows = yield Call("journal_entries", {"id": subject_id, "machine": machine})
+    return _entries((yield Call("journal_entries", {"id": subject_id, "machine": machine})))
+
+
+def history_page(
+    subject_id: str, *, after: int, most: int, most_bytes: int, machine: str = "job"
+) -> Steps[list[Entry]]:
+    """Read the moves after one, in order: so many, or until their details reach so many bytes."""
+    asked = {"id": subject_id, "machine": machine, "after": after}
+    rows = yield Call("journal_page", {**asked, "most": most, "most_bytes": most_bytes})
+    return [entry for entry in _entries(rows) if entry.seq > after]
+
+
+def _entries(rows: Rows) -> list[Entry]:
     entries: list[Entry] = []
     standing = Standing()
     for seq, move, source, target, fence, at, actor, detail in rows:

@@ -255,10 +255,12 @@ def listing(
     queues: str | None = None,
     before: str | None = None,
     most: int = 100,
+    most_bytes: int | None = None,
 ) -> Steps[list[Run]]:
     """Read a page, newest first; the next page is what stands `before` its last id.
 
-    `states` and `queues` are JSON lists: any of them will do.
+    `states` and `queues` are JSON lists: any of them will do. A page ends early once its content
+    has reached `most_bytes`; it holds one row at least.
     """
     rows = yield Call(
         "run_list",
@@ -270,6 +272,7 @@ def listing(
             "queues": queues,
             "before": before,
             "most": most,
+            "most_bytes": most_bytes,
         },
     )
     return [_run(row) for row in rows]

@@ -21,7 +21,9 @@ def served(app: "App", *, access: str = "local") -> Iterator[str]:
     from milepost.web.api import create_api  # noqa: PLC0415 - an extra
     from milepost.web.serve import link, listen, server  # noqa: PLC0415 - an extra
 
-    serving, bound = server(create_api(app, access=access)), listen("127.0.0.1", 0)
+    api = create_api(app, access=access)
+    serving = server(api, connections=app.settings.api_connections)
+    bound = listen("127.0.0.1", 0)
 
     async def serve() -> None:
         await serving.serve([bound])

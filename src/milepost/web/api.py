@@ -37,6 +37,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     bulk.router,
     requests.router,
+    requests.pushed,
     batches.router,
     runs.router,
     pipelines.router,

@@ -1,11 +1,12 @@
 """Requests whose body is read within limits, and only as JSON."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
 from fastapi import Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
@@ -13,7 +14,10 @@ from milepost.codec import nested_deeper
 from milepost.web.limits import BODY_SECONDS, DEEPEST
 from milepost.web.problems import Problem
 
-__all__ = ["JsonRequest", "Route"]
+__all__ = ["JsonRequest", "PushedRoute", "Route"]
+
+LONGEST, MOST = 100, 10
+"""How much of an unknown parameter's name is told, and of how many."""
 
 ROOM = 64 * 1024
 """What a body may hold beside a payload of the largest size."""
@@ -91,13 +95,41 @@ def _too_slow() -> Problem:
 
 
 class Route(APIRoute):
-    """A route that reads its requests so."""
+    """A route that reads its requests so, and refuses a query parameter that it does not know.
+
+    A filter that was misspelled and ignored would answer with everything.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the handler."""
         handler = super().get_route_handler()
+        known = set(_queries(self.dependant))
 
         async def limited(request: Request) -> Response:
+            self._check_query(request, known)
             return await handler(JsonRequest(request.scope, request.receive))
 
         return limited
+
+    def _check_query(self, request: Request, known: set[str]) -> None:
+        unknown = [name for name in request.query_params if name not in known]
+        if not unknown:
+            return
+        there = f"there are {', '.join(sorted(known))}" if known else "this path takes none"
+        errors = [{"where": f"query.{name[:LONGEST]}", "what": there} for name in unknown[:MOST]]
+        detail = f"unknown query parameter {unknown[0][:LONGEST]!r}; {there}"
+        raise Problem(422, detail, name="unknown-parameter", errors=errors)
+
+
+def _queries(asked: Dependant) -> Iterator[str]:
+    """Name the query parameters of a handler and of what it depends on."""
+    yield from (field.alias for field in asked.query_params)
+    for each in asked.dependencies:
+        yield from _queries(each)
+
+
+class PushedRoute(Route):
+    """A route that others call by an address of ours, to which they may add parameters."""
+
+    def _check_query(self, request: Request, known: set[str]) -> None:
+        pass

@@ -18,7 +18,8 @@ from milepost.web.body import Route
 from milepost.web.documents import states
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.jobs import id_within
-from milepost.web.paging import cursor, place
+from milepost.web.limits import PAGE_BYTES
+from milepost.web.paging import cursor, is_cut, place
 from milepost.web.problems import problems
 
 __all__ = ["router"]
@@ -95,7 +96,7 @@ def _acted(asked: Bulk, who: Who, before: str | None) -> Steps[Answer]:
         done = yield from _cancelled(found, asked.reason, who.actor)
     else:
         done = yield from _run_again(found)
-    more = asked.filter is not None and len(found) == asked.limit
+    more = asked.filter is not None and is_cut(found, limit=asked.limit)
     document = {
         "matched": len(found),
         "count": len(done),
@@ -119,6 +120,7 @@ def _found(asked: Bulk, who: Who, before: str | None) -> Steps[list[Job]]:
             run_id=id_within(given["run"], what="run") if "run" in given else None,
             before=before,
             most=asked.limit,
+            most_bytes=PAGE_BYTES,
             **who.filters,
         )
     )

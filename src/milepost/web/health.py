@@ -19,13 +19,13 @@ class Health(BaseModel):
     status: str
 
 
-@router.get("/livez", responses={421: problems()[421]})
+@router.get("/livez", responses={status: problems()[status] for status in (421, 422)})
 async def livez() -> Health:
     """Tell that the process answers."""
     return Health(status="alive")
 
 
-@router.get("/readyz", responses={status: problems()[status] for status in (421, 503)})
+@router.get("/readyz", responses={status: problems()[status] for status in (421, 422, 503)})
 async def readyz(app: Held) -> Health:
     """Tell that the store can be reached."""
     await app.client.run_async(workers.now)

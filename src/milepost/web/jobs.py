@@ -23,7 +23,6 @@ from milepost.web.documents import (
     JobDocument,
     Receipt,
     accepted,
-    entries,
     etag,
     job_document,
     public,
@@ -32,7 +31,8 @@ from milepost.web.documents import (
 )
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
-from milepost.web.paging import Cursor, Limit, cursor, page, place
+from milepost.web.limits import PAGE_BYTES
+from milepost.web.paging import Cursor, Limit, cursor, history_page, is_cut, page, place
 from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.waiting import awaited
@@ -103,9 +103,10 @@ class JobPage(BaseModel):
 
 
 class History(BaseModel):
-    """Every move of a job, in order."""
+    """A page of the moves of a job or a run, in order."""
 
     items: list[EntryDocument]
+    next: str | None
 
 
 SUBMITTED: dict[int | str, dict[str, Any]] = {
@@ -218,9 +219,10 @@ async def listing(
         run_id=None if run is None else id_within(run, what="run"),
         before=place(cursor_, filters),
         most=limit,
+        most_bytes=PAGE_BYTES,
         **who.filters,
     )
-    following = cursor(found[-1].id, filters) if len(found) == limit else None
+    following = cursor(found[-1].id, filters) if is_cut(found, limit=limit) else None
     items = [job_document(job, app.client) for job in found]
     return page(request, items, following=following)
 
@@ -259,12 +261,18 @@ async def show(
 
 
 @router.get("/v1/jobs/{job_id}/history", responses={200: {"model": History}, **problems(404, 422)})
-async def history(*, job_id: str, app: Held, who: Annotated[Who, require("read")]) -> Response:
-    """Read every move of a job, in order."""
+async def history(
+    *,
+    job_id: str,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    limit: Limit = 100,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
+    """Read the moves of a job, in order, a page at a time."""
     job = await visible(app, who, job_id)
-    found = await app.client.run_async(jobs.history, job.id)
-    body = msgspec.json.encode({"items": entries(found)})
-    return Response(body, media_type="application/json")
+    return await history_page(request, app, job.id, machine="job", limit=limit, given=cursor_)
 
 
 ACTED: dict[int | str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from math import ceil
 
 from milepost.web.problems import Problem
 
-__all__ = ["BODY_SECONDS", "DEEPEST", "PAGE_LONGEST", "Rates"]
+__all__ = ["BODY_SECONDS", "DEEPEST", "PAGE_BYTES", "PAGE_LONGEST", "Rates"]
 
 DEEPEST = 100
 """How deep a request's JSON may be nested."""
@@ -17,6 +17,9 @@ BODY_SECONDS = 60
 
 PAGE_LONGEST = 1_000
 """How many items a page may hold."""
+
+PAGE_BYTES = 4 * 1024**2
+"""How much content a page may hold before it ends early; one item it holds at least."""
 
 CALLERS = 10_000
 """How many callers' rates are remembered."""

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -11,12 +11,25 @@ import msgspec
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from milepost.web.limits import PAGE_LONGEST
+from milepost.records import Job, Run
+from milepost.store import jobs
+from milepost.web.documents import entries
+from milepost.web.engine import Engine
+from milepost.web.limits import PAGE_BYTES, PAGE_LONGEST
 from milepost.web.problems import Problem
 
-__all__ = ["Cursor", "Limit", "cursor", "page", "place"]
+__all__ = ["Cursor", "Limit", "cursor", "history_page", "is_cut", "page", "place"]
 
-Limit = Annotated[int, Query(ge=1, le=PAGE_LONGEST, description="How many items a page holds.")]
+SEQ_DIGITS = 10
+
+Limit = Annotated[
+    int,
+    Query(
+        ge=1,
+        le=PAGE_LONGEST,
+        description="How many items a page holds; large ones make it end early, with a cursor.",
+    ),
+]
 Cursor = Annotated[
     str | None,
     Query(max_length=1000, description="`next` of the page before, with the same filters."),
@@ -45,6 +58,37 @@ def place(given: str | None, filters: Mapping[str, Any]) -> str | None:
 
 def _mark(filters: Mapping[str, Any]) -> int:
     return zlib.crc32(msgspec.json.encode(dict(filters), order="deterministic"))
+
+
+def is_cut(found: Sequence[Job | Run], *, limit: int) -> bool:
+    """Tell whether more may follow: a page ends at its number of items, or at its size."""
+    return len(found) == limit or sum(map(_size, found)) >= PAGE_BYTES
+
+
+def _size(record: Job | Run) -> int:
+    made = record.result if isinstance(record, Job) else record.report
+    return len(record.payload or b"") + len(made or b"") + len((record.error or "").encode())
+
+
+async def history_page(
+    request: Request, app: Engine, subject_id: str, *, machine: str, limit: int, given: str | None
+) -> Response:
+    """Answer with a page of a subject's moves, in order."""
+    filters = {"history": subject_id}
+    at = place(given, filters) or "0"
+    if not (at.isascii() and at.isdecimal() and len(at) < SEQ_DIGITS):
+        raise Problem(422, "cursor: this is none; leave it out to begin anew")
+    found = await app.client.run_async(
+        jobs.history_page,
+        subject_id,
+        machine=machine,
+        after=int(at),
+        most=limit,
+        most_bytes=PAGE_BYTES,
+    )
+    more = len(found) == limit or sum(len(each.detail or "") for each in found) >= PAGE_BYTES
+    following = cursor(str(found[-1].seq), filters) if found and more else None
+    return page(request, entries(found), following=following)
 
 
 def page(

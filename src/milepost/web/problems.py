@@ -99,7 +99,7 @@ def problem_response(problem: Problem) -> Response:
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Document these problems of a route, beside those that every route has."""
-    every = {400, 401, 403, 421, 429, 503, *statuses}
+    every = {400, 401, 403, 421, 422, 429, 503, *statuses}
     if 413 in every:  # noqa: PLR2004 - what takes a body waits for it only so long
         every.add(408)
     content = {MEDIA: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}

@@ -18,7 +18,7 @@ from milepost.request.kind import KIND
 from milepost.store import chains, jobs
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require
-from milepost.web.body import JsonRequest, Route
+from milepost.web.body import JsonRequest, PushedRoute, Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Kept
 from milepost.web.jobs import SUBMITTED, created, receive
@@ -26,9 +26,10 @@ from milepost.web.prefer import Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted
 
-__all__ = ["router"]
+__all__ = ["pushed", "router"]
 
 router = APIRouter(route_class=Route, tags=["requests"])
+pushed = APIRouter(route_class=PushedRoute, tags=["requests"])
 MOST = 1_000
 """How many requests one call may bring; a program brings more by app.request_batch."""
 
@@ -171,7 +172,7 @@ async def send_batch(
     return await accepted(lambda: chains.start(run, plan, made))
 
 
-@router.post(
+@pushed.post(
     "/v1/requests/{job_id}/callback/{token}",
     status_code=202,
     responses={202: {"description": "Heard."}, **problems(404, 413, 415, 422)},

@@ -15,7 +15,7 @@ from milepost.codec import Codec
 from milepost.lifecycle import RUN, RunState
 from milepost.records import Run
 from milepost.request.record import shown
-from milepost.store import chains, jobs, runs
+from milepost.store import chains, runs
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require, seen, who_calls
@@ -24,7 +24,6 @@ from milepost.web.documents import (
     ErrorDocument,
     PublicState,
     carried,
-    entries,
     etag,
     public,
     standing,
@@ -33,7 +32,8 @@ from milepost.web.documents import (
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept, Once
 from milepost.web.jobs import ACCEPTED, History, Reason
-from milepost.web.paging import Cursor, Limit, cursor, page, place
+from milepost.web.limits import PAGE_BYTES
+from milepost.web.paging import Cursor, Limit, cursor, history_page, is_cut, page, place
 from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import problems
 from milepost.web.waiting import run_awaited
@@ -258,9 +258,10 @@ async def pages(
         kind=batch,
         before=place(given, filters),
         most=limit,
+        most_bytes=PAGE_BYTES,
         **who.filters,
     )
-    following = cursor(found[-1].id, filters) if len(found) == limit else None
+    following = cursor(found[-1].id, filters) if is_cut(found, limit=limit) else None
     return page(request, [summary(run) for run in found], following=following)
 
 
@@ -311,11 +312,18 @@ async def _shown(app: Engine, handle: RunHandle, prefer: Preference, known: str 
 
 
 @router.get("/v1/runs/{run_id}/history", responses={200: {"model": History}, **problems(404, 422)})
-async def history(*, run_id: str, app: Held, who: Annotated[Who, require("read")]) -> Response:
-    """Read every move of a run, in order."""
+async def history(
+    *,
+    run_id: str,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    limit: Limit = 100,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
+    """Read the moves of a run, in order, a page at a time."""
     handle = await visible(app, who, run_id)
-    found = await app.client.run_async(jobs.history, handle.id, machine="run")
-    return Response(msgspec.json.encode({"items": entries(found)}), media_type="application/json")
+    return await history_page(request, app, handle.id, machine="run", limit=limit, given=cursor_)
 
 
 @router.post(

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from milepost.client import Client
 from milepost.errors import Invalid
@@ -19,6 +19,9 @@ GRACE_SECONDS = 3
 """How long streams and slow answers are given when the server stops."""
 
 BACKLOG = 2048
+
+CONNECTIONS = 2_000
+"""How many connections are open at once; further ones are answered 503."""
 
 
 def is_public(host: str) -> bool:
@@ -62,12 +65,19 @@ def link(bound: socket.socket) -> str:
     return f"http://{named}:{port}"
 
 
-def server(api: "ASGIApp", *, root_path: str = "") -> "Server":
+def server(api: "ASGIApp", *, root_path: str = "", connections: int = CONNECTIONS) -> "Server":
     """Make a server for a bound socket: `await server.serve([socket])`."""
-    from uvicorn import Config, Server  # noqa: PLC0415 - an extra, and it takes a while
+    # An extra, and it takes a while.
+    from uvicorn import Config, Server  # noqa: PLC0415
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
+
+    from milepost.web.watch import watching  # noqa: PLC0415
 
     config = Config(
         api,
+        # It calls whatever it is given.
+        http=cast("Any", watching(AutoHTTPProtocol, most=connections)),
+        ws="none",
         lifespan="off",
         access_log=False,
         log_level="warning",

@@ -1,5 +1,7 @@
--- Newest first; the cursor is the last id seen.
-SELECT id, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags, tenant, unique_key, channel, trace, parent_id, rerun_of, resumes, policy, move, created_at, started_at, finished_at, deadline_at
+-- Newest first; the cursor is the last id seen. A page ends before the first row that stands behind
+-- more than :most_bytes of content: it is cut here, so that nobody reads what nobody is told.
+WITH listed AS (
+SELECT id, coalesce(length(payload), 0) + coalesce(length(report), 0) + coalesce(length(error), 0) AS size
   FROM run
  WHERE (:state IS NULL OR state = :state)
    AND (:kind IS NULL OR kind = :kind)
@@ -9,3 +11,10 @@ SELECT id, kind, kind_version, queue, priority, state, version, current_step, en
    AND (:before IS NULL OR run.id < :before)
  ORDER BY run.id DESC
  LIMIT :most
+), fitting AS (
+SELECT id, sum(size) OVER (ORDER BY id DESC ROWS UNBOUNDED PRECEDING) - size AS ahead FROM listed
+)
+SELECT id, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags, tenant, unique_key, channel, trace, parent_id, rerun_of, resumes, policy, move, created_at, started_at, finished_at, deadline_at
+  FROM run
+ WHERE id IN (SELECT id FROM fitting WHERE :most_bytes IS NULL OR ahead < :most_bytes)
+ ORDER BY run.id DESC

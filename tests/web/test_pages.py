@@ -1,0 +1,133 @@
+"""Answers have a size: a page ends early where its items are large, and goes on at its cursor."""
+
+import pytest
+
+from milepost.store import jobs, runs
+from milepost.web import bulk, paging
+from milepost.web import jobs as web_jobs
+from milepost.web import runs as web_runs
+
+LARGE = 10_000
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch):
+    """Let a page end after a few items."""
+    for module in (paging, web_jobs, web_runs, bulk):
+        monkeypatch.setattr(module, "PAGE_BYTES", 3 * LARGE)
+
+
+async def pages(api, path):
+    """Read all pages; each is within its size, and none is empty but perhaps the last."""
+    joint = "&" if "?" in path else "?"
+    found, following = [], ""
+    while True:
+        answer = await api.get(path + following)
+        assert answer.status_code == 200, answer.text
+        # What is sent is at most the budget, one more item, and their envelopes.
+        assert len(answer.content) < 6 * LARGE
+        page = answer.json()
+        found.append(page["items"])
+        if page["next"] is None:
+            return found
+        assert page["items"]
+        following = f"{joint}cursor={page['next']}"
+
+
+async def test_a_page_of_large_results_ends_early_and_goes_on(app, api):
+    made = [app.new_job("convert", ["x" * LARGE], {}, {}) for _ in range(9)]
+    made += [app.new_job("convert", ["tiny"], {}, {}) for _ in range(20)]
+    await app.client.create_async(made)
+    await app.drain_async()
+    found = await pages(api, "/v1/jobs?limit=1000&state=COMPLETE")
+    assert [item["id"] for page in found for item in page] == sorted(
+        (job.id for job in made), reverse=True
+    )
+    assert len(found) >= 5
+    assert len(found[0]) > 20  # what is small does not end a page
+
+
+async def test_one_item_comes_however_large_it_is(app, api):
+    await app.client.create_async([app.new_job("convert", ["x" * 5 * LARGE], {}, {})])
+    answer = (await api.get("/v1/jobs")).json()
+    assert len(answer["items"]) == 1
+    assert answer["next"]
+    assert (await api.get(f"/v1/jobs?cursor={answer['next']}")).json()["items"] == []
+
+
+async def test_runs_with_large_parameters_are_read_in_pages_too(app, api):
+    heavy = app.batch("heavy", params=str)
+
+    @heavy.step
+    def only(params: str) -> None:
+        pass
+
+    started = [await heavy.start_async("x" * LARGE) for _ in range(7)]
+    rows = await app.client.run_async(runs.listing, most=100, most_bytes=3 * LARGE)
+    assert len(rows) == 3
+    found = await pages(api, "/v1/runs?limit=100")
+    ids = [item["id"] for page in found for item in page]
+    assert ids == sorted((run.id for run in started), reverse=True)
+
+
+async def test_a_bulk_action_reads_no_more_than_a_page_and_goes_on(app, api):
+    large = [app.new_job("slowly", [n], {}, {"tags": {"n": "x"}}) for n in range(3)]
+    large += [app.new_job("convert", ["x" * LARGE], {}, {}) for _ in range(8)]
+    await app.client.create_async(large)
+    asked, count = {"action": "cancel", "filter": {"state": "PENDING"}}, 0
+    body = dict(asked)
+    for _ in range(20):
+        told = (await api.post("/v1/jobs:bulk", json=body)).json()
+        assert told["matched"] <= 7
+        count += told["count"]
+        if told["next"] is None:
+            break
+        body = {**asked, "cursor": told["next"]}
+    assert count == len(large)
+
+
+async def test_histories_are_read_in_pages_with_their_attempts(app, api):
+    [job_id] = await app.client.create_async([app.new_job("patient", [], {}, {"hold": True})])
+    job = app.jobs.get(job_id)
+    await job.submit_async()
+    for _ in range(3):
+        await app.drain_async(1)
+        await job.signal_async({"go": 1})
+    await app.drain_async(1)
+    path = f"/v1/jobs/{job_id}/history"
+    whole = (await api.get(path)).json()
+    assert whole["next"] is None
+    assert len(whole["items"]) >= 6
+    assert [item["attempt"] for item in whole["items"]][-1] == 1
+    found = await pages(api, f"{path}?limit=2")
+    assert [item for page in found for item in page] == whole["items"]
+    assert len(found) >= 3
+    refused = await api.get(f"{path}?cursor=bm9uZQ")
+    assert refused.status_code == 422
+    other = (await api.get(f"{path}?limit=1")).json()["next"]
+    [elsewhere] = await app.client.create_async([app.new_job("patient", [], {}, {})])
+    answer = await api.get(f"/v1/jobs/{elsewhere}/history?cursor={other}")
+    assert answer.status_code == 422
+
+
+async def test_a_history_with_large_details_ends_early(app, api):
+    [job_id] = await app.client.create_async([app.new_job("patient", [], {}, {})])
+    await api.post(f"/v1/jobs/{job_id}:cancel", json={"reason": "r" * 2000})
+    found = await app.client.run_async(
+        jobs.history_page, job_id, after=0, most=100, most_bytes=1, machine="job"
+    )
+    assert len(found) == 2  # the first says nothing: it takes no room
+    found = await app.client.run_async(
+        jobs.history_page, job_id, after=1, most=100, most_bytes=1, machine="job"
+    )
+    assert [entry.move for entry in found] == ["cancel"]
+
+
+async def test_a_runs_history_is_paged_too(app, api):
+    run = await app.batches[0].start_async({"count": 1})
+    await app.drain_async()
+    path = f"/v1/runs/{run.id}/history"
+    whole = (await api.get(path)).json()["items"]
+    found = await pages(api, f"{path}?limit=1")
+    assert [item for page in found for item in page] == whole
+    assert len(whole) > 2
