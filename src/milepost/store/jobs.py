@@ -21,6 +21,7 @@ from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
 __all__ = [
+    "HIGHEST",
     "Line",
     "Noted",
     "Settled",
@@ -59,6 +60,8 @@ __all__ = [
 SIGNALS_MOST = 1_000
 """How many signals a job keeps that it has not read."""
 
+HIGHEST = 9
+"""Priorities are 0 to 9, larger first."""
 SOFT_MOVES = frozenset({"retry", "later", "release"})
 _BY_AGE = itemgetter(*(Claim.__struct_fields__.index(name) for name in ("queued_seq", "id")))
 _BY_PRIORITY = itemgetter(Claim.__struct_fields__.index("priority"))
@@ -74,7 +77,7 @@ class Line(msgspec.Struct, frozen=True):
 
 def lines(queues: Iterable[str]) -> list[Line]:
     """Look everywhere in these queues: high priorities first, from the bottom."""
-    return [Line(queue, priority) for queue in queues for priority in range(9, -1, -1)]
+    return [Line(queue, priority) for queue in queues for priority in range(HIGHEST, -1, -1)]
 
 
 # Claiming and settling

@@ -2,14 +2,15 @@
 
 Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked again.
 The bottom is looked at once a second, and when a look from the floor finds nothing, as long as that
-takes no more than a twentieth of the time. To ask which queues have work takes a query of its own:
+takes no more than a twentieth of the time. A priority that the last look at the bottom did not meet
+has a floor too, where numbers stood a look before: whatever comes to it is younger. To ask which queues have work takes a query of its own:
 a look that follows a hint is at the queue that it named, and only when that is empty it is asked.
 """
 
 from collections.abc import Iterable
 
 from milepost.records import Claim
-from milepost.store.jobs import Line, lines
+from milepost.store.jobs import HIGHEST, Line, lines
 
 __all__ = ["Floors"]
 
@@ -26,6 +27,7 @@ class Floors:
         self._queues: list[str] = []
         self._hinted: list[str] = []
         self._floors: dict[tuple[str, int], int] = {}
+        self._top = self._top_before = 0
         self._due = 0.0
         self._allowed = 0.0
         self.whole = False
@@ -66,13 +68,24 @@ class Floors:
         if self.whole:
             self._due = now + RESCAN_SECONDS
             return lines(self._queues)
-        ordered = sorted(self._floors.items(), key=lambda item: -item[0][1])
+        floors = {**self._unmet(), **self._floors}
+        ordered = sorted(floors.items(), key=lambda item: -item[0][1])
         return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
+
+    def _unmet(self) -> dict[tuple[str, int], int]:
+        """Name the places ahead of the last one in line that may have got a first job by now."""
+        lowest = min(priority for _, priority in self._floors)
+        queues = {queue for queue, _ in self._floors}
+        above = range(lowest + 1, HIGHEST + 1)
+        return {(queue, priority): self._top_before for queue in queues for priority in above}
 
     def saw(self, claims: list[Claim], *, began: float, ended: float) -> None:
         """Learn from what a look found, and from how long it took."""
         if self.whole:
             self._floors.clear()
             self._allowed = ended + min(RESCAN_SECONDS, (ended - began) / BUDGET)
+            # A look behind: a number may be taken by a transaction that commits a little later.
+            self._top_before = self._top
+        self._top = max((self._top, *(claim.queued_seq for claim in claims)))
         # The oldest of each place comes first, and so has the last word here.
         self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})
