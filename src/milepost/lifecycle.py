@@ -230,7 +230,7 @@ WORKER = Machine(
         ),
         Move("poll", W.RECOVERY, W.POLLING, "done, or not due"),
         Move("back_off", W.POLLING, W.BACKOFF, "nothing found"),
-        Move("rest", W.BACKOFF, W.IDLE, "interval set"),
+        Move("rest", W.BACKOFF, W.IDLE, "interval set, and no slot busy"),
         Move(
             "error",
             tuple(state for state in W if state not in _WORKER_TROUBLED),
@@ -256,7 +256,7 @@ SLOT = Machine(
     title="The slot machine",
     states=SlotState,
     moves=(
-        Move("take", S.FREE, S.CLAIMING, "worker POLLING"),
+        Move("take", S.FREE, S.CLAIMING, "worker POLLING: a claim is under way"),
         Move("start", S.CLAIMING, S.PROCESSING, "a row"),
         Move("miss", S.CLAIMING, S.FREE, "none"),
         Move("success", S.PROCESSING, S.REPORTING_SUCCESS, "value or Later"),

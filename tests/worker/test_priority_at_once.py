@@ -16,17 +16,21 @@ async def test_a_priority_that_a_busy_worker_has_not_met_goes_first(app, working
         await turn.acquire()
 
     await work.submit_many_async([(f"low {number}",) for number in range(40)])
+
+    async def next_one() -> None:
+        begun = len(order)
+        turn.release()
+        await until(lambda: len(order) > begun)
+
     async with working(concurrency=2) as worker:
         floors = worker._flow.claimer._floors
         await until(lambda: len(order) == 2)
         floors._due = float("inf")  # the bottom is not looked at meanwhile, however slow this is
         for _ in range(3):  # from the floor, then, and not because it was the first look
-            turn.release()
-            await until(lambda length=len(order): len(order) > length)
+            await next_one()
         await work.options(priority=priority).submit_async("high")
         for _ in range(3):
-            turn.release()
-            await until(lambda length=len(order): len(order) > length)
+            await next_one()
             if "high" in order:
                 break
         began = list(order)

@@ -225,7 +225,10 @@ def _in_line(facts: Facts) -> tuple[str, str]:
 
 
 def _free(worker: Worker) -> bool:
-    return worker.slots is None or bool(msgspec.json.decode(worker.slots).get("FREE"))
+    if worker.slots is None:
+        return True
+    slots = msgspec.json.decode(worker.slots)
+    return bool(slots.get("FREE") or slots.get("CLAIMING"))
 
 
 def _span(seconds: float) -> str:

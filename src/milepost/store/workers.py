@@ -1,6 +1,6 @@
 """Operations on workers, their leases, elections, queues and the store's clock."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "register",
     "renew",
     "waiting_queues",
+    "walk",
 ]
 
 
@@ -64,6 +65,14 @@ def move(
     if not rows:
         raise LeaseLost(f"worker {worker_id} was buried: its jobs belong to others now")
     return WorkerState(target)
+
+
+def walk(
+    worker_id: str, path: Sequence[tuple[str, WorkerState]], *, slots: str | None = None
+) -> Steps[None]:
+    """Show several moves, each with the state that it leaves: only the last one stands."""
+    for name, source in path:
+        yield from move(worker_id, name, source=source, slots=slots)
 
 
 def renew(worker_id: str, *, lease_seconds: float, slots: str | None = None) -> Steps[None]:

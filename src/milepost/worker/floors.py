@@ -3,8 +3,9 @@
 Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked again.
 The bottom is looked at once a second, and when a look from the floor finds nothing, as long as that
 takes no more than a twentieth of the time. A priority that the last look at the bottom did not meet
-has a floor too, where numbers stood a look before: whatever comes to it is younger. To ask which queues have work takes a query of its own:
-a look that follows a hint is at the queue that it named, and only when that is empty it is asked.
+has a floor too, where numbers stood a look before: whatever comes to it is younger. To ask which
+queues have work takes a query of its own: a look that follows a hint is at the queue that it named,
+and only when that is empty it is asked.
 """
 
 from collections.abc import Iterable

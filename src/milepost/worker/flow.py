@@ -34,6 +34,7 @@ CRUMB = 16
 FLUSH_SECONDS = 5.0
 """How long a store that is away may hold up a worker that stops."""
 GOOD = ("succeed", "later")
+RELEASE = "release"
 SAID = 200
 """How much of an error is logged: its beginning."""
 
@@ -111,7 +112,12 @@ class Flow:
         if most <= 0 or not kinds or not self._lease.may_start():
             return 0
         async with self.claimer.alone:
-            claims = await self.claimer.claim(most, kinds)
+            self._slots.take(most)
+            claims: list[Claim] = []
+            try:
+                claims = await self.claimer.claim(most, kinds)
+            finally:
+                self._slots.start(len(claims), taken=most)
             self._start(claims)
         return len(claims)
 
@@ -127,12 +133,10 @@ class Flow:
         return most, [d.word for d in self._registry.all if d.is_async or plain]
 
     def _start(self, claims: list[Claim]) -> None:
-        self._slots.take(len(claims))
         started: list[Running] = []
         for claim in claims:
             definition = self._registry.find(claim.kind, claim.kind_version)
             if definition is None:
-                self._slots.report(good=False)
                 self._settler.add(Settlement(claim, unknown_kind(claim)))
                 continue
             started.append(Running(definition, Context(claim, self._client)))
@@ -159,7 +163,8 @@ class Flow:
 
     def _report(self, running: Running, result: Outcome) -> None:
         self.ran += 1
-        self._slots.report(good=result.move in GOOD)
+        if result.move != RELEASE:
+            self._slots.report(good=result.move in GOOD)
         self._settler.add(Settlement(running.context.claim, result))
         if result.problem is not None:
             _tell_of(running.context.claim, result, result.problem)
@@ -168,15 +173,27 @@ class Flow:
         for settlement in batch:
             self.held.forget(settlement.claim)
             if settlement.claim.id not in held:
-                log.warning("an outcome came too late", job_id=settlement.claim.id)
-        good = sum(settlement.outcome.move in GOOD for settlement in batch)
-        self._slots.reported(good, good=True)
-        self._slots.reported(len(batch) - good, good=False)
+                log.warning("result discarded: lease lost", job_id=settlement.claim.id)
+        self._free_slots(batch, held)
         if any(settlement.claim.run_id is not None for settlement in batch):
             self._poke()  # its run may have come to the next jobs
         if self._announced and any(settlement.claim.channel for settlement in batch):
             self._announced()
         self._freed.set()
+
+    def _free_slots(self, batch: list[Settlement], held: set[str]) -> None:
+        moves = [s.outcome.move for s in batch if s.claim.id in held and s.outcome.move != RELEASE]
+        good = sum(move in GOOD for move in moves)
+        self._slots.reported(good, good=True)
+        self._slots.reported(len(moves) - good, good=False)
+        if len(moves) == len(batch):
+            return
+        for settlement in batch:
+            move = settlement.outcome.move
+            if move == RELEASE:
+                self._slots.drop(good=None)
+            elif settlement.claim.id not in held:
+                self._slots.drop(good=move in GOOD)
 
     # Waiting
 

@@ -225,9 +225,8 @@ class Worker:
             await self._rest()
 
     async def _rest(self) -> None:
-        self._standing.move("back_off")
-        self._standing.move("rest")
-        if self._standing.shown != WorkerState.IDLE:
+        self._standing.back_off(idle=not self._flow.held)
+        if not self._standing.shown_resting:
             # Whoever submits from now on sees that we rest, and notifies; what came before that
             # is looked for once more.
             await self._standing.show()
@@ -271,11 +270,11 @@ class Worker:
             pause = self._settings.sweep
             try:
                 _, pause = await self._chores()
+                if self._standing.shown != self.state:
+                    await self._standing.show()
                 if self._now >= recovery:
                     recovery = self._now + self._settings.recovery
                     await self._flow.reconcile()
-                if self._standing.shown != self.state:
-                    await self._standing.show()
             except Exception as error:  # noqa: BLE001 - chores are done again
                 log.warning("maintenance is in trouble", error=repr(error))
             await self._clock.sleep(max(pause, self._settings.poll_min))

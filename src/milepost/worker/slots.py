@@ -17,6 +17,7 @@ def _step(move: str, source: SlotState, target: SlotState) -> Step:
 
 _TAKE = _step("take", SlotState.FREE, SlotState.CLAIMING)
 _START = _step("start", SlotState.CLAIMING, SlotState.PROCESSING)
+_MISS = _step("miss", SlotState.CLAIMING, SlotState.FREE)
 _REPORT = {
     True: _step("success", SlotState.PROCESSING, SlotState.REPORTING_SUCCESS),
     False: _step("failure", SlotState.PROCESSING, SlotState.REPORTING_FAILURE),
@@ -24,6 +25,11 @@ _REPORT = {
 _REPORTED = {
     True: _step("reported", SlotState.REPORTING_SUCCESS, SlotState.FREE),
     False: _step("reported", SlotState.REPORTING_FAILURE, SlotState.FREE),
+}
+_DROP = {
+    None: _step("drop", SlotState.PROCESSING, SlotState.FREE),
+    True: _step("drop", SlotState.REPORTING_SUCCESS, SlotState.FREE),
+    False: _step("drop", SlotState.REPORTING_FAILURE, SlotState.FREE),
 }
 _FREE = SlotState.FREE.value
 
@@ -40,9 +46,13 @@ class Slots:
         return self._counts[_FREE]
 
     def take(self, count: int) -> None:
-        """Fill slots with claimed jobs."""
+        """Note that so many are to be filled by the claim under way."""
         self._move(_TAKE, count)
+
+    def start(self, count: int, *, taken: int) -> None:
+        """Fill as many of the slots taken as jobs were claimed; the others are free again."""
         self._move(_START, count)
+        self._move(_MISS, taken - count)
 
     def report(self, *, good: bool) -> None:
         """Note that a handler has ended."""
@@ -51,6 +61,13 @@ class Slots:
     def reported(self, count: int, *, good: bool) -> None:
         """Note that outcomes are settled."""
         self._move(_REPORTED[good], count)
+
+    def drop(self, *, good: bool | None) -> None:
+        """Note that a job was released, or that its lease was lost before its outcome was written.
+
+        `good` says which outcome was reported; None that none was.
+        """
+        self._move(_DROP[good], 1)
 
     def _move(self, step: Step, count: int) -> None:
         source, target = step

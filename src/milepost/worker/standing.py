@@ -18,6 +18,7 @@ __all__ = ["Standing"]
 
 log = Log("milepost.worker")
 
+RESTING = (WorkerState.IDLE, WorkerState.BACKOFF)
 SHOW_SECONDS = 5.0
 """How long a store that is away may hold up a worker that only wants to be seen."""
 
@@ -72,24 +73,29 @@ class Standing:
         WORKER.check(name, self.state, targets[0] if targets else "nowhere")
         self.state = WorkerState(targets[0])
 
+    def back_off(self, *, idle: bool) -> None:
+        """Make the moves that follow a poll which found nothing; while jobs run it is not idle."""
+        self.move("back_off")
+        if idle:
+            self.move("rest")
+
+    @property
+    def shown_resting(self) -> bool:
+        """Whether its row tells those who submit to notify it."""
+        return self.shown in RESTING
+
     def walk_to_polling(self) -> None:
         """Make the moves that lead to a poll."""
-        for name in ("connect", "recover", "poll"):
+        for name in ("rest", "connect", "recover", "poll"):
             if WORKER.targets(name, self.state) and self.state != WorkerState.POLLING:
                 self.move(name)
 
     async def show(self) -> None:
-        """Show on the row where it stands, by the moves that lead there."""
+        """Show on the row where it stands, by the moves that lead there, in one transaction."""
         async with self._showing:
             state = self.state
-            for name, source in _path(self.shown, state):
-                await self._driver.run(
-                    workers.move,
-                    self._worker_id,
-                    name,
-                    source=WorkerState(source),
-                    slots=self._slots(),
-                )
+            path = [(name, WorkerState(source)) for name, source in _path(self.shown, state)]
+            await self._driver.run(workers.walk, self._worker_id, path, slots=self._slots())
             self.shown = state
 
     async def show_if_possible(self) -> None:

@@ -14,4 +14,4 @@ SELECT t.id, t.payload, t.ordinal, :kind, :kind_version, :queue, :priority, :sta
   FROM unnest(:id::uuid[], :payload::bytea[], :ordinal::bigint[]) AS t (id, payload, ordinal)
 )
 SELECT pg_notify('milepost', :queue)
- WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state = 'IDLE')
+ WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))

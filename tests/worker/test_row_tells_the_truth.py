@@ -1,0 +1,117 @@
+"""A worker's row tells the truth: not idle while jobs run, claiming while a claim is under way."""
+
+import asyncio
+import json
+
+import pytest
+
+from milepost.lifecycle import SlotState
+from milepost.store import jobs
+from milepost.worker.slots import Slots
+
+
+@pytest.fixture
+def row(app):
+    async def read():
+        for found in await app.workers.list_async():
+            return found.state, json.loads(found.slots)
+        return None
+
+    return read
+
+
+async def seen(row, expected, seconds=15):
+    """Wait until the row says so."""
+    end = asyncio.get_running_loop().time() + seconds
+    while (shown := await row()) != expected:
+        assert asyncio.get_running_loop().time() < end, shown
+        await asyncio.sleep(0.02)
+
+
+async def test_a_worker_is_not_idle_while_jobs_run(app, working, row):
+    let_go = asyncio.Event()
+
+    @app.job
+    async def work() -> None:
+        await let_go.wait()
+
+    async with working(concurrency=100) as worker:
+        await seen(row, ("IDLE", {"FREE": 100}))
+        await work.submit_many_async([()] * 54)
+        await seen(row, ("BACKOFF", {"FREE": 46, "PROCESSING": 54}))
+        states = set()
+        for _ in range(20):
+            states.add((await row())[0])
+            await asyncio.sleep(0.02)
+        assert states <= {"BACKOFF", "POLLING"}
+        # It rests as far as those who submit are concerned: they notify it.
+        assert worker._standing.shown_resting
+        let_go.set()
+        await seen(row, ("IDLE", {"FREE": 100}))
+
+
+async def test_slots_are_claiming_while_a_claim_is_under_way_and_free_after_a_miss(
+    app, working, row, monkeypatch
+):
+    async with working(concurrency=4) as worker:
+        await seen(row, ("IDLE", {"FREE": 4}))
+        go_on, run = asyncio.Event(), worker._driver.run
+
+        async def slow(operation, *args, **kwargs):
+            if operation is jobs.claim:
+                await go_on.wait()
+            return await run(operation, *args, **kwargs)
+
+        @app.job
+        async def work() -> None: ...
+
+        monkeypatch.setattr(worker._driver, "run", slow)
+        job = await work.submit_async()
+        await seen(row, ("POLLING", {"CLAIMING": 2, "FREE": 2}))
+        go_on.set()
+        await job.wait_async(20)
+        await seen(row, ("IDLE", {"FREE": 4}))
+
+
+async def test_a_slot_whose_job_was_given_back_or_lost_is_dropped(app, working, until, monkeypatch):
+    dropped = []
+    drop = Slots.drop
+
+    def noted(self, *, good):
+        dropped.append(good)
+        drop(self, good=good)
+
+    monkeypatch.setattr(Slots, "drop", noted)
+    begun, let_go = [], asyncio.Event()
+
+    @app.job
+    async def work(number: int) -> None:
+        begun.append(number)
+        if number:
+            await asyncio.Event().wait()
+        await let_go.wait()
+
+    lost, kept = await work.submit_many_async([(0,), (1,)])
+    async with working(concurrency=2) as worker:
+        await until(lambda: len(begun) == 2)
+        # As if its claim's reply had been lost: the job is given to somebody else meanwhile.
+        await worker._driver.run(jobs.reconcile, worker_id=worker.id, known={kept.id: 1})
+        let_go.set()
+        assert (await lost.wait_async(20)).state == "SUCCEEDED"
+        await until(lambda: dropped == [True])
+        worker.drain()
+        worker.drain()
+    assert dropped == [True, None]
+    assert worker._flow._slots.free == 2
+
+
+def test_every_move_of_the_slot_machine_is_made_and_keeps_the_count():
+    slots = Slots(3)
+    slots.take(3)
+    assert json.loads(slots.text()) == {SlotState.CLAIMING: 3}
+    slots.start(2, taken=3)
+    slots.report(good=True)
+    slots.report(good=False)
+    slots.reported(1, good=True)
+    slots.drop(good=False)
+    assert json.loads(slots.text()) == {SlotState.FREE: 3}
