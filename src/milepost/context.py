@@ -80,8 +80,11 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """A key that is the same in every attempt, for effects elsewhere (F8)."""
-        return self.claim.id
+        """A key that is the same in every attempt, for effects elsewhere (F8).
+
+        A rerun goes on under the key of the first job of its chain; a fresh one has its own.
+        """
+        return self.claim.origin_id or self.claim.id
 
     @property
     def log(self) -> Any:

@@ -9,14 +9,14 @@ from milepost.client import Client, caller, new_id
 from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.lifecycle import JOB, JobState
-from milepost.records import Job, NewJob, Template
+from milepost.records import Job
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.store import births, jobs
+from milepost.store import births, jobs, reruns
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain
 from milepost.subjects import Finder, Subject, has_worker, page
 
-__all__ = ["JobError", "JobHandle", "Jobs", "again"]
+__all__ = ["JobError", "JobHandle", "Jobs"]
 
 R = TypeVar("R")
 
@@ -96,6 +96,25 @@ class JobHandle(Subject[Job], Generic[R]):
         stored = msgspec.json.decode(record.error)
         return JobError(stored["type"], stored["message"], record.cause, stored.get("code"))
 
+    @property
+    def rerun_of(self) -> str | None:
+        """The job that this one runs again, if any."""
+        return self.record.rerun_of
+
+    @property
+    def rerun_by(self) -> str | None:
+        """The job that runs this one again, if any: it speaks for this one now."""
+        return self.record.rerun_by
+
+    @property
+    def chain(self) -> list[str]:
+        """The ids of this job, those it runs again and those that run it again, oldest first."""
+        return self._client.run(reruns.chain, self.id)
+
+    async def chain_async(self) -> list[str]:
+        """Read the ids of this job and its reruns, before and after it, oldest first."""
+        return await self._client.run_async(reruns.chain, self.id)
+
     # Reading
 
     def read(self) -> Steps[None]:
@@ -157,15 +176,19 @@ class JobHandle(Subject[Job], Generic[R]):
             limited(encoded, most=self._client.settings.max_payload, what="the signal's data")
         return {"signal_id": new_id(), "data": encoded, "actor": caller().actor}
 
-    def rerun(self) -> "JobHandle[R]":
-        """Run it again as a new job that points at this one (H-9)."""
-        [job_id] = self._client.create([again(self.refresh().record)])
+    def rerun(self, *, fresh: bool = False) -> "JobHandle[R]":
+        """Run it again as a new job that points at this one (H-9), or raise `IllegalMove`.
+
+        The new job goes on from the steps and the cursor that are recorded, under the same
+        idempotency key. A `fresh` one starts over with a key of its own; only so is a job run again
+        that succeeded. A job is run again once: then its newest rerun is the one to run again.
+        """
+        job_id = self._client.run(reruns.rerun, self.id, **_rerun(fresh=fresh))
         return JobHandle(self._client, job_id, type_=self._type)
 
-    async def rerun_async(self) -> "JobHandle[R]":
-        """Run it again as a new job that points at this one (H-9)."""
-        await self.refresh_async()
-        [job_id] = await self._client.create_async([again(self.record)])
+    async def rerun_async(self, *, fresh: bool = False) -> "JobHandle[R]":
+        """Run it again as a new job that points at this one (H-9), or raise `IllegalMove`."""
+        job_id = await self._client.run_async(reruns.rerun, self.id, **_rerun(fresh=fresh))
         return JobHandle(self._client, job_id, type_=self._type)
 
     def explain(self) -> Explanation:
@@ -184,41 +207,8 @@ class JobHandle(Subject[Job], Generic[R]):
         return JOB_VIEWS[spec].word(Facts(record.state, record.fence, record.phase))
 
 
-def again(record: Job) -> NewJob:
-    """Make a new job of a finished one, that points at it."""
-    if record.state not in JOB.terminal:
-        raise Invalid(f"job {record.id} is {record.state}; only a finished one is run again")
-    if record.run_id is not None:
-        raise Invalid(f"job {record.id} belongs to run {record.run_id}; resume the run instead")
-    if record.payload is None:
-        raise Invalid(f"the payload of job {record.id} was erased; submit it anew")
-    template = Template(
-        kind=record.kind,
-        kind_version=record.kind_version,
-        queue=record.queue,
-        priority=record.priority,
-        retries=record.retries,
-        poll_limit=record.poll_limit,
-        poison_limit=record.poison_limit,
-        timeout_us=record.timeout_us,
-        policy=record.policy,
-        deadline_us=_span(record),
-        codec=record.codec,
-        tags=record.tags,
-        tenant=record.tenant,
-        channel=record.channel,
-        rerun_of=record.id,
-        actor=caller().actor,
-        trace=caller().trace,
-    )
-    return NewJob(new_id(), record.payload, template)
-
-
-def _span(record: Job) -> int | None:
-    """How long the whole job was given."""
-    if record.deadline_at is None:
-        return None
-    return round((record.deadline_at - record.created_at).total_seconds() * 1_000_000)
+def _rerun(*, fresh: bool) -> dict[str, Any]:
+    return {"fresh": fresh, "actor": caller().actor, "trace": caller().trace}
 
 
 class Jobs(Finder[JobHandle[Any]]):
@@ -232,12 +222,18 @@ class Jobs(Finder[JobHandle[Any]]):
         state: str | None = None,
         kind: str | None = None,
         queue: str | None = None,
+        superseded: bool | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Sequence[JobHandle[Any]]:
-        """Return a page, newest first; the next one starts at the last id as `cursor`."""
+        """Return a page, newest first; the next one starts at the last id as `cursor`.
+
+        With `superseded=False` jobs that were run again are left out: the newest of each chain
+        speaks for it.
+        """
         where = page(JobState, state=state, kind=kind, cursor=cursor, limit=limit)
-        found = self._client.run(jobs.listing, queue=queue, **where)
+        where |= {"queue": queue, "superseded": superseded}
+        found = self._client.run(jobs.listing, **where)
         return [self._handle(record) for record in found]
 
     async def list_async(
@@ -246,12 +242,18 @@ class Jobs(Finder[JobHandle[Any]]):
         state: str | None = None,
         kind: str | None = None,
         queue: str | None = None,
+        superseded: bool | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Sequence[JobHandle[Any]]:
-        """Return a page, newest first; the next one starts at the last id as `cursor`."""
+        """Return a page, newest first; the next one starts at the last id as `cursor`.
+
+        With `superseded=False` jobs that were run again are left out: the newest of each chain
+        speaks for it.
+        """
         where = page(JobState, state=state, kind=kind, cursor=cursor, limit=limit)
-        found = await self._client.run_async(jobs.listing, queue=queue, **where)
+        where |= {"queue": queue, "superseded": superseded}
+        found = await self._client.run_async(jobs.listing, **where)
         return [self._handle(record) for record in found]
 
     def _get(self, subject_id: str) -> Steps[JobHandle[Any]]:

@@ -231,6 +231,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     tenant: str
     channel: str | None
     remaining_us: int | None
+    origin_id: str | None = None
+    """The job whose idempotency key and steps it goes on with; None: its own."""
 
     @property
     def attempt(self) -> int:
@@ -281,6 +283,8 @@ class Job(msgspec.Struct, frozen=True):
     ordinal: int | None
     parent_id: str | None
     rerun_of: str | None
+    origin_id: str | None
+    rerun_by: str | None
     cancel_reason: str | None
     move: str
     policy: str | None

@@ -206,10 +206,10 @@ def test_rerun_makes_a_new_job_that_points_at_the_old_one(app, double):
     job = double.options(queue="slow", priority=3, tags={"a": "b"}, deadline=60, timeout=7).submit(
         4
     )
-    with pytest.raises(mp.Invalid, match="only a finished one"):
+    with pytest.raises(mp.IllegalMove, match="only a finished one"):
         job.rerun()
     app.drain()
-    again = job.rerun()
+    again = job.rerun(fresh=True)
     assert again.id != job.id
     assert again.record.rerun_of == job.id
     assert (again.queue, again.record.priority, again.record.tags) == (
@@ -223,15 +223,14 @@ def test_rerun_makes_a_new_job_that_points_at_the_old_one(app, double):
 
 
 def test_a_rerun_keeps_every_limit_of_the_first(app, double, raw):
-    job = double.options(
-        retries=1, poll_limit=2, poison_limit=4, timeout=7, deadline=60, channel="c"
-    ).submit(4)
+    limits = {"retries": 1, "poll_limit": 2, "poison_limit": 4, "timeout": 7}
+    job = double.options(**limits, deadline=60, start_within=50, channel="c").submit(4)
     app.drain()
-    job.rerun()
+    job.rerun(fresh=True)
     kept = "retries, poll_limit, poison_limit, timeout_us, channel, kind_version, codec"
     first, second = raw.execute(f"SELECT {kept} FROM job ORDER BY created_at")
     assert first == second
-    assert raw.value("SELECT count(*) FROM job WHERE deadline_at IS NULL") == 0
+    assert raw.value("SELECT count(*) FROM job WHERE deadline_at IS NULL OR start_by IS NULL") == 0
 
 
 def test_a_signal_wakes_a_sleeping_job_and_a_final_one_hears_nothing(app):

@@ -314,6 +314,54 @@ def test_the_walk_looks_at_a_bounded_number_of_rows(app, advance):
     assert (rest.left, rest.after) == (3, None)
 
 
+def test_a_job_whose_steps_a_rerun_goes_on_with_leaves_after_it(app, advance, raw):
+    """Else a rerun of the rerun would do the steps again that are forgotten."""
+    first = ended(app, "FAILED")
+    advance(20 * DAY)
+    second = app.jobs.get(first).rerun().id
+    settle(app, claimed(app), "FAILED")
+    advance(20 * DAY)
+    looked(app, chore.Retention(KEEP))
+    assert there(app, first, second) == [first, second]
+    third = app.jobs.get(second).rerun().id
+    advance(400 * DAY)
+    looked(app, chore.Retention(KEEP))
+    assert there(app, first, second, third) == [first, second, third], "the newest is open"
+    settle(app, claimed(app), "SUCCEEDED")
+    advance(8 * DAY)
+    for left in ([first, second], [first], []):
+        looked(app, chore.Retention(KEEP))
+        assert there(app, first, second, third) == left
+
+
+def test_a_job_that_was_run_again_afresh_leaves_at_its_time(app, advance):
+    first = ended(app)
+    fresh = app.jobs.get(first).rerun(fresh=True).id
+    advance(8 * DAY)
+    looked(app, chore.Retention(KEEP))
+    assert there(app, first, fresh) == [fresh]
+
+
+def test_a_rerun_that_comes_while_its_job_is_let_go_keeps_it(app, advance, database):
+    """Between the look at a page and the deletion of it a rerun may be committed."""
+    if database.dialect == "sqlite":
+        pytest.skip("there is one writer: nobody comes between")
+    first = ended(app, "FAILED")
+    advance(31 * DAY)
+    other = mp.App(database.url)
+    made = []
+
+    def run_again():
+        if not made:
+            made.append(first)
+            made.append(other.jobs.get(first).rerun().id)
+
+    with failpoint.armed("after:retention_jobs", run_again):
+        looked(app, chore.Retention(KEEP))
+    assert there(app, *made) == made
+    other.close()
+
+
 # Runs
 
 

@@ -200,7 +200,7 @@ async def test_every_call_has_an_asynchronous_twin(app):
     assert await run.errors_async() == []
     assert (await app.runs.get_async(run.id)).report == 2
     assert [found.id for found in await app.runs.list_async(kind="numbers")] == [run.id]
-    with pytest.raises(mp.Invalid):
+    with pytest.raises(mp.IllegalMove):
         await run.resume_async()
     await app.client.close_async()
 
@@ -421,7 +421,7 @@ def test_resume_runs_what_did_not_succeed_and_reads_the_rest_through_the_chain(a
     second = first.resume()
     app.drain()
     assert second.refresh().state == mp.RunState.FAILED
-    with pytest.raises(mp.Invalid, match=second.id):
+    with pytest.raises(mp.IllegalMove, match=second.id):
         first.resume()
     broken.clear()
     third = second.resume()
@@ -430,7 +430,7 @@ def test_resume_runs_what_did_not_succeed_and_reads_the_rest_through_the_chain(a
     assert sorted(ran) == [0, 1, 1, 2, 2, 2, 3]
     [again] = [job for job in app.jobs.list(kind="resumed.load") if job.record.run_id == third.id]
     assert again.record.rerun_of is not None
-    with pytest.raises(mp.Invalid, match="SUCCEEDED"):
+    with pytest.raises(mp.IllegalMove, match="SUCCEEDED"):
         third.resume()
 
 

@@ -139,13 +139,23 @@ def test_running_again_makes_a_new_job_that_points_at_the_old_one(prompt, app, k
     assert (early.code, early.out) == (5, "")
     assert "only a finished one is run again" in early.err
     app.drain()
-    again = prompt("jobs", "rerun", job.id)
+    done = prompt("jobs", "rerun", job.id)
+    assert (done.code, done.out) == (5, "")
+    assert "--fresh" in done.err
+    again = prompt("jobs", "rerun", job.id, "--fresh")
     assert again.code == 0
     assert app.jobs.get(again.out.strip()).record.rerun_of == job.id
     app.drain()
     assert prompt("jobs", "wait", again.out.strip()).out == '"a.pdf"\n'
-    more = json.loads(prompt("jobs", "rerun", job.id, "--json").out)
-    assert (more["rerun_of"], more["state"]) == (job.id, "QUEUED")
+    twice = prompt("jobs", "rerun", job.id, "--fresh")
+    assert (twice.code, twice.out) == (5, "")
+    assert again.out.strip() in twice.err
+    newest = again.out.strip()
+    more = json.loads(prompt("jobs", "rerun", newest, "--fresh", "--json").out)
+    assert (more["rerun_of"], more["state"]) == (newest, "QUEUED")
+    listed = json.loads(prompt("jobs", "ls", "--latest", "--json").out)
+    assert [found["id"] for found in listed] == [more["id"]]
+    assert len(json.loads(prompt("jobs", "ls", "--json").out)) == 3
 
 
 def test_explaining_says_why_a_job_does_not_run(prompt, app, kinds):

@@ -302,14 +302,16 @@ def test_resuming_makes_a_new_run_of_what_did_not_succeed(prompt, farm):
     new = farm.runs.get(again.out.strip())
     assert (new.record.resumes, [step.total for step in new.steps]) == (run.id, [0, 1])
     twice = prompt("runs", "resume", run.id)
-    assert (twice.code, twice.out) == (5, "")
-    assert f"was resumed by run {new.id}; resume that one" in twice.err
+    assert (twice.code, twice.out.strip()) == (0, new.id)
     farm.drain()
+    late = prompt("runs", "resume", run.id)
+    assert (late.code, late.out) == (5, "")
+    assert f"was resumed by run {new.id}, which ended FAILED; resume that one" in late.err
     more = json.loads(prompt("runs", "resume", new.id, "--json").out)
     assert more["resumes"] == new.id
     early = prompt("runs", "resume", more["id"])
     assert early.code == 5
-    assert "only one that failed or was cancelled resumes" in early.err
+    assert "only one that has ended resumes" in early.err
 
 
 @pytest.mark.parametrize("command", ["show", "watch", "cancel", "resume"])

@@ -173,7 +173,8 @@ _OTHER = {
     "start_by": "{time}",
     "payload": "{bytes}",
 }
-_OTHER |= dict.fromkeys(("id", "parent_id", "rerun_of", "run_id", "resumes"), f"'{UNBORN}'")
+_IDS = ("id", "parent_id", "rerun_of", "origin_id", "run_id", "resumes")
+_OTHER |= dict.fromkeys(_IDS, f"'{UNBORN}'")
 _OTHER |= dict.fromkeys(("tenant", "kind", "codec", "policy", "unique_key"), "'other'")
 _LITERALS = {
     "postgres": {"time": "timestamptz '2001-01-01'", "bytes": "'\\x79'::bytea"},

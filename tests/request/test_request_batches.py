@@ -205,7 +205,7 @@ def test_resume_sends_again_what_did_not_succeed_and_remembers_its_policy(app, r
 def test_a_rerun_remembers_its_policy(app, remote):
     job = app.request("POST", remote.url, crash="fail_unknown")
     app.drain()
-    assert job.refresh().rerun().record.policy == "fail_unknown"
+    assert job.refresh().rerun(fresh=True).record.policy == "fail_unknown"
 
 
 async def test_the_asynchronous_twin_of_a_batch(small, remote, monkeypatch):

@@ -44,7 +44,7 @@ def test_h96_recorded_replies_are_read_again_and_nothing_is_sent(app, remote, ju
     app.drain()
 
     assert again.refresh().result == 7
-    assert again.record.rerun_of == job.id
+    assert (again.record.parent_id, job.refresh().rerun_by) == (job.id, None)
     assert (job.refresh().history, len(remote.asked)) == before
     [note] = [json.loads(entry.detail) for entry in again.history if entry.move == "note"]
     assert (note["phase"], note["from"], note["status"]) == ("RESPONSE", "record", 200)
@@ -175,7 +175,7 @@ def test_the_command_runs_it_here_and_leaves_other_work_alone(database, tmp_path
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["result"] == {"status": "done", "value": 7}
-    assert told["rerun_of"] == job.id
+    assert told["parent"] == job.id
     assert len(remote.asked) == asked
     assert waiting.refresh().state == "QUEUED"
     app.close()

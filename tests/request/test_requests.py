@@ -93,6 +93,39 @@ def test_202_with_a_location_is_looked_up_there(app, remote, advance):
     assert remote.asked[1].path == "/status"
 
 
+def test_a_rerun_is_sent_under_the_key_of_the_first_and_a_fresh_one_under_its_own(app, remote):
+    remote.answers = [Says(404), Says(404), DONE]
+    job = ended(app, app.request("POST", remote.url, reply=RULES))
+    again = ended(app, job.rerun())
+    assert again.state == "FAILED"
+    fresh = ended(app, again.rerun(fresh=True))
+    assert fresh.result["value"] == 7
+    keys = [asked.headers["idempotency-key"] for asked in remote.asked]
+    assert keys == [job.id, job.id, fresh.id]
+
+
+def test_a_rerun_looks_where_the_reply_to_the_first_said(app, remote, advance):
+    """Sent again, it would be done twice by a partner that heeds no key."""
+    remote.answers = [
+        Says(json={"status": "working", "href": "/jobs/9"}),
+        Says(404),
+        Says(json={"status": "working"}),
+        DONE,
+    ]
+    poll = mp.Poll(url="$.href", every=5)
+    rules = mp.Reply(state="$.status", complete=["done"], pending=["working"], poll=poll)
+    job = app.request("POST", f"{remote.url}/convert", json={}, reply=rules)
+    assert ended(app, job).state == "WAITING"
+    advance(6)
+    assert ended(app, job).state == "FAILED"
+    again = job.rerun()
+    assert ended(app, again).state == "WAITING"
+    advance(6)
+    assert ended(app, again).result["value"] == 7
+    told = [(asked.method, asked.path) for asked in remote.asked]
+    assert told == [("POST", "/convert"), *[("GET", "/jobs/9")] * 3]
+
+
 def test_pending_without_the_place_to_look_is_malformed(small, remote):
     remote.answers = [WORKING]
     rules = mp.Reply(

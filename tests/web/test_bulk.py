@@ -44,6 +44,30 @@ async def test_many_are_run_again_once_for_a_key(app, api):
     assert len(app.jobs.list()) == 7
 
 
+async def test_the_same_rerun_by_a_filter_matches_as_many_each_time(app, api):
+    """The newest of a chain speaks for it: it matched 3, then 6, then 12."""
+    await submitted(api, 3, {"kind": "broken"})
+    body = {"action": "rerun", "filter": {"state": "FAILED"}}
+    for _ in range(3):
+        await app.drain_async()
+        answer = (await api.post("/v1/jobs:bulk", json=body)).json()
+        assert (answer["matched"], answer["count"]) == (3, 3)
+    answer = (await api.post("/v1/jobs:bulk", json=body)).json()
+    assert (answer["matched"], answer["count"]) == (0, 0), "the newest of each has not ended"
+
+
+async def test_many_that_succeeded_are_run_again_only_afresh(app, api):
+    ids = await submitted(api, 2)
+    await app.drain_async()
+    body = {"action": "rerun", "filter": {"kind": "convert"}}
+    answer = (await api.post("/v1/jobs:bulk", json=body)).json()
+    assert (answer["matched"], answer["count"], answer["skipped"]) == (2, 0, 2)
+    answer = (await api.post("/v1/jobs:bulk", json={**body, "fresh": True})).json()
+    assert (answer["matched"], answer["count"]) == (2, 2)
+    named = {"action": "rerun", "ids": ids, "fresh": True}
+    assert (await api.post("/v1/jobs:bulk", json=named)).json()["skipped"] == 2
+
+
 async def test_what_is_foreign_is_not_there(app, api, token):
     """H-116: neither acted on nor counted."""
     [job] = await submitted(api, 1)

@@ -294,7 +294,7 @@ async def test_a_run_is_started_followed_and_resumed(app, api):
     assert resumed.status_code == 202
     assert (await api.get(resumed.headers["location"])).json()["resumes"] == failed["id"]
     assert len((await api.get("/v1/batches/letters/runs")).json()["items"]) == 2
-    told(await api.post(f"{location}:resume"), 422)
+    assert (await api.post(f"{location}:resume")).json()["id"] in resumed.headers["location"]
     of_run = await api.get(f"/v1/jobs?run={failed['id']}")
     assert {item["run"] for item in of_run.json()["items"]} == {failed["id"]}
     told(await api.post("/v1/batches/letters/runs", json={"params": {"count": "x"}}), 422)
@@ -314,8 +314,24 @@ async def test_a_signal_wakes_what_waits(app, api):
     await app.drain_async()
     assert (await api.get(location)).json()["result"] == "woken"
     told(await api.post(f"{location}:signal", json=None), 409)
+    told(await api.post(f"{location}:rerun"), 409)
+    again = await api.post(f"{location}:rerun", json={"fresh": True})
+    newer = (await api.get(again.headers["location"])).json()
+    assert newer["rerun_of"] in location
+    assert (await api.get(location)).json()["rerun_by"] == newer["id"]
+    told(await api.post(f"{location}:rerun", json={"fresh": "yes"}), 422)
+
+
+async def test_a_list_leaves_out_what_was_run_again(app, api):
+    location = (await api.post("/v1/jobs", json={"kind": "broken"})).headers["location"]
+    await app.drain_async()
     again = await api.post(f"{location}:rerun")
-    assert (await api.get(again.headers["location"])).json()["rerun_of"] in location
+    assert again.status_code == 202
+    for asked, count in (("", 2), ("?superseded=false", 1), ("?superseded=true", 1)):
+        assert len((await api.get(f"/v1/jobs{asked}")).json()["items"]) == count
+    [newest] = (await api.get("/v1/jobs?superseded=false")).json()["items"]
+    assert again.headers["location"].endswith(newest["id"])
+    assert newest["id"] in told(await api.post(f"{location}:rerun"), 409)
 
 
 async def test_queues_and_schedules_rest_and_go_on(app, api):

@@ -280,22 +280,24 @@ class RunHandle(Subject[Run]):
         return await self.refresh_async()
 
     def resume(self) -> "RunHandle":
-        """Make a new run of what did not succeed; what succeeded stays and is read from here."""
+        """Make a new run of what did not succeed; what succeeded stays and is read from here.
+
+        Whoever asks again, at the same time or later, gets the same run.
+        """
         new = resuming(self._client.run(runs.get, self.id))
-        self._client.run(chains.resume, self.id, new)
+        run_id = self._client.run(chains.resume, self.id, new)
         after: str | None = None
         while after := self._client.run(
-            chains.create_again, self.id, new.id, after=after, most=BATCH, actor=caller().actor
+            chains.create_again, self.id, run_id, after=after, most=BATCH, actor=caller().actor
         ):
             pass
-        self._client.run(chains.go_on, self.id, new.id, actor=caller().actor)
-        return RunHandle(self._client, new.id, type_of=self._type_of)
+        self._client.run(chains.go_on, self.id, run_id, actor=caller().actor)
+        return RunHandle(self._client, run_id, type_of=self._type_of)
 
     async def resume_async(self) -> "RunHandle":
         """Make a new run of what did not succeed; what succeeded stays and is read from here."""
         new = resuming(await self._client.run_async(runs.get, self.id))
-        await self._client.run_async(chains.resume, self.id, new)
-        return await self.refill_async(new.id)
+        return await self.refill_async(await self._client.run_async(chains.resume, self.id, new))
 
     async def refill_async(self, run_id: str) -> "RunHandle":
         """Put what did not succeed here into a run that resumes this one, and let it begin."""

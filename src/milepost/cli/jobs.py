@@ -32,7 +32,6 @@ from milepost.cli.output import (
     told_of_warnings,
 )
 from milepost.config import StoreUrl
-from milepost.errors import IllegalMove, Invalid
 from milepost.lifecycle import JobState
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ def jobs() -> None:
 @click.option("--state", type=STATES, help="Only those in this state.")
 @click.option("--kind", help="Only this kind.")
 @click.option("--queue", help="Only this queue.")
+@click.option("--latest", is_flag=True, help="Leave out jobs that were run again.")
 @page_options
 @json_option
 def ls(  # noqa: PLR0917 - click passes by name
@@ -67,11 +67,19 @@ def ls(  # noqa: PLR0917 - click passes by name
     limit: int,
     before: str | None,
     *,
+    latest: bool,
     as_json: bool,
 ) -> None:
     """List jobs, newest first."""
     with looking(store) as lookup:
-        found = lookup.jobs.list(state=state, kind=kind, queue=queue, limit=limit, cursor=before)
+        found = lookup.jobs.list(
+            state=state,
+            kind=kind,
+            queue=queue,
+            superseded=False if latest else None,
+            limit=limit,
+            cursor=before,
+        )
     show_page(COLUMNS, [job_summary(handle) for handle in found], limit=limit, as_json=as_json)
 
 
@@ -177,15 +185,17 @@ def cancel(store: StoreUrl, subject_id: str, reason: str, *, as_json: bool) -> N
 @jobs.command()
 @store_option
 @id_argument
+@click.option("--fresh", is_flag=True, help="Start over, with an idempotency key of its own.")
 @json_option
-def rerun(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
-    """Run a finished job again, as a new job that points at the old one; print the new id."""
+def rerun(store: StoreUrl, subject_id: str, *, fresh: bool, as_json: bool) -> None:
+    """Run a finished job again, as a new job that points at the old one; print the new id.
+
+    It goes on from the steps that are recorded, under the same idempotency key. A job that
+    SUCCEEDED needs --fresh.
+    """
     with acting(store) as lookup:
         handle = lookup.jobs.find(subject_id)
-        try:
-            again = handle.rerun().refresh()
-        except Invalid as error:
-            raise IllegalMove(str(error)) from error
+        again = handle.rerun(fresh=fresh).refresh()
         if as_json:
             show_json(job_document(again))
             return

@@ -172,7 +172,9 @@ def job_summary(handle: "JobHandle[Any]") -> dict[str, object]:
         "unique": record.unique_key,
         "run": record.run_id,
         "step": record.step,
+        "parent": record.parent_id,
         "rerun_of": record.rerun_of,
+        "rerun_by": record.rerun_by,
         "cancel_reason": record.cancel_reason,
     }
 

@@ -32,7 +32,6 @@ from milepost.cli.output import (
     told_of_warnings,
 )
 from milepost.config import StoreUrl
-from milepost.errors import IllegalMove, Invalid
 from milepost.lifecycle import RunState
 
 if TYPE_CHECKING:
@@ -172,17 +171,14 @@ def cancel(store: StoreUrl, subject_id: str, reason: str, *, as_json: bool) -> N
 @id_argument
 @json_option
 def resume(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
-    """Go on with a run that failed or was cancelled, as a new one; print the new id.
+    """Go on with a run of which something failed or was cancelled, as a new one; print its id.
 
     Every job that did not succeed is created again; what succeeded stays, and the new run's report
     is about both.
     """
     with acting(store) as lookup:
         handle = lookup.runs.find(subject_id)
-        try:
-            again = handle.resume().refresh()
-        except Invalid as error:
-            raise IllegalMove(str(error)) from error
+        again = handle.resume().refresh()
         if as_json:
             show_json(run_document(again))
             return

@@ -127,7 +127,8 @@ class Attempt:
     async def _next(self) -> _Next:
         """Say what is sent now: the request itself, or a look at where the reply said to look."""
         request = self._request
-        if request.reply is not None and request.reply.poll is not None and self._has_polled:
+        goes_on = self._has_polled or self._context.claim.origin_id is not None
+        if request.reply is not None and request.reply.poll is not None and goes_on:
             self._polled = await self._context.cursor_async()
         if self._polled is not None:
             target = parse(self._polled)

@@ -77,7 +77,7 @@ class Replays:
             self._host, self.definition, Options(queue=queue or record.queue)
         )
         made = job.new((record.id,), {})
-        linked = msgspec.structs.replace(made.template, rerun_of=record.id, tenant=record.tenant)
+        linked = msgspec.structs.replace(made.template, parent_id=record.id, tenant=record.tenant)
         return msgspec.structs.replace(made, template=linked)
 
     def _request(self, record: Record) -> Request:

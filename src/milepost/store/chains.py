@@ -7,15 +7,13 @@ over to the new one: their producers succeeded, and will not run again.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
-import uuid_utils
 
-from milepost.errors import Invalid
-from milepost.lifecycle import RUN, JobState, RunState
-from milepost.records import NewJob, NewRun, NewStep, Run, StepCount, Template
-from milepost.store import fanin, runs
+from milepost.errors import IllegalMove, Invalid, NotFound
+from milepost.lifecycle import RUN, RunState
+from milepost.records import NewJob, NewRun, NewStep, Run, StepCount
+from milepost.store import fanin, reruns, runs
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -54,80 +52,78 @@ def start(
     raise Invalid("too many runs with these parameters are being cancelled; start again later")
 
 
-def resume(old_id: str, new: NewRun) -> Steps[None]:
-    """Create a run that goes on where an ended one stopped, held until its jobs are there."""
+def resume(old_id: str, new: NewRun) -> Steps[str]:
+    """Create a run that goes on where an ended one stopped, held until its jobs are there.
+
+    Answers with its id: of all who ask, at once or one after the other, one creates it.
+    """
+    # Held, so that the statements after this see the run of whoever came first.
+    if not (yield from fanin.lock([old_id])):
+        raise NotFound(f"there is no run {old_id}")
     old = yield from runs.get(old_id)
-    if old.state not in (RunState.FAILED, RunState.CANCELLED):
-        raise Invalid(f"run {old_id} is {old.state}; only one that failed or was cancelled resumes")
+    if old.state not in RUN.terminal:
+        raise IllegalMove(f"run {old_id} is {old.state}; only one that has ended resumes")
     if old.mode != new.mode:
-        raise Invalid(
+        raise IllegalMove(
             f"run {old_id} is one of pipeline {old.kind!r}: `milepost pipelines resume {old_id}`, "
             "pipeline.run(id).resume() or POST /v1/pipelines/{name}/runs/{id}:resume does it"
         )
-    yield from _refuse_resumed(old)
+    if (newer := (yield from _resumed(old))) is not None:
+        return newer
+    yield from _refuse_whole(old)
     yield from runs.create(new, [], [], hold=True)
     ids = {"old_id": old_id, "new_id": new.id}
     yield Call("step_copy", ids)
     yield Call("step_count_copy", ids)
+    return new.id
 
 
-def _refuse_resumed(old: Run) -> Steps[None]:
-    """Refuse to go on with a run twice, and with one that does not hold all that there is to do.
-
-    A run is filled in several transactions. Where that was interrupted, half of the work would
-    pass for the whole: the run that it resumes is the one to go on with.
-    """
+def _resumed(old: Run) -> Steps[str | None]:
+    """Find the run that goes on with this one; refuse if that did not end well either."""
     for newer, state in (yield Call("run_resumed_by", {"id": old.id})):
-        if state == RunState.CREATED:
-            raise Invalid(
-                f"run {old.id} is being resumed by run {newer}; if whoever did that is gone, "
-                "cancel that one and resume this one again"
+        if state in (RunState.FAILED, RunState.CANCELLED):
+            raise IllegalMove(
+                f"run {old.id} was resumed by run {newer}, which ended {state}; resume that one"
             )
-        raise Invalid(f"run {old.id} was resumed by run {newer}; resume that one")
+        return str(newer)
+    return None
+
+
+def _refuse_whole(old: Run) -> Steps[None]:
+    """Refuse to go on with a run in which nothing failed, or that does not hold all there is to do.
+
+    A run is filled in several transactions. Where that was interrupted for good, half of the work
+    would pass for the whole: the run that it resumes is the one to go on with.
+    """
+    counted = yield from runs.steps(old.id)
+    lost = sum(step.lost for step in counted if step.role not in fanin.APART)
+    if old.state == RunState.SUCCEEDED and (old.mode is not None or not lost):
+        raise IllegalMove(f"run {old.id} SUCCEEDED, and nothing in it is left to be done again")
     [(given_up,)] = yield Call("run_given_up", {"id": old.id})
     # A pipeline's run is filled by a job of its own, which runs again.
     if given_up and old.mode is None:
         instead = "start it anew" if old.resumes is None else f"resume run {old.resumes}"
-        raise Invalid(f"run {old.id} was given up before it began, and may lack jobs; {instead}")
+        raise IllegalMove(
+            f"run {old.id} was given up before it began, and may lack jobs; {instead}"
+        )
 
 
 def create_again(
     old_id: str, new_id: str, *, after: str | None, most: int, actor: str
 ) -> Steps[str | None]:
-    """Create more of the old run's unfinished jobs in the new one; None when all are there."""
-    rows = yield Call("run_unfinished", {"run_id": old_id, "after": after, "most": most})
+    """Create more of the old run's unfinished jobs in the new one; None when all are there.
+
+    Several may do so at once, and go on where one that is gone has stopped.
+    """
+    found = yield from fanin.lock([new_id])
+    if new_id not in found or found[new_id].state != RunState.CREATED:
+        return None
+    ids = {"run_id": old_id, "new_id": new_id}
+    rows = yield Call("run_unfinished", {**ids, "after": after, "most": most})
     if not rows:
         return None
-    yield from runs.add(new_id, [_again(row, new_id, actor) for row in rows])
+    yield from reruns.create([row[0] for row in rows], actor=actor, run_id=new_id)
     return str(rows[-1][0])
-
-
-_PINNED = (
-    *("kind", "kind_version", "queue", "priority", "retries", "poll_limit", "poison_limit"),
-    *(
-        "timeout_us",
-        "policy",
-        "deadline_us",
-        "start_within_us",
-        "codec",
-        "tenant",
-        "trace",
-        "parent_id",
-    ),
-    "step",
-)
-
-
-def _again(row: Sequence[Any], run_id: str, actor: str) -> NewJob:
-    job_id, *pinned, ordinal, payload = row
-    template = Template(
-        **dict(zip(_PINNED, pinned, strict=True)),
-        state=JobState.CREATED.value,
-        actor=actor,
-        run_id=run_id,
-        rerun_of=job_id,
-    )
-    return NewJob(str(uuid_utils.uuid7()), payload, template, ordinal=ordinal)
 
 
 def go_on(old_id: str, new_id: str, *, actor: str) -> Steps[None]:

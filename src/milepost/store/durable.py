@@ -37,7 +37,8 @@ def hold(claim: Claim) -> Steps[None]:
 
 def look(claim: Claim, name: str) -> Steps[tuple[bool, bytes | None]]:
     """Tell whether a step is done, and its result; raise `LeaseLost` if it must not be begun."""
-    rows = yield Call("durable_look", {**_held(claim), "name": name}, alone=True)
+    query = "durable_look" if claim.origin_id is None else "durable_look_back"
+    rows = yield Call(query, {**_held(claim), "name": name}, alone=True)
     if not rows:
         raise _lost(claim)
     [(done, result)] = rows
@@ -67,10 +68,14 @@ def tell(told: Sequence[Told]) -> Steps[None]:
 
 def cursor(claim: Claim) -> Steps[Saved]:
     """Read where the attempts before this one came to."""
-    rows = yield Call("cursor_get", _held(claim), alone=True)
+    rows = yield Call("cursor_get", _held(claim), alone=claim.origin_id is None)
     if not rows:
         raise _lost(claim)
-    return Saved(rows[0][0], rows[0][1])
+    saved = Saved(rows[0][0], rows[0][1])
+    if saved.number == 0 and claim.origin_id is not None:
+        found = yield Call("cursor_look_back", {"id": claim.id})
+        return Saved(0, found[0][0] if found else None)
+    return saved
 
 
 def save(claim: Claim, data: bytes | None, *, after: Saved) -> Steps[Saved]:

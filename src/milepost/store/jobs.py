@@ -16,7 +16,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Settlement, Standing
-from milepost.store import runs
+from milepost.store import reruns, runs
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
@@ -373,9 +373,13 @@ def cancel(job_id: str, *, reason: str, actor: str | None) -> Steps[tuple[JobSta
 
 
 def erase(job_id: str, *, actor: str | None) -> Steps[bool]:
-    """Empty a finished job of all that the user put into it; False when it is not finished."""
+    """Empty a finished job of all that the user put into it; False when it is not finished.
+
+    Raise `IllegalMove` while an open job goes on with its steps.
+    """
     rows = yield Call("job_erase", {"id": job_id, "actor": actor})
     if rows:
+        yield from reruns.refuse_needed(job_id)
         for kept in ("failure", "signal", "durable", "progress"):
             yield Call(f"{kept}_erase", {"id": job_id})
     return bool(rows)
@@ -451,14 +455,15 @@ def listing(
     run_id: str | None = None,
     states: str | None = None,
     queues: str | None = None,
+    superseded: bool | None = None,
     before: str | None = None,
     most: int = 100,
     most_bytes: int | None = None,
 ) -> Steps[list[Job]]:
     """Read a page, newest first; the next page is what stands `before` its last id.
 
-    `states` and `queues` are JSON lists: any of them will do. A page ends early once its content
-    has reached `most_bytes`; it holds one row at least.
+    `states` and `queues` are JSON lists: any of them will do. A job is superseded once it was run
+    again. A page ends early once its content has reached `most_bytes`; it holds one row at least.
     """
     rows = yield Call(
         "job_list",
@@ -470,6 +475,7 @@ def listing(
             "run_id": run_id,
             "states": states,
             "queues": queues,
+            "superseded": superseded,
             "before": before,
             "most": most,
             "most_bytes": most_bytes,

@@ -305,7 +305,9 @@ def resume(old_id: str, new: NewRun, *, actor: str) -> Steps[None]:
     row = yield from get(old_id)
     new = msgspec.structs.replace(new, unique_key=LIVE, mode=(yield from runs.get(old_id)).mode)
     yield from _refuse_live(row, new)
-    yield from chains.resume(old_id, new)
+    newer = yield from chains.resume(old_id, new)
+    if newer != new.id:
+        raise IllegalMove(f"run {old_id} was resumed by run {newer}")
     yield from _add_linked(row, new.id, row.mode)
     after: str | None = None
     while after := (

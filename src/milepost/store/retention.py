@@ -1,7 +1,8 @@
 """What leaves, and when: finished jobs and runs whose time is over, whole, in bounded batches.
 
 A row, what hangs on it and its entries in the journal leave in one transaction. The jobs of a run
-leave when the run may, and a chain of resumed runs is one.
+leave when the run may, and a chain of resumed runs is one. A job whose steps a newer one goes on
+with leaves after that one.
 
 What is still there after long (a job that polls for a year) would let the journal grow without end:
 the part of its history that is too old is summed up, in one entry from which a fold goes on
@@ -76,7 +77,9 @@ def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
     page = yield from _old("retention_jobs", age, kept, after=after, most=most)
     if not page.over:
         return page
-    gone = yield from _forget("retention_forget_job", page.over)
+    # Held first, so that the next statement sees every rerun of them that there will ever be.
+    held = yield Call("retention_hold_jobs", {"id": list(page.over)})
+    gone = yield from _forget("retention_forget_job", [row[0] for row in held])
     return Page(page.after, gone)
 
 

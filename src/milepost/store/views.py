@@ -336,7 +336,7 @@ JOB_COLUMNS = (
     "id tenant kind kind_version queue priority state phase version move actor detail fence"
     " worker_id errors losses polls releases retries poll_limit poison_limit timeout_us"
     " cancel_reason error tags unique_key limit_key run_id step ordinal parent_id rerun_of"
-    " trace channel policy codec"
+    " origin_id trace channel policy codec"
 )
 RUN_COLUMNS = (
     "id tenant kind kind_version queue priority state phase version move actor detail cause"

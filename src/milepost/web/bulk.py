@@ -7,11 +7,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
-from milepost.errors import Invalid
-from milepost.handles import again
+from milepost.client import caller
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job
-from milepost.store import births, jobs
+from milepost.store import jobs, reruns
 from milepost.store.driver import Steps
 from milepost.web.auth import Who, require
 from milepost.web.body import Route
@@ -53,6 +52,9 @@ class Bulk(BaseModel):
     )
     limit: int = Field(default=MOST, ge=1, le=MOST)
     reason: str = Field(default="cancelled", min_length=1, max_length=2000)
+    fresh: bool = Field(
+        default=False, description="Run again from the start, with idempotency keys of their own."
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> "Bulk":
@@ -73,7 +75,7 @@ class BulkDocument(BaseModel):
 
     matched: int = Field(description="Jobs that were found, within the caller's bounds.")
     count: int = Field(description="Jobs that were acted on.")
-    skipped: int = Field(description="Found, but past it: ended already, or not yet.")
+    skipped: int = Field(description="Found, but not to be acted on as they stand.")
     ids: list[str] = Field(description="Those cancelled, or asked to stop; or the new jobs.")
     next: str | None = Field(description="Where to go on; null once the filter is through.")
 
@@ -85,17 +87,20 @@ async def bulk(*, asked: Bulk, who: Annotated[Who, require("operate")], once: Ke
     """Cancel many jobs, or run many again: those named, or those that a filter finds.
 
     It is one transaction: all of what is counted is done, or nothing is. A foreign id is not there.
+    A filter finds no job that was run again before: the newest of a chain speaks for it.
     """
     before = place(asked.cursor, asked.filters)
-    return await once(lambda: _acted(asked, who, before))
+    trace = caller().trace
+    return await once(lambda: _acted(asked, who, before, trace))
 
 
-def _acted(asked: Bulk, who: Who, before: str | None) -> Steps[Answer]:
+def _acted(asked: Bulk, who: Who, before: str | None, trace: str | None) -> Steps[Answer]:
     found = yield from _found(asked, who, before)
     if asked.action == "cancel":
         done = yield from _cancelled(found, asked.reason, who.actor)
     else:
-        done = yield from _run_again(found)
+        ids = [job.id for job in found]
+        done = yield from reruns.rerun_many(ids, fresh=asked.fresh, actor=who.actor, trace=trace)
     more = asked.filter is not None and is_cut(found, limit=asked.limit)
     document = {
         "matched": len(found),
@@ -118,6 +123,8 @@ def _found(asked: Bulk, who: Who, before: str | None) -> Steps[list[Job]]:
             kind=given.get("kind"),
             queue=given.get("queue"),
             run_id=id_within(given["run"], what="run") if "run" in given else None,
+            # The newest of a chain speaks for it.
+            superseded=False if asked.action == "rerun" else None,
             before=before,
             most=asked.limit,
             most_bytes=PAGE_BYTES,
@@ -135,13 +142,3 @@ def _cancelled(found: list[Job], reason: str, actor: str) -> Steps[list[str]]:
         if asked or state == JobState.CANCELLED:
             done.append(job.id)
     return done
-
-
-def _run_again(found: list[Job]) -> Steps[list[str]]:
-    new = []
-    for job in found:
-        try:
-            new.append(again(job))
-        except Invalid:  # not ended, of a run, or erased: it is counted as skipped
-            continue
-    return (yield from births.create(new)) if new else []

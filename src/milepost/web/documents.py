@@ -123,7 +123,9 @@ class JobDocument(BaseModel):
     channel: str | None = None
     run: str | None = None
     step: int | None = None
-    rerun_of: str | None = None
+    parent: str | None = Field(default=None, description="The job that it came of.")
+    rerun_of: str | None = Field(default=None, description="The job that it runs again.")
+    rerun_by: str | None = Field(default=None, description="The job that runs it again.")
     cancel_reason: str | None = None
     created_at: datetime
     started_at: datetime | None = None
@@ -174,7 +176,9 @@ def job_document(job: Job, client: Client, *, whole: bool = False) -> dict[str, 
         "channel": job.channel,
         "run": job.run_id,
         "step": job.step,
+        "parent": job.parent_id,
         "rerun_of": job.rerun_of,
+        "rerun_by": job.rerun_by,
         "cancel_reason": job.cancel_reason,
         "created_at": job.created_at,
         "started_at": job.started_at,

@@ -8,12 +8,11 @@ from fastapi import APIRouter, Body, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from milepost.client import new_id
+from milepost.client import caller, new_id
 from milepost.errors import IllegalMove, Invalid, NotFound
-from milepost.handles import again
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, NewJob
-from milepost.store import births, jobs
+from milepost.store import births, jobs, reruns
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require, seen
@@ -93,6 +92,16 @@ class Reason(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     reason: str = Field(default="cancelled", min_length=1, max_length=2000)
+
+
+class Again(BaseModel):
+    """How a job is run again."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    fresh: bool = Field(
+        default=False, description="From its start, with an idempotency key of its own."
+    )
 
 
 class JobPage(BaseModel):
@@ -206,17 +215,21 @@ async def listing(
     kind: Annotated[str | None, Query(min_length=1)] = None,
     queue: Annotated[str | None, Query(min_length=1)] = None,
     run: Annotated[str | None, Query(description="Jobs of this run.")] = None,
+    superseded: Annotated[
+        bool | None, Query(description="false leaves out jobs that were run again.")
+    ] = None,
     limit: Limit = 100,
     cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
 ) -> Response:
     """List jobs, newest first."""
-    filters = {"state": state, "kind": kind, "queue": queue, "run": run}
+    filters = {"state": state, "kind": kind, "queue": queue, "run": run, "superseded": superseded}
     found = await app.client.run_async(
         jobs.listing,
         states=states(state, JobState),
         kind=kind,
         queue=queue,
         run_id=None if run is None else id_within(run, what="run"),
+        superseded=superseded,
         before=place(cursor_, filters),
         most=limit,
         most_bytes=PAGE_BYTES,
@@ -313,11 +326,22 @@ async def rerun(
     who: Annotated[Who, require("operate")],
     once: Kept,
     prefer: Preferred,
+    how: Annotated[Again, Body()] = Again(),  # noqa: B008 - it never changes
 ) -> Response:
-    """Run a finished job again, as a new one that points at it."""
-    new = again(await visible(app, who, job_id))
-    answer = await once.answer(lambda: created(new, who))
+    """Run a finished job again, as a new one that points at it.
+
+    It goes on from the steps that are recorded, under the same idempotency key, unless it is to
+    start `fresh`. 409 when it succeeded and is not to, has not ended, or was run again before.
+    """
+    job = await visible(app, who, job_id)
+    trace = caller().trace
+    answer = await once.answer(lambda: _rerun(job.id, how, who.actor, trace))
     return await receive(request, app, who, answer, prefer)
+
+
+def _rerun(job_id: str, how: Again, actor: str, trace: str | None) -> Steps[Answer]:
+    new = yield from reruns.rerun(job_id, fresh=how.fresh, actor=actor, trace=trace)
+    return accepted_job((yield from jobs.get(new)))
 
 
 @router.post("/v1/jobs/{job_id}:signal", responses=ACTED)

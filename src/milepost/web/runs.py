@@ -369,16 +369,14 @@ async def resume(
     once: Kept,
     prefer: Preferred,
 ) -> Response:
-    """Make a new run of what did not succeed in one that failed or was cancelled."""
+    """Make a new run of what did not succeed in one that has ended; asked again, answer with it."""
     old = await visible(app, who, run_id)
     new = resuming(old.record)
 
     def resumed() -> Steps[Answer]:
-        yield from chains.resume(old.id, new)
-        return run_answer((yield from runs.get(new.id)))
+        return run_answer((yield from runs.get((yield from chains.resume(old.id, new)))))
 
     answer = await once.answer(resumed)
-    # Whoever asks again with the same key gets the first one's run, which the first one fills.
-    if answer.location == f"/v1/runs/{new.id}":
-        await old.refill_async(new.id)
+    if answer.location is not None:
+        await old.refill_async(answer.location.rpartition("/")[2])
     return await receive_run(request, app, who, answer, prefer)

@@ -39,7 +39,7 @@ UPDATE job
  WHERE job.id = picked.id AND picked.fence % 1 = 0
 RETURNING job.id, kind, kind_version, job.fence, payload, codec, errors, losses, polls, releases,
           retries, poll_limit, poison_limit, timeout_us, policy, run_id, step, ordinal, trace, queue,
-          priority, queued_seq, tenant, channel, deadline_at
+          priority, queued_seq, tenant, channel, deadline_at, origin_id
 ), new AS MATERIALIZED (
   SELECT id FROM run
    WHERE id = ANY(ARRAY(SELECT DISTINCT run_id FROM taken WHERE run_id IS NOT NULL))
@@ -56,5 +56,5 @@ UPDATE run
 SELECT id::text, kind, kind_version, fence, payload, codec, errors, losses,
        polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id::text, step,
        ordinal, trace, queue, priority, queued_seq, tenant, channel,
-       (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint
+       (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint, origin_id::text
   FROM taken

@@ -1,10 +1,10 @@
--- A page of the jobs that did not succeed, to be created again in a run that resumes this one.
-SELECT job.id::text, job.kind, job.kind_version, job.queue, job.priority, job.retries, job.poll_limit,
-       job.poison_limit, job.timeout_us, job.policy,
-       step.deadline_us, step.start_within_us, job.codec, job.tenant, job.trace, job.parent_id::text,
-       job.step, job.ordinal, job.payload
+-- A page of the jobs that did not succeed and are not in the run yet that resumes this one.
+SELECT job.id::text
   FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
- WHERE job.run_id = :run_id AND job.state IN ('FAILED', 'CANCELLED') AND step.role <> 'reduce'
+ WHERE job.run_id = :run_id AND job.state IN ('FAILED', 'CANCELLED')
+   AND step.role NOT IN ('reduce', 'on_success', 'on_failure')
    AND job.id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+   AND (SELECT count(*) FROM job AS again
+         WHERE again.rerun_of = job.id AND again.run_id = :new_id) = 0
  ORDER BY job.id
  LIMIT :most

@@ -5,14 +5,14 @@
 SELECT json_group_array(json_array(id, kind, kind_version, fence + 1, length(payload), codec, errors,
          losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id, step,
          ordinal, trace, queue, priority, queued_seq, tenant, channel,
-         CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END)),
+         CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END, origin_id)),
        CAST(group_concat(payload, '') AS BLOB),
        json_group_array(number)
   FROM (SELECT job.rowid AS number, job.id, job.kind, job.kind_version, job.fence, job.payload,
                job.codec, job.errors, job.losses, job.polls, job.releases, job.retries,
                job.poll_limit, job.poison_limit, job.timeout_us, job.policy, job.run_id, job.step,
                job.ordinal, job.trace, job.queue, job.priority, job.queued_seq, job.tenant,
-               job.channel, job.deadline_at
+               job.channel, job.deadline_at, job.origin_id
           FROM {rows:queue priority floor} AS line CROSS JOIN job INDEXED BY job_claim
          WHERE job.queue = line.queue AND job.priority = line.priority
            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor

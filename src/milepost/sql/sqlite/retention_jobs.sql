@@ -1,5 +1,5 @@
 -- A page of old jobs, in the order of their ids, which is that of their births: whose time is over?
--- Those of a run leave with it. A move by hand sets no finished_at; the journal knows. (What is too
+-- Those of a run leave with it, and one whose steps a newer job goes on with leaves after that. A move by hand sets no finished_at; the journal knows. (What is too
 -- young is cut off outside: a range with two ends looks small to the planner, and then it sorts.)
 SELECT job.id, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
        AND coalesce(job.finished_at,
@@ -9,6 +9,8 @@ SELECT job.id, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANC
                         ELSE :failed_us END)
        AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'job' AND subject_id = job.id
                           AND delivered_at IS NULL AND dead_at IS NULL)
+       AND (SELECT count(*) FROM job AS newer
+             WHERE newer.rerun_of = job.id AND newer.origin_id IS NOT NULL) = 0
   FROM (SELECT id, state, run_id, finished_at, version FROM job
          WHERE id > :after
          ORDER BY id

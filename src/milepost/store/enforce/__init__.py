@@ -59,6 +59,22 @@ def _taken(table: str, live: str) -> Rule:
     )
 
 
+_RUN_AGAIN: Rule = (
+    (
+        "NEW.rerun_of IS NOT NULL AND EXISTS (SELECT 1 FROM job"
+        " WHERE rerun_of = NEW.rerun_of AND coalesce(run_id, '') = coalesce(NEW.run_id, ''))"
+    ),
+    "it was run again already; run the newest of its chain again",
+)
+
+_RESUMED: Rule = (
+    (
+        "NEW.resumes IS NOT NULL AND EXISTS (SELECT 1 FROM run"
+        " WHERE resumes = NEW.resumes AND state NOT IN ('FAILED', 'CANCELLED'))"
+    ),
+    "another run resumes that one already; look it up first",
+)
+
 GUARDS = {
     "job": Guard(
         machine=JOB,
@@ -78,6 +94,7 @@ GUARDS = {
             "cancel_reason",
             "result",
             "limit_key",
+            "origin_id",
             "run_id",
             "step",
             "ordinal",
@@ -99,6 +116,7 @@ GUARDS = {
             "unique_key",
             "parent_id",
             "rerun_of",
+            "origin_id",
             "run_id",
             "step",
             "ordinal",
@@ -111,7 +129,7 @@ GUARDS = {
             "releases": ("release",),
         },
         leased=True,
-        unique=(_taken("job", _LIVE_JOB),),
+        unique=(_taken("job", _LIVE_JOB), _RUN_AGAIN),
         frequent=(
             "claim QUEUED RUNNING",
             "succeed RUNNING SUCCEEDED",
@@ -149,7 +167,7 @@ GUARDS = {
             "rerun_of",
             "resumes",
         ),
-        unique=(_taken("run", _LIVE_RUN),),
+        unique=(_taken("run", _LIVE_RUN), _RESUMED),
     ),
 }
 

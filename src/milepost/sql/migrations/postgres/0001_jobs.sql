@@ -47,6 +47,7 @@ CREATE TABLE job (
   run_id uuid,
   parent_id uuid,
   rerun_of uuid,
+  origin_id uuid,                           -- the job whose idempotency key and steps it goes on with
   priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
   state text NOT NULL,
   move text NOT NULL,
@@ -83,7 +84,9 @@ CREATE INDEX job_deadline ON job
 CREATE UNIQUE INDEX job_unique ON job (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
 CREATE INDEX job_run ON job (run_id, step, state) WHERE run_id IS NOT NULL;
-CREATE INDEX job_rerun ON job (rerun_of) WHERE rerun_of IS NOT NULL;
+-- A job is run again once, and in a run that resumes its own once: chains do not branch.
+CREATE UNIQUE INDEX job_rerun ON job
+  (rerun_of, (coalesce(run_id, '00000000-0000-0000-0000-000000000000'))) WHERE rerun_of IS NOT NULL;
 
 -- One entry per move of a job or a run. Retention drops whole ranges of (time-ordered) subjects.
 CREATE TABLE journal (
@@ -260,10 +263,11 @@ BEGIN
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.origin_id IS DISTINCT FROM OLD.origin_id
       OR NEW.run_id IS DISTINCT FROM OLD.run_id
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
-          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal'
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal'
         WHEN TG_NAME = 'job_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
@@ -315,6 +319,7 @@ BEGIN
       OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
       OR NEW.cancel_reason IS DISTINCT FROM OLD.cancel_reason
       OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
+      OR NEW.origin_id IS DISTINCT FROM OLD.origin_id
       OR NEW.run_id IS DISTINCT FROM OLD.run_id
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)))
@@ -381,7 +386,7 @@ CREATE TRIGGER job_a_refuse_count
   EXECUTE FUNCTION milepost_refuse_job();
 
 CREATE TRIGGER job_a_refuse_fixed
-  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal, payload ON job FOR EACH ROW
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
   WHEN (((NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
@@ -398,6 +403,7 @@ CREATE TRIGGER job_a_refuse_fixed
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
+      OR NEW.origin_id IS DISTINCT FROM OLD.origin_id
       OR NEW.run_id IS DISTINCT FROM OLD.run_id
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)

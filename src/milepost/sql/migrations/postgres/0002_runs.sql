@@ -45,6 +45,9 @@ CREATE INDEX run_late ON run (deadline_at)
   WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at IS NOT NULL;
 CREATE INDEX run_held ON run (due_at) WHERE state = 'CREATED';
 CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
+-- One that was given up before it was filled leaves its place to another.
+CREATE UNIQUE INDEX run_resumes_once ON run (resumes)
+  WHERE resumes IS NOT NULL AND state NOT IN ('FAILED', 'CANCELLED');
 
 -- What fan-in needs to know of a step is pinned here, so that maintenance needs no user code.
 CREATE TABLE step (

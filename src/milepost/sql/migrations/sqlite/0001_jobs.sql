@@ -35,6 +35,7 @@ CREATE TABLE job (
   run_id TEXT,
   parent_id TEXT,
   rerun_of TEXT,
+  origin_id TEXT,                           -- the job whose idempotency key and steps it goes on with
   priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
   state TEXT NOT NULL,
   move TEXT NOT NULL,
@@ -71,7 +72,9 @@ CREATE INDEX job_deadline ON job
 CREATE UNIQUE INDEX job_unique ON job (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
 CREATE INDEX job_run ON job (run_id, step, state) WHERE run_id IS NOT NULL;
-CREATE INDEX job_rerun ON job (rerun_of) WHERE rerun_of IS NOT NULL;
+-- A job is run again once, and in a run that resumes its own once: chains do not branch.
+CREATE UNIQUE INDEX job_rerun ON job (rerun_of, coalesce(run_id, ''))
+  WHERE rerun_of IS NOT NULL;
 
 -- One entry per move of a job or a run.
 CREATE TABLE journal (
@@ -132,6 +135,7 @@ CREATE TRIGGER job_refuse_birth BEFORE INSERT ON job
   WHEN ((NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
       OR (EXISTS (SELECT 1 FROM job WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM job WHERE rowid = NEW.rowid))
       OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
+      OR NEW.rerun_of IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE rerun_of = NEW.rerun_of AND coalesce(run_id, '') = coalesce(NEW.run_id, ''))
       OR NEW.version IS NOT 1
       OR ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'GATED' OR NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS NOT 0
@@ -150,6 +154,8 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: job: this id exists; look it up first, then move it')
       WHEN NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
         THEN RAISE(ABORT, 'milepost: job: a live one has this unique key; look it up first')
+      WHEN NEW.rerun_of IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE rerun_of = NEW.rerun_of AND coalesce(run_id, '') = coalesce(NEW.run_id, ''))
+        THEN RAISE(ABORT, 'milepost: job: it was run again already; run the newest of its chain again')
       WHEN NEW.version IS NOT 1
         THEN RAISE(ABORT, 'milepost: job: a birth has version 1')
       WHEN ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'GATED' OR NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED'))) IS NOT TRUE
@@ -332,7 +338,7 @@ BEGIN
 END;
 
 CREATE TRIGGER job_refuse_fixed
-  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal, payload ON job
+  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
   WHEN (NEW.rowid IS NOT OLD.rowid
       OR (NEW.id IS NOT OLD.id
       OR NEW.tenant IS NOT OLD.tenant
@@ -350,6 +356,7 @@ CREATE TRIGGER job_refuse_fixed
       OR NEW.unique_key IS NOT OLD.unique_key
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
+      OR NEW.origin_id IS NOT OLD.origin_id
       OR NEW.run_id IS NOT OLD.run_id
       OR NEW.step IS NOT OLD.step
       OR NEW.ordinal IS NOT OLD.ordinal)
@@ -375,10 +382,11 @@ BEGIN
       OR NEW.unique_key IS NOT OLD.unique_key
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
+      OR NEW.origin_id IS NOT OLD.origin_id
       OR NEW.run_id IS NOT OLD.run_id
       OR NEW.step IS NOT OLD.step
       OR NEW.ordinal IS NOT OLD.ordinal)
-        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, run_id, step, ordinal')
+        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal')
       WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
         THEN RAISE(ABORT, 'milepost: job: the payload is fixed')
     END;

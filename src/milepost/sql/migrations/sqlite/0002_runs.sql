@@ -45,6 +45,9 @@ CREATE INDEX run_late ON run (deadline_at)
   WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at IS NOT NULL;
 CREATE INDEX run_held ON run (due_at) WHERE state = 'CREATED';
 CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
+-- One that was given up before it was filled leaves its place to another.
+CREATE UNIQUE INDEX run_resumes_once ON run (resumes)
+  WHERE resumes IS NOT NULL AND state NOT IN ('FAILED', 'CANCELLED');
 
 -- What fan-in needs to know of a step is pinned here, so that maintenance needs no user code.
 CREATE TABLE step (
@@ -132,6 +135,7 @@ CREATE TRIGGER run_refuse_birth BEFORE INSERT ON run
   WHEN ((NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
       OR (EXISTS (SELECT 1 FROM run WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM run WHERE rowid = NEW.rowid))
       OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
+      OR NEW.resumes IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE resumes = NEW.resumes AND state NOT IN ('FAILED', 'CANCELLED'))
       OR NEW.version IS NOT 1
       OR ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS NOT 0)
@@ -144,6 +148,8 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: run: this id exists; look it up first, then move it')
       WHEN NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
         THEN RAISE(ABORT, 'milepost: run: a live one has this unique key; look it up first')
+      WHEN NEW.resumes IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE resumes = NEW.resumes AND state NOT IN ('FAILED', 'CANCELLED'))
+        THEN RAISE(ABORT, 'milepost: run: another run resumes that one already; look it up first')
       WHEN NEW.version IS NOT 1
         THEN RAISE(ABORT, 'milepost: run: a birth has version 1')
       WHEN ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'QUEUED'))) IS NOT TRUE

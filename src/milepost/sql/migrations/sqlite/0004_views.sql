@@ -181,6 +181,7 @@ SELECT
   job.ordinal AS ordinal,
   job.parent_id AS parent_id,
   job.rerun_of AS rerun_of,
+  job.origin_id AS origin_id,
   job.trace AS trace,
   job.channel AS channel,
   job.policy AS policy,
