@@ -1,5 +1,7 @@
 """Where spec B, as it is written, loses records: each hazard by its number."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -191,9 +193,18 @@ def test_h_73_one_run_at_a_time_and_never_back(app, shop, pipeline, raw):
     go(app, first)
     mark = pipeline.watermark
     with pytest.raises(Exception, match="never goes back"):
-        raw.execute("UPDATE pipeline SET mark = mark - 1, move = 'advance'")
+        raw.execute("UPDATE pipeline SET mark = mark - 1, version = version + 1, move = 'advance'")
     pipeline.override_watermark(T0, reason="read a year again")
     assert pipeline.watermark == T0 < mark
+    for bare in (
+        "mark = NULL",
+        "mark = mark - 1",
+        "mark = mark + 1",
+        "mark = 0, move = 'override'",
+    ):
+        with pytest.raises(Exception, match="watermark"):
+            raw.execute(f"UPDATE pipeline SET {bare}")
+    assert pipeline.watermark == T0
     *_, entry = app.client.run(watermarks.entries, "diamonds")
     assert (entry.move, entry.reason) == ("override", "read a year again")
 
@@ -260,8 +271,9 @@ def test_h_75_too_many_in_quarantine_fail_the_run(app):
     assert len(pipeline.source.fetched) == read
 
 
-def test_a_finaliser_is_tried_three_times_and_resumed(app, shop, pipeline, advance):
+def test_a_finaliser_is_tried_as_often_as_the_pipeline_says_and_resumed(app, shop, advance):
     """B's consolidator: after that the run has failed, and its watermark stays (H-34)."""
+    pipeline = app.pipeline("diamonds", shop, **OPTIONS, retries=2)
     tried = []
 
     async def broken(ctx, row):
@@ -440,6 +452,91 @@ def test_h_81_a_key_that_moves_while_it_is_read_is_caught_by_the_next_window(app
     assert 29 not in held(pipeline)
     go(app, pipeline.start())
     assert held(pipeline) == offered(shop)
+
+
+def test_h_84_the_order_of_runs_is_the_databases_and_no_clients_clock(app, shop, pipeline, ahead):
+    """One run was started by a host whose clock is an hour ahead."""
+    with ahead(hours=1):
+        go(app, pipeline.start())
+    gone = 1
+    del shop.data[gone]
+    full = go(app, pipeline.start(full=True))
+    assert (full.state, full.counts.removed) == (mp.RunState.SUCCEEDED, 1)
+    assert gone not in held(pipeline)
+    break_partition(shop, 1)
+    failed = go(app, pipeline.start(full=True))
+    assert failed.state == mp.RunState.FAILED
+    mend(shop)
+    assert pipeline.start(force=True).about.root_id == failed.id
+
+
+@pytest.mark.parametrize("what", ["force", "resume"])
+def test_who_loses_a_race_to_go_on_with_a_run_is_told_which_one_is_under_way(
+    app, shop, pipeline, what
+):
+    break_partition(shop, 1)
+    failed = go(app, pipeline.start())
+    together = threading.Barrier(4)
+
+    def attempt(_):
+        together.wait(20)
+        try:
+            return getattr(pipeline.run(failed.id), what)().id
+        except mp.IllegalMove as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(attempt, range(4)))
+    assert sum("is under way" in answer for answer in answers) == 3
+
+
+def test_the_finaliser_asks_for_nothing_beyond_tomorrow_with_the_pipelines_own_retries(app, shop):
+    """H-69: a window's end is fixed, and near: no source is asked for the year 9987."""
+    pipeline = app.pipeline("own", shop, **OPTIONS, retries=1, retry_delay=0)
+    go(app, pipeline.start())
+    del shop.data[1]
+    shop.fetched.clear()
+    tries = []
+
+    def before(_partition, _cursor):
+        if shop.fetched and shop.fetched[-1][1].is_last and shop.fetched[-1][1].is_first:
+            tries.append(1)
+            raise BrokenError("away")
+
+    shop.before_fetch = before
+    run = go(app, pipeline.start(full=True))
+    assert (run.state, len(tries)) == (mp.RunState.FAILED, 2)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert max(window.end for window, _, _ in shop.fetched) < tomorrow
+
+
+def test_the_finaliser_goes_on_at_its_cursor(app, shop):
+    pipeline = app.pipeline("kept", shop, **{**OPTIONS, "partitions": 1}, retries=9, retry_delay=0)
+    now = datetime.now(UTC)
+    for number in range(30):
+        shop.put(number, price=number, at=now - timedelta(seconds=60))
+    go(app, pipeline.start())
+    del shop.data[1]
+    count = iter(range(1000))
+
+    def before(_partition, _cursor):
+        if shop.confirming and next(count) % 3 == 2:
+            raise BrokenError("away")
+
+    shop.confirming = False
+    enter = pipeline._finaliser._recent.confirmed
+
+    async def confirmed(ctx, row):
+        shop.confirming = True
+        return await enter(ctx, row)
+
+    pipeline._finaliser._recent.confirmed = confirmed
+    shop.before_fetch = before
+    shop.fetched.clear()
+    run = go(app, pipeline.start(full=True))
+    assert (run.state, run.counts.removed) == (mp.RunState.SUCCEEDED, 1)
+    # Two passes of six pages, each read once, after six pages of the run itself.
+    assert len(shop.fetched) == 18
 
 
 @pytest.mark.parametrize("late", [0, 60])

@@ -53,6 +53,7 @@ def land(app, pipeline, row, *given):
         given,
         pipeline_id=row.pipeline_id,
         root_id=row.root_id,
+        seen=row.root_number,
         check=pipeline.target.statement("check"),
     )
 

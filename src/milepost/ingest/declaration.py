@@ -37,8 +37,6 @@ __all__ = ["Declared", "Host", "Options"]
 S = TypeVar("S", bound=Source[Any, Any, Any])
 
 PLAN, FETCH, CONSOLIDATE, FINALISE = range(4)
-LAST_ATTEMPTS = 3
-"""B: a finaliser is tried so often."""
 DAY = 86_400.0
 PAGE = 500
 NO_VERSION = ("version", None)
@@ -129,7 +127,7 @@ class Declared(Generic[S]):
             self._define(self._plan, "plan"),
             self._define(self._fetch, "fetch", poll_limit=1_000_000),
             self._define(self._consolidate, "consolidate"),
-            self._define(self._finalise, "finalise", retries=LAST_ATTEMPTS - 1),
+            self._define(self._finalise, "finalise"),
         ]
         self._define(self._stale, STALE.removeprefix("."), retries=0)
 

@@ -57,6 +57,7 @@ class Lander:
             pages.land,
             pipeline_id=row.pipeline_id,
             root_id=row.root_id,
+            seen=row.root_number,
             check=self._check,
             again=again,
         )

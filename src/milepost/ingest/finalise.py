@@ -151,12 +151,7 @@ class Finaliser:
         after: str | None = ""
         while after is not None:
             after = await self._client.run_async(
-                removals.mark_missing,
-                ctx.claim,
-                root_id=row.root_id,
-                pipeline_id=row.pipeline_id,
-                after=after,
-                most=SOME,
+                removals.mark_missing, ctx.claim, row, after=after, most=SOME
             )
 
     async def _is_sure(self, ctx: Context, row: PipelineRunRow) -> bool:
@@ -165,17 +160,7 @@ class Finaliser:
         When the source does not stand still for that, the next run tries again (H-81).
         """
         missing, _ = await self._client.run_async(removals.missing, row.pipeline_id)
-        there = await self._recent.keys(row) if missing else None
-        if there is None:
-            return False
-        for at in range(0, len(there), SOME):
-            await self._client.run_async(
-                removals.unmark,
-                ctx.claim,
-                pipeline_id=row.pipeline_id,
-                keys=there[at : at + SOME],
-            )
-        return True
+        return bool(missing) and await self._recent.confirmed(ctx, row)
 
 
 def _is_complete(row: PipelineRunRow) -> Steps[bool]:

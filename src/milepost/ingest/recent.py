@@ -1,18 +1,25 @@
-"""Who is still there: what changed about the end of a window may have been missed, and is not gone.
+"""Records that changed about the end of a window: a full run may have missed them, they are there.
 
 A record that changes while it is read leaves the window, or moves from a place that is not yet read
 to one that was; one that is committed late does so with a time before the end. All of them changed
 later than the overlap before the end (H-70, H-81). So before anything is removed, what changed
-since then is read twice: it counts if both times it was the same, for then nothing moved meanwhile.
+since then is read twice: every record seen is there, and if both times all were the same, nothing
+moved meanwhile. How far this came is kept with the job: an attempt that is lost costs one page.
 """
 
+import hashlib
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from milepost.client import Client
+from milepost.context import Context
 from milepost.ingest.calls import Calls
 from milepost.ingest.fetch import Landing
 from milepost.ingest.keys import HIGHEST, LOWEST, Axis
 from milepost.ingest.source import Partition, Source, Window, page_of
+from milepost.store import removals, workers
 from milepost.store.watermarks import Mark, PipelineRunRow
 
 __all__ = ["Recent"]
@@ -21,9 +28,24 @@ PASSES = 4
 """How often it is read at most; a source that never stands still is asked again by the next run."""
 MOST = 100_000
 """How many records are read for this at most."""
-FAR = {"time": 253_000_000_000_000_000}
-"""Later than anything that changes: microseconds since 1970, in the year 9987."""
-FARTHEST = 2**62
+AHEAD_US = 3_600_000_000
+"""How far after now the window ends at least: what changes while it is read lies in it."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """How far reading came: the window's end, the pass, the part, its cursor, and what was seen."""
+
+    end: int
+    number: int = 0
+    part: int = 0
+    position: Any = None
+    count: int = 0
+    seen: str = "0"
+    before: str | None = None
+
+    def next_pass(self) -> "Look":
+        """Begin again, to compare with what this pass has seen."""
+        return Look(self.end, number=self.number + 1, before=self.seen)
 
 
 class Recent:
@@ -46,40 +68,59 @@ class Recent:
         everything = Partition(axis.key(LOWEST), axis.key(HIGHEST), page=page)
         self._parts = [everything, *([Partition(None, None, page=page)] if source.nullable else [])]
 
-    async def keys(self, row: PipelineRunRow) -> list[str] | None:
-        """Name what changed since shortly before the window's end; None if it is not to be told."""
-        if row.end_mark is None:
-            return []
+    async def confirmed(self, ctx: Context, row: PipelineRunRow) -> bool:
+        """Unmark what is there after all; tell whether what is still marked is gone for certain."""
+        kept = await ctx.cursor_async()
+        look = Look(await self._end(row)) if kept is None else msgspec.convert(kept, Look)
+        while look.number < PASSES and look.count <= MOST:
+            if look.part < len(self._parts):
+                look = await self._read_page(ctx, row, look)
+            elif look.seen == look.before:
+                return await self._is_still(row, look)
+            else:
+                look = look.next_pass()
+            await ctx.save_async(msgspec.to_builtins(look))
+        return False
+
+    async def _end(self, row: PipelineRunRow) -> int:
+        """Fix where the window ends before its first page is read (H-69)."""
+        bound = await self._calls.remote(self._source.upper_bound)
         mark = Mark(row.measure)
-        end = mark.shown(FAR.get(row.measure, FARTHEST))
-        window = Window(mark.shown(row.end_mark - row.overlap), end)
-        before = await self._read(window)
-        for _ in range(PASSES - 1):
-            if before is None:
-                return None
-            after = await self._read(window)
-            if after == before:
-                return sorted(before)
-            before = after
-        return None
+        if row.measure != "time":
+            return mark.stored(bound)
+        now = mark.stored(await self._client.run_async(workers.now))
+        return max(now, now if bound is None else mark.stored(bound)) + max(AHEAD_US, row.overlap)
 
-    async def _read(self, window: Window) -> dict[str, bytes] | None:
-        """Read it once, each key with its record; None if that is too much."""
-        found: dict[str, bytes] = {}
-        for part in self._parts:
-            position: Any = None
-            while True:
-                answer = await self._calls.remote(self._source.fetch, window, part, position)
-                page = page_of(self._source, answer, position)
-                found.update(self._keyed(page.records))
-                if page.next is None:
-                    break
-                if len(found) > MOST:
-                    return None
-                position = page.next
-        return found
+    async def _is_still(self, row: PipelineRunRow, look: Look) -> bool:
+        """Tell whether a sequence stands where it stood; a window of times ends after now."""
+        if row.measure == "time":
+            return True
+        return bool(await self._calls.remote(self._source.upper_bound) == look.end)
 
-    def _keyed(self, records: Any) -> dict[str, bytes]:
-        landed = map(self._landing.of, records)
+    async def _read_page(self, ctx: Context, row: PipelineRunRow, look: Look) -> Look:
+        mark = Mark(row.measure)
+        start = (row.end_mark or 0) - row.overlap
+        window = Window(mark.shown(start), mark.shown(look.end))
+        part = self._parts[look.part]
+        answer = await self._calls.remote(self._source.fetch, window, part, look.position)
+        page = page_of(self._source, answer, look.position)
+        landed = [one[:3] for one in map(self._landing.of, page.records)]
         # One without a key was never removed by it.
-        return {key: digest for key, _, digest, _ in landed if not key.startswith("?")}
+        keys = [key for key, _, _ in landed if not key.startswith("?")]
+        if keys:
+            await self._client.run_async(
+                removals.unmark, ctx.claim, pipeline_id=row.pipeline_id, keys=keys
+            )
+        return msgspec.structs.replace(
+            look,
+            part=look.part + (page.next is None),
+            position=page.next,
+            count=look.count + len(landed),
+            seen=_added(look.seen, (f"{key} {digest.hex()}" for key, _, digest in landed)),
+        )
+
+
+def _added(seen: str, records: Iterable[str]) -> str:
+    """Add records to a sum that knows no order: pages may be cut differently each time."""
+    hashes = (hashlib.blake2b(record.encode(), digest_size=16).digest() for record in records)
+    return f"{(int(seen, 16) + sum(map(int.from_bytes, hashes))) % 2**128:x}"

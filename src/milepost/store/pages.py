@@ -71,6 +71,7 @@ def land(
     *,
     pipeline_id: int,
     root_id: str,
+    seen: int,
     check: str,
     again: bool = False,
     actor: str | None = None,
@@ -86,7 +87,7 @@ def land(
     applied = [page for page, answer in zip(pages, answers, strict=True) if answer == "applied"]
     if not applied:
         return answers
-    found = yield from _stored(applied, pipeline_id=pipeline_id, root_id=root_id)
+    found = yield from _stored(applied, pipeline_id=pipeline_id, root_id=root_id, seen=seen)
     settled = set() if again else (yield from _settled(found, check))
     yield from _moved(applied)
     rows = [_row(page, root_id, found, settled) for page in applied]
@@ -127,7 +128,7 @@ def _count_repeated(pages: Sequence[Page], answers: Sequence[Answer]) -> Steps[N
 
 
 def _stored(
-    pages: Sequence[Page], *, pipeline_id: int, root_id: str
+    pages: Sequence[Page], *, pipeline_id: int, root_id: str, seen: int
 ) -> Steps[dict[str, tuple[int, bytes | None]]]:
     """Store the records; answer with what each was to what stood here, and what stands here now."""
     best: dict[str, tuple[int, bytes, bytes, int]] = {}
@@ -144,6 +145,7 @@ def _stored(
         {
             "pipeline_id": pipeline_id,
             "root_id": root_id,
+            "seen": seen,
             "key": keys,
             "version": [best[key][0] for key in keys],
             "hash": [best[key][1] for key in keys],

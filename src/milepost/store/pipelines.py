@@ -79,6 +79,7 @@ def start(
     run_id = yield from runs.create(new, plan, jobs, hold=True)
     if run_id != new.id:
         return Started(run_id, is_new=False)
+    number = yield from _numbered(pipeline_id)
     yield Call(
         "pipeline_run_add",
         {
@@ -91,6 +92,7 @@ def start(
             "end_mark": until,
             "overlap": asked.overlap,
             "margin": asked.margin,
+            "number": number,
         },
     )
     return Started(new.id, is_new=True)
@@ -108,6 +110,12 @@ def _locked(asked: Asked) -> Steps[tuple[int, int | None]]:
             "is declared; set it anew with `milepost pipelines watermark --set`"
         )
     return pipeline_id, mark
+
+
+def _numbered(pipeline_id: int) -> Steps[int]:
+    """Take the number of the next run: the database's order, whatever clients' clocks show."""
+    [(number,)] = yield Call("pipeline_number", {"pipeline_id": pipeline_id})
+    return int(number)
 
 
 def _mode(asked: Asked, pipeline_id: int, mark: int | None) -> Steps[str]:
@@ -303,12 +311,13 @@ def resume(old_id: str, new: NewRun, *, actor: str) -> Steps[None]:
     All or nothing: half of it would be the one live run of its pipeline, and would never end.
     """
     row = yield from get(old_id)
+    number = yield from _numbered(row.pipeline_id)
     new = msgspec.structs.replace(new, unique_key=LIVE, mode=(yield from runs.get(old_id)).mode)
     yield from _refuse_live(row, new)
     newer = yield from chains.resume(old_id, new)
     if newer != new.id:
         raise IllegalMove(f"run {old_id} was resumed by run {newer}")
-    yield from _add_linked(row, new.id, row.mode)
+    yield from _add_linked(row, new.id, row.mode, number=number)
     after: str | None = None
     while after := (
         yield from chains.create_again(old_id, new.id, after=after, most=SOME, actor=actor)
@@ -330,10 +339,12 @@ def link(
 ) -> Steps[None]:
     """Create a run that works on what another has read: forced, of one partition, or a replay."""
     row = yield from get(old_id)
+    number = yield from _numbered(row.pipeline_id)
     new = msgspec.structs.replace(new, unique_key=LIVE, mode=mode)
     yield from _refuse_live(row, new)
     yield from runs.create(new, plan, jobs, hold=True)
-    yield from _add_linked(row, new.id, mode, root_id=new.id if own_root else row.root_id)
+    root_id = new.id if own_root else row.root_id
+    yield from _add_linked(row, new.id, mode, number=number, root_id=root_id)
     yield Call("progress_carry", {"run_id": new.id})
 
 
@@ -352,9 +363,15 @@ def _refuse_live(row: PipelineRunRow, new: NewRun) -> Steps[None]:
 
 
 def _add_linked(
-    row: PipelineRunRow, run_id: str, mode: str, *, root_id: str | None = None
+    row: PipelineRunRow, run_id: str, mode: str, *, number: int, root_id: str | None = None
 ) -> Steps[None]:
     yield Call(
         "pipeline_run_link",
-        {"old_id": row.run_id, "run_id": run_id, "mode": mode, "root_id": root_id or row.root_id},
+        {
+            "old_id": row.run_id,
+            "run_id": run_id,
+            "mode": mode,
+            "root_id": root_id or row.root_id,
+            "number": number,
+        },
     )

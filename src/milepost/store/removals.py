@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 
-def mark_missing(
-    claim: Claim, *, root_id: str, pipeline_id: int, after: str, most: int
-) -> Steps[str | None]:
+def mark_missing(claim: Claim, run: PipelineRunRow, *, after: str, most: int) -> Steps[str | None]:
     """Mark some of what a complete full run did not see; answer with where to go on, if so."""
     yield from durable.hold(claim)
-    page = {"root_id": root_id, "pipeline_id": pipeline_id, "after": after, "most": most}
-    keys = [row[0] for row in (yield Call("raw_mark_missing", page))]
+    whose = {"root_id": run.root_id, "pipeline_id": run.pipeline_id, "seen": run.root_number}
+    keys = [
+        row[0] for row in (yield Call("raw_mark_missing", {**whose, "after": after, "most": most}))
+    ]
     return max(keys) if len(keys) == most else None
 
 

@@ -180,6 +180,7 @@ class PipelineRunRow(msgspec.Struct, frozen=True):
     rules: bytes | None
     measure: str
     root_mode: str
+    root_number: int
 
     @property
     def is_planned(self) -> bool:

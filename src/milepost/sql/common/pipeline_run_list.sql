@@ -2,5 +2,5 @@ SELECT {text:p.run_id}, {text:p.root_id}, p.mode, run.state, run.cause, p.start_
        p.after_mark, run.created_at, run.finished_at
   FROM pipeline_run AS p JOIN run ON run.id = p.run_id
  WHERE p.pipeline_id = :pipeline_id
- ORDER BY p.run_id DESC
+ ORDER BY p.number DESC
  LIMIT :most

@@ -1,6 +1,6 @@
 -- What the source says of records; what is here already is replaced only by what is not older (H-83).
-INSERT INTO raw (pipeline_id, key, version, hash, payload, root_id, ordinal, fate)
-SELECT :pipeline_id, i.key, i.version, i.hash, i.payload, :root_id, i.ordinal, 0
+INSERT INTO raw (pipeline_id, key, version, hash, payload, root_id, seen, ordinal, fate)
+SELECT :pipeline_id, i.key, i.version, i.hash, i.payload, :root_id, :seen, i.ordinal, 0
   FROM {rows:key version hash* payload* ordinal} AS i WHERE true
 ON CONFLICT (pipeline_id, key) DO UPDATE
   SET fate = CASE WHEN raw.version > excluded.version THEN 3
@@ -9,5 +9,6 @@ ON CONFLICT (pipeline_id, key) DO UPDATE
       hash = CASE WHEN raw.version > excluded.version THEN raw.hash ELSE excluded.hash END,
       payload = CASE WHEN raw.version > excluded.version OR raw.hash = excluded.hash
                      THEN raw.payload ELSE excluded.payload END,
-      root_id = excluded.root_id, ordinal = excluded.ordinal, removed_by = NULL, missing_in = NULL
+      root_id = excluded.root_id, seen = max(raw.seen, excluded.seen),
+      ordinal = excluded.ordinal, removed_by = NULL, missing_in = NULL
 RETURNING key, fate, CASE WHEN fate >= 2 THEN hash END

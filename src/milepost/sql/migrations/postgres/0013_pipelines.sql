@@ -7,6 +7,8 @@ CREATE TABLE pipeline (
   last_run_id uuid,
   last_run_completed_at timestamptz,
   dataset_version bigint NOT NULL DEFAULT 0, -- grows with every run that ended well (H-85)
+  version bigint NOT NULL DEFAULT 0,         -- grows with every move of the watermark
+  runs bigint NOT NULL DEFAULT 0,            -- how many runs were started: their order
   created_at timestamptz NOT NULL DEFAULT milepost_now(),
   fresh_us bigint,                           -- how old the watermark may grow before it is told
   stale_at timestamptz,                      -- since when it is told; NULL while it is fresh
@@ -40,7 +42,8 @@ BEGIN
   IF NEW.mark IS NOT DISTINCT FROM OLD.mark THEN
     RETURN NULL;
   END IF;
-  IF NEW.move <> 'override' AND (NEW.move <> 'advance' OR NEW.mark IS NULL OR NEW.mark < OLD.mark) THEN
+  IF NEW.version <> OLD.version + 1 OR NEW.move <> 'override'
+     AND (NEW.move <> 'advance' OR NEW.mark IS NULL OR NEW.mark < OLD.mark) THEN
     RAISE EXCEPTION USING ERRCODE = 'MP001',
       MESSAGE = format('milepost: pipeline %s: the watermark never goes back but by an override',
                        NEW.name),
@@ -76,13 +79,14 @@ CREATE TABLE pipeline_run (
   pipeline_id integer NOT NULL REFERENCES pipeline (id),
   calls integer,
   missing bigint,
+  number bigint NOT NULL,                    -- the order of a pipeline's runs, by the database
   mode text NOT NULL,                        -- full, incremental, backfill, forced, retry, replay
   rules_digest text,
   plan text,
   rules bytea                                -- pinned to the run (H-86)
 );
 CREATE INDEX pipeline_run_root ON pipeline_run (root_id);
-CREATE INDEX pipeline_run_latest ON pipeline_run (pipeline_id, run_id);
+CREATE UNIQUE INDEX pipeline_run_latest ON pipeline_run (pipeline_id, number);
 
 -- What a root set out to read: one row for each partition, closed with its last page (H-71).
 CREATE TABLE reading (
@@ -123,6 +127,7 @@ CREATE INDEX page_pending ON page (root_id, ordinal, number) WHERE pending > 0;
 CREATE TABLE raw (
   version bigint NOT NULL,
   root_id uuid NOT NULL,                     -- the run that saw it last, changed or not (H-84)
+  seen bigint NOT NULL,                      -- the number of the latest run that saw it
   removed_by uuid,
   missing_in uuid,                           -- a full run did not see it; not removed yet
   pipeline_id integer NOT NULL,

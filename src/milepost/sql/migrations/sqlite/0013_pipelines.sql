@@ -10,6 +10,8 @@ CREATE TABLE pipeline (
   last_run_id TEXT,
   last_run_completed_at INTEGER,
   dataset_version INTEGER NOT NULL DEFAULT 0, -- grows with every run that ended well (H-85)
+  version INTEGER NOT NULL DEFAULT 0,        -- grows with every move of the watermark
+  runs INTEGER NOT NULL DEFAULT 0,           -- how many runs were started: their order
   queue TEXT NOT NULL DEFAULT 'default',
   channel TEXT,
   fresh_us INTEGER,                          -- how old the watermark may grow before it is told
@@ -36,8 +38,8 @@ CREATE TABLE watermark_entry (
 CREATE INDEX watermark_entry_pipeline ON watermark_entry (pipeline_id, seq);
 
 CREATE TRIGGER pipeline_a_refuse AFTER UPDATE ON pipeline
-  WHEN NEW.mark IS NOT OLD.mark AND NEW.move <> 'override'
-   AND (NEW.move <> 'advance' OR NEW.mark IS NULL OR NEW.mark < OLD.mark)
+  WHEN NEW.mark IS NOT OLD.mark AND (NEW.version <> OLD.version + 1 OR NEW.move <> 'override'
+   AND (NEW.move <> 'advance' OR NEW.mark IS NULL OR NEW.mark < OLD.mark))
 BEGIN
   SELECT RAISE(ABORT, 'milepost: the watermark never goes back but by an override: milepost pipelines watermark --set');
 END;
@@ -54,6 +56,7 @@ CREATE TABLE pipeline_run (
   run_id TEXT PRIMARY KEY REFERENCES run (id) ON DELETE CASCADE,
   root_id TEXT NOT NULL,
   pipeline_id INTEGER NOT NULL REFERENCES pipeline (id),
+  number INTEGER NOT NULL,                   -- the order of a pipeline's runs, by the database
   mode TEXT NOT NULL,                        -- full, incremental, backfill, forced, retry, replay
   before_mark INTEGER,                       -- the watermark it found: what it compares and sets
   start_mark INTEGER,                        -- NULL: from the beginning
@@ -70,7 +73,7 @@ CREATE TABLE pipeline_run (
   rules BLOB                                 -- pinned to the run (H-86)
 ) STRICT;
 CREATE INDEX pipeline_run_root ON pipeline_run (root_id);
-CREATE INDEX pipeline_run_latest ON pipeline_run (pipeline_id, run_id);
+CREATE UNIQUE INDEX pipeline_run_latest ON pipeline_run (pipeline_id, number);
 
 -- What a root set out to read: one row for each partition, closed with its last page (H-71).
 CREATE TABLE reading (
@@ -114,6 +117,7 @@ CREATE TABLE raw (
   version INTEGER NOT NULL,
   hash BLOB NOT NULL,
   root_id TEXT NOT NULL,                     -- the run that saw it last, changed or not (H-84)
+  seen INTEGER NOT NULL,                     -- the number of the latest run that saw it
   ordinal INTEGER NOT NULL,
   fate INTEGER NOT NULL DEFAULT 0,
   removed_by TEXT,
