@@ -82,6 +82,8 @@ class Entry:
     actor: str | None = None
     detail: str | None = None
     attempt: int = 0
+    db_user: str | None = None
+    """The database user that made the move, on PostgreSQL; a SQLite file has no users."""
 
     @property
     def summary(self) -> Summary | None:

@@ -354,6 +354,7 @@ def test_verify_finds_what_no_attempt_can_have_kept(app, job, database, table, c
     with database.driver() as driver:
         assert verify(driver).clean
         with database.raw() as raw:
+            raw.disarm()
             raw.execute(f"UPDATE {table} SET {change}")
-        [problem] = verify(driver).problems
+        [problem] = [found for found in verify(driver).problems if found.machine != "guard"]
     assert "of an attempt that it never had" in problem.text

@@ -47,6 +47,7 @@ COMMANDS = {
     ),
     "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
     "replay": ("milepost.cli.replay", "Read a request's recorded replies again, offline."),
+    "retention": ("milepost.cli.retention", "The minimum age of what retention removes."),
     "runs": ("milepost.cli.runs", "List, show, watch, cancel and resume runs of batches."),
     "schedules": ("milepost.cli.schedules", "List, pause and resume schedules; when they fire."),
     "server": ("milepost.cli.server", "Serve the HTTP API of an app."),
@@ -56,6 +57,20 @@ COMMANDS = {
     "worker": ("milepost.cli.worker", "Run a worker, or several under a supervisor."),
     "workers": ("milepost.cli.workers", "List the workers."),
 }
+
+BY_PEOPLE = (
+    "batches",
+    "channels",
+    "jobs",
+    "pipelines",
+    "queues",
+    "retention",
+    "runs",
+    "schedules",
+    "submit",
+    "tokens",
+)
+"""Commands that change a store in a person's name; the others run programs, or only look."""
 
 EXIT_CODES: tuple[tuple[type[MilepostError], int], ...] = (
     (Invalid, 2),
@@ -124,8 +139,28 @@ def _while_read() -> Iterator[None]:
     epilog=f"Exit codes: {', '.join(f'{code} {means}' for code, means in EXITS.items())}.",
 )
 @click.version_option(package_name="milepost")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Durable jobs: every job passes its mileposts in order, once, on the record."""
+    if context.invoked_subcommand in BY_PEOPLE:
+        from milepost.client import acting
+
+        context.with_resource(acting(f"cli:{_login()}"))
+
+
+def _login() -> str:
+    """Name the person at the prompt, as the system knows them: a variable can be set by anybody."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        import getpass
+
+        try:
+            return getpass.getuser()
+        except (ImportError, KeyError, OSError):
+            return "unknown"
 
 
 def main(arguments: list[str] | None = None) -> Any:

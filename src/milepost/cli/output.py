@@ -247,5 +247,6 @@ def _stored(record: "Job | Run", data: bytes | None) -> object:
 
 def entry_document(entry: "Entry") -> dict[str, object]:
     """Say one move of a history."""
-    names = ("seq", "move", "from_state", "to_state", "at", "actor", "attempt", "fence", "detail")
+    who = ("actor", "db_user")
+    names = ("seq", "move", "from_state", "to_state", "at", *who, "attempt", "fence", "detail")
     return {name: getattr(entry, name) for name in names}

@@ -1,6 +1,5 @@
 """`milepost pipelines`: where each has come to, how a run stands, and what to do now."""
 
-import os
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -256,6 +255,7 @@ def watermark(
 
 
 def _override(store: StoreUrl, name: str, to: str, reason: str | None) -> None:
+    from milepost.client import caller
     from milepost.store import watermarks
 
     if not reason:
@@ -264,8 +264,7 @@ def _override(store: StoreUrl, name: str, to: str, reason: str | None) -> None:
     with acting(store) as lookup:
         row = lookup.client.run(watermarks.find, name)
         mark = None if moment is None else watermarks.Mark(row.measure).stored(moment)
-        actor = f"cli {os.environ.get('USER', 'somebody')}"
-        lookup.client.run(watermarks.override, name, mark, actor=actor, reason=reason)
+        lookup.client.run(watermarks.override, name, mark, actor=caller().actor, reason=reason)
     say(f"the watermark of {name} was set by hand")
 
 

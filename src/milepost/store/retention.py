@@ -23,12 +23,15 @@ from milepost.store.instants import instant
 __all__ = [
     "FIRST",
     "Keep",
+    "Minimum",
     "Page",
     "drop_week",
     "forget_chain",
     "forget_jobs",
     "make_weeks",
+    "minimum",
     "old_runs",
+    "set_minimum",
     "sum_up",
     "weeks_full",
 ]
@@ -69,6 +72,25 @@ class Page(msgspec.Struct, frozen=True):
     after: str | None
     left: int = 0
     over: tuple[str, ...] = ()
+
+
+class Minimum(msgspec.Struct, frozen=True):
+    """How old anything is at least that leaves, and who said so; the database holds to it."""
+
+    seconds: float
+    set_at: datetime | None
+    set_by: str | None
+
+
+def minimum() -> Steps[Minimum]:
+    """Read how old anything is at least that leaves."""
+    [(least, set_at, set_by)] = yield Call("retention_minimum")
+    return Minimum(least / 1_000_000, None if set_at is None else instant(set_at), set_by)
+
+
+def set_minimum(seconds: float, *, actor: str | None) -> Steps[None]:
+    """Say how old anything is at least that leaves."""
+    yield Call("retention_set_minimum", {"least_us": micros(seconds), "actor": actor})
 
 
 def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:

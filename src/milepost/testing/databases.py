@@ -91,7 +91,7 @@ class Raw:
         """Take every trigger out of the way, as only the tables' owner can."""
         if self.dialect == "postgres":
             parts = self.execute("SELECT relid::regclass::text FROM pg_partition_tree('journal')")
-            for table in ("job", "run", *(name for (name,) in parts)):
+            for table in ("job", "run", "durable_step", *(name for (name,) in parts)):
                 self.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
             return
         for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):

@@ -7,6 +7,9 @@ SELECT job.id::text, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED',
                         AND seq = job.version))
            <= {now} - (CASE job.state WHEN 'SUCCEEDED' THEN :succeeded_us::bigint
                         ELSE :failed_us::bigint END){micros}
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = job.id AND machine = 'job'
+                          AND move <> 'erase'
+                          AND at > {now} - (SELECT least_us FROM retention){micros})
        AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'job' AND subject_id = job.id
                           AND delivered_at IS NULL AND dead_at IS NULL)
        AND (SELECT count(*) FROM job AS newer

@@ -9,7 +9,7 @@ UPDATE journal
                (SELECT CASE WHEN count(*) > 1 THEN max(seq) END
                   FROM (SELECT seq, at FROM journal WHERE subject_id = job.id AND machine = 'job'
                          ORDER BY seq LIMIT :most + 1) AS oldest
-                 WHERE at < {now} - :history_us) AS upto
+                 WHERE at < {now} - max(:history_us, (SELECT least_us FROM retention))) AS upto
           FROM job
          WHERE job.id IN (SELECT value FROM json_each(:id))
            AND (started_at IS NOT NULL OR fence = 0)

@@ -98,8 +98,9 @@ CREATE TABLE journal (
   move text NOT NULL,
   from_state text,
   to_state text NOT NULL,
-  actor text,
+  actor text,                                -- whoever the writer said it was
   detail text,
+  db_user text NOT NULL DEFAULT session_user, -- who had logged in: the database knows
   PRIMARY KEY (subject_id, machine, seq)
 ) PARTITION BY RANGE (subject_id);
 CREATE TABLE journal_default PARTITION OF journal DEFAULT;

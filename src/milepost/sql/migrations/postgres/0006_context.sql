@@ -10,6 +10,27 @@ CREATE TABLE durable_step (
   PRIMARY KEY (job_id, name)
 );
 
+-- A step is recorded by the attempt that holds its job, or it is forged: the next attempt would not do
+-- what it says is done. Whoever writes may look at the job, so this needs no other rights.
+CREATE FUNCTION milepost_refuse_step() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM job
+                  WHERE id = NEW.job_id AND fence = NEW.fence AND state = 'RUNNING') THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP002',
+      MESSAGE = format('milepost: job %s: step %s is recorded by the attempt that runs it, under its '
+                       'fence', NEW.job_id, quote_literal(NEW.name));
+  END IF;
+  RETURN NULL;
+END $$;
+
+DO $do$ BEGIN
+  EXECUTE format('ALTER FUNCTION milepost_refuse_step() SET search_path = %I, pg_temp',
+                 current_schema());
+END $do$;
+
+CREATE TRIGGER durable_step_refuse AFTER INSERT OR UPDATE ON durable_step FOR EACH ROW
+  EXECUTE FUNCTION milepost_refuse_step();
+
 -- How often `position` was saved: whoever saves names the number it read, so that no save is lost.
 ALTER TABLE progress ADD COLUMN saves bigint NOT NULL DEFAULT 0;
 

@@ -2,6 +2,16 @@
 -- entries in the journal, in one transaction. What is still there after long has the old part of its
 -- history summed up: one entry, the snapshot, in place of many. Nothing else lets an entry out.
 
+-- How old anything is at least that retention removes or sums up. Whoever may delete rows (a worker may)
+-- cannot write this, so nothing younger is ever lost to one.
+CREATE TABLE retention (
+  id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+  least_us bigint NOT NULL DEFAULT 3600000000 CHECK (least_us >= 0),
+  set_at timestamptz,
+  set_by text
+);
+INSERT INTO retention DEFAULT VALUES;
+
 -- An entry becomes the snapshot of itself and all before it; where it stands stays as it was.
 DROP TRIGGER journal_refuse_change ON journal;
 CREATE TRIGGER journal_refuse_change BEFORE UPDATE ON journal FOR EACH ROW
@@ -10,7 +20,7 @@ CREATE TRIGGER journal_refuse_change BEFORE UPDATE ON journal FOR EACH ROW
         OR OLD.move = 'snapshot' OR NEW.move <> 'snapshot' OR NEW.from_state IS NOT NULL
         OR NEW.subject_id <> OLD.subject_id OR NEW.machine <> OLD.machine OR NEW.seq <> OLD.seq
         OR NEW.at <> OLD.at OR NEW.fence <> OLD.fence OR NEW.to_state <> OLD.to_state
-        OR NEW.actor IS DISTINCT FROM OLD.actor)
+        OR NEW.actor IS DISTINCT FROM OLD.actor OR NEW.db_user IS DISTINCT FROM OLD.db_user)
   EXECUTE FUNCTION milepost_refuse_hand();
 -- As with what comes in: by our own trigger alone, and only while retention is at work.
 CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal FOR EACH ROW
@@ -24,9 +34,25 @@ CREATE FUNCTION milepost_forget() RETURNS trigger LANGUAGE plpgsql SECURITY DEFI
   SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   ids uuid[] := ARRAY(SELECT id FROM old_rows);
+  oldest_kept timestamptz := milepost_now()
+    - coalesce((SELECT least_us FROM retention), 3600000000) * interval '1 microsecond';
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
+  END IF;
+  -- By the journal's own times: those of the row are whatever its writer said.
+  IF current_setting('milepost.retaining', true) = 'on' THEN
+    IF EXISTS (SELECT 1 FROM journal WHERE subject_id = ANY (ids) AND machine = TG_TABLE_NAME
+                  AND move <> 'erase' AND at > oldest_kept) THEN
+      RAISE EXCEPTION USING ERRCODE = 'MP002',
+        MESSAGE = format('milepost: %s: one of these ended less than %s ago: too young to be removed',
+                         TG_TABLE_NAME, milepost_now() - oldest_kept),
+        HINT = 'milepost retention set --min changes it, as admin';
+    END IF;
+  ELSIF ids <> '{}' AND NOT pg_has_role(session_user, current_user, 'member') THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP002',
+      MESSAGE = format('milepost: %s %s: it leaves by retention, or by the hand of the tables'' owner',
+                       TG_TABLE_NAME, ids[1]);
   END IF;
   IF TG_TABLE_NAME = 'job' THEN
     DELETE FROM durable_step WHERE job_id = ANY (ids);
@@ -211,8 +237,8 @@ BEGIN
       EXECUTE format('ALTER TABLE journal DETACH PARTITION %I', name);
       EXECUTE format(
         'INSERT INTO journal (subject_id, at, fence, seq, machine, move, from_state, to_state, actor,'
-        ' detail, xid)'
-        ' SELECT subject_id, at, fence, seq, machine, move, from_state, to_state, actor, detail, xid'
+        ' detail, db_user, xid)'
+        ' SELECT subject_id, at, fence, seq, machine, move, from_state, to_state, actor, detail, db_user, xid'
         ' FROM %I', name);
       EXECUTE format('DROP TABLE %I', name);
       RETURN 1;
@@ -234,6 +260,8 @@ CREATE FUNCTION milepost_upkeep() RETURNS trigger LANGUAGE plpgsql SECURITY DEFI
 DECLARE
   journalling text := current_setting('milepost.journalling', true);
   pass text;
+  before timestamptz := least(NEW.before, milepost_now()
+    - coalesce((SELECT least_us FROM retention), 3600000000) * interval '1 microsecond');
 BEGIN
   IF (TG_RELID = to_regclass('journal_upkeep')) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not where upkeep is asked for', TG_RELID::regclass;
@@ -244,9 +272,9 @@ BEGIN
   END IF;
   pass := set_config('milepost.journalling', 'on', true);
   NEW.done := CASE NEW.task
-                WHEN 'sum up' THEN milepost_sum_up(NEW.subject_id, NEW.before, NEW.most)
+                WHEN 'sum up' THEN milepost_sum_up(NEW.subject_id, before, NEW.most)
                 WHEN 'make weeks' THEN milepost_make_weeks(NEW.most)
-                WHEN 'drop a week' THEN milepost_drop_week(NEW.before, NEW.most)
+                WHEN 'drop a week' THEN milepost_drop_week(before, NEW.most)
                 ELSE 0 END;
   pass := set_config('milepost.journalling', coalesce(journalling, ''), true);
   IF NEW.done > 0 THEN

@@ -10,6 +10,21 @@ CREATE TABLE durable_step (
   PRIMARY KEY (job_id, name)
 ) STRICT;
 
+-- A step is recorded by the attempt that holds its job, or it is forged: the next attempt would not do
+-- what it says is done.
+CREATE TRIGGER durable_step_refuse_insert BEFORE INSERT ON durable_step
+  WHEN NOT EXISTS (SELECT 1 FROM job
+                    WHERE id = NEW.job_id AND fence = NEW.fence AND state = 'RUNNING')
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: job: a step is recorded by the attempt that runs it, under its fence');
+END;
+CREATE TRIGGER durable_step_refuse_update BEFORE UPDATE ON durable_step
+  WHEN NOT EXISTS (SELECT 1 FROM job
+                    WHERE id = NEW.job_id AND fence = NEW.fence AND state = 'RUNNING')
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: job: a step is recorded by the attempt that runs it, under its fence');
+END;
+
 -- How often `position` was saved: whoever saves names the number it read, so that no save is lost.
 ALTER TABLE progress ADD COLUMN saves INTEGER NOT NULL DEFAULT 0;
 

@@ -2,12 +2,21 @@
 -- entries in the journal, in one transaction. What is still there after long has the old part of its
 -- history summed up: one entry, the snapshot, in place of many. Nothing else lets an entry out.
 
--- On while a transaction of retention is at work; nobody else ever sees it on.
+-- `active` is on while a transaction of retention is at work; nobody else ever sees it on. `least_us` is
+-- how old anything is at least that retention removes or sums up.
 CREATE TABLE retention (
   id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
-  active INTEGER NOT NULL DEFAULT 0
+  active INTEGER NOT NULL DEFAULT 0,
+  least_us INTEGER NOT NULL DEFAULT 3600000000 CHECK (least_us >= 0),
+  set_at INTEGER,
+  set_by TEXT
 ) STRICT;
 INSERT INTO retention DEFAULT VALUES;
+
+-- An entry that was written after that is too young to leave.
+CREATE VIEW retention_edge AS
+SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0)
+       - coalesce((SELECT least_us FROM retention), 3600000000) AS oldest_kept;
 
 -- Even then an entry leaves only after its row, or after a snapshot has summed it up.
 DROP TRIGGER journal_refuse_delete;
@@ -19,6 +28,7 @@ CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal
        AND NOT EXISTS (SELECT 1 FROM journal
                         WHERE subject_id = OLD.subject_id AND machine = OLD.machine
                           AND seq > OLD.seq AND move = 'snapshot')
+    OR OLD.move <> 'erase' AND OLD.at > (SELECT oldest_kept FROM retention_edge)
 BEGIN
   SELECT RAISE(ABORT, 'milepost: journal: its entries leave by retention alone');
 END;
@@ -58,7 +68,7 @@ CREATE TRIGGER journal_refuse_update BEFORE UPDATE ON journal
         AND NEW.machine = 'job'
         AND NEW.subject_id = OLD.subject_id AND NEW.machine = OLD.machine AND NEW.seq = OLD.seq
         AND NEW.at = OLD.at AND NEW.fence = OLD.fence AND NEW.to_state = OLD.to_state
-        AND NEW.actor IS OLD.actor
+        AND NEW.actor IS OLD.actor AND OLD.at <= (SELECT oldest_kept FROM retention_edge)
         AND NEW.detail = (SELECT told FROM journal_summary
                            WHERE subject_id = OLD.subject_id AND seq = OLD.seq)) IS NOT TRUE
 BEGIN
@@ -80,6 +90,21 @@ CREATE TRIGGER job_forget_journal AFTER DELETE ON job WHEN (SELECT active FROM r
 BEGIN
   DELETE FROM outbox WHERE machine = 'job' AND subject_id = OLD.id;
   DELETE FROM journal WHERE subject_id = OLD.id AND machine = 'job';
+END;
+-- By the journal's own times: those of the row are whatever its writer said.
+CREATE TRIGGER job_refuse_young BEFORE DELETE ON job WHEN (SELECT active FROM retention) = 1
+  AND EXISTS (SELECT 1 FROM journal
+               WHERE subject_id = OLD.id AND machine = 'job' AND move <> 'erase'
+                 AND at > (SELECT oldest_kept FROM retention_edge))
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: job: it ended too short a time ago to be removed; milepost retention set --min changes it');
+END;
+CREATE TRIGGER run_refuse_young BEFORE DELETE ON run WHEN (SELECT active FROM retention) = 1
+  AND EXISTS (SELECT 1 FROM journal
+               WHERE subject_id = OLD.id AND machine = 'run' AND move <> 'erase'
+                 AND at > (SELECT oldest_kept FROM retention_edge))
+BEGIN
+  SELECT RAISE(ABORT, 'milepost: run: it ended too short a time ago to be removed; milepost retention set --min changes it');
 END;
 CREATE TRIGGER run_refuse_left BEFORE DELETE ON run
   WHEN EXISTS (SELECT 1 FROM job WHERE run_id = OLD.id)

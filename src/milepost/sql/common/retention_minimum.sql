@@ -1,0 +1,1 @@
+SELECT least_us, set_at, set_by FROM retention

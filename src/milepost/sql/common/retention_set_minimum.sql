@@ -1,0 +1,1 @@
+UPDATE retention SET least_us = :least_us, set_at = {now}, set_by = :actor
