@@ -8,12 +8,15 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+import milepost
 from milepost.errors import Invalid
 from milepost.store import tokens
 from milepost.web.serve import is_public, listen
+from milepost.worker.loop import _name
 
 
 def test_a_token_is_shown_once_listed_and_revoked(prompt, folder):
@@ -45,12 +48,48 @@ def test_a_token_is_shown_once_listed_and_revoked(prompt, folder):
         (["--expires", "soon"], "--expires"),
         (["--expires", "0"], "never work"),
         (["--tenant", ""], "tenant"),
+        (["--max-priority", "10"], "--max-priority"),
+        (["--rate", "fast"], "25/s"),
+        (["--rate", "0/s"], "25/s"),
     ],
 )
 def test_a_token_that_cannot_be_meant_is_refused(prompt, folder, options, told):
     refused = prompt("tokens", "create", "x", *options)
     assert refused.code == 2
     assert told in refused.err
+
+
+def test_what_a_token_may_create_is_listed_with_it(prompt, folder):
+    told = ["--kind", "convert", "--kind", "letters", "--max-priority", "3", "--rate", "60/m"]
+    made = json.loads(prompt("tokens", "create", "few", *told, "--json").out)
+    assert (made["kinds"], made["max_priority"], made["rate"]) == (["convert", "letters"], 3, 1.0)
+    assert made["requests"] is False  # whoever says what it creates says so of requests too
+    both = json.loads(prompt("tokens", "create", "both", *told, "--requests", "--json").out)
+    assert both["requests"] is True
+    none = json.loads(prompt("tokens", "create", "none", "--no-requests", "--json").out)
+    assert (none["requests"], none["kinds"], none["rate"]) == (False, None, None)
+    listed = {each["name"]: each for each in json.loads(prompt("tokens", "ls", "--json").out)}
+    assert listed["few"]["kinds"] == ["convert", "letters"]
+
+
+ENGINES = re.compile(r"""(?:ACTOR = |actor=|acting\(f?|Who\()["']([a-z]+)""")
+
+
+def test_no_token_bears_the_name_of_a_part_of_the_engine(prompt, folder):
+    """Whatever signs the journal in src/, now or later, no token signs as it."""
+    source = Path(milepost.__file__).parent
+    used = {
+        name
+        for file in source.rglob("*.py")
+        if "testing" not in file.parts
+        for name in ENGINES.findall(file.read_text())
+    }
+    assert used >= {"callback", "client", "inbound", "local", "maintenance", "planner", "relay"}
+    assert used <= tokens.ENGINE_ACTORS
+    for name in (*used, "Maintenance", " worker", "worker 7", "inbound orders", _name()):
+        refused = prompt("tokens", "create", name)
+        assert refused.code == 2, name
+        assert "engine" in refused.err
 
 
 @pytest.mark.parametrize(

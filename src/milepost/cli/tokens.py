@@ -48,6 +48,30 @@ def tokens() -> None:
     metavar="NAME",
     help="It submits to and sees this queue only; may be repeated.",
 )
+@click.option(
+    "--max-priority",
+    type=click.IntRange(0, 9),
+    metavar="N",
+    help="The highest priority of what it creates.  [default: 9]",
+)
+@click.option(
+    "--kind",
+    "--kinds",
+    "kinds",
+    multiple=True,
+    metavar="NAME",
+    help="A kind of job, a batch or a pipeline that it creates; may be repeated.  [default: all]",
+)
+@click.option(
+    "--requests/--no-requests",
+    default=None,
+    help="Whether it sends HTTP requests.  [default: yes, unless --kind says what it creates]",
+)
+@click.option(
+    "--rate",
+    metavar="N/s",
+    help="How often it may call: 100/s, 60/m.  [default: MILEPOST_API_RATE]",
+)
 @click.option("--expires", metavar="DURATION", help="When it stops working: 12h, 30d.")
 @json_option
 def create(
@@ -57,6 +81,10 @@ def create(
     scopes: tuple[str, ...],
     tenant: str | None,
     queues: tuple[str, ...],
+    max_priority: int | None,
+    kinds: tuple[str, ...],
+    requests: bool | None,
+    rate: str | None,
     expires: str | None,
     as_json: bool,
 ) -> None:
@@ -66,10 +94,17 @@ def create(
     API needs one.
     """
     from milepost.codec import check_text
+    from milepost.request.hosts import read_rate
     from milepost.store import tokens as store_tokens
 
     chosen = store_tokens.check_scopes(_words(scopes) or ("submit", "read"))
-    check_text(name, what="name")
+    name = store_tokens.check_actor(name)
+    bounds = store_tokens.Bounds(
+        max_priority=max_priority,
+        kinds=_words(kinds) or None,
+        requests=not kinds if requests is None else requests,
+        rate=read_rate(rate),
+    )
     if tenant is not None:
         check_text(tenant, what="tenant")
     token_id, secret, hashed = store_tokens.new_secret()
@@ -82,6 +117,7 @@ def create(
             scopes=chosen,
             tenant=tenant,
             queues=_words(queues) or None,
+            bounds=bounds,
             expires_in=None if expires is None else _span(expires),
         )
         [made] = [each for each in client.run(store_tokens.listing) if each.id == token_id]
@@ -143,6 +179,10 @@ def _document(token: "Token") -> dict[str, object]:
         "scopes": list(token.scopes),
         "tenant": token.tenant,
         "queues": None if token.queues is None else list(token.queues),
+        "max_priority": token.bounds.max_priority,
+        "kinds": None if token.bounds.kinds is None else list(token.bounds.kinds),
+        "requests": token.bounds.requests,
+        "rate": token.bounds.rate,
         "created_at": token.created_at,
         "expires_at": token.expires_at,
         "revoked_at": token.revoked_at,

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,14 +10,18 @@ from typing import Any
 
 import msgspec
 
+from milepost.codec import check_text
 from milepost.errors import Invalid, NotFound
 from milepost.outcome import micros
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 __all__ = [
+    "ENGINE_ACTORS",
     "SCOPES",
+    "Bounds",
     "Token",
+    "check_actor",
     "check_scopes",
     "create",
     "door",
@@ -29,8 +34,43 @@ __all__ = [
 SCOPES = ("submit", "read", "operate", "admin")
 """What a token may be for; `admin` may do everything."""
 
+ENGINE_ACTORS = frozenset(
+    [
+        "api",
+        "callback",
+        "cli",
+        "client",
+        "engine",
+        "inbound",
+        "local",
+        "maintenance",
+        "milepost",
+        "planner",
+        "relay",
+        "retention",
+        "schedule",
+        "scheduler",
+        "server",
+        "supervisor",
+        "system",
+        "worker",
+    ]
+)
+"""Whom the journal names for what nobody asked for; alone, or before a name of their own."""
+
+_WORKER = re.compile(r".+-[0-9]+-[0-9a-f]{8}")
+
 PREFIX = "mp"
 SECRET_BYTES = 32
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token may create, and how often it may call; None for no bound of its own."""
+
+    max_priority: int | None = None
+    kinds: tuple[str, ...] | None = None
+    requests: bool = True
+    rate: float | None = None
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -41,6 +81,7 @@ class Token(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...]
     tenant: str | None
     queues: tuple[str, ...] | None
+    bounds: Bounds
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
@@ -74,6 +115,17 @@ def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
     return tuple(scope for scope in SCOPES if scope in scopes)
 
 
+def check_actor(name: str) -> str:
+    """Refuse a name that the journal would take for the engine's own."""
+    first = re.split(r"[\s:/@]", name.strip().lower(), maxsplit=1)[0]
+    if first in ENGINE_ACTORS or _WORKER.fullmatch(name.strip().lower()):
+        raise Invalid(
+            f"name={name!r}: the journal names the engine's own parts so; choose a name that says "
+            "whose token it is"
+        )
+    return check_text(name.strip(), what="name")
+
+
 def create(
     token_id: str,
     *,
@@ -82,9 +134,11 @@ def create(
     scopes: Sequence[str],
     tenant: str | None = None,
     queues: Sequence[str] | None = None,
+    bounds: Bounds = Bounds(),  # noqa: B008 - it never changes
     expires_in: float | None = None,
 ) -> Steps[None]:
     """Enter a token; its name must not be another live one's: it is the journal's actor."""
+    check_actor(name)
     rows = yield Call(
         "token_create",
         {
@@ -93,12 +147,24 @@ def create(
             "hash": hashed,
             "scopes": " ".join(check_scopes(scopes)),
             "tenant": tenant,
-            "queues": None if queues is None else msgspec.json.encode(sorted(queues)).decode(),
+            "queues": _listed(queues),
+            "max_priority": bounds.max_priority,
+            "kinds": _listed(bounds.kinds),
+            "requests": bounds.requests,
+            "rate": bounds.rate,
             "expires_us": None if expires_in is None else micros(expires_in),
         },
     )
     if not rows:
         raise Invalid(f"a token is called {name!r} already; revoke it first, or choose a name")
+
+
+def _listed(names: Sequence[str] | None) -> str | None:
+    return None if names is None else msgspec.json.encode(sorted(names)).decode()
+
+
+def _names(listed: str | None) -> tuple[str, ...] | None:
+    return None if listed is None else tuple(msgspec.json.decode(listed))
 
 
 def find(presented: str) -> Steps[Token | None]:
@@ -136,13 +202,17 @@ def revoke(word: str) -> Steps[str]:
 
 
 def _token(row: Sequence[Any]) -> Token:
-    token_id, name, _, scopes, tenant, queues, created, expires, revoked, expired = row
+    token_id, name, _, scopes, tenant, queues, *bounds, created, expires, revoked, expired = row
+    priority, kinds, requests, rate = bounds
     return Token(
         id=token_id,
         name=name,
         scopes=tuple(scopes.split()),
         tenant=tenant,
-        queues=None if queues is None else tuple(msgspec.json.decode(queues)),
+        queues=_names(queues),
+        bounds=Bounds(
+            max_priority=priority, kinds=_names(kinds), requests=bool(requests), rate=rate
+        ),
         created_at=instant(created),
         expires_at=None if expires is None else instant(expires),
         revoked_at=None if revoked is None else instant(revoked),

@@ -24,7 +24,7 @@ from milepost.web import (
 from milepost.web.auth import ACCESS
 from milepost.web.door import Door
 from milepost.web.engine import Engine
-from milepost.web.limits import Rates
+from milepost.web.limits import Rates, Strangers
 from milepost.web.metrics import Traffic
 from milepost.web.problems import install
 
@@ -67,12 +67,14 @@ def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASG
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
     api.state.traffic = Traffic()
     api.state.callbacks = Rates(CALLBACK_RATE)
+    api.state.strangers = Strangers()
     return Door(
         api,
         engine=engine,
         access=access,
         hosts=[*named, *hosts],
         rates=Rates(engine.settings.api_rate),
+        strangers=api.state.strangers,
         traffic=api.state.traffic,
     )
 

@@ -16,6 +16,8 @@ from starlette.datastructures import Headers
 from milepost.client import Client
 from milepost.errors import NotFound
 from milepost.records import Job, Run
+from milepost.request import batch as request_batch
+from milepost.request import kind as request_kind
 from milepost.store import tokens
 from milepost.web.problems import Problem
 
@@ -26,6 +28,9 @@ ACCESS = ("tokens", "open", "local")
 on this machine while there never was a token, which is for `milepost dev` alone."""
 
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+REQUESTS = frozenset({request_kind.KIND, request_batch.KIND})
+"""What sends HTTP requests: a job, and a run of many."""
+
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="milepost"'}
 
 
@@ -37,6 +42,7 @@ class Who(msgspec.Struct, frozen=True):
     token_id: str | None = None
     tenant: str | None = None
     queues: tuple[str, ...] | None = None
+    bounds: tokens.Bounds = tokens.Bounds()
 
     @property
     def bound(self) -> bool:
@@ -58,6 +64,19 @@ class Who(msgspec.Struct, frozen=True):
         if self.queues is not None and queue not in self.queues:
             raise Problem(403, f"this token is not for queue {queue!r}; it is bound to its own")
 
+    def check_new(self, kind: str, *, queue: str | None = None, priority: int = 0) -> None:
+        """Refuse a job or a run that the token may not create."""
+        if queue is not None:
+            self.check_queue(queue)
+        bounds = self.bounds
+        if kind in REQUESTS and not bounds.requests:
+            raise Problem(403, "this token sends no HTTP requests; see tokens create --requests")
+        if kind not in REQUESTS and bounds.kinds is not None and kind not in bounds.kinds:
+            raise Problem(403, f"this token is not for {kind!r}; it is for {_told(bounds.kinds)}")
+        if bounds.max_priority is not None and priority > bounds.max_priority:
+            most = bounds.max_priority
+            raise Problem(403, f"this token's jobs have priority {most} at most, not {priority}")
+
     def check_free(self, what: str) -> None:
         """Refuse what belongs to the whole installation to a token that is bound to a part."""
         if self.bound:
@@ -68,6 +87,10 @@ class Who(msgspec.Struct, frozen=True):
         """What listings are narrowed by."""
         queues = None if self.queues is None else msgspec.json.encode(self.queues).decode()
         return {"tenant": self.tenant, "queues": queues}
+
+
+def _told(kinds: tuple[str, ...]) -> str:
+    return ", ".join(kinds) or "no kind at all"
 
 
 def seen(who: Who, record: Any, *, what: str) -> None:
@@ -103,7 +126,8 @@ async def _by_token(client: Client, given: str) -> Who:
         raise Problem(
             401, "this token opens nothing: it is wrong, expired or revoked", headers=CHALLENGE
         )
-    return Who(token.name, frozenset(token.scopes), token.id, token.tenant, token.queues)
+    scopes = frozenset(token.scopes)
+    return Who(token.name, scopes, token.id, token.tenant, token.queues, token.bounds)
 
 
 def is_local(scope: MutableMapping[str, Any], headers: Headers) -> bool:

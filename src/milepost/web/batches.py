@@ -103,7 +103,7 @@ async def start(
     """Start a run of the newest version of a batch; it is durable once this is answered."""
     batch = _declared(app, name)
     for queue in _queues(batch):
-        who.check_queue(queue)
+        who.check_new(batch.name, queue=queue, priority=new.options.priority)
     starting = batch.starting(new.params, **new.options.model_dump())
     return await accepted(starting)
 

@@ -99,6 +99,8 @@ def _acted(asked: Bulk, who: Who, before: str | None, trace: str | None) -> Step
     if asked.action == "cancel":
         done = yield from _cancelled(found, asked.reason, who.actor)
     else:
+        for job in found:
+            who.check_new(job.kind, queue=job.queue, priority=job.priority)
         ids = [job.id for job in found]
         done = yield from reruns.rerun_many(ids, fresh=asked.fresh, actor=who.actor, trace=trace)
     more = asked.filter is not None and is_cut(found, limit=asked.limit)

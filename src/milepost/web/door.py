@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import perf_counter
 
@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from milepost.client import acting
 from milepost.errors import MilepostError
 from milepost.relay.message import traced
-from milepost.web.auth import authenticate
+from milepost.web.auth import Who, authenticate
 from milepost.web.engine import Engine
-from milepost.web.limits import Rates
+from milepost.web.limits import Rates, Strangers
 from milepost.web.metrics import Traffic
 from milepost.web.problems import Problem, from_engine, problem_response
 
@@ -45,6 +45,7 @@ class Door:
         access: str,
         hosts: Sequence[str],
         rates: Rates,
+        strangers: Strangers,
         traffic: Traffic,
     ) -> None:
         self._app = app
@@ -52,6 +53,7 @@ class Door:
         self._access = access
         self._hosts = frozenset(host.lower() for host in hosts)
         self._rates = rates
+        self._strangers = strangers
         self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,10 +107,18 @@ class Door:
             # Whoever was told this address may use it, and nobody is told more than 404 by it.
             return
         again = partial(authenticate, self._engine.client, scope, self._access)
-        who = await again()
+        who = await self._known(again, scope)
         scope["milepost.again"] = again  # what lasts long asks once in a while
-        self._rates.take(who.token_id or who.actor)
+        self._rates.take(who.token_id or who.actor, who.bounds.rate)
         scope["milepost.who"] = who
+
+    async def _known(self, again: Callable[[], Awaitable[Who]], scope: Scope) -> Who:
+        try:
+            return await again()
+        except Problem:
+            if "authorization" in Headers(scope=scope):
+                await self._strangers.refused(scope)
+            raise
 
 
 def _path(scope: Scope) -> str:

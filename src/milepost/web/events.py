@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -26,6 +27,9 @@ router = APIRouter(route_class=Route, tags=["events"])
 STREAMS = 200
 """How many may be open in one process."""
 
+STREAMS_EACH = 20
+"""How many of them one token may hold: each looks at the store by itself."""
+
 PORTION = 500
 LOOK_FIRST = 0.05
 LOOK_LONGEST = 0.5
@@ -45,7 +49,7 @@ EVENT = {
     "required": ["id", "event", "data"],
 }
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-_open: set[object] = set()
+_open: Counter[str] = Counter()
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -104,8 +108,6 @@ async def stream(
     ] = None,
 ) -> StreamingResponse:
     """Follow the moves of jobs and runs, each once, from now on or from Last-Event-ID."""
-    if len(_open) >= STREAMS:
-        raise Problem(503, f"{STREAMS} streams are open here", headers={"Retry-After": "5"})
     wanted = Filter(
         who,
         None if job is None else checked_id(job),
@@ -119,21 +121,33 @@ async def stream(
         await app.client.run_async(events.follow, cursor, most=1)
     else:
         cursor = await app.client.run_async(events.here)
+    _check_room(who)
     told = _stream(app, request, wanted, cursor, math.inf if seconds is None else seconds)
     return StreamingResponse(told, media_type="text/event-stream", headers=HEADERS)
+
+
+def _check_room(who: Who) -> None:
+    """Refuse a stream too many: here, or with this token."""
+    later = {"Retry-After": "5"}
+    if _open.total() >= STREAMS:
+        raise Problem(503, f"{STREAMS} streams are open here", headers=later)
+    if who.token_id is not None and _open[who.token_id] >= STREAMS_EACH:
+        raise Problem(429, f"this token has {STREAMS_EACH} streams open here", headers=later)
 
 
 async def _stream(
     app: Engine, request: Request, wanted: Filter, cursor: Cursor, seconds: float
 ) -> AsyncIterator[bytes]:
-    mine = object()
-    _open.add(mine)
+    mine = wanted.who.token_id or ""
+    _open[mine] += 1
     try:
         yield _written(str(cursor), "hello", {})
         async for piece in _told(app, request, wanted, cursor, seconds):
             yield piece
     finally:
-        _open.discard(mine)
+        _open[mine] -= 1
+        if not _open[mine]:
+            del _open[mine]
 
 
 async def _told(

@@ -41,6 +41,7 @@ __all__ = [
     "SUBMITTED",
     "History",
     "Reason",
+    "check_template",
     "created",
     "id_within",
     "receive",
@@ -138,7 +139,7 @@ async def submit(
     """Submit a job; it is durable once this is answered."""
     options = new.options.model_dump(exclude_none=True)
     job = app.new_job(new.kind, new.args, new.kwargs, options)
-    who.check_queue(job.template.queue)
+    check_template(who, job)
     if once.key is None:
         [job_id] = await app.client.create_async([job])
         known = job_id != job.id
@@ -146,6 +147,12 @@ async def submit(
     else:
         answer = await once.answer(lambda: created(job, who))
     return await receive(request, app, who, answer, prefer)
+
+
+def check_template(who: Who, job: NewJob) -> None:
+    """Refuse a job that the token may not create."""
+    template = job.template
+    who.check_new(template.kind, queue=template.queue, priority=template.priority)
 
 
 def created(job: NewJob, who: Who) -> Steps[Answer]:
@@ -334,6 +341,7 @@ async def rerun(
     start `fresh`. 409 when it succeeded and is not to, has not ended, or was run again before.
     """
     job = await visible(app, who, job_id)
+    who.check_new(job.kind, queue=job.queue, priority=job.priority)
     trace = caller().trace
     answer = await once.answer(lambda: _rerun(job.id, how, who.actor, trace))
     return await receive(request, app, who, answer, prefer)

@@ -1,13 +1,16 @@
 """Limits on what callers send and how often."""
 
+import asyncio
+import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from math import ceil
+from typing import Any
 
 from milepost.web.problems import Problem
 
-__all__ = ["BODY_SECONDS", "DEEPEST", "PAGE_BYTES", "PAGE_LONGEST", "Rates"]
+__all__ = ["BODY_SECONDS", "DEEPEST", "PAGE_BYTES", "PAGE_LONGEST", "Rates", "Strangers"]
 
 DEEPEST = 100
 """How deep a request's JSON may be nested."""
@@ -20,6 +23,13 @@ PAGE_LONGEST = 1_000
 
 PAGE_BYTES = 4 * 1024**2
 """How much content a page may hold before it ends early; one item it holds at least."""
+
+STRANGER_RATE = 5.0
+"""How many wrong tokens a second an address may present before it is slowed."""
+
+STRANGER_SECONDS = 1.0
+STRANGERS_WAITING = 100
+"""How many of them are kept waiting at once; further ones are answered at once."""
 
 CALLERS = 10_000
 """How many callers' rates are remembered."""
@@ -37,22 +47,66 @@ class Rates:
         self._now = now
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, caller: str) -> None:
-        """Count a request, or raise a 429 that says when to come again."""
-        if not self._rate:
+    def take(self, caller: str, rate: float | None = None) -> None:
+        """Count a request, or raise a 429 that says when to come again.
+
+        A caller's own `rate` takes the place of the usual one.
+        """
+        rate = self._rate if rate is None else rate
+        if not rate:
             return
         now = self._now()
-        most = 2 * self._rate
+        most = max(2 * rate, 1.0)
         left, at = self._left.pop(caller, (most, now))
-        left = min(most, left + (now - at) * self._rate)
+        left = min(most, left + (now - at) * rate)
         allowed = left >= 1
         self._left[caller] = (left - allowed, now)
         if len(self._left) > CALLERS:
             self._left.popitem(last=False)
         if not allowed:
-            again = ceil((1 - left) / self._rate)
+            again = ceil((1 - left) / rate)
             raise Problem(
                 429,
-                f"more than {self._rate:g} requests a second; slow down",
+                f"more than {rate:g} requests a second; slow down",
                 headers={"Retry-After": str(again)},
             )
+
+
+class Strangers:
+    """Slows addresses that keep presenting what opens nothing.
+
+    Whoever presents the right thing is never asked here: many callers may share an address, and one
+    of them must not lock the others out. There is nothing to guess in 256 random bits; what is
+    saved is the server's time.
+    """
+
+    def __init__(self, rate: float = STRANGER_RATE, *, seconds: float = STRANGER_SECONDS) -> None:
+        self._rates = Rates(rate)
+        self._seconds = seconds
+        self._waiting = 0
+
+    async def refused(self, scope: MutableMapping[str, Any]) -> None:
+        """Count a refusal; beyond a few a second the answer comes late, and is a 429."""
+        try:
+            self._rates.take(network(scope))
+        except Problem as problem:
+            if self._waiting < STRANGERS_WAITING:
+                self._waiting += 1
+                try:
+                    await asyncio.sleep(self._seconds)
+                finally:
+                    self._waiting -= 1
+            detail = "too many wrong tokens came from this address; slow down"
+            raise Problem(429, detail, headers=problem.headers) from None
+
+
+def network(scope: MutableMapping[str, Any]) -> str:
+    """Name where a caller is: an address, or the network of one that has as many as it likes."""
+    host = str((scope.get("client") or ("",))[0])
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host

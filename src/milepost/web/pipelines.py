@@ -157,6 +157,7 @@ async def start(
 ) -> Response:
     """Start a run; one that is under way answers instead. It is durable once this is answered."""
     pipeline = _declared(app, who, name)
+    who.check_new(pipeline.name)
     return await accepted(pipeline.starting(full=new.full, since=new.since, until=new.until))
 
 
@@ -179,6 +180,7 @@ async def resume(
 ) -> Response:
     """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
     run = await _of(app, who, name, run_id)
+    who.check_new(name)
     return await accepted(run.resuming())
 
 
@@ -193,6 +195,7 @@ async def force(
 ) -> Response:
     """Publish what a run that failed has read, as a linked run; its gap stays open."""
     run = await _of(app, who, name, run_id)
+    who.check_new(name)
     return await accepted(run.forcing())
 
 
@@ -208,6 +211,7 @@ async def retry(
 ) -> Response:
     """Read one failed partition again, from its cursor, as a linked run."""
     run = await _of(app, who, name, run_id)
+    who.check_new(name)
     return await accepted(run.retrying(what.partition))
 
 
@@ -222,6 +226,7 @@ async def replay(
 ) -> Response:
     """Map records in quarantine again, as a run of their own."""
     pipeline = _declared(app, who, name)
+    who.check_new(pipeline.name)
     return await accepted(pipeline.quarantine.replaying(what.keys))
 
 

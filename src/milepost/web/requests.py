@@ -21,7 +21,7 @@ from milepost.web.auth import Who, require
 from milepost.web.body import JsonRequest, PushedRoute, Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Kept
-from milepost.web.jobs import SUBMITTED, created, receive
+from milepost.web.jobs import SUBMITTED, check_template, created, receive
 from milepost.web.prefer import Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted
@@ -146,7 +146,7 @@ async def send(
     asked = new.asked()
     job, made = app.requests.asked(asked.pop("method", "GET"), asked.pop("url"), asked)
     stored = job.new((made,), {})
-    who.check_queue(stored.template.queue)
+    check_template(who, stored)
     answer = await once.answer(lambda: created(stored, who))
     return await receive(request, app, who, answer, prefer)
 
@@ -167,8 +167,9 @@ async def send_batch(
     )
     items = [one.asked() for one in new.requests]
     run, plan, made = app.request_batches.starting(items, asking, {})
-    for queue in {run.queue, *(job.template.queue for job in made)}:
-        who.check_queue(queue)
+    who.check_new(run.kind, queue=run.queue, priority=run.priority)
+    for job in made:
+        check_template(who, job)
     return await accepted(lambda: chains.start(run, plan, made))
 
 
@@ -180,7 +181,11 @@ async def send_batch(
 )
 async def call_back(*, job_id: str, token: str, request: JsonRequest, app: Held) -> Response:
     """Hear from a remote that was told to call here; the address itself is what lets it in."""
-    job = await _awaiting(app, job_id, token)
+    try:
+        job = await _awaiting(app, job_id, token)
+    except NotFound:
+        await request.app.state.strangers.refused(request.scope)
+        raise
     # Only now: nothing that a stranger sends is read.
     request.app.state.callbacks.take(job.id)
     data = await request.small(CALLBACK_BYTES)

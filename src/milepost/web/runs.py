@@ -371,6 +371,7 @@ async def resume(
 ) -> Response:
     """Make a new run of what did not succeed in one that has ended; asked again, answer with it."""
     old = await visible(app, who, run_id)
+    who.check_new(old.record.kind, priority=old.record.priority)
     new = resuming(old.record)
 
     def resumed() -> Steps[Answer]:

@@ -103,7 +103,7 @@ async def resume(
     *, name: str, app: Held, who: Annotated[Who, require("operate")], once: Kept
 ) -> Response:
     """Let a schedule go on with its next time."""
-    await _named(app, who, name)
+    who.check_new((await _named(app, who, name)).kind)
     return await once(lambda: _rested(app, name, who, paused=False))
 
 

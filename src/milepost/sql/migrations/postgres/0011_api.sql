@@ -9,6 +9,10 @@ CREATE TABLE token (
   scopes text NOT NULL,                      -- words with a space between
   tenant text,                               -- NULL: every tenant's
   queues text,                               -- a JSON list; NULL: every queue
+  max_priority integer,                      -- of what it creates; NULL: any
+  kinds text,                                -- a JSON list of what it creates; NULL: every kind
+  requests boolean NOT NULL DEFAULT true,    -- whether it sends HTTP requests
+  rate double precision,                     -- calls a second; NULL: the server's own
   created_at timestamptz NOT NULL,
   expires_at timestamptz,
   revoked_at timestamptz,

@@ -9,6 +9,10 @@ CREATE TABLE token (
   scopes TEXT NOT NULL,                      -- words with a space between
   tenant TEXT,                               -- NULL: every tenant's
   queues TEXT,                               -- a JSON list; NULL: every queue
+  max_priority INTEGER,                      -- of what it creates; NULL: any
+  kinds TEXT,                                -- a JSON list of what it creates; NULL: every kind
+  requests INTEGER NOT NULL DEFAULT 1,       -- whether it sends HTTP requests
+  rate REAL,                                 -- calls a second; NULL: the server's own
   created_at INTEGER NOT NULL,
   expires_at INTEGER,
   revoked_at INTEGER,
