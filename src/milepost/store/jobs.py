@@ -522,9 +522,9 @@ def history_page(
 def _entries(rows: Rows) -> list[Entry]:
     entries: list[Entry] = []
     standing = Standing()
-    for seq, move, source, target, fence, at, actor, detail, db_user in rows:
+    for seq, move, source, target, fence, at, actor, detail, *db_user in rows:
         told = (seq, move, source, target, fence, instant(at), actor, detail)
-        entry = Entry(*told, db_user=db_user)
+        entry = Entry(*told, db_user=db_user[0] if db_user else None)
         standing = standing.taking(entry)
         entries.append(entry.with_attempt(standing.attempt))
     return entries
