@@ -1,8 +1,10 @@
 """What a team declares: kinds of jobs, their arguments and their policies."""
 
+import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, get_args
 
 import msgspec
 
@@ -14,10 +16,14 @@ from milepost.errors import Invalid
 from milepost.outcome import Outcome
 from milepost.policy import SECONDS_MOST, Policy
 
-__all__ = ["Arguments", "Definition", "Host", "Registry", "check_limits"]
+__all__ = ["Arguments", "Definition", "Host", "Registry", "Unfit", "check_limits"]
 
 
 _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Unfit(Invalid):
+    """What was stored for a handler does not fit it: it, or the one who stored it, has changed."""
 
 
 class Arguments:
@@ -63,12 +69,27 @@ class Arguments:
             raise Invalid(f"{self._name}{self._signature}: {error.__cause__ or error}") from error
 
     def stored(self, payload: bytes | None, codec: Codec) -> tuple[list[Any], dict[str, Any]]:
-        """Give back the arguments that were stored, as a call takes them, or raise `Invalid`."""
+        """Give back the arguments that were stored, as a call takes them, or raise `Unfit`."""
         try:
             given = codec.decode(payload, self._struct) if payload else self._struct()
         except (Invalid, msgspec.MsgspecError, ValueError, TypeError) as error:
-            raise Invalid(f"the stored arguments do not fit {self._name}: {error}") from error
+            reason = error.__cause__ if isinstance(error, Invalid) and error.__cause__ else error
+            raise Unfit(
+                f"the stored arguments do not fit {self._name}{self._signature}: {reason}"
+            ) from error
         return self._spread(given)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tell it from other signatures: the same in every process with the same types."""
+        # What an Iterable is one of has no place in the schema of what is called with it.
+        parts = (part for name in self.names for part in get_args(self._told.get(name)))
+        try:
+            told = [msgspec.json.schema(t, schema_hook=_schema) for t in (self._struct, *parts)]
+            text = msgspec.json.encode(told, order="deterministic")
+        except Exception:  # noqa: BLE001 - a type that has no schema, or a model that fails to give one
+            text = str(self._signature).encode()
+        return hashlib.sha256(text).hexdigest()[:16]
 
     def _spread(self, given: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
         values = msgspec.structs.astuple(given)
@@ -89,6 +110,14 @@ class Arguments:
             else:
                 positional.append(value)
         return positional, named
+
+
+def _schema(type_: Any) -> dict[str, Any]:
+    """Describe what msgspec does not know itself: a model by its own schema, others by name."""
+    model = getattr(type_, "model_json_schema", None)
+    if callable(model):
+        return dict(model())
+    return {"title": getattr(type_, "__name__", repr(type_))}
 
 
 def _complete(values: Iterable[Any]) -> bool:

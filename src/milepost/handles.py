@@ -11,7 +11,7 @@ from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.store import births, jobs, reruns
+from milepost.store import births, jobs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain
 from milepost.subjects import Finder, Subject, has_worker, page
@@ -175,6 +175,16 @@ class JobHandle(Subject[Job], Generic[R]):
         if encoded is not None:
             limited(encoded, most=self._client.settings.max_payload, what="the signal's data")
         return {"signal_id": new_id(), "data": encoded, "actor": caller().actor}
+
+    def release(self) -> "JobHandle[R]":
+        """Let it be tried again if it waits because its arguments did not fit."""
+        self._client.run(unfit.release, self.id, actor=caller().actor)
+        return self.refresh()
+
+    async def release_async(self) -> "JobHandle[R]":
+        """Let it be tried again if it waits because its arguments did not fit."""
+        await self._client.run_async(unfit.release, self.id, actor=caller().actor)
+        return await self.refresh_async()
 
     def rerun(self, *, fresh: bool = False) -> "JobHandle[R]":
         """Run it again as a new job that points at this one (H-9), or raise `IllegalMove`.

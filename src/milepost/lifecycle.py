@@ -133,8 +133,9 @@ JOB = Machine(
         Move(
             "release",
             J.RUNNING,
-            J.RETRYING,
-            "worker draining or in trouble, fenced: due now, nothing spent",
+            (J.RETRYING, J.WAITING),
+            "worker, fenced, nothing spent: due now when it drains or is in trouble; WAITING when "
+            "the stored arguments do not fit the function",
         ),
         Move(
             "lose",

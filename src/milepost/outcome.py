@@ -16,6 +16,7 @@ __all__ = [
     "released",
     "retry",
     "succeeded",
+    "unfit",
 ]
 
 
@@ -51,6 +52,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     usage: Mapping[str, float] | None = None
     staged: int | None = None
     outputs: tuple[tuple[int, bytes], ...] = ()
+    signature: str | None = None
+    """The signature that the stored arguments do not fit."""
     phase: str | None = None
     note: str | None = None
     """What is noted of the attempt just before it ends, and the phase that it is noted with."""
@@ -104,6 +107,17 @@ def later(after: float | None, *, detail: str | None = None) -> Outcome:
 def released(detail: str | None = None) -> Outcome:
     """Give the job back: due now, nothing spent."""
     return Outcome(move="release", state=JobState.RETRYING, delay_us=0, detail=detail)
+
+
+def unfit(reason: str, *, signature: str) -> Outcome:
+    """Give the job back until a function with another signature can take its arguments."""
+    return Outcome(
+        move="release",
+        state=JobState.WAITING,
+        detail=reason,
+        phase="unfit",
+        signature=signature,
+    )
 
 
 def cancelled(reason: str | None = None) -> Outcome:

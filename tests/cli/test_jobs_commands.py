@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import milepost as mp
 from milepost.store import retention, workers
 
 
@@ -307,3 +308,22 @@ def test_a_job_of_another_codec_is_shown_without_being_read(prompt, here, databa
     shown = json.loads(prompt("jobs", "wait", job.id, "--json").out)
     assert shown["arguments"] == "17 bytes of sealed"
     assert shown["result"] == "8 bytes of sealed"
+
+
+def test_a_job_whose_arguments_do_not_fit_is_explained_and_released(prompt, app, kinds):
+    job = kinds["convert"].submit("a")
+    refused = prompt("jobs", "release", job.id)
+    assert (refused.code, "is QUEUED" in refused.err) == (5, True)
+    changed = mp.App(app.client.url.address)
+
+    @changed.job(name="convert")
+    def convert(number: int) -> int:
+        return number
+
+    changed.drain()
+    changed.close()
+    assert "do not fit convert(number: int)" in prompt("explain", job.id).out
+    released = prompt("jobs", "release", job.id[:30])
+    assert (released.code, released.err) == (0, f"job {job.id} is QUEUED again\n")
+    app.drain()
+    assert job.refresh().result == "a.pdf"

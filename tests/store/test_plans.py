@@ -226,17 +226,21 @@ CHORES = [
     ("job_lose", "job_held"),
     ("job_expire", "job_deadline"),
     ("job_expire_held", "job_unsubmitted"),
+    ("unfit_wake", "job_unfit"),
     ("job_reject_spent", "job_spent"),
 ]
 
-HELD = {"job_expire_held": {"hold_us": 3_600_000_000}}
+MORE: dict[str, dict[str, Any]] = {
+    "job_expire_held": {"hold_us": 3_600_000_000},
+    "unfit_wake": {"kind": ["k"], "kind_version": [1], "signature": ["s"], "queues": None},
+}
 
 
 @both_modes
 @sizes
 @pytest.mark.parametrize(("name", "index"), CHORES)
 def test_a_chore_finds_what_is_due_by_its_index_and_updates_by_id(scene, name, index, mode, size):
-    given = {"actor": "m", "most": size, **HELD.get(name, {})}
+    given = {"actor": "m", "most": size, **MORE.get(name, {})}
     plan = explained(scene.raw, name, given, mode=mode, way="psycopg")
     # Few in a large table may be read in the order of the heap; all that counts is which few.
     found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
@@ -356,7 +360,7 @@ def test_a_settle_on_sqlite_looks_each_job_up_by_its_id(lite, size, alike):
 
 @pytest.mark.parametrize(("name", "index"), CHORES)
 def test_a_chore_on_sqlite_finds_what_is_due_by_its_index(lite, name, index):
-    found = steps_of(lite, name, {"actor": "m", "most": 100, **HELD.get(name, {})})
+    found = steps_of(lite, name, {"actor": "m", "most": 100, **MORE.get(name, {})})
     assert f"INDEX {index}" in found
     assert "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)" in found
     looked = [line for line in found.splitlines() if " job " in line]

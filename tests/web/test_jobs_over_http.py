@@ -334,6 +334,24 @@ async def test_a_list_leaves_out_what_was_run_again(app, api):
     assert newest["id"] in told(await api.post(f"{location}:rerun"), 409)
 
 
+async def test_a_job_whose_arguments_do_not_fit_is_released(app, api):
+    location = (await api.post("/v1/jobs", json=CALL)).headers["location"]
+    told(await api.post(f"{location}:release"), 409)
+    changed = mp.App(app.client.url.address)
+
+    @changed.job(name="convert")
+    def convert(number: int) -> int:
+        return number
+
+    await changed.drain_async()
+    await changed.close_async()
+    waiting = (await api.get(location)).json()
+    assert (waiting["job_state"], waiting["phase"]) == ("WAITING", "unfit")
+    answer = await api.post(f"{location}:release")
+    assert (answer.status_code, answer.json()["job_state"]) == (200, "QUEUED")
+    told(await api.post("/v1/jobs/01890a5d-ac96-774b-bcce-b302099a8057:release"), 404)
+
+
 async def test_queues_and_schedules_rest_and_go_on(app, api):
     await api.post("/v1/jobs", json=CALL)
     paused = (await api.post("/v1/queues/default:pause")).json()

@@ -185,6 +185,23 @@ def cancel(store: StoreUrl, subject_id: str, reason: str, *, as_json: bool) -> N
 @jobs.command()
 @store_option
 @id_argument
+@json_option
+def release(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
+    """Let a job be tried again that waits because its arguments did not fit.
+
+    `milepost explain ID` says what does not fit. A worker with other parameters does it by itself.
+    """
+    with acting(store) as lookup:
+        handle = lookup.jobs.find(subject_id).release()
+        if as_json:
+            show_json(job_summary(handle))
+            return
+    say(f"job {handle.id} is {handle.state} again")
+
+
+@jobs.command()
+@store_option
+@id_argument
 @click.option("--fresh", is_flag=True, help="Start over, with an idempotency key of its own.")
 @json_option
 def rerun(store: StoreUrl, subject_id: str, *, fresh: bool, as_json: bool) -> None:

@@ -36,7 +36,7 @@ class Explanation(msgspec.Struct, frozen=True):
         return self.text
 
 
-class Facts(msgspec.Struct, frozen=True):
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to know of a job and of whom and what it waits for."""
 
     job: Job
@@ -45,6 +45,8 @@ class Facts(msgspec.Struct, frozen=True):
     workers: list[Worker]
     run: Run | None
     steps: list[StepCount]
+    misfit: str | None = None
+    """Why its arguments do not fit, if that is what it waits for."""
 
     @property
     def live(self) -> list[Worker]:
@@ -65,10 +67,24 @@ def explain(job_id: str) -> Steps[Explanation]:
     listed = yield from workers.listing()
     run = (yield from runs.get(job.run_id)) if job.run_id else None
     steps = (yield from runs.steps(job.run_id)) if job.run_id else []
-    facts = Facts(job, now, paused.get(job.queue, False), listed, run, steps)
+    facts = Facts(
+        job=job,
+        now=now,
+        paused=paused.get(job.queue, False),
+        workers=listed,
+        run=run,
+        steps=steps,
+        misfit=(yield from _misfit(job)),
+    )
     told = list(_reasons(facts))
     words, details = zip(*told, strict=True)
     return Explanation(job.id, job.kind, job.state, words, details)
+
+
+def _misfit(job: Job) -> Steps[str | None]:
+    if job.state != JobState.WAITING or job.phase != "unfit":
+        return None
+    return (yield from jobs.history(job.id))[-1].detail or "its arguments do not fit"
 
 
 def is_live(worker: Worker) -> bool:
@@ -150,7 +166,10 @@ def _waiting(facts: Facts) -> Why:
         yield "broker", "it waits to be handed to its queue's broker"
     elif job.state == JobState.RETRYING:
         yield "retry", f"{_last(job)}; {job.attempt} of {job.retries + 1} attempts are spent"
-    if job.state in (JobState.WAITING, JobState.RETRYING):
+    if facts.misfit is not None:
+        way = f"a worker whose function takes other parameters, or `milepost jobs release {job.id}`"
+        yield "unfit", f"{facts.misfit}; {way} sends it on"
+    elif job.state in (JobState.WAITING, JobState.RETRYING):
         yield from _due(facts)
 
 

@@ -16,7 +16,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Settlement, Standing
-from milepost.store import reruns, runs
+from milepost.store import reruns, runs, unfit
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
@@ -129,8 +129,14 @@ def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
 def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settled]:
     """Settle, and tell also what is left to do."""
     ordered = sorted(settlements, key=lambda s: s.claim.id)
-    columns = {"actor": actor, **_columns(ordered)}
     soft = [s.claim.id for s in ordered if s.outcome.move in SOFT_MOVES]
+    if soft and (misfits := [s for s in ordered if s.outcome.signature is not None]):
+        waiting = yield from unfit.wait(misfits, actor=actor)
+        if waiting:
+            rest = [s for s in ordered if s.claim.id not in waiting]
+            others = (yield from settle_some(rest, actor=actor)) if rest else Settled(set(), set())
+            return Settled(others.held | waiting, others.left)
+    columns = {"actor": actor, **_columns(ordered)}
     # What may take more than one statement must not be committed by its first.
     plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
     if noted := [s for s in ordered if s.outcome.note is not None]:

@@ -12,7 +12,7 @@ from milepost.client import caller, new_id
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, NewJob
-from milepost.store import births, jobs, reruns
+from milepost.store import births, jobs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, require, seen
@@ -371,6 +371,20 @@ async def signal(
 def _signalled(job_id: str, signal_id: str, data: bytes | None, actor: str) -> Steps[Answer]:
     if not (yield from jobs.signal(job_id, signal_id=signal_id, data=data, actor=actor)):
         raise IllegalMove(f"job {job_id} has ended; nothing waits for a signal")
+    return _stands((yield from jobs.get(job_id)))
+
+
+@router.post("/v1/jobs/{job_id}:release", responses=ACTED)
+async def release(
+    *, job_id: str, app: Held, who: Annotated[Who, require("operate")], once: Kept
+) -> Response:
+    """Let a job be tried again whose arguments did not fit; 409 when it waits for nothing such."""
+    job = await visible(app, who, job_id)
+    return await once(lambda: _released(job.id, who.actor))
+
+
+def _released(job_id: str, actor: str) -> Steps[Answer]:
+    yield from unfit.release(job_id, actor=actor)
     return _stands((yield from jobs.get(job_id)))
 
 

@@ -10,15 +10,19 @@ import msgspec
 from milepost import outcome, policy
 from milepost.codec import Codec, limited
 from milepost.context import Context, running
-from milepost.declare import Definition, Outlet
+from milepost.declare import Definition, Outlet, Unfit
 from milepost.errors import Invalid
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Cancelled, Later
 from milepost.records import Claim
+from milepost.telemetry import Log
 
 __all__ = ["Executor", "Interrupted", "TimedOut"]
 
 TRACEBACK_LIMIT = 8_000
+REASON_LIMIT = 1_000
+
+log = Log("milepost.worker")
 
 
 class TimedOut(TimeoutError):  # noqa: N818 - what the history shows
@@ -106,11 +110,19 @@ class Executor:
             return policy.after_later(claim, error)
         if isinstance(error, Cancelled):
             return outcome.cancelled(context.reason)
+        if isinstance(error, Unfit):
+            return _unfit(claim, definition, error)
         problem = policy.problem_of(error, definition.policy, attempt=claim.attempt)
         problem = _with_traceback(problem, error)
         if isinstance(error, Invalid):  # arguments or a result that no attempt will change
             return outcome.failed(_permanent(problem))
         return policy.after_error(claim, problem, definition.policy.retry)
+
+
+def _unfit(claim: Claim, definition: Definition, error: Unfit) -> Outcome:
+    reason = policy.storable(str(error)[:REASON_LIMIT])
+    log.warning("a job waits: its arguments do not fit", job_id=claim.id, reason=reason)
+    return outcome.unfit(reason, signature=definition.arguments.fingerprint)
 
 
 def _used(context: Context, result: Outcome) -> Outcome:

@@ -14,7 +14,7 @@ from milepost.errors import LeaseLost
 from milepost.lifecycle import JobState
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim, Settlement
-from milepost.store import durable, jobs
+from milepost.store import durable, jobs, unfit
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 from milepost.worker.claimer import Claimer
@@ -33,6 +33,9 @@ log = Log("milepost.worker")
 CRUMB = 16
 FLUSH_SECONDS = 5.0
 """How long a store that is away may hold up a worker that stops."""
+RECALLED = 500
+RECALLS = 20
+"""How many jobs are sent on at once when another signature may fit them, and how many times."""
 GOOD = ("succeed", "later")
 RELEASE = "release"
 SAID = 200
@@ -68,6 +71,7 @@ class Flow:
             may_start=lease.may_start,
         )
         self.claimer = Claimer(driver, clock, queues)
+        self._queues = queues
         self._driver = driver
         self._registry = registry
         self._slots = slots
@@ -158,6 +162,25 @@ class Flow:
         async with self.claimer.alone:
             known = self.held.known
             await self._driver.run(jobs.reconcile, worker_id=self._worker_id, known=known)
+
+    async def recall(self) -> int:
+        """Send on jobs that waited for other parameters than they were tried with, if ours are."""
+        found = await self._driver.run(unfit.kinds)
+        known = ((kind, self._registry.find(*kind)) for kind in found)
+        signatures = {kind: d.arguments.fingerprint for kind, d in known if d is not None}
+        sent = 0
+        for _ in range(RECALLS if signatures else 0):
+            count = await self._driver.run(
+                unfit.wake,
+                signatures,
+                queues=self._queues,
+                actor=self._worker_id,
+                most=RECALLED,
+            )
+            sent += count
+            if count < RECALLED:
+                break
+        return sent
 
     # Outcomes
 

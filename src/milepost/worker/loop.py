@@ -165,6 +165,7 @@ class Worker:
         self._flow.begin(self.id)
         await self._standing.begin(self.id)
         await self._lease.begin(self.id)
+        await self._flow.recall()
 
     def drain(self) -> None:
         """Stop claiming; a second call gives back what still runs, at once."""
@@ -275,6 +276,9 @@ class Worker:
                 if self._now >= recovery:
                     recovery = self._now + self._settings.recovery
                     await self._flow.reconcile()
+                    # A worker of before may have tried jobs since that only this one can run.
+                    if await self._flow.recall():
+                        self._watch.poke()
             except Exception as error:  # noqa: BLE001 - chores are done again
                 log.warning("maintenance is in trouble", error=repr(error))
             await self._clock.sleep(max(pause, self._settings.poll_min))

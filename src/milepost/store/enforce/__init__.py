@@ -92,6 +92,7 @@ GUARDS = {
             "poison_limit",
             "timeout_us",
             "cancel_reason",
+            "unfit",
             "result",
             "limit_key",
             "origin_id",

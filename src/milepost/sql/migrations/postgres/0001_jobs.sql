@@ -60,6 +60,7 @@ CREATE TABLE job (
   phase text,
   cause text,
   cancel_reason text,                        -- set by a note: its worker was asked to stop
+  unfit text,                                -- the signatures that its arguments do not fit
   codec text NOT NULL DEFAULT 'json',
   unique_key text,
   limit_key text,
@@ -76,6 +77,7 @@ CREATE TABLE job (
 CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
 CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
+CREATE INDEX job_unfit ON job (kind, kind_version) WHERE state = 'WAITING' AND unfit IS NOT NULL;
 CREATE INDEX job_unsubmitted ON job (created_at) WHERE state = 'CREATED' AND run_id IS NULL;
 CREATE INDEX job_deadline ON job
   (least(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)))
@@ -240,7 +242,7 @@ BEGIN
         WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
         WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
         WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
-        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'WAITING')
         WHEN 'lose' THEN OLD.state = 'RUNNING' AND NEW.state IN ('RETRYING', 'FAILED')
         WHEN 'expire' THEN OLD.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING') AND NEW.state = 'FAILED'
         WHEN 'reject' THEN OLD.state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING') AND NEW.state = 'FAILED'
@@ -319,6 +321,7 @@ BEGIN
       OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
       OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
       OR NEW.cancel_reason IS DISTINCT FROM OLD.cancel_reason
+      OR NEW.unfit IS DISTINCT FROM OLD.unfit
       OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
       OR NEW.origin_id IS DISTINCT FROM OLD.origin_id
       OR NEW.run_id IS DISTINCT FROM OLD.run_id

@@ -48,6 +48,7 @@ CREATE TABLE job (
   phase TEXT,
   cause TEXT,
   cancel_reason TEXT,                        -- set by a note: its worker was asked to stop
+  unfit TEXT,                                -- the signatures that its arguments do not fit
   codec TEXT NOT NULL DEFAULT 'json',
   unique_key TEXT,
   limit_key TEXT,
@@ -64,6 +65,7 @@ CREATE TABLE job (
 CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
 CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
+CREATE INDEX job_unfit ON job (kind, kind_version) WHERE state = 'WAITING' AND unfit IS NOT NULL;
 CREATE INDEX job_unsubmitted ON job (created_at) WHERE state = 'CREATED' AND run_id IS NULL;
 CREATE INDEX job_deadline ON job
   (min(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)))
@@ -196,7 +198,7 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
         WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
         WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
-        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'release' THEN OLD.state = 'RUNNING' AND (NEW.state = 'RETRYING' OR NEW.state = 'WAITING')
         WHEN 'lose' THEN OLD.state = 'RUNNING' AND (NEW.state = 'RETRYING' OR NEW.state = 'FAILED')
         WHEN 'expire' THEN (OLD.state = 'CREATED' OR OLD.state = 'GATED' OR OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
         WHEN 'reject' THEN (OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
@@ -231,6 +233,7 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         AND NEW.polls IS was.polls
         AND NEW.releases IS was.releases
         AND NEW.cancel_reason IS was.cancel_reason
+        AND NEW.unfit IS was.unfit
         AND NEW.limit_key IS was.limit_key
         AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
         AND (NEW.result IS NULL OR NEW.result IS was.result)
@@ -255,7 +258,7 @@ BEGIN
         WHEN 'fail' THEN OLD.state = 'RUNNING' AND NEW.state = 'FAILED'
         WHEN 'retry' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
         WHEN 'later' THEN OLD.state = 'RUNNING' AND NEW.state = 'WAITING'
-        WHEN 'release' THEN OLD.state = 'RUNNING' AND NEW.state = 'RETRYING'
+        WHEN 'release' THEN OLD.state = 'RUNNING' AND (NEW.state = 'RETRYING' OR NEW.state = 'WAITING')
         WHEN 'lose' THEN OLD.state = 'RUNNING' AND (NEW.state = 'RETRYING' OR NEW.state = 'FAILED')
         WHEN 'expire' THEN (OLD.state = 'CREATED' OR OLD.state = 'GATED' OR OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RUNNING' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
         WHEN 'reject' THEN (OLD.state = 'WAITING' OR OLD.state = 'READY' OR OLD.state = 'QUEUED' OR OLD.state = 'RETRYING') AND NEW.state = 'FAILED'
@@ -295,6 +298,7 @@ BEGIN
         AND NEW.polls IS was.polls
         AND NEW.releases IS was.releases
         AND NEW.cancel_reason IS was.cancel_reason
+        AND NEW.unfit IS was.unfit
         AND NEW.limit_key IS was.limit_key
         AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
         AND (NEW.result IS NULL OR NEW.result IS was.result)
@@ -325,6 +329,7 @@ BEGIN
         AND NEW.worker_id IS was.worker_id
         AND NEW.queued_seq IS was.queued_seq
         AND NEW.cancel_reason IS was.cancel_reason
+        AND NEW.unfit IS was.unfit
         AND NEW.result IS was.result
         AND NEW.limit_key IS was.limit_key)
      AND (NEW.errors IS NOT OLD.errors
