@@ -199,7 +199,9 @@ def test_cancel_of_a_held_and_of_a_sleeping_job(app, double):
     held = double.options(hold=True).submit(1)
     asleep = double.options(start_in=60).submit(1)
     assert held.cancel() == asleep.cancel() == mp.JobState.CANCELLED
-    assert held.submit().state == mp.JobState.CANCELLED
+    with pytest.raises(mp.IllegalMove, match="CANCELLED"):
+        held.submit()
+    assert held.refresh().state == mp.JobState.CANCELLED
 
 
 def test_rerun_makes_a_new_job_that_points_at_the_old_one(app, double):
