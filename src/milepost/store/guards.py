@@ -7,12 +7,16 @@ two say is then compared word by word.
 """
 
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 
 import msgspec
 
-from milepost.store.driver import Call, Driver, Steps
-from milepost.store.migrate import migrate, migrations
+from milepost.store.catalog import query
+from milepost.store.driver import Call, Driver, Steps, drive
+from milepost.store.migrate import migrations
 
 __all__ = ["Guard", "Guards", "guards", "wrong"]
 
@@ -108,18 +112,22 @@ def _standing(schema: str) -> Steps[list[Guard]]:
 
 def _rendered_by(driver: Driver) -> list[Guard]:
     if driver.dialect == "sqlite":
-        from milepost.store.sqlite import SqliteDriver  # noqa: PLC0415 - loaded when used
-
-        memory = SqliteDriver(":memory:")
-        migrate(memory)
-        found = memory.run(_standing, "")
-        memory.close()
-        return found
+        return _rendered_in_memory()
     try:
         driver.run(_copy, driver)
     except _Copied as copied:
         return copied.found
     raise AssertionError
+
+
+def _rendered_in_memory() -> list[Guard]:
+    from milepost.store.sqlite_calls import execute  # noqa: PLC0415 - loaded when used
+
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
+        memory.execute(query("migration_table", "sqlite").text)
+        for migration in migrations("sqlite"):
+            memory.executescript(migration.text)
+        return drive(_standing(""), partial(execute, memory))
 
 
 def _copy(driver: Driver) -> Steps[None]:
