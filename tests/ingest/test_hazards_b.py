@@ -361,6 +361,88 @@ def test_h_77_a_watermark_that_was_lost_is_an_error_and_no_full_run(app, shop, p
     assert go(app, pipeline.start(full=True)).state == mp.RunState.SUCCEEDED
 
 
+def test_a_backfill_may_be_the_first_run(app, shop, pipeline):
+    backfill = go(app, pipeline.start(since=T0, until=T0 + timedelta(minutes=5)))
+    assert (backfill.mode, pipeline.count()) == ("backfill", 5)
+    run = go(app, pipeline.start())
+    assert (run.mode, run.state) == ("full", mp.RunState.SUCCEEDED)
+    assert held(pipeline) == offered(shop)
+
+
+def test_a_start_beside_a_run_of_another_kind_is_refused(app, shop, pipeline):
+    go(app, pipeline.start())
+    incremental = pipeline.start()
+    assert pipeline.start().id == incremental.id
+    for other in ({"full": True}, {"since": T0}, {"since": T0, "until": T0 + timedelta(days=1)}):
+        with pytest.raises(mp.IllegalMove, match=f"{incremental.id}.*incremental"):
+            pipeline.start(**other)
+    go(app, incremental)
+    full = pipeline.start(full=True)
+    assert pipeline.start().id == pipeline.start(full=True).id == full.id
+    go(app, full)
+    backfill = pipeline.start(since=T0)
+    assert pipeline.start(since=T0).id == backfill.id
+    with pytest.raises(mp.IllegalMove, match="backfill"):
+        pipeline.start()
+
+
+def test_a_schedule_waits_for_a_run_of_another_kind(app, shop, pipeline, advance):
+    app.schedule(pipeline, "0 2 * * *")
+    go(app, pipeline.start())
+
+    def away(_partition, _cursor):
+        raise mp.Later(3 * 86_400)
+
+    shop.before_fetch = away
+    backfill = go(app, pipeline.start(since=T0))
+    advance(86_400)
+    app.drain()
+    [opening] = app.jobs.list(kind="diamonds.start")
+    assert (opening.state, backfill.refresh().state) == (mp.JobState.WAITING, mp.RunState.RUNNING)
+    backfill.cancel("enough")
+    mend(shop)
+    advance(120)
+    app.drain()
+    assert opening.refresh().state == mp.JobState.SUCCEEDED
+    assert pipeline.run(opening.result).mode == "incremental"
+
+
+def test_a_full_run_that_failed_does_not_hold_the_watermark(app, shop, pipeline):
+    go(app, pipeline.start())
+    break_partition(shop, 1)
+    assert go(app, pipeline.start(full=True)).state == mp.RunState.FAILED
+    mend(shop)
+    before = pipeline.watermark
+    run = go(app, pipeline.start())
+    assert run.state == mp.RunState.SUCCEEDED
+    assert pipeline.watermark == run.window.end > before
+    assert pipeline.gaps == []
+
+
+def test_an_upper_bound_before_the_start_fails_in_words(app, shop, pipeline):
+    go(app, pipeline.start())
+    shop.upper_bound = lambda: T0
+    mark = pipeline.watermark
+    run = go(app, pipeline.start())
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "plan")
+    assert "went back" in str(run.errors)
+    assert pipeline.watermark == mark
+    assert all(w.start is None or w.start <= w.end for w, _, _ in shop.calls)
+
+
+@pytest.mark.parametrize("circle", [1, 2, 7])
+def test_a_source_that_goes_round_in_circles_fails_in_words(app, shop, circle):
+    def fetch(window, partition, cursor):
+        number = 0 if cursor is None else cursor
+        return mp.Page([shop.data[number]], (number + 1) % circle)
+
+    shop.fetch = fetch
+    pipeline = app.pipeline("circles", shop, **{**OPTIONS, "partitions": 1})
+    run = go(app, pipeline.start())
+    assert run.state == mp.RunState.FAILED
+    assert any("never end" in (part.error or "") for part in run.partitions)
+
+
 # Pages
 
 

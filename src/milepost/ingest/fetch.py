@@ -159,6 +159,7 @@ class Reader:
         number, position, done = at.pages, self._decoded(at.position), at.done
         told = {"applied": 0, "duplicate": 0, "completed": 0}
         fetched, most = 0, TWICE * max(partition.estimate, partition.page)
+        repeats = Repeats(type(self._source).__name__)
         while not done:
             ctx.check()
             answer = await self._calls.remote(self._source.fetch, window, partition, position)
@@ -169,6 +170,8 @@ class Reader:
             fetched += len(page.records)
             share = 1.0 if onward is None else _share(fetched, partition.estimate)
             ready = self._page(ctx, number, page.records, onward, share=share)
+            if not isinstance(self._source, OffsetSource):
+                repeats.check(onward, ready)
             told[await self._land(ready, row, again=again)] += 1
             number, position, done = number + 1, onward, onward is None
             if fetched >= most and not done:
@@ -237,6 +240,32 @@ class Reader:
 
     def _decoded(self, position: bytes | None) -> Any:
         return None if position is None else self._client.codec.decode(position)["at"]
+
+
+class Repeats:
+    """Notices a source that goes round in circles: the same records at the same cursor again.
+
+    Only one page is remembered, and a later one in its place whenever twice as many were read: a
+    circle of any length is noticed (Brent's algorithm).
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._kept: tuple[object, ...] | None = None
+        self._pages, self._until = 0, 1
+
+    def check(self, onward: object, page: Page) -> None:
+        """Refuse a page that was seen before."""
+        records = sorted((key, digest) for key, (_, digest, _) in page.records.items())
+        this = (onward, records)
+        if this == self._kept:
+            raise Fail(
+                f"{self._source}.fetch() gives the same records and the same cursor again, after "
+                f"{self._pages} pages: it would never end; its cursor must move on"
+            )
+        self._pages += 1
+        if self._pages == self._until:
+            self._kept, self._until = this, 2 * self._until
 
 
 def _share(fetched: int, estimate: int) -> float | None:

@@ -14,8 +14,9 @@ from milepost.ingest.declaration import PLAN, Declared, Host, Options
 from milepost.ingest.handles import PipelineRun, Quarantine
 from milepost.ingest.plan import Plan
 from milepost.ingest.source import Source, Window
-from milepost.lifecycle import Cause, JobState, RunState
+from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.outcome import micros as micros_in
+from milepost.policy import Later
 from milepost.records import NewJob, NewRun
 from milepost.store import pipelines, removals, watermarks
 from milepost.store.driver import Steps
@@ -26,6 +27,8 @@ __all__ = ["Pipeline"]
 
 S = TypeVar("S", bound=Source[Any, Any, Any])
 PAGE = 500
+BUSY_SECONDS = 60.0
+"""How often a schedule looks whether the run that is in its way has ended."""
 RESUMED = (Cause.INCOMPLETE, Cause.FINALISER, Cause.POLICY)
 """Causes after which a run can go on: what it has read is there."""
 
@@ -52,7 +55,8 @@ class Pipeline(Declared[S]):
 
         With `since` and `until` it is a backfill, which leaves the watermark alone. With `force`
         what a run that failed has read is published, and its gap stays open. While a run is under
-        way, it is the one that is returned.
+        way that does what was asked for, it is the one that is returned; beside another one this is
+        refused.
         """
         if force:
             return self._handle(
@@ -130,7 +134,18 @@ class Pipeline(Declared[S]):
         if last is not None and last.cause in RESUMED and not full:
             with suppress(Invalid, IllegalMove):
                 return (await self._handle(last.run_id).resume_async()).id
-        return (await self.start_async(full=full)).id
+        try:
+            return (await self.start_async(full=full)).id
+        except IllegalMove as error:
+            if not await self._is_busy():
+                raise
+            raise Later(BUSY_SECONDS, detail=str(error)) from error
+
+    async def _is_busy(self) -> bool:
+        """Tell whether a run is under way: a schedule waits for its end."""
+        row = await self.row_async()
+        last = None if row is None else await self._client.run_async(pipelines.latest, row.id)
+        return last is not None and last.state not in RUN.terminal
 
     def _forcing(self, *, full: bool, since: Any, until: Any) -> Callable[[], Steps[str]]:
         if full or since is not None or until is not None:

@@ -8,12 +8,13 @@ import msgspec
 
 from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import RUN, RunState
+from milepost.policy import Fail
 from milepost.records import Claim, NewJob, NewRun, NewStep
 from milepost.store import births, chains, durable, jobs, runs
 from milepost.store.births import Child
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
-from milepost.store.watermarks import PipelineRunRow
+from milepost.store.watermarks import Mark, PipelineRunRow
 
 __all__ = [
     "Asked",
@@ -78,6 +79,7 @@ def start(
     )
     run_id = yield from runs.create(new, plan, jobs, hold=True)
     if run_id != new.id:
+        yield from _refuse_other(run_id, asked, mode)
         return Started(run_id, is_new=False)
     number = yield from _numbered(pipeline_id)
     yield Call(
@@ -112,6 +114,22 @@ def _locked(asked: Asked) -> Steps[tuple[int, int | None]]:
     return pipeline_id, mark
 
 
+def _refuse_other(run_id: str, asked: Asked, mode: str) -> Steps[None]:
+    """Refuse to answer with the run that is under way if it does not do what was asked for."""
+    live = yield from get(run_id)
+    same_window = (asked.since, asked.until) == (live.start_mark, live.end_mark)
+    fits = {
+        "incremental": live.root_mode in ("full", "incremental"),
+        "full": live.root_mode == "full",
+        "backfill": live.root_mode == "backfill" and same_window,
+    }
+    if not fits[mode]:
+        raise IllegalMove(
+            f"run {run_id} of pipeline {asked.name!r} is under way ({live.mode}); there is one at "
+            f"a time: start the {mode} one when it has ended, or cancel it"
+        )
+
+
 def _numbered(pipeline_id: int) -> Steps[int]:
     """Take the number of the next run: the database's order, whatever clients' clocks show."""
     [(number,)] = yield Call("pipeline_number", {"pipeline_id": pipeline_id})
@@ -125,7 +143,7 @@ def _mode(asked: Asked, pipeline_id: int, mark: int | None) -> Steps[str]:
         return "full"
     if mark is not None:
         return "incremental"
-    [(known,)] = yield Call("pipeline_known", {"pipeline_id": pipeline_id, "name": asked.name})
+    [(known,)] = yield Call("pipeline_known", {"pipeline_id": pipeline_id})
     if known:
         raise IllegalMove(
             f"pipeline {asked.name!r} was read before, but its watermark is missing: start with "
@@ -165,6 +183,13 @@ def fix(
     if row.end_mark is None and end is None:
         [[now]] = yield Call("clock_now")
         end = round(instant(now).timestamp() * 1_000_000) - row.margin
+    if end is not None and row.start_mark is not None and end < row.start_mark:
+        mark = Mark(row.measure)
+        raise Fail(
+            f"the source can be read up to {mark.shown(end)}, and run {row.run_id} begins at "
+            f"{mark.shown(row.start_mark)}: its clock went back, or the watermark was set too far "
+            "ahead (`milepost pipelines watermark --set`)"
+        )
     if end is not None and before is not None and row.start_mark is not None:
         end = min(end, row.start_mark + row.overlap + before)
     yield Call(
@@ -203,12 +228,16 @@ def _set_out(
     row: PipelineRunRow, bounds: Sequence[tuple[int, str | None, str | None]]
 ) -> Steps[None]:
     """Note what a run sets out to read: each part is open until it has been read."""
+    # What lies before the watermark was read once: a full run that fails leaves no gap there.
+    start = row.start_mark
+    if start is None and row.before_mark is not None:
+        start = row.before_mark - row.overlap
     yield Call(
         "reading_add",
         {
             "root_id": row.root_id,
             "pipeline_id": row.pipeline_id,
-            "start_mark": row.start_mark,
+            "start_mark": start,
             "end_mark": row.end_mark,
             "ordinal": [ordinal for ordinal, _, _ in bounds],
             "low": [low for _, low, _ in bounds],
