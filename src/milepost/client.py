@@ -23,7 +23,7 @@ from milepost.store.allow import check_allowed
 from milepost.store.borrow import Place, identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps, is_away
-from milepost.store.lend import AsyncLender, Lender, Lent
+from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, Lent
 from milepost.store.migrate import check, migrate, migrations, pending
 
 __all__ = ["ACTOR", "Caller", "Client", "acting", "caller", "new_id", "refuse_in_loop"]
@@ -113,7 +113,7 @@ class Client:
         self._driver: Driver | None = None
         self._identity: Place | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = WeakKeyDictionary()
-        self._lender = Lender(url)
+        self._lender = Lender(url, self.settings.limits)
         self._lenders: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLender] = (
             WeakKeyDictionary()
         )
@@ -145,7 +145,7 @@ class Client:
             if self._look or driver.dialect != "sqlite":
                 return driver
             driver.close()
-        driver = open_driver(self.url, create=self._create)
+        driver = open_driver(self.url, create=self._create, limits=self.settings.limits)
         try:
             missing = pending(driver) if self._create else []
             fresh = len(missing) == len(migrations(driver.dialect))
@@ -158,7 +158,7 @@ class Client:
         return driver
 
     def _looked(self) -> Driver:
-        driver = open_driver(self.url, look=True)
+        driver = open_driver(self.url, look=True, limits=self.settings.limits)
         try:
             check(driver, self.url)
         except BaseException:
@@ -205,18 +205,18 @@ class Client:
             if self._driver is None:
                 await asyncio.to_thread(lambda: self.driver)
             if loop not in self._async:  # another task may have come first
-                self._async[loop] = open_async_driver(self.url)
+                self._async[loop] = open_async_driver(self.url, limits=self.settings.limits)
         return self._async[loop]
 
-    def lend(self) -> AbstractContextManager[Lent]:
+    def lend(self, seconds: float = DAY_SECONDS) -> AbstractContextManager[Lent]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
         check_allowed(self.url)
-        return self._lender.lend()
+        return self._lender.lend(seconds)
 
     @asynccontextmanager
-    async def lend_async(self) -> AsyncIterator[Lent]:
+    async def lend_async(self, seconds: float = DAY_SECONDS) -> AsyncIterator[Lent]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
-        async with self._async_lender().lend() as lent:
+        async with self._async_lender().lend(seconds) as lent:
             yield lent
 
     async def call_async(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -226,7 +226,9 @@ class Client:
     def _async_lender(self) -> AsyncLender:
         loop = asyncio.get_running_loop()
         check_allowed(self.url)
-        return self._lenders.get(loop) or self._lenders.setdefault(loop, AsyncLender(self.url))
+        return self._lenders.get(loop) or self._lenders.setdefault(
+            loop, AsyncLender(self.url, self.settings.limits)
+        )
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs; callers at the same time share a statement."""

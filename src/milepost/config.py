@@ -13,6 +13,7 @@ from milepost.errors import Invalid
 
 __all__ = [
     "DEFAULT_URL",
+    "Limits",
     "Settings",
     "StoreUrl",
     "command_for",
@@ -147,6 +148,25 @@ OPENING = frozenset(
     {"request_allow", "request_ports", "host", "hosts", "request_redact", "request_secrets"}
 )
 """Whoever may write into a folder would say by these who is let in, and what leaves the house."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a server's silence is waited out, in seconds (F4)."""
+
+    command: float = 20.0
+    connect: float = 10.0
+
+    @classmethod
+    def within(cls, span: float) -> "Limits":
+        """Choose limits that leave a third of a span for the next try, on a fresh connection.
+
+        A span that is shorter than a busy machine's pauses would only make trouble.
+        """
+        command = max(1.0, span * 2 / 3)
+        return cls(command, min(10.0, max(1.0, command / 2)))
+
+
 PORT_MOST = 65_535
 KEEP_LEAST = 60.0
 HOLD_LIMIT = 3600.0
@@ -189,6 +209,16 @@ class Settings:
     request_secrets: str = ""
     request_record: int = 16 * 1024
     public_url: str = ""
+
+    @property
+    def limits(self) -> Limits:
+        """How long a statement may take; what moves many rows has limits of its own."""
+        return Limits.within(self.lease)
+
+    @property
+    def heartbeat_limits(self) -> Limits:
+        """How long a heartbeat may take: another fits in before the lease ends."""
+        return Limits.within((self.lease - self.heartbeat) * 3 / 4)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.driver import Steps
 from milepost.store.durable import Saved
-from milepost.store.lend import Lent
+from milepost.store.lend import DAY_SECONDS, Lent
 
 __all__ = ["Durable", "is_open"]
 
@@ -182,15 +182,21 @@ class Durable:
 
     @contextmanager
     def _lend(self) -> Iterator[Lent]:
-        with self._alone(), self._client.lend() as lent, _opened(lent):
+        with self._alone(), self._client.lend(self._seconds) as lent, _opened(lent):
             yield lent
 
     @asynccontextmanager
     async def _lend_async(self) -> AsyncIterator[Lent]:
         with self._alone():
-            async with self._client.lend_async() as lent:
+            async with self._client.lend_async(self._seconds) as lent:
                 with _opened(lent):
                     yield lent
+
+    @property
+    def _seconds(self) -> float:
+        """How long a transaction may take: as long as its attempt."""
+        bounds = (self._claim.timeout_us, self._claim.remaining_us)
+        return min((bound / 1e6 for bound in bounds if bound is not None), default=DAY_SECONDS)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ MilepostError
 ├── Invalid            a declaration, a setting or an input is wrong
 ├── NotFound           no such job, run, worker or queue
 ├── Unavailable        the store cannot be reached or used now
+│   ├── AccessRefused    the server refuses the login, or has no such database
 │   └── SchemaMismatch   its schema is older, newer or altered
 ├── IllegalMove        the lifecycle does not allow this move
 ├── LeaseLost          the job now belongs to another attempt
@@ -15,6 +16,7 @@ A message says what happened, to which id, and what to do. None repeats a payloa
 """
 
 __all__ = [
+    "AccessRefused",
     "IllegalMove",
     "Invalid",
     "JobFailed",
@@ -42,6 +44,10 @@ class NotFound(MilepostError):  # noqa: N818 - public name
 
 class Unavailable(MilepostError):  # noqa: N818 - public name
     """The store cannot be reached or used now."""
+
+
+class AccessRefused(Unavailable):
+    """The database server refuses the login, or has no such database."""
 
 
 class SchemaMismatch(Unavailable):

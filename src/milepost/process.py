@@ -2,14 +2,14 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from milepost.client import Client, refuse_in_loop
 from milepost.config import Settings
 from milepost.declare import Registry, check_seconds
+from milepost.ending import Ending, on_signals
 from milepost.queues import check_queues
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import Keep
@@ -96,7 +96,7 @@ class Process:
                 interrupts.append(signal.SIGINT)
             worker.drain()
 
-        with _on_signals(() if interrupts is None else (signal.SIGINT,), interrupted):
+        with on_signals(() if interrupts is None else (signal.SIGINT,), interrupted):
             async with self._app.requests.open():
                 ran = await worker.run_until_idle(seconds)
         if queues is None and not interrupts:
@@ -108,8 +108,9 @@ class Process:
     ) -> bool:
         """Be a worker until SIGTERM or SIGINT; True when the process should be started anew."""
         refuse_in_loop("run_worker")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            work = self.run_worker_async(queues, concurrency, signals=True, recycle=recycle)
+        ending = Ending(self._app.settings.grace)
+        with ending, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            work = self._run_worker(queues, concurrency, ending, recycle=recycle)
             return runner.run(self._and_close(work))
 
     async def run_worker_async(
@@ -121,9 +122,22 @@ class Process:
         recycle: bool,
     ) -> bool:
         """Be a worker until a signal, if they are listened to, or until the task is cancelled."""
+        if not signals:
+            return await self._run_worker(queues, concurrency, None, recycle=recycle)
+        with Ending(self._app.settings.grace) as ending:
+            return await self._run_worker(queues, concurrency, ending, recycle=recycle)
+
+    async def _run_worker(
+        self,
+        queues: Sequence[str] | None,
+        concurrency: int | None,
+        ending: Ending | None,
+        *,
+        recycle: bool,
+    ) -> bool:
         worker = await self.worker(queues, concurrency, recycle=recycle)
-        caught = (signal.SIGTERM, signal.SIGINT) if signals else ()
-        with _on_signals(caught, worker.drain):
+        caught = () if ending is None else (signal.SIGTERM, signal.SIGINT)
+        with on_signals(caught, worker.drain, first=None if ending is None else ending.begin):
             async with self._app.requests.open():
                 await worker.run()
         return recycle and worker.worn_out
@@ -223,22 +237,6 @@ class Process:
                 Keep(settings.keep_succeeded, settings.keep_failed, settings.keep_history)
             ),
         )
-
-
-@contextmanager
-def _on_signals(numbers: Iterable[int], react: Callable[[], None]) -> Iterator[None]:
-    """Have signals come to the running loop, where the system and the thread allow it."""
-    loop = asyncio.get_running_loop()
-    caught = []
-    for number in numbers:
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, react)
-            caught.append(number)
-    try:
-        yield
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -16,6 +16,8 @@ from milepost.cli.load import load_app
 __all__ = ["worker"]
 
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
+END_SECONDS = 10.0
+"""How long after its grace time a worker is waited for: by itself it ends in half of it."""
 RESTART_FIRST = 0.5
 RESTART_LONGEST = 30.0
 STEADY_SECONDS = 60.0
@@ -57,7 +59,7 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     arguments = [app, *(f"--queue={queue}" for queue in queues)]
     if concurrency is not None:
         arguments.append(f"--concurrency={concurrency}")
-    sys.exit(Supervisor(arguments, processes).run())
+    sys.exit(Supervisor(arguments, processes, grace=loaded.settings.grace).run())
 
 
 def _leave_with_supervisor() -> bool:
@@ -78,12 +80,14 @@ def _leave_with_supervisor() -> bool:
 class Supervisor:
     """Keeps N worker processes alive, and drains them together."""
 
-    def __init__(self, arguments: list[str], processes: int) -> None:
+    def __init__(self, arguments: list[str], processes: int, *, grace: float) -> None:
         self._command = [sys.executable, "-m", "milepost.cli", "worker", *arguments]
         self._children: list[subprocess.Popen[bytes] | None] = [None] * processes
         self._born = [0.0] * processes
         self._pause = [0.0] * processes
         self._stopping = False
+        self._grace = grace
+        self._end_at = float("inf")
 
     def run(self) -> int:
         """Supervise until stopped and every worker has ended."""
@@ -92,6 +96,8 @@ class Supervisor:
         while not self._stopping or any(self._alive(place) for place in range(len(self._born))):
             for place in range(len(self._born)):
                 self._tend(place)
+            if time.monotonic() >= self._end_at:
+                self._end()
             time.sleep(0.05)
         return 0
 
@@ -126,7 +132,17 @@ class Supervisor:
         self._children[place] = None
         click.echo(f"worker {child.pid} ended ({child.returncode}); starting another", err=True)
 
+    def _end(self) -> None:
+        """End those that hear no signal: C code that holds the interpreter's lock keeps it off."""
+        self._end_at = float("inf")
+        for child in self._children:
+            if child is not None and child.poll() is None:
+                click.echo(f"worker {child.pid} did not end: killed", err=True)
+                child.kill()
+
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        grace = 0.0 if self._stopping else self._grace  # a second signal gives back at once
+        self._end_at = time.monotonic() + grace + END_SECONDS
         self._stopping = True
         for child in self._children:
             if child is not None and child.poll() is None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from milepost.config import StoreUrl
+from milepost.config import Limits, StoreUrl
 from milepost.errors import Unavailable
 from milepost.store.allow import check_allowed
 from milepost.store.driver import AsyncDriver, Driver
@@ -10,8 +10,10 @@ from milepost.store.driver import AsyncDriver, Driver
 __all__ = ["open_async_driver", "open_driver"]
 
 
-def open_driver(url: StoreUrl, *, create: bool = True, look: bool = False) -> Driver:
-    """Connect synchronously.
+def open_driver(
+    url: StoreUrl, *, create: bool = True, look: bool = False, limits: Limits | None = None
+) -> Driver:
+    """Connect synchronously; a server is waited for within the `limits`.
 
     Without `create` a SQLite file must be there already; to `look` it must be, and stays untouched.
     """
@@ -31,11 +33,11 @@ def open_driver(url: StoreUrl, *, create: bool = True, look: bool = False) -> Dr
         return SqliteDriver(url.target)
     from milepost.store.postgres import PsycopgDriver  # noqa: PLC0415 - loaded when used
 
-    return PsycopgDriver(url)
+    return PsycopgDriver(url, limits or Limits())
 
 
-def open_async_driver(url: StoreUrl) -> AsyncDriver:
-    """Connect for the running event loop."""
+def open_async_driver(url: StoreUrl, *, limits: Limits | None = None) -> AsyncDriver:
+    """Connect for the running event loop; a server is waited for within the `limits`."""
     check_allowed(url)
     if url.dialect == "sqlite":
         from milepost.store.sqlite import AsyncSqliteDriver  # noqa: PLC0415 - loaded when used
@@ -43,4 +45,4 @@ def open_async_driver(url: StoreUrl) -> AsyncDriver:
         return AsyncSqliteDriver(url.target)
     from milepost.store.postgres import AsyncpgDriver  # noqa: PLC0415 - loaded when used
 
-    return AsyncpgDriver(url)
+    return AsyncpgDriver(url, limits or Limits())

@@ -38,6 +38,8 @@ class Call(msgspec.Struct, frozen=True):
     name: str
     parameters: Mapping[str, Any] = {}
     alone: bool = False
+    seconds: float = 0
+    """How much longer than others it may take: it moves many rows, or waits for another program."""
 
 
 class StatementTimeout(Unavailable):

@@ -5,34 +5,34 @@ factory that somebody leaves behind must not reach the engine. The user's errors
 """
 
 import asyncio
+import math
 import sqlite3
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from contextvars import copy_context
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from milepost.config import StoreUrl
+from milepost.config import Limits, StoreUrl
 from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.borrow import BorrowedConnection, borrow, require_transaction
+from milepost.store.connections import AsyncConnections, Connections, import_asyncpg
 from milepost.store.driver import Steps
-from milepost.store.postgres import asyncpg_options, psycopg_options
 from milepost.store.sqlite import File, connect
 
-if TYPE_CHECKING:
-    from psycopg_pool import ConnectionPool
-
-__all__ = ["AsyncLender", "Lender", "Lent"]
+__all__ = ["DAY_SECONDS", "AsyncLender", "Lender", "Lent"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 CONNECTIONS = 32
 IDLE = 4
-WAIT_SECONDS = 30.0
+DAY_SECONDS = 86_400.0
+"""How long a transaction may take where nothing else bounds it."""
 
 
 class Lent:
@@ -101,22 +101,21 @@ class _SqliteFile:
 class Lender:
     """Lends connections to plain code: of sqlite3, or of psycopg."""
 
-    def __init__(self, url: StoreUrl) -> None:
+    def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url
+        self._limits = limits
         self._file = _SqliteFile(url.target)
         self._lock = Lock()
-        self._pool: ConnectionPool[Any] | None = None
+        self._connections: Connections | None = None
 
     @contextmanager
-    def lend(self) -> Iterator[Lent]:
-        """Begin a transaction; commit it at the end of the block, or undo it."""
-        with self._begun() as connection:
+    def lend(self, seconds: float = DAY_SECONDS) -> Iterator[Lent]:
+        """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
+        begun = self._sqlite() if self._url.dialect == "sqlite" else self._psycopg(seconds)
+        with begun as connection:
             yield Lent(connection)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
-
-    def _begun(self) -> AbstractContextManager[Any]:
-        return self._sqlite() if self._url.dialect == "sqlite" else self._psycopg()
 
     @contextmanager
     def _sqlite(self) -> Iterator[sqlite3.Connection]:
@@ -129,59 +128,73 @@ class Lender:
             self._file.give_back(connection)
 
     @contextmanager
-    def _psycopg(self) -> Iterator[Any]:
-        from psycopg_pool import PoolTimeout  # noqa: PLC0415 - an extra
-
-        pool = self._opened()
+    def _psycopg(self, seconds: float) -> Iterator[Any]:
+        kept = self._opened()
+        connection, transaction = self._begun(kept, seconds)
         try:
-            taken = pool.getconn(WAIT_SECONDS)
-        except PoolTimeout as error:
-            raise _none(self._url) from error
-        try:
-            # Within this block psycopg itself refuses commit() and rollback().
-            with taken.transaction():
-                yield taken
+            with transaction:
+                connection.execute(_bounds(seconds), prepare=False)
+                yield connection
         finally:
-            pool.putconn(taken)
+            connection.until = time.monotonic() + self._limits.command
+            kept.give_back(_as_new(connection))
 
-    def _opened(self) -> "ConnectionPool[Any]":
-        from psycopg_pool import ConnectionPool  # noqa: PLC0415 - an extra
+    def _begun(
+        self, kept: Connections, seconds: float
+    ) -> tuple[Any, AbstractContextManager[object]]:
+        """Begin a transaction; on a fresh connection if the one that was kept had ended."""
+        import psycopg  # noqa: PLC0415 - an extra
 
+        for fresh in (False, True):
+            connection = kept.take(fresh=fresh)
+            connection.until = time.monotonic() + seconds
+            with ExitStack() as stack:
+                try:
+                    # Within this block psycopg itself refuses commit() and rollback().
+                    stack.enter_context(connection.transaction())
+                    return connection, stack.pop_all()
+                except psycopg.OperationalError as error:
+                    connection.close()
+                    kept.give_back(connection)
+                    failure = error
+        raise Unavailable(f"{self._url} cannot be used now: {failure}") from failure
+
+    def _opened(self) -> Connections:
         with self._lock:
-            if self._pool is None:
-                self._pool = ConnectionPool(
-                    self._url.target,
-                    min_size=0,
-                    max_size=CONNECTIONS,
-                    kwargs=psycopg_options(self._url),
-                    check=ConnectionPool.check_connection,
-                    reset=_as_new,
-                    open=True,
+            if self._connections is None:
+                self._connections = Connections(
+                    self._url, self._limits, most=CONNECTIONS, autocommit=False, told=False
                 )
-            return self._pool
+            return self._connections
 
     def close(self) -> None:
         """Close what is not lent."""
         self._file.close()
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
 
 
-def _none(url: StoreUrl) -> Unavailable:
-    return Unavailable(
-        f"no connection to {url} for a transaction: is the server running? This process opens at "
-        f"most {CONNECTIONS} such transactions at once, and waits {WAIT_SECONDS:g} s for one"
+def _bounds(seconds: float) -> str:
+    """Have the server end a transaction that is not heard of: the rows it holds are needed."""
+    most = math.ceil(seconds * 1000)
+    return (
+        f"SET LOCAL statement_timeout = {most}; "
+        f"SET LOCAL idle_in_transaction_session_timeout = {most}"
     )
 
 
-def _as_new(connection: Any) -> None:
+def _as_new(connection: Any) -> Any:
     """Forget what the last user has set."""
-    from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
+    import psycopg  # noqa: PLC0415 - an extra
 
-    connection.row_factory = tuple_row
-    connection.execute("RESET ALL")
-    connection.commit()
+    try:
+        connection.row_factory = psycopg.rows.tuple_row
+        connection.execute("RESET ALL")
+        connection.commit()
+    except psycopg.Error:
+        connection.close()
+    return connection
 
 
 def _begin(connection: sqlite3.Connection) -> None:
@@ -198,10 +211,11 @@ class AsyncLender:
     wait could take up the thread that the writer needs to go on.
     """
 
-    def __init__(self, url: StoreUrl) -> None:
+    def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url
+        self._limits = limits
         self._file = _SqliteFile(url.target)
-        self._pool: Any = None
+        self._connections: AsyncConnections | None = None
         self._turn = asyncio.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="milepost-lent")
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="milepost-step")
@@ -212,9 +226,9 @@ class AsyncLender:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Lent]:
-        """Begin a transaction; commit it at the end of the block, or undo it."""
-        begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg()
+    async def lend(self, seconds: float = DAY_SECONDS) -> AsyncIterator[Lent]:
+        """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
+        begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg(seconds)
         async with begun as connection:
             yield Lent(connection)
             failpoint.reach("before:commit")
@@ -241,30 +255,72 @@ class AsyncLender:
             raise
 
     @asynccontextmanager
-    async def _asyncpg(self) -> AsyncIterator[Any]:
-        import asyncpg  # noqa: PLC0415 - an extra
-
-        if self._pool is None:
-            # Nothing is opened before it is needed: there is nothing to wait for.
-            self._pool = asyncpg.create_pool(
-                self._url.target, min_size=0, max_size=CONNECTIONS, **asyncpg_options(self._url)
+    async def _asyncpg(self, seconds: float) -> AsyncIterator[Any]:
+        if self._connections is None:
+            self._connections = AsyncConnections(
+                self._url, self._limits, most=CONNECTIONS, told=False, limited=False
             )
-        pool = await self._pool
+        connection, transaction = await self._begun(self._connections)
         try:
-            taken = await pool.acquire(timeout=WAIT_SECONDS)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise _none(self._url) from error
-        try:
-            async with taken.transaction():
-                yield taken
+            await connection.execute(_bounds(seconds))
+            yield connection
+            await self._soon(transaction.commit())
+        except BaseException as error:
+            await self._undo(connection, transaction, error)
+            raise
         finally:
-            await pool.release(taken)
+            self._connections.give_back(await self._as_new(connection))
+
+    async def _begun(self, kept: AsyncConnections) -> tuple[Any, Any]:
+        """Begin a transaction; on a fresh connection if the one that was kept had ended."""
+        asyncpg = import_asyncpg()
+        for fresh in (False, True):
+            connection = await kept.take(fresh=fresh)
+            try:
+                transaction = connection.transaction()
+                await self._soon(transaction.start())
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                connection.terminate()
+                kept.give_back(connection)
+                failure = error
+            except BaseException:
+                connection.terminate()
+                kept.give_back(connection)
+                raise
+            else:
+                return connection, transaction
+        raise Unavailable(f"{self._url} cannot be used now: {failure}") from failure
+
+    async def _soon(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for the server's answer to what is ours."""
+        async with asyncio.timeout(self._limits.command):
+            return await work
+
+    async def _undo(self, connection: Any, transaction: Any, error: BaseException) -> None:
+        """Roll back; a handler that was cut off leaves its connection to nobody."""
+        if not isinstance(error, Exception) or not connection.is_in_transaction():
+            connection.terminate()
+            return
+        try:
+            await self._soon(transaction.rollback())
+        except Exception:  # noqa: BLE001 - closing it rolls back as well
+            connection.terminate()
+
+    async def _as_new(self, connection: Any) -> Any:
+        """Forget what the last user has set."""
+        try:
+            await connection.reset(timeout=self._limits.command)
+        except BaseException as error:
+            connection.terminate()
+            if not isinstance(error, Exception):
+                raise
+        return connection
 
     async def close(self) -> None:
         """Close what is not lent."""
         self._file.close()
         self._writer.shutdown(wait=False)
         self._threads.shutdown(wait=False)
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()

@@ -3,22 +3,26 @@
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from milepost.config import StoreUrl
+from milepost.config import Limits, StoreUrl
 from milepost.errors import IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
+from milepost.store.connections import (
+    AsyncConnections,
+    Connections,
+    import_asyncpg,
+    longer_text,
+)
 from milepost.store.driver import Call, Rows, StatementTimeout, Steps, drive, drive_async
 
 if TYPE_CHECKING:
     import psycopg
-    from psycopg_pool import ConnectionPool
 
-__all__ = ["AsyncpgDriver", "PsycopgDriver", "asyncpg_options", "psycopg_options"]
+__all__ = ["AsyncpgDriver", "PsycopgDriver"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -29,12 +33,14 @@ COLLIDED = ("40P01", "40001")
 EXISTS = "23505"
 TIMED_OUT = ("55P03", "57014")
 TRIES = 8
-# Fan-in counts in a new statement what others have committed, whatever the server's default is.
-BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
-CONNECT_SECONDS = 10
 CONNECTIONS = 16
-IDLE_SECONDS = 300
-MISSING = "PostgreSQL needs an extra: pip install 'milepost[postgres]'"
+LONG_SECONDS = 3600.0
+"""How long a migration, or a look at the whole store, may take."""
+SNAPSHOT = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
+    f"{longer_text(LONG_SECONDS)}; SET LOCAL idle_in_transaction_session_timeout = "
+    f"{LONG_SECONDS * 1000:.0f}"
+)
 
 
 def _pause(attempt: int) -> float:
@@ -47,24 +53,32 @@ class PsycopgDriver:
 
     dialect = "postgres"
 
-    def __init__(self, url: StoreUrl) -> None:
-        self._url = url
-        self._pool = _open_pool(url)
+    def __init__(self, url: StoreUrl, limits: Limits) -> None:
+        self._pooled = url.pooled
+        self._limit = limits.command
+        self._connections = Connections(url, limits, most=CONNECTIONS, configure=_write_lists)
         self._script: psycopg.Connection[Any] | None = None
+        # Whoever opens a store hears at once whether it is there.
+        self._connections.give_back(self._connections.take())
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
+        fresh = False
         for attempt in range(TRIES):
             try:
-                with self._connection() as connection:
+                with self._connections.taken(fresh=fresh) as connection:
                     return self._run_on(connection, operation(*args, **kwargs))
+            except _Unsent as unsent:
+                if fresh:
+                    raise Unavailable(f"PostgreSQL cannot be used now: {unsent}") from unsent
+                fresh = True
             except _Collision as collision:
                 if attempt == TRIES - 1:
-                    raise Unavailable(f"gave way too often: {collision}") from collision
+                    raise _too_often(collision) from collision
                 time.sleep(_pause(attempt))
         raise AssertionError
 
-    def _run_on(self, connection: "psycopg.Connection[Any]", steps: Steps[T]) -> T:
+    def _run_on(self, connection: Any, steps: Steps[T]) -> T:
         begun = False
 
         def execute(call: Call) -> Rows:
@@ -72,13 +86,14 @@ class PsycopgDriver:
             statement = query(call.name, "postgres")
             if statement.idle:
                 return []
-            if not begun and not call.alone:
-                connection.execute(BEGIN)
+            if not begun and (call.seconds or not call.alone):
+                self._begin(connection)
                 begun = True
+            connection.until = time.monotonic() + self._limit
+            if call.seconds:
+                self._prolong(connection, call.seconds)
             cursor = connection.execute(
-                statement.format.encode(),
-                call.parameters,
-                prepare=not self._url.pooled,
+                statement.format.encode(), call.parameters, prepare=not self._pooled
             )
             return cursor.fetchall() if cursor.description else []
 
@@ -87,38 +102,46 @@ class PsycopgDriver:
             result = drive(steps, execute)
             failpoint.reach("before:commit")
             if begun:
+                connection.until = time.monotonic() + self._limit
                 connection.execute("COMMIT")
         failpoint.reach("after:commit")
         return result
 
+    def _begin(self, connection: Any) -> None:
+        import psycopg  # noqa: PLC0415 - an extra
+
+        connection.until = time.monotonic() + self._limit
+        try:
+            connection.execute(self._connections.begin, prepare=False)
+        except psycopg.OperationalError as error:
+            connection.close()
+            if time.monotonic() >= connection.until:
+                raise  # it was waited for long enough
+            raise _Unsent(_first_line(error)) from error
+
+    def _prolong(self, connection: Any, seconds: float) -> None:
+        connection.execute(longer_text(self._limit + seconds), prepare=False)
+        connection.until += seconds
+
     @contextmanager
     def snapshot(self) -> Iterator["PsycopgReader"]:
         """Read several answers that belong together."""
-        with self._connection() as connection, _translated(connection), connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            yield PsycopgReader(connection)
+        with self._connections.taken() as connection, _translated(connection):
+            connection.until = time.monotonic() + LONG_SECONDS
+            with connection.transaction():
+                connection.execute(SNAPSHOT, prepare=False)
+                yield PsycopgReader(connection)
 
     def script(self, text: str) -> None:
         """Run many statements as they stand, inside the transaction of the running operation."""
         if self._script is None:
             raise Unavailable("a script runs inside an operation")
+        self._prolong(self._script, LONG_SECONDS)
         self._script.execute(text.encode())
 
     def close(self) -> None:
         """Close every connection."""
-        self._pool.close()
-
-    @contextmanager
-    def _connection(self) -> Iterator["psycopg.Connection[Any]"]:
-        from psycopg_pool import PoolClosed, PoolTimeout  # noqa: PLC0415 - an extra
-
-        try:
-            with self._pool.connection() as connection:
-                yield connection
-        except PoolClosed as error:
-            raise Unavailable(f"{self._url} was closed") from error
-        except PoolTimeout as error:
-            raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
+        self._connections.close()
 
 
 class PsycopgReader:
@@ -138,39 +161,6 @@ class PsycopgReader:
             cursor.itersize = size
             cursor.execute(query(call.name, "postgres").format.encode(), call.parameters)
             yield from cursor
-
-
-def _open_pool(url: StoreUrl) -> "ConnectionPool[Any]":
-    try:
-        import psycopg  # noqa: PLC0415 - an extra: SQLite users need not have it
-        from psycopg_pool import ConnectionPool  # noqa: PLC0415 - likewise
-    except ImportError as error:
-        raise Unavailable(MISSING) from error
-    try:
-        # One connection first: a pool would only say that it timed out.
-        psycopg.connect(url.target, connect_timeout=CONNECT_SECONDS).close()
-    except psycopg.Error as error:
-        # libpq's own text may repeat the connection string, password included.
-        raise Unavailable(f"{url} cannot be reached: {_refusal(error)}") from error
-    return ConnectionPool(
-        url.target,
-        min_size=1,
-        max_size=CONNECTIONS,
-        timeout=CONNECT_SECONDS,
-        kwargs={"autocommit": True, **psycopg_options(url)},
-        configure=_write_lists,
-        open=True,
-    )
-
-
-def psycopg_options(url: StoreUrl) -> dict[str, Any]:
-    """Prepare nothing where the next statement may reach another server process."""
-    return {"prepare_threshold": None} if url.pooled else {}
-
-
-def asyncpg_options(url: StoreUrl) -> dict[str, Any]:
-    """Prepare nothing where the next statement may reach another server process."""
-    return {"statement_cache_size": 0} if url.pooled else {}
 
 
 def _write_lists(connection: "psycopg.Connection[Any]") -> None:
@@ -214,14 +204,16 @@ def _element(value: Any) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _refusal(error: Exception) -> str:
-    """Say what the server answered, if it did; libpq's own words may repeat the address."""
-    _, answered, reason = str(error).partition("FATAL:")
-    return reason.strip().split("\n")[0] if answered else "is the server running?"
-
-
 class _Collision(Exception):  # noqa: N818 - never leaves this module
     """A deadlock or a serialisation failure: the operation may simply be run again."""
+
+
+class _Unsent(Exception):  # noqa: N818 - never leaves this module
+    """The connection had ended before anything was sent: another one will do."""
+
+
+def _too_often(collision: _Collision) -> Unavailable:
+    return Unavailable(f"deadlock retry limit reached ({TRIES}): {collision}")
 
 
 @contextmanager
@@ -284,29 +276,29 @@ def _first_line(error: Exception) -> str:
 
 
 class AsyncpgDriver:
-    """Connections to a PostgreSQL database, for the event loop that opened them.
-
-    They are kept here and not in asyncpg's pool, which spends a task on every return.
-    """
+    """Connections to a PostgreSQL database, for the event loop that opened them."""
 
     dialect = "postgres"
 
-    def __init__(self, url: StoreUrl, *, connections: int = CONNECTIONS) -> None:
+    def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url
-        self._connections = connections
-        self._free = asyncio.Semaphore(connections)
-        self._idle: deque[tuple[float, Any]] = deque()
-        self._closed = False
+        self._limit = limits.command
+        self._connections = AsyncConnections(url, limits, most=CONNECTIONS)
 
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
+        fresh = False
         for attempt in range(TRIES):
             try:
-                async with self._connection() as connection:
+                async with self._connection(fresh=fresh) as connection:
                     return await self._run_on(connection, operation(*args, **kwargs))
+            except _Unsent as unsent:
+                if fresh:
+                    raise Unavailable(f"PostgreSQL cannot be used now: {unsent}") from unsent
+                fresh = True
             except _Collision as collision:
                 if attempt == TRIES - 1:
-                    raise Unavailable(f"gave way too often: {collision}") from collision
+                    raise _too_often(collision) from collision
                 await asyncio.sleep(_pause(attempt))
         raise AssertionError
 
@@ -319,15 +311,18 @@ class AsyncpgDriver:
             if statement.idle:
                 return []
             # Unprepared, asyncpg sends a statement in two parts, which a pooler may tear apart.
-            if not begun and (self._url.pooled or not call.alone):
-                await connection.execute(BEGIN.decode())
+            if not begun and (self._url.pooled or call.seconds or not call.alone):
+                await self._begin(connection)
                 begun = True
+            if call.seconds:
+                await connection.execute(longer_text(self._limit + call.seconds))
             # Lists cross as text: asyncpg asks each element what it is, and reads each id.
             values = [
                 array(call.parameters[name]) if name in statement.lists else call.parameters[name]
                 for name in statement.parameters
             ]
-            rows: Rows = await connection.fetch(statement.written, *values)
+            limit = self._limit + call.seconds
+            rows: Rows = await connection.fetch(statement.written, *values, timeout=limit)
             return rows
 
         result = await drive_async(steps, execute)
@@ -337,61 +332,50 @@ class AsyncpgDriver:
         failpoint.reach("after:commit")
         return result
 
+    async def _begin(self, connection: Any) -> None:
+        asyncpg = import_asyncpg()
+        try:
+            await connection.execute(self._connections.begin)
+        except TimeoutError:
+            raise  # it was waited for long enough
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            connection.terminate()
+            raise _Unsent(_first_line(error)) from error
+
     async def close(self) -> None:
         """Close every connection, once whoever uses one has given it back."""
-        self._closed = True
-        for _ in range(self._connections):
-            await self._free.acquire()
-        while self._idle:
-            await self._idle.pop()[1].close()
+        await self._connections.close()
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        asyncpg = _asyncpg()
-        if self._closed:
-            raise Unavailable(f"{self._url} was closed")
+    async def _connection(self, *, fresh: bool) -> AsyncIterator[Any]:
+        connection = await self._connections.take(fresh=fresh)
         try:
-            async with self._free:
-                connection = await self._taken()
-                try:
-                    yield connection
-                except asyncpg.InternalClientError:
-                    connection.terminate()  # nobody knows which answer it would read next
-                    raise
-                finally:
-                    await self._give_back(connection)
-        except asyncpg.PostgresError as error:
-            raise _meaning(error.sqlstate, error) from error
-        except (
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-            OSError,
-            TimeoutError,
-        ) as error:
-            if _is_of_a_value(error):
-                raise Invalid(f"PostgreSQL cannot store it: {error}") from error
-            raise Unavailable(f"{self._url} cannot be reached; is the server running?") from error
+            yield connection
+        except BaseException as error:
+            # Cut off, its answer may still come: it is nobody's. Closing it rolls back as well.
+            # So is one of which nobody knows which answer it would read next.
+            broken = (TimeoutError, import_asyncpg().InternalClientError)
+            if isinstance(error, broken) or not isinstance(error, Exception):
+                connection.terminate()
+            elif connection.is_in_transaction():
+                await self._roll_back(connection)
+            if isinstance(error, Exception):
+                raise self._meaning(error) from error
+            raise
+        finally:
+            self._connections.give_back(connection)
 
-    async def _taken(self) -> Any:
-        """Take the connection that was used last, or open one."""
-        while self._idle:
-            _, connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-        return await _asyncpg().connect(
-            self._url.target, timeout=CONNECT_SECONDS, **asyncpg_options(self._url)
-        )
-
-    async def _give_back(self, connection: Any) -> None:
-        """Keep a connection for the next operation; close those that nobody needed for long."""
-        if connection.is_in_transaction():
-            await self._roll_back(connection)
-        if connection.is_closed():
-            return
-        now = asyncio.get_running_loop().time()
-        self._idle.append((now, connection))
-        while now - self._idle[0][0] > IDLE_SECONDS:
-            self._idle.popleft()[1].terminate()
+    def _meaning(self, error: Exception) -> Exception:
+        asyncpg = import_asyncpg()
+        if isinstance(error, asyncpg.PostgresError):
+            return _meaning(error.sqlstate, error)
+        if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+            return Invalid(f"PostgreSQL cannot store it: {error}")
+        if isinstance(error, TimeoutError):
+            return Unavailable(f"{self._url} did not answer in time; try again")
+        if isinstance(error, (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)):
+            return Unavailable(f"{self._url} cannot be reached; is the server running?")
+        return error
 
     async def _roll_back(self, connection: Any) -> None:
         try:
@@ -401,17 +385,3 @@ class AsyncpgDriver:
             connection.terminate()
             if not isinstance(error, Exception):
                 raise
-
-
-def _is_of_a_value(error: Exception) -> bool:
-    """Tell what asyncpg says of a value from what it says of an address or a certificate."""
-    misconfigured = isinstance(error, _asyncpg().ClientConfigurationError)
-    return isinstance(error, ValueError) and not misconfigured
-
-
-def _asyncpg() -> Any:
-    try:
-        import asyncpg  # noqa: PLC0415 - an extra: SQLite users need not have it
-    except ImportError as error:
-        raise Unavailable(MISSING) from error
-    return asyncpg

@@ -25,8 +25,8 @@ from milepost.policy import SECONDS_MOST
 from milepost.store import workers
 from milepost.store.allow import allowed
 from milepost.store.connect import open_driver
+from milepost.store.connections import MISSING
 from milepost.store.migrate import migrate
-from milepost.store.postgres import MISSING
 
 __all__ = [
     "StoreClock",

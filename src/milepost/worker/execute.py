@@ -66,8 +66,10 @@ class Executor:
                 result = self._succeeded(context, await value)
             else:
                 result = await self._put_out(definition.outlet, context, value)
-        except (asyncio.CancelledError, GeneratorExit):
+        except asyncio.CancelledError:
             raise  # whoever runs the task knows who asked for it
+        except GeneratorExit as error:
+            return self.judged(definition, context, error)  # nothing may be awaited now
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
             result = self.judged(definition, context, error)
         finally:

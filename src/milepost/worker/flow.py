@@ -31,7 +31,7 @@ __all__ = ["Flow"]
 log = Log("milepost.worker")
 
 CRUMB = 16
-FLUSH_SECONDS = 5.0
+FLUSH_SECONDS = 2.0
 """How long a store that is away may hold up a worker that stops."""
 RECALLED = 500
 RECALLS = 20

@@ -19,6 +19,7 @@ from milepost.store.driver import Driver
 __all__ = ["Keeper", "Lease"]
 
 RETRY_SECONDS = 0.5
+CLOSE_SECONDS = 0.5
 MARGIN = 0.2
 """The share of the lease before whose end the worker starts nothing more."""
 
@@ -47,7 +48,7 @@ class Lease:
         """Keep it for a worker whose row has just been made."""
         loop = asyncio.get_running_loop()
         self._keeper = Keeper(
-            await asyncio.to_thread(open_driver, self._url),
+            await asyncio.to_thread(open_driver, self._url, limits=self._settings.heartbeat_limits),
             worker_id,
             lease=self._settings.lease,
             heartbeat=self._settings.heartbeat,
@@ -102,10 +103,10 @@ class Keeper:
         self._thread.start()
 
     def close(self) -> None:
-        """End, and wait for the thread."""
+        """End, and wait for the thread; not for a store that is away."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
         self._driver.close()
 
     @property

@@ -32,6 +32,7 @@ FEW = 2
 """So many threads do what is quick: more of them would only wait for the interpreter's lock."""
 GATHER_SECONDS = 0.002
 """So long outcomes gather while jobs end in a row: to wake the loop for each would cost more."""
+CLOSE_SECONDS = 0.5
 PATIENCE_SECONDS = 0.005
 """So long nothing may end before quick jobs are taken for slow ones, and all threads are called."""
 
@@ -197,6 +198,8 @@ class AsyncLanes(_Lanes):
                 if not running.ended:
                     result = self._unfit(running) or await self._called(running, task)
                     self._end(running, result)
+                if self._closing:
+                    return
                 # A handler that left context variables behind, or a request to stop that it did
                 # not heed, must not pass them on.
                 if _changed(variables) or (task is not None and task.cancelling()):
@@ -246,7 +249,9 @@ class AsyncLanes(_Lanes):
         self._closing = True
         for lane in list(self._lanes):
             lane.cancel()
-        await asyncio.gather(*self._lanes, return_exceptions=True)
+        if self._lanes:
+            # A handler that heeds no request to stop is left behind: its job was given back.
+            await asyncio.wait(self._lanes, timeout=CLOSE_SECONDS)
 
 
 def _changed(variables: dict[ContextVar[Any], Any]) -> bool:

@@ -74,8 +74,10 @@ class Worker:
         self._beside = beside
         self._recycle = recycle
         self._draining = self._impatient = False
+        self._drained = asyncio.Event()
+        self._drained_at = 0.0
         self._pause = settings.poll_min
-        self._watch: Watch = open_watch(client.url)
+        self._watch: Watch = open_watch(client.url, settings.limits)
         slots = Slots(settings.concurrency)
         self._standing = Standing(driver, registry, queues, lease=settings.lease, slots=slots.text)
         self._lease = Lease(client.url, settings, slots=slots.text, lost=self._drop_everything)
@@ -114,13 +116,20 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             others = [work() for work in self._beside]
             beside = [tasks.create_task(w) for w in (*self._flow.writers(), self._tend(), *others)]
+            working = asyncio.create_task(self._work())
             try:
-                while not self._draining:
-                    await self._turn_safely()
+                await self._drained.wait()
+                # A store that is away must not hold up what runs: it has the grace time to end.
+                await asyncio.wait([working], timeout=TICK_SECONDS)
             finally:
+                await _ended([working])
                 await self._finish()
                 await _ended(beside)
                 await self.close()
+
+    async def _work(self) -> None:
+        while not self._draining:
+            await self._turn_safely()
 
     async def run_until_idle(self, seconds: float) -> int:
         """Work until nothing is open or due within the time; answer with how many jobs ran."""
@@ -172,14 +181,17 @@ class Worker:
         if running := len(self._flow.held):
             log.info(GIVES_BACK if self._draining else LETS_END, running=running)
         self._impatient = self._draining
+        if not self._draining:
+            self._drained_at = self._now
         self._draining = True
+        self._drained.set()
         self._look_again()
 
     async def _finish(self) -> None:
         """Let what runs end until the grace time is over, then give it back (H-38)."""
         if self.state not in (WorkerState.DRAINING, WorkerState.STOPPED):
             self._standing.move("drain")
-        until = self._now + self._settings.grace
+        until = (self._drained_at or self._now) + self._settings.grace
         while self._flow.held and not self._impatient and self._now < until:
             await self._flow.freed_within(TICK_SECONDS / 20)
         self._flow.held.give_back("the worker is stopping")
@@ -315,7 +327,7 @@ async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Ask tasks to end, once, and wait: asked twice, one could not give back what it holds."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait(tasks, timeout=TICK_SECONDS)
 
 
 def _name() -> str:

@@ -19,7 +19,7 @@ __all__ = ["Standing"]
 log = Log("milepost.worker")
 
 RESTING = (WorkerState.IDLE, WorkerState.BACKOFF)
-SHOW_SECONDS = 5.0
+SHOW_SECONDS = 1.0
 """How long a store that is away may hold up a worker that only wants to be seen."""
 
 

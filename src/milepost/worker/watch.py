@@ -8,8 +8,9 @@ import sqlite3
 from contextlib import suppress
 from typing import Any, Protocol
 
-from milepost.config import StoreUrl
+from milepost.config import Limits, StoreUrl
 from milepost.errors import Unavailable
+from milepost.store.connections import connect_async, import_asyncpg
 from milepost.store.sqlite import File
 
 __all__ = ["CHANNEL", "Watch", "open_watch"]
@@ -84,8 +85,9 @@ class FileWatch:
 class ListenWatch:
     """Listens on a connection of its own; a lost one is opened again at the next rest."""
 
-    def __init__(self, url: StoreUrl) -> None:
+    def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url
+        self._limits = limits
         self._connection: Any = None
         self._hint = asyncio.Event()
         self._queues: set[str] = set()
@@ -105,10 +107,9 @@ class ListenWatch:
             return  # who listens through a pooler hears nothing
         if self._connection is not None and not self._connection.is_closed():
             return
-        import asyncpg  # noqa: PLC0415 - an extra
-
+        asyncpg = import_asyncpg()
         try:
-            self._connection = await asyncpg.connect(self._url.target, timeout=5)
+            self._connection = await connect_async(self._url, self._limits)
             await self._connection.add_listener(CHANNEL, self._hear)
             # Whatever was queued before we listened has been notified to nobody.
             self._hint.set()
@@ -131,6 +132,6 @@ class ListenWatch:
                 await self._connection.close(timeout=1)
 
 
-def open_watch(url: StoreUrl) -> Watch:
+def open_watch(url: StoreUrl, limits: Limits) -> Watch:
     """Open the watch that fits the store."""
-    return FileWatch(url.target) if url.dialect == "sqlite" else ListenWatch(url)
+    return FileWatch(url.target) if url.dialect == "sqlite" else ListenWatch(url, limits)

@@ -1,0 +1,111 @@
+"""How a worker's process ends: at a signal, and in time, whatever handlers do (H-38)."""
+
+import asyncio
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Self
+
+from milepost.telemetry import Log
+
+__all__ = ["Ending", "on_signals"]
+
+log = Log("milepost.worker")
+
+LAST_SECONDS = 4.5
+"""How long after the grace time a process may take to give back and say goodbye."""
+
+
+class Ending:
+    """Ends the process when its time is over, from a thread: the event loop may be blocked.
+
+    What is left behind by handlers, such as threads and tasks that heed nobody, would otherwise
+    keep it for ever. A process that has ended holds no lease: its jobs are lost, and run again.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._until: float | None = None
+        self._code = 1
+        self._off = False
+        self._known: set[threading.Thread] = set()
+
+    def __enter__(self) -> Self:
+        """Begin to watch; remember which threads are none of the handlers'."""
+        self._known = set(threading.enumerate())
+        self._ear, self._mouth = os.pipe()
+        threading.Thread(target=self._watch, name="milepost-ending", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Call it off, unless a thread that a handler has left keeps the process from ending."""
+        self.hurry()
+        left = set(threading.enumerate()) - self._known
+        self._off = not any(thread.is_alive() and not thread.daemon for thread in left)
+        self._tell()
+
+    def begin(self) -> None:
+        """Let the grace time begin; a second time it is over. Safe in a signal's handler."""
+        again = self._until is not None
+        self._until = time.monotonic() + LAST_SECONDS + (0.0 if again else self._grace)
+        self._tell()
+
+    def hurry(self) -> None:
+        """Wait no longer than for what remains: the worker itself is done."""
+        self._code = 0
+        if self._until is not None:
+            self._until = min(self._until, time.monotonic() + LAST_SECONDS)
+
+    def _tell(self) -> None:
+        # No lock is taken here: the thread that a signal interrupts may hold it.
+        os.write(self._mouth, b"!")
+
+    def _watch(self) -> None:
+        while not self._off:
+            left = None if self._until is None else self._until - time.monotonic()
+            if left is not None and left <= 0:
+                self._end()
+            if select.select([self._ear], [], [], left)[0]:
+                os.read(self._ear, 64)
+        os.close(self._ear)
+        os.close(self._mouth)
+
+    def _end(self) -> None:
+        log.warning("the worker was ended: a handler did not stop in time", grace=self._grace)
+        with suppress(Exception):
+            sys.stderr.flush()
+        os._exit(self._code)
+
+
+@contextmanager
+def on_signals(
+    numbers: Iterable[int], react: Callable[[], None], *, first: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Have the running loop react to signals; `first` is called at once, however busy that is.
+
+    A loop's own way with signals would leave its descriptor to forked children, whose signals then
+    come to us.
+    """
+    loop = asyncio.get_running_loop()
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        if first is not None:
+            first()
+        with suppress(RuntimeError):  # the loop is closed: nothing is left to be told
+            loop.call_soon_threadsafe(react)
+
+    former: dict[int, Any] = {}
+    for number in numbers:
+        with suppress(ValueError):  # only the main thread may listen
+            former[number] = signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

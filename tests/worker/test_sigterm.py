@@ -1,0 +1,169 @@
+"""SIGTERM ends a worker within its grace time and five seconds, whatever its handlers do (H-38).
+
+Their jobs are given back, or lost with the lease; none stays RUNNING.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from milepost.store import workers
+from milepost.testing.databases import Backends, everyday_names
+
+PROGRAM = """
+import asyncio, threading, time
+import milepost as mp
+
+app = mp.App(lease=2, heartbeat=0.3, sweep=0.1, poll_max=0.1, grace=1)
+
+
+@app.job
+async def swallows() -> None:
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except BaseException:
+            pass
+
+
+@app.job
+async def in_a_thread() -> None:
+    await asyncio.to_thread(time.sleep, 600)
+
+
+@app.job
+def leaves_a_thread() -> None:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+@app.job
+async def leaves_a_task() -> None:
+    async def stays():
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except BaseException:
+                pass
+
+    app.task = asyncio.create_task(stays())
+
+
+@app.job
+async def blocks() -> None:
+    time.sleep(600)
+
+
+@app.job
+async def spins() -> None:
+    while True:
+        pass
+
+
+@app.job
+def insists() -> None:
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            pass
+
+
+@app.job(retries=0)
+async def leaves() -> None:
+    raise GeneratorExit("no generator here")
+
+
+@app.job(retries=0)
+def leaves_plainly() -> None:
+    raise GeneratorExit("no generator here")
+"""
+GRACE = 1
+SLACK = 5
+"""What a crowded machine may add to the promise."""
+
+
+@pytest.fixture(params=everyday_names())
+def database(request, backends: Backends):
+    made = backends.fresh(request.param)
+    yield made
+    backends.drop(made)
+
+
+@pytest.fixture
+def app(tmp_path, database, monkeypatch):
+    (tmp_path / "stubborn.py").write_text(PROGRAM)
+    monkeypatch.setenv("MILEPOST_DATABASE_URL", database.url)
+    namespace = {"__name__": "stubborn"}
+    exec(compile(PROGRAM, "stubborn.py", "exec"), namespace)
+    namespace["app"].kinds = namespace
+    yield namespace["app"]
+    namespace["app"].close()
+
+
+@contextmanager
+def started(folder, database, *arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "milepost.cli", "worker", "stubborn.py", *arguments],
+        cwd=folder,
+        env={**os.environ, "MILEPOST_DATABASE_URL": database.url},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "swallows",
+        "in_a_thread",
+        "leaves_a_thread",
+        "leaves_a_task",
+        "blocks",
+        "spins",
+        "insists",
+        "leaves",
+        "leaves_plainly",
+    ],
+)
+def test_a_worker_ends_in_time_whatever_its_handler_does(app, database, tmp_path, kind):
+    job = app.kinds[kind].submit()
+    with started(tmp_path, database) as process:
+        until(lambda: job.refresh().state != "QUEUED")
+        if kind.startswith("leaves"):
+            until(lambda: job.refresh().state in ("SUCCEEDED", "FAILED"))
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        assert time.monotonic() - began < GRACE + 5 + SLACK
+    app.client.run(workers.advance_clock, 60)
+    app.maintain_once()
+    assert job.refresh().state != "RUNNING"
+    if kind.startswith("leaves_pl") or kind == "leaves":
+        assert job.error.type == "GeneratorExit"
+
+
+def test_a_worker_that_hears_no_signal_is_ended_by_its_supervisor(app, database, tmp_path):
+    """As C code makes it that holds the interpreter's lock; here its process is stopped."""
+    with started(tmp_path, database, "--processes", "2") as process:
+        until(lambda: len(app.workers.list()) == 2)
+        os.kill(app.workers.list()[0].pid, signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert "did not end" in process.stderr.read()
