@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from milepost.batch.outputs import to
     from milepost.context import Context, current
     from milepost.errors import (
+        AccessRefused,
         IllegalMove,
         Invalid,
         JobFailed,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from milepost.request.declaration import Poll, Reply
 
 __all__ = [
+    "AccessRefused",
     "App",
     "Cancelled",
     "Collect",
@@ -66,6 +68,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AccessRefused": "milepost.errors",
     "App": "milepost.app",
     "Cancelled": "milepost.policy",
     "Collect": "milepost.batch.declaration",

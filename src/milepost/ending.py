@@ -22,6 +22,10 @@ LAST_SECONDS = 4.5
 """How long after the grace time a process may take to give back and say goodbye."""
 
 
+_heard: set[int] = set()
+"""The signals that come to a worker of this process."""
+
+
 class Ending:
     """Ends the process when its time is over, from a thread: the event loop may be blocked.
 
@@ -104,8 +108,35 @@ def on_signals(
     for number in numbers:
         with suppress(ValueError):  # only the main thread may listen
             former[number] = signal.signal(number, hear)
+            _heard.add(number)
     try:
         yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+            _heard.discard(number)
+
+
+def _hold_back() -> None:
+    """Let no signal reach a child before it has its own way with them: it would be lost."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _heard)
+
+
+def _let_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _heard)
+
+
+def _forked() -> None:
+    """Have signals end a forked process as they end any other: they are not for the worker."""
+    if not _heard:
+        return
+    signal.set_wakeup_fd(-1)  # some loops have one: what is written there the parent reads
+    for number in _heard:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
+    _let_in()
+    _heard.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold_back, after_in_parent=_let_in, after_in_child=_forked)

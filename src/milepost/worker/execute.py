@@ -2,8 +2,11 @@
 
 import asyncio
 import inspect
+import os
+import sys
 import traceback
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -17,7 +20,7 @@ from milepost.policy import Cancelled, Later
 from milepost.records import Claim
 from milepost.telemetry import Log
 
-__all__ = ["Executor", "Interrupted", "TimedOut"]
+__all__ = ["Executor", "Interrupted", "TimedOut", "leave"]
 
 TRACEBACK_LIMIT = 8_000
 REASON_LIMIT = 1_000
@@ -39,6 +42,7 @@ class Executor:
     def __init__(self, codec: Codec, *, max_result: int) -> None:
         self._codec = codec
         self._max_result = max_result
+        self._process = os.getpid()
 
     def run(self, definition: Definition, context: Context) -> Outcome:
         """Call a plain handler."""
@@ -53,6 +57,8 @@ class Executor:
             result = self.judged(definition, context, error)
         finally:
             running.reset(token)
+        if os.getpid() != self._process:
+            leave(result)
         if result.move != "succeed" and context.has_news:
             context.tell()
         return result
@@ -74,6 +80,8 @@ class Executor:
             result = self.judged(definition, context, error)
         finally:
             running.reset(token)
+        if os.getpid() != self._process:
+            leave(result)
         if result.move != "succeed" and context.has_news:
             await context.tell_async()
         return result
@@ -125,6 +133,17 @@ def _unfit(claim: Claim, definition: Definition, error: Unfit) -> Outcome:
     reason = policy.storable(str(error)[:REASON_LIMIT])
     log.warning("a job waits: its arguments do not fit", job_id=claim.id, reason=reason)
     return outcome.unfit(reason, signature=definition.arguments.fingerprint)
+
+
+def leave(result: Outcome | None = None) -> NoReturn:
+    """End a process that a handler forked, where it leaves the handler: it is no second worker."""
+    problem = None if result is None else result.problem
+    if problem is not None:
+        sys.stderr.write(problem.traceback or f"{problem.type}: {problem.message}\n")
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0 if problem is None else 1)
 
 
 def _used(context: Context, result: Outcome) -> Outcome:

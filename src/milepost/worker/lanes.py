@@ -5,6 +5,7 @@ costs no task and no thread switch while there is more to do.
 """
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
@@ -13,12 +14,13 @@ from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
 from typing import Any
+from weakref import WeakSet
 
 from milepost import outcome
 from milepost.context import Context
 from milepost.declare import Definition
 from milepost.outcome import Outcome, Problem
-from milepost.worker.execute import Executor, Interrupted, TimedOut
+from milepost.worker.execute import Executor, Interrupted, TimedOut, leave
 
 __all__ = ["AsyncLanes", "Running", "ThreadLanes"]
 
@@ -160,9 +162,19 @@ class AsyncLanes(_Lanes):
         self, executor: Executor, report: Report, *, may_start: Callable[[], bool]
     ) -> None:
         super().__init__(executor, report, may_start=may_start)
+        _all.add(self)
         self._lanes: set[asyncio.Task[None]] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._closing = False
+
+    def leave_to_parent(self) -> None:
+        """End this process when it comes back to the loop: a handler has forked it, and waits."""
+        ready = getattr(self._loop, "_ready", None)
+        if isinstance(ready, deque):  # before whatever else the parent's loop had to do
+            ready.appendleft(asyncio.Handle(leave, (), self._loop))
+            return
+        with suppress(RuntimeError):
+            self._loop.call_soon(leave)
 
     def start(self, jobs: list[Running]) -> None:
         """Take jobs; one lane wakes up, and wakes others when it begins."""
@@ -252,6 +264,18 @@ class AsyncLanes(_Lanes):
         if self._lanes:
             # A handler that heeds no request to stop is left behind: its job was given back.
             await asyncio.wait(self._lanes, timeout=CLOSE_SECONDS)
+
+
+_all: "WeakSet[AsyncLanes]" = WeakSet()
+
+
+def _forked() -> None:
+    for lanes in list(_all):
+        lanes.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _changed(variables: dict[ContextVar[Any], Any]) -> bool:
