@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -236,6 +237,7 @@ def note(number: int) -> int:
 """
 
 
+@pytest.mark.filterwarnings("ignore:.* waits and no live worker")
 def test_a_worker_behind_a_network_that_swallows_comes_back_and_ends_at_sigterm(
     tmp_path, network, url, database
 ):
@@ -246,7 +248,7 @@ def test_a_worker_behind_a_network_that_swallows_comes_back_and_ends_at_sigterm(
     def note(number: int) -> int:
         return number
 
-    with started(tmp_path, url) as worker:
+    with closing(started(tmp_path, url)) as worker:
         assert note.submit(1).wait(60).result == 1
         network.mode = Network.SWALLOW
         second = note.submit(2)
@@ -257,6 +259,15 @@ def test_a_worker_behind_a_network_that_swallows_comes_back_and_ends_at_sigterm(
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
     app.close()
+
+
+@contextmanager
+def closing(process):
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def started(folder, url):

@@ -252,7 +252,7 @@ def test_an_unreachable_store_is_exit_code_75(folder):
 
 
 def test_a_child_that_was_being_made_when_the_signal_came_is_stopped_too(monkeypatch):
-    supervisor = Supervisor(["crew:app"], 1)
+    supervisor = Supervisor(["crew:app"], 1, grace=20)
     made = []
 
     class Child:

@@ -1,9 +1,9 @@
 """Connections to PostgreSQL: opened with limits, kept for the next caller, dropped when they end.
 
 A peer that is gone may say nothing (F4). So every wait has an end on this side, by keepalives and
-a deadline for each statement, and on the server's, which ends a statement or a transaction of a
-program that it does not hear from. The server is told when a connection is opened, or, where a
-pooler stands between and refuses that, with every BEGIN.
+a deadline for each statement, and on the server's, which ends the transaction of a program that it
+does not hear from. The server is told when a connection is opened, or, where a pooler stands
+between and refuses that, with every BEGIN.
 """
 
 import asyncio
@@ -51,10 +51,7 @@ _open: "WeakSet[Any]" = WeakSet()
 
 def settings_of(limits: Limits) -> dict[str, str]:
     """Say what the server is to keep to."""
-    return {
-        "statement_timeout": str(math.ceil(limits.command * 1000)),
-        "idle_in_transaction_session_timeout": str(math.ceil(limits.command * 1000)),
-    }
+    return {"idle_in_transaction_session_timeout": str(math.ceil(limits.command * 1000))}
 
 
 def begin_text(limits: Limits, *, told: bool) -> str:
@@ -65,9 +62,9 @@ def begin_text(limits: Limits, *, told: bool) -> str:
     return f"BEGIN ISOLATION LEVEL READ COMMITTED{sets}"
 
 
-def longer_text(seconds: float) -> str:
-    """Let the rest of a transaction take longer."""
-    return f"SET LOCAL statement_timeout = {math.ceil(seconds * 1000)}"
+def idle_text(seconds: float) -> str:
+    """Have the server wait so long, from now on, for a transaction that is not heard of."""
+    return f"SET LOCAL idle_in_transaction_session_timeout = {math.ceil(seconds * 1000)}"
 
 
 # psycopg
@@ -87,6 +84,9 @@ def connection_class() -> "type[psycopg.Connection[Any]]":
             """Wait for an answer until the deadline."""
             return super().wait(_by(self, gen), *args, **kwargs)
 
+        def __del__(self, *_: object) -> None:
+            """Say nothing of a program that ends without closing its store."""
+
     return LimitedConnection
 
 
@@ -97,12 +97,20 @@ def _by(connection: Any, waiting: Generator[Any, Any, T]) -> Generator[Any, Any,
         while True:
             ready = yield wanted
             if not ready and time.monotonic() >= connection.until:
-                connection.close()  # its answer may still come: it is nobody's
+                _give_up(connection)
                 raise _psycopg().OperationalError("the server did not answer in time")
             wanted = waiting.send(ready)
     except StopIteration as end:
         answer: T = end.value
         return answer
+
+
+def _give_up(connection: Any) -> None:
+    """Close a connection whose answer may still come; tell the server, if it is there."""
+    if _psycopg().capabilities.has_cancel_safe():
+        with suppress(Exception):
+            connection.cancel_safe(timeout=CLOSE_SECONDS)
+    connection.close()
 
 
 def connect(url: StoreUrl, limits: Limits, *, told: bool, autocommit: bool = True) -> Any:

@@ -5,7 +5,6 @@ factory that somebody leaves behind must not reach the engine. The user's errors
 """
 
 import asyncio
-import math
 import sqlite3
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from milepost.config import Limits, StoreUrl
 from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.borrow import BorrowedConnection, borrow, require_transaction
-from milepost.store.connections import AsyncConnections, Connections, import_asyncpg
+from milepost.store.connections import AsyncConnections, Connections, idle_text, import_asyncpg
 from milepost.store.driver import Steps
 from milepost.store.sqlite import File, connect
 
@@ -133,7 +132,7 @@ class Lender:
         connection, transaction = self._begun(kept, seconds)
         try:
             with transaction:
-                connection.execute(_bounds(seconds), prepare=False)
+                connection.execute(idle_text(seconds), prepare=False)
                 yield connection
         finally:
             connection.until = time.monotonic() + self._limits.command
@@ -173,15 +172,6 @@ class Lender:
         if self._connections is not None:
             self._connections.close()
             self._connections = None
-
-
-def _bounds(seconds: float) -> str:
-    """Have the server end a transaction that is not heard of: the rows it holds are needed."""
-    most = math.ceil(seconds * 1000)
-    return (
-        f"SET LOCAL statement_timeout = {most}; "
-        f"SET LOCAL idle_in_transaction_session_timeout = {most}"
-    )
 
 
 def _as_new(connection: Any) -> Any:
@@ -262,7 +252,7 @@ class AsyncLender:
             )
         connection, transaction = await self._begun(self._connections)
         try:
-            await connection.execute(_bounds(seconds))
+            await connection.execute(idle_text(seconds))
             yield connection
             await self._soon(transaction.commit())
         except BaseException as error:

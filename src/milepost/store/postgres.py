@@ -14,8 +14,8 @@ from milepost.store.catalog import query
 from milepost.store.connections import (
     AsyncConnections,
     Connections,
+    idle_text,
     import_asyncpg,
-    longer_text,
 )
 from milepost.store.driver import Call, Rows, StatementTimeout, Steps, drive, drive_async
 
@@ -36,11 +36,7 @@ TRIES = 8
 CONNECTIONS = 16
 LONG_SECONDS = 3600.0
 """How long a migration, or a look at the whole store, may take."""
-SNAPSHOT = (
-    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
-    f"{longer_text(LONG_SECONDS)}; SET LOCAL idle_in_transaction_session_timeout = "
-    f"{LONG_SECONDS * 1000:.0f}"
-)
+SNAPSHOT = f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; {idle_text(LONG_SECONDS)}"
 
 
 def _pause(attempt: int) -> float:
@@ -57,7 +53,7 @@ class PsycopgDriver:
         self._pooled = url.pooled
         self._limit = limits.command
         self._connections = Connections(url, limits, most=CONNECTIONS, configure=_write_lists)
-        self._script: psycopg.Connection[Any] | None = None
+        self._script: Any = None
         # Whoever opens a store hears at once whether it is there.
         self._connections.give_back(self._connections.take())
 
@@ -86,12 +82,10 @@ class PsycopgDriver:
             statement = query(call.name, "postgres")
             if statement.idle:
                 return []
-            if not begun and (call.seconds or not call.alone):
+            if not begun and not call.alone:
                 self._begin(connection)
                 begun = True
-            connection.until = time.monotonic() + self._limit
-            if call.seconds:
-                self._prolong(connection, call.seconds)
+            connection.until = time.monotonic() + self._limit + call.seconds
             cursor = connection.execute(
                 statement.format.encode(), call.parameters, prepare=not self._pooled
             )
@@ -119,10 +113,6 @@ class PsycopgDriver:
                 raise  # it was waited for long enough
             raise _Unsent(_first_line(error)) from error
 
-    def _prolong(self, connection: Any, seconds: float) -> None:
-        connection.execute(longer_text(self._limit + seconds), prepare=False)
-        connection.until += seconds
-
     @contextmanager
     def snapshot(self) -> Iterator["PsycopgReader"]:
         """Read several answers that belong together."""
@@ -136,7 +126,7 @@ class PsycopgDriver:
         """Run many statements as they stand, inside the transaction of the running operation."""
         if self._script is None:
             raise Unavailable("a script runs inside an operation")
-        self._prolong(self._script, LONG_SECONDS)
+        self._script.until = time.monotonic() + LONG_SECONDS
         self._script.execute(text.encode())
 
     def close(self) -> None:
@@ -311,11 +301,9 @@ class AsyncpgDriver:
             if statement.idle:
                 return []
             # Unprepared, asyncpg sends a statement in two parts, which a pooler may tear apart.
-            if not begun and (self._url.pooled or call.seconds or not call.alone):
+            if not begun and (self._url.pooled or not call.alone):
                 await self._begin(connection)
                 begun = True
-            if call.seconds:
-                await connection.execute(longer_text(self._limit + call.seconds))
             # Lists cross as text: asyncpg asks each element what it is, and reads each id.
             values = [
                 array(call.parameters[name]) if name in statement.lists else call.parameters[name]
