@@ -277,6 +277,7 @@ class App:
         self,
         name: str,
         *,
+        tenant: str | None = None,
         webhook: str | None = None,
         secrets: Sequence[str] = (),
         people: Sequence[str] | None = None,
@@ -292,6 +293,9 @@ class App:
         max_bytes: int = 1_000_000,
     ) -> None:
         """Say where the final messages of a channel go; those of others wait to be pulled.
+
+        It carries the messages of its `tenant`'s jobs alone: of those without a tenant unless one
+        is given, of every tenant's for "*". A message names its tenant.
 
         A `webhook` is posted to, signed with each of its `secrets`; `people` are addresses of
         Apprise, told by `title` and `template`; a `broker` is published to, on a `subject`, the
@@ -313,6 +317,7 @@ class App:
         self._channels[name] = declared(
             name,
             limits,
+            tenant=tenant,
             allow=self.settings.request_allow,
             ports=self.settings.ports,
             webhook=webhook,
@@ -324,7 +329,9 @@ class App:
             subject=subject,
         )
 
-    def inbound(self, name: str, broker: "Broker", *, subject: str | None = None) -> None:
+    def inbound(
+        self, name: str, broker: "Broker", *, subject: str | None = None, tenant: str | None = None
+    ) -> None:
         """Let jobs arrive as messages on a broker's `subject`, the `name` unless given.
 
         A message says what `POST /v1/jobs` takes. The broker's consumer has the same name: programs
@@ -334,7 +341,7 @@ class App:
 
         if name in self._inbound:
             raise Invalid(f"inbound {name!r} is declared twice")
-        self._inbound[name] = declared(name, broker, subject)
+        self._inbound[name] = declared(name, broker, subject, tenant)
 
     # The API
 

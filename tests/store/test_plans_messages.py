@@ -89,7 +89,7 @@ ALL: dict[str, Any] = {"tenant": None, "queues": None}
 ASKED: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "outbox_take": (
         "outbox",
-        {"channel": "orders", "most": 100, "lease_us": 30_000_000},
+        {"channel": "orders", "tenant": "", "most": 100, "lease_us": 30_000_000},
         {"outbox_due", "outbox_line", "outbox_pkey"},
     ),
     "outbox_coming": ("outbox", {"name": ["orders", "other"]}, {"outbox_due"}),

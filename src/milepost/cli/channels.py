@@ -19,7 +19,7 @@ from milepost.store.outbox import Channel, Message
 
 __all__ = ["channels"]
 
-COLUMNS = ("name", "kind", "target", "state", "waiting", "dead", "reason")
+COLUMNS = ("name", "kind", "target", "tenant", "state", "waiting", "dead", "reason")
 MESSAGE_COLUMNS = ("id", "kind", "state", "stands", "attempts", "created_at", "error")
 DEAD_COLUMNS = ("channel", "id", "kind", "state", "attempts", "dead_at", "error")
 REFUSED_COLUMNS = ("inbound", "message", "at", "error")
@@ -54,6 +54,7 @@ def _document(channel: Channel) -> dict[str, object]:
         "name": channel.name,
         "kind": channel.kind,
         "target": channel.target,
+        "tenant": channel.tenant,
         "state": channel.state,
         "waiting": channel.waiting,
         "dead": channel.dead,
@@ -70,6 +71,7 @@ def _message(message: Message) -> dict[str, object]:
         "machine": message.machine,
         "subject": message.subject_id,
         "kind": message.kind,
+        "tenant": message.tenant or None,
         "state": message.state,
         "stands": message.stands,
         "attempts": message.attempts,

@@ -63,13 +63,14 @@ class Channel(msgspec.Struct, frozen=True):
     name: str
     courier: Courier | None
     limits: Limits
+    tenant: str = ""
 
     @property
-    def row(self) -> tuple[str, str, str | None]:
+    def row(self) -> tuple[str, str, str | None, str]:
         """What the store is told of it."""
         if self.courier is None:
-            return self.name, "pull", None
-        return self.name, self.courier.kind, self.courier.target
+            return self.name, "pull", None, self.tenant
+        return self.name, self.courier.kind, self.courier.target, self.tenant
 
 
 def declared(
@@ -85,12 +86,14 @@ def declared(
     template: str | None = None,
     broker: Broker | None = None,
     subject: str | None = None,
+    tenant: str | None = None,
 ) -> Channel:
     """Make a channel of what was said of it; it leads to one place.
 
     A webhook may reach these `ports` of public addresses, and what `allow` names.
     """
     check_text(name, what="name")
+    owner = "" if tenant is None else check_text(tenant, what="tenant")
     ways = {"webhook": webhook, "people": people, "broker": broker}
     chosen = [way for way, given in ways.items() if given is not None]
     if len(chosen) > 1:
@@ -111,7 +114,7 @@ def declared(
         courier = People(people, title=title, template=template)
     elif broker is not None:
         courier = Published(broker, subject or name, seconds=limits.timeout)
-    return Channel(name, courier, limits)
+    return Channel(name, courier, limits, owner)
 
 
 def _check_belongs(name: str, chosen: list[str], way: str, **given: object) -> None:

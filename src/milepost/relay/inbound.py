@@ -93,13 +93,15 @@ class Inbound(msgspec.Struct, frozen=True):
     name: str
     broker: Broker
     subject: str
+    tenant: str = ""
 
 
-def declared(name: str, broker: Broker, subject: str | None) -> Inbound:
+def declared(name: str, broker: Broker, subject: str | None, tenant: str | None = None) -> Inbound:
     """Make an inbound of what was said of it."""
     if not _NAME.fullmatch(check_text(name, what="name")):
         raise Invalid(f"name={name!r} may hold letters, digits, dashes and underscores")
-    return Inbound(name, broker, check_text(subject or name, what="subject"))
+    owner = "" if tenant is None else check_text(tenant, what="tenant")
+    return Inbound(name, broker, check_text(subject or name, what="subject"), owner)
 
 
 class Receiver:
@@ -178,7 +180,8 @@ class Receiver:
         message_id, trace, asked = _asked(message)
         if not any(definition.name == asked.kind for definition in self._host.registry.all):
             raise _NotKnown(f"no job is called {asked.kind!r} here")
-        with acting(f"inbound {self._inbound.name}", trace=traced(trace)):
+        inbound = self._inbound
+        with acting(f"inbound {inbound.name}", tenant=inbound.tenant, trace=traced(trace)):
             new = self._host.new_job(asked.kind, asked.args, asked.kwargs, asked.chosen)
         return message_id, new
 

@@ -134,6 +134,7 @@ class Relay:
             taken = await self._driver.run(
                 outbox.take,
                 channel.name,
+                tenant=channel.tenant,
                 most=limits.concurrency,
                 lease_seconds=limits.lease_seconds,
             )

@@ -107,6 +107,7 @@ def _body(message: Message, data: Mapping[str, Any]) -> bytes:
             "subject": message.subject_id,
             "time": message.created_at,
             "datacontenttype": "application/json",
+            **({"tenant": message.tenant} if message.tenant else {}),
             **({} if traceparent is None else {"traceparent": traceparent}),
             "data": data,
         }
@@ -125,6 +126,7 @@ def _told(message: Message, error: str | None, why: str | None) -> dict[str, str
         "message_id": message.id,
         "queue": message.queue,
         "state": WORDS[message.state],
+        "tenant": message.tenant,
         "time": message.created_at.isoformat(timespec="seconds"),
     }
 

@@ -21,7 +21,18 @@ __all__ = ["BODY", "TITLE", "People"]
 TITLE = "$kind $state"
 BODY = "$machine $id ($kind) ended $state at $time. $error"
 LOGGERS = ("apprise", "urllib3.connectionpool")
-NAMES = ("channel", "error", "id", "kind", "machine", "message_id", "queue", "state", "time")
+NAMES = (
+    "channel",
+    "error",
+    "id",
+    "kind",
+    "machine",
+    "message_id",
+    "queue",
+    "state",
+    "tenant",
+    "time",
+)
 
 
 class _Quiet(logging.Filter):

@@ -6,6 +6,7 @@ is fenced like a job: whoever takes one gets a new fence, and only the newest sa
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 __all__ = [
+    "EVERYONE",
     "Channel",
     "Failure",
     "Message",
@@ -35,10 +37,14 @@ __all__ = [
     "start",
     "stop",
     "take",
+    "tenant",
 ]
 
 VANISHED_SECONDS = 60.0
 """After how long without news no running program declares a channel any more."""
+
+EVERYONE = "*"
+"""The tenant of a channel that carries every tenant's messages."""
 
 LAST = 2**62
 CHILDREN_MOST = 10_000
@@ -81,6 +87,7 @@ class Channel(msgspec.Struct, frozen=True):
     name: str
     kind: str
     target: str | None
+    tenant: str | None
     stopped_by: str | None
     reason: str | None
     waiting: int
@@ -109,11 +116,18 @@ class Failure(msgspec.Struct, frozen=True):
 # Channels
 
 
-def declare(channels: Sequence[tuple[str, str, str | None]]) -> Steps[None]:
-    """Enter the (name, kind, target) of what a program declares, and that it runs."""
+def declare(channels: Sequence[tuple[str, str, str | None, str]]) -> Steps[None]:
+    """Enter the (name, kind, target, tenant) of what a program declares, and that it runs."""
     # In the order of their names, so that two programs cannot wait for each other.
-    for name, kind, target in sorted(channels):
-        yield Call("channel_declare", {"name": name, "kind": kind, "target": target})
+    for name, kind, target, tenant in sorted(channels, key=itemgetter(0)):
+        row = {"name": name, "kind": kind, "target": target, "tenant": tenant}
+        yield Call("channel_declare", row)
+
+
+def tenant(name: str) -> Steps[str | None]:
+    """Tell whose a channel is, "" for jobs without a tenant; None while nobody declared it."""
+    rows = yield Call("channel_tenant", {"name": name})
+    return rows[0][0] if rows else None
 
 
 def known() -> Steps[list[Channel]]:
@@ -123,12 +137,12 @@ def known() -> Steps[list[Channel]]:
 
 
 def _channel(row: Sequence[Any]) -> Channel:
-    name, kind, target, stopped_by, reason, waiting, dead, stopped_at, seen_at, now = row
+    name, kind, target, owner, stopped_by, reason, waiting, dead, stopped_at, seen_at, now = row
     seen = seen_at is not None and (
         (instant(now) - instant(seen_at)).total_seconds() <= VANISHED_SECONDS
     )
     stopped = None if stopped_at is None else instant(stopped_at)
-    return Channel(name, kind, target, stopped_by, reason, waiting, dead, stopped, seen)
+    return Channel(name, kind, target, owner, stopped_by, reason, waiting, dead, stopped, seen)
 
 
 def stop(name: str, *, reason: str, actor: str) -> Steps[bool]:
@@ -169,12 +183,13 @@ def coming(names: Sequence[str]) -> Steps[dict[str, float]]:
     return {name: left / 1_000_000 for name, left in rows if left is not None}
 
 
-def take(channel: str, *, most: int, lease_seconds: float) -> Steps[list[Message]]:
-    """Take what is due, in order; nobody else may, until the lease is over."""
+def take(
+    channel: str, *, most: int, lease_seconds: float, tenant: str = EVERYONE
+) -> Steps[list[Message]]:
+    """Take a tenant's messages that are due, in order; nobody else may, until the lease is over."""
+    where = {"channel": channel, "tenant": tenant}
     rows = yield Call(
-        "outbox_take",
-        {"channel": channel, "most": most, "lease_us": micros(lease_seconds)},
-        alone=True,
+        "outbox_take", {**where, "most": most, "lease_us": micros(lease_seconds)}, alone=True
     )
     return sorted((_message(row) for row in rows), key=lambda message: message.n)
 

@@ -18,10 +18,10 @@ from milepost.errors import NotFound
 from milepost.records import Job, Run
 from milepost.request import batch as request_batch
 from milepost.request import kind as request_kind
-from milepost.store import tokens
+from milepost.store import outbox, tokens
 from milepost.web.problems import Problem
 
-__all__ = ["ACCESS", "Who", "authenticate", "is_local", "require", "seen"]
+__all__ = ["ACCESS", "Who", "authenticate", "check_channel", "is_local", "require", "seen"]
 
 ACCESS = ("tokens", "open", "local")
 """Who is let in without a token: nobody, everybody (whoever mounts the API guards it), or callers
@@ -87,6 +87,15 @@ class Who(msgspec.Struct, frozen=True):
         """What listings are narrowed by."""
         queues = None if self.queues is None else msgspec.json.encode(self.queues).decode()
         return {"tenant": self.tenant, "queues": queues}
+
+
+async def check_channel(client: Client, who: Who, channel: str | None) -> None:
+    """Refuse another tenant's channel, and the installation's own, to a token of a tenant."""
+    if channel is None or who.tenant is None:
+        return
+    owner = await client.run_async(outbox.tenant, channel)
+    if owner not in (None, outbox.EVERYONE, who.tenant):
+        raise Problem(403, f"channel {channel!r} is not of this token's tenant")
 
 
 def _told(kinds: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from milepost.batch.start import Batch
 from milepost.errors import NotFound
-from milepost.web.auth import Who, require
+from milepost.web.auth import Who, check_channel, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
 from milepost.web.paging import Cursor, Limit
@@ -104,6 +104,7 @@ async def start(
     batch = _declared(app, name)
     for queue in _queues(batch):
         who.check_new(batch.name, queue=queue, priority=new.options.priority)
+    await check_channel(app.client, who, new.options.channel)
     starting = batch.starting(new.params, **new.options.model_dump())
     return await accepted(starting)
 

@@ -29,6 +29,9 @@ class ChannelDocument(BaseModel):
     name: str
     kind: str = Field(examples=["pull", "webhook"])
     target: str | None = None
+    tenant: str | None = Field(
+        default=None, description="Whose it is; `*` for every tenant's, null if nobody declared it."
+    )
     state: str = Field(examples=["active", "stopped", "vanished"])
     waiting: int
     dead: int

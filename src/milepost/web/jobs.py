@@ -15,7 +15,7 @@ from milepost.records import Job, NewJob
 from milepost.store import births, jobs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
-from milepost.web.auth import Who, require, seen
+from milepost.web.auth import Who, check_channel, require, seen
 from milepost.web.body import Route
 from milepost.web.documents import (
     EntryDocument,
@@ -140,6 +140,7 @@ async def submit(
     options = new.options.model_dump(exclude_none=True)
     job = app.new_job(new.kind, new.args, new.kwargs, options)
     check_template(who, job)
+    await check_channel(app.client, who, job.template.channel)
     if once.key is None:
         [job_id] = await app.client.create_async([job])
         known = job_id != job.id

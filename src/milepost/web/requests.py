@@ -17,7 +17,7 @@ from milepost.request.batch import Asking
 from milepost.request.kind import KIND
 from milepost.store import chains, jobs
 from milepost.subjects import checked_id
-from milepost.web.auth import Who, require
+from milepost.web.auth import Who, check_channel, require
 from milepost.web.body import JsonRequest, PushedRoute, Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Kept
@@ -147,6 +147,7 @@ async def send(
     job, made = app.requests.asked(asked.pop("method", "GET"), asked.pop("url"), asked)
     stored = job.new((made,), {})
     check_template(who, stored)
+    await check_channel(app.client, who, stored.template.channel)
     answer = await once.answer(lambda: created(stored, who))
     return await receive(request, app, who, answer, prefer)
 
@@ -170,6 +171,8 @@ async def send_batch(
     who.check_new(run.kind, queue=run.queue, priority=run.priority)
     for job in made:
         check_template(who, job)
+    for channel in {run.channel, *(job.template.channel for job in made)}:
+        await check_channel(app.client, who, channel)
     return await accepted(lambda: chains.start(run, plan, made))
 
 

@@ -1,3 +1,4 @@
-INSERT INTO channel (name, kind, target, seen_at) VALUES (:name, :kind, :target, {now})
+INSERT INTO channel (name, kind, target, tenant, seen_at)
+VALUES (:name, :kind, :target, :tenant, {now})
 ON CONFLICT (name) DO UPDATE
-   SET kind = excluded.kind, target = excluded.target, seen_at = excluded.seen_at
+   SET kind = excluded.kind, target = excluded.target, tenant = excluded.tenant, seen_at = excluded.seen_at

@@ -6,7 +6,7 @@ WITH RECURSIVE hop(name) AS (
 ), named AS (
   SELECT name FROM hop WHERE name IS NOT NULL UNION SELECT name FROM channel
 )
-SELECT named.name, coalesce(c.kind, 'pull'), c.target, c.stopped_by, c.reason,
+SELECT named.name, coalesce(c.kind, 'pull'), c.target, c.tenant, c.stopped_by, c.reason,
        (SELECT count(*) FROM outbox
          WHERE channel = named.name AND delivered_at IS NULL AND dead_at IS NULL),
        (SELECT count(*) FROM outbox WHERE channel = named.name AND dead_at IS NOT NULL),

@@ -4,6 +4,7 @@
 WITH picked AS MATERIALIZED (
   SELECT o.id, o.fence FROM outbox o
    WHERE o.channel = :channel AND o.delivered_at IS NULL AND o.dead_at IS NULL AND o.due_at <= {now}
+     AND (:tenant::text = '*' OR o.tenant = :tenant::text)
      AND o.n = (SELECT e.n FROM outbox e
                  WHERE e.channel = o.channel AND e.line = o.line
                    AND e.delivered_at IS NULL AND e.dead_at IS NULL

@@ -47,6 +47,7 @@ CREATE TABLE channel (
   name text PRIMARY KEY,
   kind text NOT NULL DEFAULT 'pull',
   target text,
+  tenant text,                               -- whose it is, '*': every tenant's; NULL: nobody declared it
   places bigint NOT NULL DEFAULT 0,          -- the last place that was given
   stopped_at timestamptz,
   stopped_by text,

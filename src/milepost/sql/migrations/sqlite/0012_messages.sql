@@ -46,6 +46,7 @@ CREATE TABLE channel (
   name TEXT PRIMARY KEY NOT NULL,
   kind TEXT NOT NULL DEFAULT 'pull',
   target TEXT,
+  tenant TEXT,                               -- whose it is, '*': every tenant's; NULL: nobody declared it
   places INTEGER NOT NULL DEFAULT 0,         -- the last place that was given
   stopped_at INTEGER,
   stopped_by TEXT,
