@@ -121,8 +121,10 @@ def test_a_role_without_rights_and_a_taken_name_are_told_in_a_sentence(backends)
         raw.execute("CREATE TABLE job (id integer)")
         raw.execute("CREATE ROLE stranger LOGIN")
         try:
-            with database.driver() as driver, pytest.raises(SchemaMismatch, match="give Milepost"):
-                migrate(driver)
+            taken = open_driver(StoreUrl.parse(f"{database.url}&schema=public"))
+            with pytest.raises(SchemaMismatch, match=r"name another in the address, \?schema=NAME"):
+                migrate(taken)
+            taken.close()
             stranger = open_driver(StoreUrl.parse(database.url.replace("postgres@", "stranger@")))
             with pytest.raises(Unavailable, match="lacks a right: permission denied"):
                 migrate(stranger)

@@ -156,7 +156,7 @@ def test_the_owner_of_a_store_restores_it_without_special_rights(
     with new.raw() as raw:
         name = f"owner_{raw.value('SELECT current_database()')}"
         raw.execute(f"CREATE ROLE {name} LOGIN")
-        raw.execute(f"GRANT CREATE ON SCHEMA public TO {name}")
+        raw.execute(f"GRANT CREATE ON DATABASE {raw.value('SELECT current_database()')} TO {name}")
     owned = Database(new.backend, new.url.replace("postgres@", f"{name}@"), new.server)
 
     done = run(commands("custom"), tmp_path, **addresses(lived, owned))

@@ -24,7 +24,7 @@ from milepost.store.borrow import Place, identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps, is_away
 from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, Lent
-from milepost.store.migrate import check, migrate, migrations, pending
+from milepost.store.migrate import check, migrate, migrations, pending, tables
 
 __all__ = ["ACTOR", "Caller", "Client", "acting", "caller", "new_id", "refuse_in_loop"]
 
@@ -149,7 +149,8 @@ class Client:
         try:
             missing = pending(driver) if self._create else []
             fresh = len(missing) == len(migrations(driver.dialect))
-            if missing and (fresh or self._migrate_older):
+            # Beside the tables of others nothing is made unasked.
+            if missing and (self._migrate_older or (fresh and not tables(driver))):
                 migrate(driver)
             check(driver, self.url)
         except BaseException:
@@ -169,7 +170,7 @@ class Client:
     @property
     def identity(self) -> Place:
         """Which database it is: what a borrowed connection is compared with."""
-        known = self._identity or self._file() or self.run(identity)
+        known = self._identity or self._file() or self._place(self.run(identity))
         self._identity = known
         return known
 
@@ -177,7 +178,7 @@ class Client:
         """Tell which database it is."""
         known = self._identity or self._file()
         if known is None:
-            known = await self.run_async(identity)
+            known = self._place(await self.run_async(identity))
         self._identity = known
         return known
 
@@ -185,7 +186,10 @@ class Client:
         # Not asked of the store: a caller that is writing would wait for itself.
         is_file = self.url.dialect == "sqlite"
         check_allowed(self.url)
-        return Place(os.path.realpath(self.url.target)) if is_file else None
+        return self._place(os.path.realpath(self.url.target)) if is_file else None
+
+    def _place(self, database: str) -> Place:
+        return Place(database, self.url.schema)
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store operation."""

@@ -12,10 +12,12 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 from milepost.errors import Invalid
 
 __all__ = [
+    "DEFAULT_SCHEMA",
     "DEFAULT_URL",
     "Limits",
     "Settings",
     "StoreUrl",
+    "channel_of",
     "command_for",
     "origins",
     "seconds",
@@ -23,7 +25,10 @@ __all__ = [
 ]
 
 DEFAULT_URL = "sqlite:///milepost.db"
+DEFAULT_SCHEMA = "milepost"
 _POSTGRES = ("postgresql", "postgres")
+_DRIVERS = ("", "psycopg", "psycopg2", "psycopg_async", "asyncpg")
+_SCHEMA = re.compile(r"(?!pg_|information_schema$)[A-Za-z_][A-Za-z0-9_]{0,47}")
 _POOLER = "pooler=transaction"
 _EXPECTED = "sqlite:///file.db or postgresql://user@host/database"
 
@@ -36,6 +41,8 @@ class StoreUrl:
     target: str
     pooled: bool = False
     """Whether a transaction pooler stands there: what one statement leaves, the next may miss."""
+    schema: str = DEFAULT_SCHEMA
+    """Where in a PostgreSQL database the store's tables are."""
 
     @classmethod
     def parse(cls, url: str) -> "StoreUrl":
@@ -47,8 +54,9 @@ class StoreUrl:
             _ = parts.port
         except ValueError as error:  # its own text may repeat a password
             raise Invalid(f"the store's address cannot be read; expected {_EXPECTED}") from error
-        if parts.scheme in _POSTGRES:
-            return cls("postgres", *_pooled(parts))
+        kind, _, driver = parts.scheme.partition("+")
+        if kind in _POSTGRES and driver in _DRIVERS:
+            return _postgres(parts._replace(scheme=kind))
         if parts.scheme == "sqlite":
             return cls("sqlite", _sqlite_path(url, parts))
         if not parts.scheme and url.endswith((".db", ".sqlite", ".sqlite3")):
@@ -61,14 +69,30 @@ class StoreUrl:
         parts = urlsplit(self.target)
         user = f"{parts.username}@" if parts.username else ""
         port = f":{parts.port}" if parts.port else ""
-        return f"postgresql://{user}{parts.hostname or ''}{port}{parts.path}"
+        return f"postgresql://{user}{parts.hostname or ''}{port}{parts.path}{self._named('?')}"
 
     __repr__ = __str__
 
     @property
     def address(self) -> str:
         """The whole address, with its password: for opening the store, never for showing."""
-        return str(self) if self.dialect == "sqlite" else self.target
+        if self.dialect == "sqlite":
+            return str(self)
+        parts = urlsplit(self.target)
+        return parts._replace(query="&".join(filter(None, (parts.query, self._ours)))).geturl()
+
+    @property
+    def channel(self) -> str:
+        """The channel of this store's notifications."""
+        return channel_of(self.schema)
+
+    def _named(self, before: str) -> str:
+        return "" if self.schema == DEFAULT_SCHEMA else f"{before}schema={self.schema}"
+
+    @property
+    def _ours(self) -> str:
+        """The options of an address that are not the drivers'."""
+        return "&".join(filter(None, (_POOLER if self.pooled else "", self._named(""))))
 
     @property
     def typed(self) -> str:
@@ -80,20 +104,31 @@ class StoreUrl:
         if parts.password is not None:
             server = f"{parts.username or ''}:PASSWORD@{server.rpartition('@')[2]}"
         options = re.sub(r"(password=)[^&]*", r"\1PASSWORD", parts.query)
-        if self.pooled:
-            options = "&".join(filter(None, (options, _POOLER)))
+        options = "&".join(filter(None, (options, self._ours)))
         return urlunsplit(("postgresql", server, parts.path, options, ""))
 
 
-def _pooled(parts: SplitResult) -> tuple[str, bool]:
-    """Take apart what is ours and what is the drivers'."""
-    options = parts.query.split("&")
-    ours = [option for option in options if option.startswith("pooler=")]
-    if not ours:
-        return parts.geturl(), False
-    if ours != [_POOLER]:
-        raise Invalid(f"{ours[0]}: expected {_POOLER}, or nothing for any other kind of pooler")
-    return parts._replace(query="&".join(o for o in options if o not in ours)).geturl(), True
+def channel_of(schema: str) -> str:
+    """Name the channel of a store's notifications: two in one database do not wake each other."""
+    return schema if schema == DEFAULT_SCHEMA else f"{DEFAULT_SCHEMA}_{schema}"
+
+
+def _postgres(parts: SplitResult) -> StoreUrl:
+    """Take apart the options that are ours and those of the drivers."""
+    options = [option for option in parts.query.split("&") if option]
+    poolers = [option for option in options if option.startswith("pooler=")]
+    if poolers not in ([], [_POOLER]):
+        raise Invalid(f"{poolers[0]}: expected {_POOLER}, or nothing for any other kind of pooler")
+    schemas = [option for option in options if option.startswith("schema=")]
+    schema = unquote(schemas[-1].removeprefix("schema=")) if schemas else DEFAULT_SCHEMA
+    if len(schemas) > 1 or not _SCHEMA.fullmatch(schema):
+        raise Invalid(
+            f"schema={schema}: expected one name of letters, digits and _, at most 48, that does "
+            "not begin with pg_"
+        )
+    left = [option for option in options if option not in (*poolers, *schemas)]
+    target = parts._replace(query="&".join(left)).geturl()
+    return StoreUrl("postgres", target, pooled=bool(poolers), schema=schema)
 
 
 def _sqlite_path(url: str, parts: SplitResult) -> str:

@@ -18,7 +18,7 @@ from milepost.outcome import Outcome
 from milepost.policy import Cancelled, storable
 from milepost.records import Claim
 from milepost.store import durable
-from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
+from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, Place, borrow
 from milepost.store.durable import Told
 from milepost.telemetry import job_log
 
@@ -312,14 +312,14 @@ class Context:
         borrowed = borrow(connection)
         if not isinstance(borrowed, BorrowedConnection):
             raise Invalid("this connection is asynchronous: await ctx.guard_async() instead")
-        borrowed.run(None, durable.guard, self.claim)
+        borrowed.run(Place(), durable.guard, self.claim)
 
     async def guard_async(self, connection: Any) -> None:
         """Refuse, in another database, a transaction of an attempt that was overtaken."""
         borrowed = borrow(connection)
         if not isinstance(borrowed, BorrowedAsyncConnection):
             raise Invalid("this connection is synchronous: call ctx.guard() instead")
-        await borrowed.run(None, durable.guard, self.claim)
+        await borrowed.run(Place(), durable.guard, self.claim)
 
     # Made when first used
 

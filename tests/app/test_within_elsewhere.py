@@ -22,7 +22,6 @@ def database(request, backends: Backends):
     """An application's database, in which the names of the store's tables are taken."""
     made = backends.fresh(request.param, empty=True)
     with made.raw() as raw:
-        raw.execute('CREATE SCHEMA "Store"')
         for statement in NAMESAKES.strip().split(";\n"):
             raw.execute(statement)
     yield made
@@ -31,7 +30,7 @@ def database(request, backends: Backends):
 
 @pytest.fixture
 def app(database):
-    made = mp.App(f'{database.url}&options=-csearch_path%3D"Store"')
+    made = mp.App(f"{database.url}&schema=Store", migrate=True)
     made.counts()
     yield made
     made.close()

@@ -37,9 +37,10 @@ def clerk(home: Database, owner: Raw) -> Iterator[Raw]:
     # Defaults are computed with the writer's own rights.
     owner.execute(f"GRANT SELECT ON clock TO {name}")
     owner.execute(f"GRANT USAGE ON SEQUENCE queued_seq TO {name}")
+    owner.execute(f"GRANT USAGE ON SCHEMA milepost TO {name}")
     owner.execute(f"GRANT CREATE ON SCHEMA public TO {name}")
-    with psycopg.connect(home.url.replace("postgres@", f"{name}@"), autocommit=True) as connection:
-        yield Raw("postgres", connection)
+    with home.raw(role=name) as raw:
+        yield raw
 
 
 def seqs(raw: Raw, name: str) -> list[int]:
@@ -110,7 +111,7 @@ def test_such_a_role_cannot_write_the_journal_even_by_a_trigger_of_its_own(clerk
 
 def test_the_journalling_functions_serve_no_strangers_table(clerk: Raw, owner: Raw):
     owner.execute("CREATE SCHEMA elsewhere")
-    owner.execute("CREATE TABLE elsewhere.job (LIKE public.job)")
+    owner.execute("CREATE TABLE elsewhere.job (LIKE milepost.job)")
     owner.execute("CREATE TABLE stranger (LIKE job)")
     before = everything(owner)
     for table in ("stranger", "elsewhere.job"):
@@ -142,9 +143,9 @@ def test_a_temporary_table_does_not_stand_in_for_ours(clerk: Raw, owner: Raw):
     )
     clerk.execute(f"CREATE TEMP TABLE journal ({columns})")
     for name in ("job", "run", "clock"):
-        clerk.execute(f"CREATE TEMP TABLE {name} (LIKE public.{name})")
+        clerk.execute(f"CREATE TEMP TABLE {name} (LIKE milepost.{name})")
     clerk.execute(
-        "UPDATE public.job SET state = 'RETRYING', move = 'retry', worker_id = NULL,"
+        "UPDATE milepost.job SET state = 'RETRYING', move = 'retry', worker_id = NULL,"
         " version = version + 1"
     )
     assert seqs(owner, JOB_ID) == [1, 2, 3]
@@ -154,21 +155,21 @@ def test_a_temporary_table_does_not_stand_in_for_ours(clerk: Raw, owner: Raw):
 
 def test_a_search_path_of_nothing_or_of_a_strangers_changes_nothing(owner: Raw):
     owner.execute("CREATE SCHEMA stranger")
-    owner.execute("CREATE TABLE stranger.journal (LIKE public.journal)")
-    owner.execute("CREATE TABLE stranger.job (LIKE public.job)")
+    owner.execute("CREATE TABLE stranger.journal (LIKE milepost.journal)")
+    owner.execute("CREATE TABLE stranger.job (LIKE milepost.job)")
     for path in ("''", "stranger, pg_catalog"):
         owner.execute(f"SET search_path = {path}")
-        owner.execute("UPDATE public.job SET move = 'note', version = version + 1")
+        owner.execute("UPDATE milepost.job SET move = 'note', version = version + 1")
     owner.execute(
-        "INSERT INTO public.job (id, kind, state, move)"
+        "INSERT INTO milepost.job (id, kind, state, move)"
         f" VALUES ('{OTHER_ID}', 'k', 'QUEUED', 'create')"
     )
     owner.execute(
-        "UPDATE public.job SET state = 'RETRYING', move = 'retry', worker_id = NULL,"
+        "UPDATE milepost.job SET state = 'RETRYING', move = 'retry', worker_id = NULL,"
         f" version = version + 1 WHERE id = '{JOB_ID}'"
     )
-    said = refusal(owner, "UPDATE public.job SET state = 'QUEUED'")
-    owner.execute("SET search_path = public")
+    said = refusal(owner, "UPDATE milepost.job SET state = 'QUEUED'")
+    owner.execute("SET search_path = public, milepost")
 
     assert "milepost:" in (said or "")
     assert seqs(owner, JOB_ID) == [1, 2, 3, 4, 5]
@@ -180,20 +181,18 @@ def test_a_search_path_of_nothing_or_of_a_strangers_changes_nothing(owner: Raw):
 @pytest.mark.parametrize("backend", POSTGRES)
 def test_a_store_in_a_schema_of_its_own_is_enforced_there(backends: Backends, backend: str):
     empty = backends.fresh(backend, empty=True)
-    with empty.raw() as raw:
-        raw.execute('CREATE SCHEMA "Mile Post"')
-    home = f"{empty.url}&options=-csearch_path%3D%22Mile%5C%20Post%22"
+    home = f"{empty.url}&schema=Mile_Post"
     driver = open_driver(StoreUrl.parse(home))
     migrate(driver)
     driver.close()
     with empty.raw() as raw:
         raw.execute(
-            'INSERT INTO "Mile Post".job (id, kind, state, move)'
+            'INSERT INTO "Mile_Post".job (id, kind, state, move)'
             f" VALUES ('{JOB_ID}', 'k', 'QUEUED', 'create')"
         )
-        said = refusal(raw, """UPDATE "Mile Post".job SET state = 'READY'""")
+        said = refusal(raw, """UPDATE "Mile_Post".job SET state = 'READY'""")
         assert "milepost:" in (said or "")
-        assert raw.value('SELECT count(*) FROM "Mile Post".journal') == 1
+        assert raw.value('SELECT count(*) FROM "Mile_Post".journal') == 1
 
 
 def copied(raw: Raw, table: str, columns: str, rows: list[tuple[object, ...]]) -> str | None:

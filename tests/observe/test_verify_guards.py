@@ -36,8 +36,8 @@ TAMPERED = {
             "milepost_journal_move(): it was altered"
         ),
         (
-            "CREATE OR REPLACE FUNCTION milepost_refuse_worker() RETURNS trigger LANGUAGE plpgsql"
-            " AS $$ BEGIN RETURN NULL; END $$"
+            "CREATE OR REPLACE FUNCTION milepost.milepost_refuse_worker() RETURNS trigger"
+            " LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
         ): "milepost_refuse_worker(): it was altered",
         (
             "CREATE OR REPLACE TRIGGER job_a_refuse_delete AFTER DELETE ON job FOR EACH ROW"

@@ -153,7 +153,7 @@ def test_whoever_reads_for_long_is_not_waited_for(store):
     """What a long report or a dump holds is asked for briefly, and again by another pass."""
     store.advance(7 * DAY)
     with psycopg.connect(store.database.url) as reader:
-        reader.execute("SELECT count(*) FROM journal")
+        reader.execute("SELECT count(*) FROM milepost.journal")
         assert store.run(retention.make_weeks) == 0
         store.advance(100 * DAY)
         assert not store.run(retention.drop_week, KEEP)
@@ -168,7 +168,7 @@ def test_a_partition_that_a_hand_holds_breaks_no_pass(store, held):
     store.advance(111 * DAY)
     table = weeks(store)[0] if held == "a week" else "journal_default"
     with psycopg.connect(store.database.url) as hand:
-        hand.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        hand.execute(f"LOCK TABLE milepost.{table} IN ACCESS EXCLUSIVE MODE")
         made = store.run(retention.make_weeks)
         assert store.run(retention.weeks_full) is None
         assert not store.run(retention.drop_week, KEEP)
@@ -183,7 +183,7 @@ def none_too_small(store):
     [(known,)] = store.rows("SELECT pg_get_functiondef('milepost_default_most()'::regprocedure)")
     with psycopg.connect(store.database.url, autocommit=True) as hand:
         hand.execute(
-            "CREATE OR REPLACE FUNCTION milepost_default_most() RETURNS bigint"
+            "CREATE OR REPLACE FUNCTION milepost.milepost_default_most() RETURNS bigint"
             " LANGUAGE sql IMMUTABLE AS 'SELECT 0::bigint'"
         )
         yield
@@ -355,15 +355,15 @@ def test_a_role_without_grants_may_not(store):
     name = f"clerk_{store.rows('SELECT current_database()')[0][0]}"
     with store.raw() as owner:
         owner.execute(f"CREATE ROLE {name} LOGIN")
+        owner.execute(f"GRANT USAGE ON SCHEMA milepost TO {name}")
         owner.execute(f"GRANT SELECT, INSERT, UPDATE ON job, run TO {name}")
-    url = store.database.url.replace("postgres@", f"{name}@")
     for attempt in (
         "INSERT INTO journal_upkeep (task, most) VALUES ('make weeks', 2)",
         "SELECT milepost_make_weeks(9)",
         "SELECT milepost_drop_week(now(), 9)",
         "SELECT milepost_sum_up(gen_random_uuid(), now(), 9)",
     ):
-        with psycopg.connect(url, autocommit=True) as clerk:
+        with store.database.raw(role=name) as clerk:
             clerk.execute("SET milepost.retaining = 'on'")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 clerk.execute(attempt)

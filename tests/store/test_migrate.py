@@ -147,14 +147,14 @@ def schema(raw: Raw) -> list[object]:
         return raw.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name")
     columns = raw.execute(
         "SELECT table_name, column_name, data_type, column_default FROM information_schema.columns"
-        " WHERE table_schema = 'public' ORDER BY 1, 2"
+        " WHERE table_schema = 'milepost' ORDER BY 1, 2"
     )
     triggers = raw.execute(
         "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1, 2"
     )
     functions = raw.execute(
-        "SELECT proname, prosrc, proconfig FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
-        " ORDER BY 1"
+        "SELECT proname, prosrc, proconfig FROM pg_proc"
+        " WHERE pronamespace = 'milepost'::regnamespace ORDER BY 1"
     )
     return [*columns, *triggers, *functions]
 

@@ -21,7 +21,7 @@ def servers_stores() -> Iterator[dict[str, Store]]:
 
 TABLES = """
     SELECT oid::regclass::text FROM pg_class
-    WHERE relkind IN ('r', 'p') AND NOT relispartition AND relnamespace = 'public'::regnamespace
+    WHERE relkind IN ('r', 'p') AND NOT relispartition AND relnamespace = 'milepost'::regnamespace
         AND relname NOT IN ('clock', 'migration')
 """
 

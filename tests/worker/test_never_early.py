@@ -70,7 +70,7 @@ async def test_the_delay_counts_from_the_entry_though_the_row_was_waited_for(
     async with working():
         await until(lambda: begun)
         with database.raw() as looking, psycopg.connect(database.url) as holder:
-            holder.execute("SELECT 1 FROM job WHERE id = %s FOR UPDATE", (job.id,))
+            holder.execute("SELECT 1 FROM milepost.job WHERE id = %s FOR UPDATE", (job.id,))
             let_go.set()
             await until(lambda: looking.value(waiting))
             await asyncio.sleep(DELAY * 1.5)

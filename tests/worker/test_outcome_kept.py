@@ -41,7 +41,7 @@ async def test_a_row_that_is_locked_too_long_delays_its_outcome_and_nothing_else
         await until(lambda: len(begun) == 8)
         with psycopg.connect(database.url) as holder:
             holder.execute("SET lock_timeout = 0; SET statement_timeout = 0")
-            holder.execute("SELECT 1 FROM job WHERE id = %s FOR UPDATE", (held.id,))
+            holder.execute("SELECT 1 FROM milepost.job WHERE id = %s FOR UPDATE", (held.id,))
             let_go.set()
             if held_seconds > 0.5:
                 for other in others:  # the others do not wait for the one that is locked

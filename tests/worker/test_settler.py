@@ -44,7 +44,7 @@ async def test_the_next_jobs_of_a_run_end_while_the_transaction_before_waits_for
             def waiting() -> int:
                 return int(looking.execute(WAITING).fetchone()[0])
 
-            holder.execute("SELECT 1 FROM run WHERE id = %s FOR UPDATE", (run.id,))
+            holder.execute("SELECT 1 FROM milepost.run WHERE id = %s FOR UPDATE", (run.id,))
             first.set()
             await until(lambda: waiting() == 1)
             rest.set()

@@ -133,7 +133,7 @@ def _submits(
 
 
 def _address(store: StoreUrl) -> str:
-    return f"sqlite:///{store.target}" if store.dialect == "sqlite" else store.target
+    return store.address
 
 
 # Processes

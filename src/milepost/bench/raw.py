@@ -98,6 +98,7 @@ def _postgres_creator(url: StoreUrl) -> Iterator[Create]:
     import psycopg  # noqa: PLC0415 - an extra
 
     with psycopg.connect(url.target, autocommit=True) as connection:
+        connection.execute(_entered(url).encode())
         cursor = psycopg.RawCursor(connection)
 
         def create(ids: list[str]) -> None:
@@ -151,6 +152,7 @@ async def _drain_postgres(
     import asyncpg  # noqa: PLC0415 - an extra
 
     connection = await asyncpg.connect(url.target)
+    await connection.execute(_entered(url))
     # Prepared first, as the worker's statements are by the time that its jobs come.
     await connection.fetch(CLAIM, 0)
     await connection.fetch(SETTLE, [], [], [])
@@ -162,6 +164,11 @@ async def _drain_postgres(
     ended = time.monotonic_ns()
     await connection.close()
     return done, began, ended
+
+
+def _entered(url: StoreUrl) -> str:
+    """Look for the store's tables by their plain names, as a person does at a prompt."""
+    return f'SET search_path TO "{url.schema}"'
 
 
 def _worked(rows: list[Any]) -> list[bytes]:
@@ -211,6 +218,8 @@ async def _floor_postgres(url: StoreUrl, count: int) -> list[float]:
     import asyncpg  # noqa: PLC0415 - an extra
 
     client, worker = await asyncpg.connect(url.target), await asyncpg.connect(url.target)
+    await client.execute(_entered(url))
+    await worker.execute(_entered(url))
     told = asyncio.Event()
     await worker.add_listener("raw", lambda *_: told.set())
     taken = []

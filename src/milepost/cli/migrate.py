@@ -34,7 +34,7 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None, as_json: bool) -
     if sql and as_json:
         raise click.UsageError("--sql prints SQL, and --json JSON: choose one")
     if dialect:
-        click.echo(script(dialect, list(migrations(dialect))), nl=False)
+        click.echo(script(dialect, list(migrations(dialect)), schema=store.schema), nl=False)
         return
     if sql and store.dialect == "sqlite" and not Path(store.target).exists():
         click.echo(script("sqlite", list(migrations("sqlite"))), nl=False)
@@ -43,7 +43,7 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None, as_json: bool) -
     try:
         if sql:
             missing = pending(driver)
-            click.echo(script(driver.dialect, missing), nl=False)
+            click.echo(script(driver.dialect, missing, schema=store.schema), nl=False)
             if not missing:
                 say(f"{store} is up to date: nothing is missing")
             return

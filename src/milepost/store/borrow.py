@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from milepost.config import DEFAULT_SCHEMA
 from milepost.errors import Invalid
 from milepost.store import sqlite_calls
-from milepost.store.catalog import query, query_in
+from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
 
 __all__ = [
@@ -36,20 +37,21 @@ TAKES = "give a connection of sqlite3, psycopg, asyncpg, SQLAlchemy or Django"
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Which database, and in which schema of it a table called `job` is found from here."""
+    """Which database, and in which schema of it the store is."""
 
-    database: str
-    schema: str | None = None
+    database: str | None = None
+    """None is any."""
+    schema: str = DEFAULT_SCHEMA
 
 
 # What a connection is does not change; asking once saves a round trip on every later submit.
 _known: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
-def identity() -> Steps[Place]:
+def identity() -> Steps[str]:
     """Tell which database this is."""
-    [(name, schema)] = yield Call(IDENTITY)
-    return Place(str(name), schema)
+    [(name,)] = yield Call(IDENTITY)
+    return str(name)
 
 
 class BorrowedConnection:
@@ -61,27 +63,26 @@ class BorrowedConnection:
 
     def run(
         self,
-        home: Place | None,
+        home: Place,
         operation: Callable[P, Steps[T]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation inside the caller's transaction, if that is on the database `home`.
 
-        None takes any database; then there must be a transaction when the operation is done.
+        Without a `database` any will do; then there must be a transaction when it is done.
         """
         connection = self._open()
         execute = _sqlite_rows if self.dialect == "sqlite" else _psycopg_rows
-        schema = None if home is None else home.schema
 
         def answered(call: Call) -> Rows:
-            return execute(connection, call, schema)
+            return execute(connection, call, home.schema)
 
-        if home is not None:
-            _check(home, _remembered(connection) or drive(identity(), answered).database)
+        if home.database is not None:
+            _check(home.database, _remembered(connection) or drive(identity(), answered))
             _remember(connection, home.database)
         result = drive(operation(*args, **kwargs), answered)
-        if home is None:
+        if home.database is None:
             require_transaction(connection)
         return result
 
@@ -95,28 +96,29 @@ class BorrowedAsyncConnection:
 
     async def run(
         self,
-        home: Place | None,
+        home: Place,
         operation: Callable[P, Steps[T]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation inside the caller's transaction, if that is on the database `home`.
 
-        None takes any database; then there must be a transaction when the operation is done.
+        Without a `database` any will do; then there must be a transaction when it is done.
         """
         connection = await self._open()
         execute = _asyncpg_rows if _is_of(connection, "asyncpg") else _psycopg_async
-        schema = None if home is None else home.schema
 
         async def answered(call: Call) -> Rows:
-            return await execute(connection, call, schema)
+            return await execute(connection, call, home.schema)
 
-        if home is not None:
+        if home.database is not None:
             here = _remembered(connection)
-            _check(home, here or (await drive_async(identity(), answered)).database)
+            if here is None:
+                here = await drive_async(identity(), answered)
+            _check(home.database, here)
             _remember(connection, home.database)
         result = await drive_async(operation(*args, **kwargs), answered)
-        if home is None:
+        if home.database is None:
             require_transaction(connection)
         return result
 
@@ -136,11 +138,9 @@ def require_transaction(connection: Any) -> None:
         )
 
 
-def _check(home: Place, here: str) -> None:
+def _check(home: str, here: str) -> None:
     # Two names may lead to one file.
-    same = here == home.database or (
-        Path(here).is_absolute() and os.path.realpath(here) == home.database
-    )
+    same = here == home or (Path(here).is_absolute() and os.path.realpath(here) == home)
     if not same:
         raise Invalid(
             "within() was given a connection to another database than the app's store: "
@@ -230,7 +230,7 @@ def _borrowable(connection: Any) -> Any:
     return connection
 
 
-def _sqlite_rows(connection: Any, call: Call, _schema: str | None) -> Rows:
+def _sqlite_rows(connection: Any, call: Call, _schema: str) -> Rows:
     factories = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
@@ -239,29 +239,31 @@ def _sqlite_rows(connection: Any, call: Call, _schema: str | None) -> Rows:
         connection.row_factory, connection.text_factory = factories
 
 
-def _psycopg_rows(connection: Any, call: Call, schema: str | None) -> Rows:
+def _psycopg_rows(connection: Any, call: Call, schema: str) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
     with connection.cursor(row_factory=tuple_row) as cursor:
         # Where statements are sent ahead of their answers, the end of a block waits for them.
         with connection.pipeline() if connection.info.pipeline_status else nullcontext():
-            cursor.execute(query_in(schema, call.name).format.encode(), call.parameters)
+            text = query(call.name, "postgres", schema).format.encode()
+            cursor.execute(text, call.parameters)
         rows: Rows = cursor.fetchall() if cursor.description else []
         return rows
 
 
-async def _psycopg_async(connection: Any, call: Call, schema: str | None) -> Rows:
+async def _psycopg_async(connection: Any, call: Call, schema: str) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
     async with connection.cursor(row_factory=tuple_row) as cursor:
         async with connection.pipeline() if connection.info.pipeline_status else nullcontext():
-            await cursor.execute(query_in(schema, call.name).format.encode(), call.parameters)
+            text = query(call.name, "postgres", schema).format.encode()
+            await cursor.execute(text, call.parameters)
         rows: Rows = await cursor.fetchall() if cursor.description else []
         return rows
 
 
-async def _asyncpg_rows(connection: Any, call: Call, schema: str | None) -> Rows:
-    statement = query_in(schema, call.name)
+async def _asyncpg_rows(connection: Any, call: Call, schema: str) -> Rows:
+    statement = query(call.name, "postgres", schema)
     values = [call.parameters[name] for name in statement.parameters]
     rows: Rows = await connection.fetch(statement.numbered, *values)
     return rows

@@ -2,8 +2,12 @@
 
 Files say `:name` for a parameter; SQLite understands that, and for the other drivers it is
 rewritten once, here. `{now}`, `{micros}` and `{text:column}` stand for what the dialects spell
-differently in otherwise equal statements. SQLite has no arrays: there `{rows:id fence payload*}` is
-a table of what those list parameters hold (a star says bytes), and a file that opens with `-- each`
+differently in otherwise equal statements. On PostgreSQL the engine's own tables, views, sequences
+and functions are qualified with the store's schema, so that no statement depends on `search_path`;
+`{schema}` and `{channel}` are that schema and its channel for notifications.
+
+SQLite has no arrays: there `{rows:id fence payload*}` is a table of what those list parameters hold
+(a star says bytes), and a file that opens with `-- each`
 is run once per row of its list parameters. One that opens with `-- packed` answers with a single
 row, so that a thread fetches it at once and not row by row, each time in need of the interpreter's
 lock: the rows as JSON, the bytes of one of their columns (`-- packed 4`) in one piece, and their
@@ -19,21 +23,34 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+from milepost.config import DEFAULT_SCHEMA, channel_of
 from milepost.errors import Invalid
 
-__all__ = ["DIALECTS", "Query", "define", "names", "only_column", "query", "query_in", "spelled"]
+__all__ = ["DIALECTS", "Query", "define", "names", "only_column", "query", "spelled"]
 
 DIALECTS = ("postgres", "sqlite")
 
 # Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
-_MACRO = re.compile(r"\{(now|micros|text:[\w.]+|rows:[\w* ]+)\}")
+_MACRO = re.compile(r"\{(now|micros|schema|channel|text:[\w.]+|rows:[\w* ]+)\}")
 _ARRAY = re.compile(r"(\$\d+)::([\w ]+\[\])")
 _UNNEST = re.compile(r"\bunnest\([^()]*\)")
 _PACKED = re.compile(r"-- packed(?: (\d+))?(, hopefully)?\n")
 _THEN = "\n-- then\n"
 _ROWS = re.compile(r"\{rows:([\w* ]+)\}")
-# What a submit names, wherever the connection looks for tables.
-_OWN = re.compile(r"\b((?:FROM|INTO|JOIN|UPDATE)\s+)(job|worker)\b|\b(milepost_now)\(")
+_MADE = re.compile(
+    r"^\s*CREATE (?:OR REPLACE )?(?:TABLE|VIEW|SEQUENCE|FUNCTION) (?:IF NOT EXISTS )?(\w+)",
+    re.MULTILINE,
+)
+_CTE = re.compile(r"\b(\w+)\s*(?:\([^()]*\)\s*)?\bAS (?:NOT )?(?:MATERIALIZED )?\(")
+# Where a statement names a table or a function. `IS DISTINCT FROM` is followed by a value, and a
+# name before a dot is that of a row; literals, quoted names and comments are stepped over.
+_NAMED = re.compile(
+    r"\b(?:nextval|to_regclass)\('(\w+)'\)"
+    r"|'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*"
+    r"|(?<!DISTINCT )\b(?:FROM|JOIN|INTO|UPDATE|USING|TABLE)\s+"
+    r"(?:ONLY |IF NOT EXISTS )?(\w+)\b(?!\.)"
+    r"|\b(milepost_\w+)(?=\()"
+)
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
@@ -113,10 +130,12 @@ def _rewrite(text: str, spell: Callable[[str], str]) -> str:
 
 
 @cache
-def query(name: str, dialect: str) -> Query:
+def query(name: str, dialect: str, schema: str = DEFAULT_SCHEMA) -> Query:
     """Return the statement of that name, ready for every driver of the dialect."""
     source = _source(name, dialect).strip()
-    text = _MACRO.sub(lambda match: _expanded(match.group(1), dialect), source)
+    text = _MACRO.sub(lambda match: _expanded(match.group(1), dialect, schema), source)
+    if dialect == "postgres":
+        text = _qualified(text, schema)
     packed = _PACKED.match(source)
     return replace(
         spelled(text, name),
@@ -132,26 +151,37 @@ def query(name: str, dialect: str) -> Query:
 
 
 @cache
-def query_in(schema: str | None, name: str) -> Query:
-    """Return a PostgreSQL statement that names the store's schema.
+def _own() -> frozenset[str]:
+    """Name the tables, views, sequences and functions of a PostgreSQL store: what is created."""
+    folder = _root() / "migrations" / "postgres"
+    texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file()]
+    texts.append(_source("migration_table", "postgres"))
+    return frozenset(name for text in texts for name in _MADE.findall(text))
 
-    For connections of others: they may look for tables elsewhere, and find namesakes there.
-    """
-    plain = query(name, "postgres")
-    if schema is None:
-        return plain
+
+def _qualified(text: str, schema: str) -> str:
+    """Name the schema of everything that is the engine's own; a CTE's name is the statement's."""
+    own = _own() - set(_CTE.findall(text))
 
     def placed(found: re.Match[str]) -> str:
-        return f"{schema}.{found[3]}(" if found[3] else f"{found[1]}{schema}.{found[2]}"
+        group = found.lastindex
+        if group is None or found[group] not in own:
+            return found[0]
+        start = found.start(group) - found.start()
+        return f'{found[0][:start]}"{schema}".{found[0][start:]}'
 
-    return spelled(_OWN.sub(placed, plain.text), name)
+    return _NAMED.sub(placed, text)
 
 
 def _bare(text: str) -> str:
     return re.sub(r"^--[^\n]*\n", "", text, flags=re.MULTILINE).strip()
 
 
-def _expanded(macro: str, dialect: str) -> str:
+def _expanded(macro: str, dialect: str, schema: str = DEFAULT_SCHEMA) -> str:
+    if macro == "schema":
+        return f'"{schema}"'
+    if macro == "channel":
+        return f"'{channel_of(schema)}'"
     if macro.startswith("text:"):
         column = macro.removeprefix("text:")
         return f"{column}::text" if dialect == "postgres" else column

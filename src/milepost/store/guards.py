@@ -16,7 +16,7 @@ import msgspec
 
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps, drive
-from milepost.store.migrate import migrations
+from milepost.store.migrate import migrations, steps
 
 __all__ = ["Guard", "Guards", "guards", "wrong"]
 
@@ -68,7 +68,7 @@ _rendered: dict[str, list[Guard]] = {}
 def guards(driver: Driver) -> Guards:
     """Read the guards of a store, and render them anew."""
     schema, may_copy, version = driver.run(_place)
-    standing = driver.run(_standing, schema)
+    standing = [_unquoted(guard, schema) for guard in driver.run(_standing, schema)]
     if not may_copy:
         return Guards({guard.key: guard for guard in standing}, None)
     known = f"{driver.dialect} {version}"
@@ -78,6 +78,13 @@ def guards(driver: Driver) -> Guards:
         {guard.key: guard for guard in standing},
         {guard.key: guard for guard in _placed(_rendered[known], standing, schema)},
     )
+
+
+def _unquoted(guard: Guard, schema: str) -> Guard:
+    """Name the schema without quotes, which the copy's needs none of."""
+    if guard.text is None or not schema:
+        return guard
+    return msgspec.structs.replace(guard, text=guard.text.replace(f'"{schema}"', schema))
 
 
 def wrong(found: Guards) -> Iterator[tuple[Guard, str]]:
@@ -131,11 +138,8 @@ def _rendered_in_memory() -> list[Guard]:
 
 
 def _copy(driver: Driver) -> Steps[None]:
-    yield Call("guards_copy")
-    yield Call("guards_there")
-    yield Call("migration_table")
-    for migration in migrations(driver.dialect):
-        driver.script(migration.text)
+    yield Call("guards_plain")  # begins the transaction
+    driver.script(steps(driver.dialect, migrations(driver.dialect), schema=COPY))
     raise _Copied((yield from _standing(COPY)))
 
 

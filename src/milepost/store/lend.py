@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from milepost.config import Limits, StoreUrl
 from milepost.errors import Unavailable
 from milepost.store import failpoint
-from milepost.store.borrow import BorrowedConnection, borrow, require_transaction
+from milepost.store.borrow import BorrowedConnection, Place, borrow, require_transaction
 from milepost.store.connections import AsyncConnections, Connections, idle_text, import_asyncpg
 from milepost.store.driver import Steps
 from milepost.store.sqlite import File, connect
@@ -37,8 +37,9 @@ DAY_SECONDS = 86_400.0
 class Lent:
     """A connection in a transaction; the engine's operations can take part in it."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, schema: str) -> None:
         self.connection = connection
+        self._home = Place(schema=schema)
         self._borrowed = borrow(connection)
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -47,7 +48,7 @@ class Lent:
             raise TypeError("an asynchronous connection takes run_async")
         # psycopg would begin another transaction, and what was ended inside would never be noticed.
         require_transaction(self.connection)
-        return self._borrowed.run(None, operation, *args, **kwargs)
+        return self._borrowed.run(self._home, operation, *args, **kwargs)
 
     async def run_async(
         self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
@@ -55,8 +56,8 @@ class Lent:
         """Run an operation inside the transaction."""
         require_transaction(self.connection)
         if isinstance(self._borrowed, BorrowedConnection):
-            return self._borrowed.run(None, operation, *args, **kwargs)
-        return await self._borrowed.run(None, operation, *args, **kwargs)
+            return self._borrowed.run(self._home, operation, *args, **kwargs)
+        return await self._borrowed.run(self._home, operation, *args, **kwargs)
 
 
 class _SqliteFile:
@@ -112,7 +113,7 @@ class Lender:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._psycopg(seconds)
         with begun as connection:
-            yield Lent(connection)
+            yield Lent(connection, self._url.schema)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 
@@ -220,7 +221,7 @@ class AsyncLender:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg(seconds)
         async with begun as connection:
-            yield Lent(connection)
+            yield Lent(connection, self._url.schema)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 

@@ -2,19 +2,21 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from milepost.config import StoreUrl, command_for
+from milepost.config import DEFAULT_SCHEMA, StoreUrl, command_for
 from milepost.errors import SchemaMismatch
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps
 
-__all__ = ["Migration", "check", "migrate", "migrations", "pending", "script"]
+__all__ = ["Migration", "check", "migrate", "migrations", "pending", "script", "steps", "tables"]
 
 TABLES_NAMED = 5
+EARLIER = {"job", "journal", "migration"}
+"""Found in the schema `public`, where stores were before each had a schema of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,16 @@ def migrate(driver: Driver, *, upto: int | None = None) -> list[Migration]:
 
 def _apply(driver: Driver, upto: int | None) -> Steps[list[Migration]]:
     yield Call("migration_lock")
-    yield Call("migration_table")
+    yield Call("schema_create")
+    yield Call("schema_enter")
+    if not (yield Call("migration_exists")):
+        yield Call("migration_table")
     applied = yield Call("migration_list")
     todo = _missing(migrations(driver.dialect), applied, upto)
     for migration in todo:
         driver.script(migration.text)
         yield Call("migration_add", _row(migration))
+    yield Call("schema_seal")
     return todo
 
 
@@ -94,18 +100,27 @@ def _missing(
             )
         if migration.checksum != checksum:
             raise SchemaMismatch(
-                f"migration {name} was applied with another text: the store or this program "
-                "was altered by hand; restore the original or move to a fresh store"
+                f"migration {name} was applied with another text: the store was made by another "
+                "version (before 0.1 migrations may be rewritten), or was altered by hand. It is "
+                "left as it is: finish its work with the version that made it, and set up a new "
+                "one here: another file, database, or ?schema=NAME in the address"
             )
     return [m for m in by_number.values() if upto is None or m.number <= upto]
 
 
-def script(dialect: str, wanted: list[Migration]) -> str:
+def script(dialect: str, wanted: list[Migration], *, schema: str = DEFAULT_SCHEMA) -> str:
     """Return what a person can run instead of `migrate`; nothing when nothing is wanted."""
-    if not wanted:
-        return ""
-    table = query("migration_table", dialect).text
-    return "\n".join([f"BEGIN;\n{table};\n", *(m.script for m in wanted), "COMMIT;\n"])
+    return f"BEGIN;\n{steps(dialect, wanted, schema=schema)}\nCOMMIT;\n" if wanted else ""
+
+
+def steps(dialect: str, wanted: Sequence[Migration], *, schema: str) -> str:
+    """Return all that `migrate` runs inside its transaction."""
+    first = ["migration_table"] if wanted[0].number == 1 else []
+    before, after = (
+        [f"{query(name, dialect, schema).text};\n" for name in names]
+        for names in (["schema_create", "schema_enter", *first], ["schema_seal"])
+    )
+    return "\n".join([*before, *(m.script for m in wanted), *after])
 
 
 def pending(driver: Driver) -> list[Migration]:
@@ -122,7 +137,7 @@ def check(driver: Driver, url: StoreUrl) -> None:
     if len(missing) == len(migrations(driver.dialect)):
         raise SchemaMismatch(
             f"there is no Milepost store here yet: {url} {_described(driver)}; is it the one you "
-            f"mean? {remedy} sets a store up there"
+            f"mean? {remedy} sets a store up there{_where(url)}, and so does App(migrate=True)"
         )
     raise SchemaMismatch(
         f"the store's schema is older than this program ({len(missing)} migrations are "
@@ -130,13 +145,24 @@ def check(driver: Driver, url: StoreUrl) -> None:
     )
 
 
+def _where(url: StoreUrl) -> str:
+    return "" if url.dialect == "sqlite" else f", in the schema {url.schema}"
+
+
+def tables(driver: Driver) -> list[str]:
+    """Name the tables of a database that is not a store."""
+    return [name for (name,) in driver.run(_tables)]
+
+
 def _described(driver: Driver) -> str:
     """Say what a database is that is not a store."""
-    tables = [name for (name,) in driver.run(_tables)]
-    if not tables:
+    found = tables(driver)
+    if not found:
         return "has no tables"
-    more = ", …" if len(tables) > TABLES_NAMED else ""
-    return f"has the tables of something else ({', '.join(tables[:TABLES_NAMED])}{more})"
+    if driver.dialect == "postgres" and set(found) >= EARLIER:
+        return "has a store of an earlier version, which this one cannot use, in its schema public"
+    more = ", …" if len(found) > TABLES_NAMED else ""
+    return f"has the tables of something else ({', '.join(found[:TABLES_NAMED])}{more})"
 
 
 def _tables() -> Steps[list[tuple[str]]]:

@@ -50,7 +50,7 @@ class PsycopgDriver:
     dialect = "postgres"
 
     def __init__(self, url: StoreUrl, limits: Limits) -> None:
-        self._pooled = url.pooled
+        self._url = url
         self._limit = limits.command
         self._connections = Connections(url, limits, most=CONNECTIONS, configure=_write_lists)
         self._script: Any = None
@@ -75,11 +75,11 @@ class PsycopgDriver:
         raise AssertionError
 
     def _run_on(self, connection: Any, steps: Steps[T]) -> T:
-        begun = False
+        begun, schema = False, self._url.schema
 
         def execute(call: Call) -> Rows:
             nonlocal begun
-            statement = query(call.name, "postgres")
+            statement = query(call.name, "postgres", schema)
             if statement.idle:
                 return []
             if not begun and not call.alone:
@@ -87,7 +87,7 @@ class PsycopgDriver:
                 begun = True
             connection.until = time.monotonic() + self._limit + call.seconds
             cursor = connection.execute(
-                statement.format.encode(), call.parameters, prepare=not self._pooled
+                statement.format.encode(), call.parameters, prepare=not self._url.pooled
             )
             return cursor.fetchall() if cursor.description else []
 
@@ -120,7 +120,7 @@ class PsycopgDriver:
             connection.until = time.monotonic() + LONG_SECONDS
             with connection.transaction():
                 connection.execute(SNAPSHOT, prepare=False)
-                yield PsycopgReader(connection)
+                yield PsycopgReader(connection, self._url.schema)
 
     def script(self, text: str) -> None:
         """Run many statements as they stand, inside the transaction of the running operation."""
@@ -137,19 +137,21 @@ class PsycopgDriver:
 class PsycopgReader:
     """Reads of one snapshot."""
 
-    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+    def __init__(self, connection: "psycopg.Connection[Any]", schema: str) -> None:
         self._connection = connection
+        self._schema = schema
 
     def rows(self, call: Call) -> Rows:
         """Read a small answer whole."""
-        text = query(call.name, "postgres").format.encode()
+        text = query(call.name, "postgres", self._schema).format.encode()
         return self._connection.execute(text, call.parameters).fetchall()
 
     def stream(self, call: Call, *, size: int) -> Iterator[Any]:
         """Read a large answer row by row, fetched `size` at a time."""
         with self._connection.cursor(name=call.name) as cursor:
             cursor.itersize = size
-            cursor.execute(query(call.name, "postgres").format.encode(), call.parameters)
+            text = query(call.name, "postgres", self._schema).format.encode()
+            cursor.execute(text, call.parameters)
             yield from cursor
 
 
@@ -252,8 +254,8 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0
         )
     if sqlstate == TAKEN:
         return SchemaMismatch(
-            f"{_first_line(error)}: the database has one of its own; give Milepost a schema "
-            "(docs/how-to/share-a-database.md)"
+            f"{_first_line(error)}: that schema has one of its own; name another in the address, "
+            "?schema=NAME (docs/how-to/share-a-database.md)"
         )
     # Connection, resource, operator intervention, system and read-only errors pass by themselves.
     if sqlstate is None or sqlstate[:2] in ("08", "53", "57", "58", "25"):
@@ -293,11 +295,11 @@ class AsyncpgDriver:
         raise AssertionError
 
     async def _run_on(self, connection: Any, steps: Steps[T]) -> T:
-        begun = False
+        begun, schema = False, self._url.schema
 
         async def execute(call: Call) -> Rows:
             nonlocal begun
-            statement = query(call.name, "postgres")
+            statement = query(call.name, "postgres", schema)
             if statement.idle:
                 return []
             # Unprepared, asyncpg sends a statement in two parts, which a pooler may tear apart.

@@ -6,6 +6,7 @@ waits, each operation in a savepoint of its own, and commits once.
 
 import asyncio
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar, cast
 
-from milepost.errors import IllegalMove, Invalid, MilepostError, Unavailable
+from milepost.errors import IllegalMove, Invalid, MilepostError, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive
@@ -38,6 +39,11 @@ P = ParamSpec("P")
 BUSY_SECONDS = 30
 MINIMUM = (3, 37, 0)
 THREADS = 16
+_CLASH = re.compile(r"already (exists|another)")
+OWN_FILE = (
+    "the file has one of its own, and a SQLite file has no schemas to keep the two apart; give "
+    "Milepost a file of its own, such as sqlite:///milepost.db"
+)
 TAKEN = (
     sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
     sqlite3.SQLITE_CONSTRAINT_ROWID,
@@ -392,6 +398,8 @@ def translated() -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         raise _meaning(error) from error
     except sqlite3.OperationalError as error:
+        if _CLASH.search(str(error)):
+            raise SchemaMismatch(f"{error}: {OWN_FILE}") from error
         raise Unavailable(f"the SQLite store cannot be used: {error}") from error
     except (UnicodeEncodeError, sqlite3.DataError) as error:
         raise Invalid(f"SQLite cannot store it: {error}") from error

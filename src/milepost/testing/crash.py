@@ -57,7 +57,7 @@ def _connect(url: str) -> Any:
         return sqlite3.connect(parsed.target, isolation_level=None, timeout=30)
     import psycopg  # noqa: PLC0415 - an extra
 
-    return psycopg.connect(url, autocommit=True, connect_timeout=10)
+    return psycopg.connect(parsed.target, autocommit=True, connect_timeout=10)
 
 
 @contextmanager
@@ -314,9 +314,10 @@ def _busy(client: App, fleet: Fleet, figures: Figures) -> int:
 
 def _holders(client: App) -> list[int]:
     try:
-        with _connection(client.client.url.target if _is_postgres(client) else _file(client)) as c:
+        with _connection(client.client.url.address) as c:
+            table = f"{client.client.url.schema}.job" if _is_postgres(client) else "job"
             rows = c.execute(
-                "SELECT worker_id FROM job WHERE state = 'RUNNING'"
+                f"SELECT worker_id FROM {table} WHERE state = 'RUNNING'"
                 " GROUP BY worker_id ORDER BY count(*) DESC, worker_id"
             ).fetchall()
     except Exception:  # noqa: BLE001 - the server is on its way back
@@ -326,10 +327,6 @@ def _holders(client: App) -> list[int]:
 
 def _is_postgres(client: App) -> bool:
     return client.client.url.dialect == "postgres"
-
-
-def _file(client: App) -> str:
-    return f"sqlite:///{client.client.url.target}"
 
 
 def _until(condition: Callable[[], Any], *, seconds: float) -> Any:

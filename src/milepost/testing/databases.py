@@ -116,9 +116,9 @@ class Database:
         return StoreUrl.parse(self.url).dialect
 
     @contextmanager
-    def raw(self) -> Iterator[Raw]:
+    def raw(self, *, role: str = "postgres") -> Iterator[Raw]:
         """Open a raw connection in autocommit."""
-        raw = Raw(self.dialect, _raw_connection(self.url))
+        raw = Raw(self.dialect, _raw_connection(self.url.replace("postgres@", f"{role}@")))
         try:
             yield raw
         finally:
@@ -140,7 +140,10 @@ def _raw_connection(url: str) -> Any:
         return sqlite3.connect(parsed.target, isolation_level=None, timeout=30)
     import psycopg  # noqa: PLC0415 - an extra: SQLite users need not have it
 
-    return psycopg.connect(url, autocommit=True)
+    connection = psycopg.connect(parsed.target, autocommit=True)
+    # Statements in tests name tables as a person does who has set it so; what they make is theirs.
+    connection.execute(f'SET search_path TO public, "{parsed.schema}"'.encode())
+    return connection
 
 
 class Backends:

@@ -47,7 +47,7 @@ OWN = re.compile(
 """Statements about the workers themselves or about what is long over, and not about the work."""
 HANDLERS = "job_hold"
 """Begins a transaction that a handler writes in; what else is in it, nobody here can see."""
-WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM|(?<!FOR )(?<!KEY )UPDATE \w)")
+WRITES = re.compile(r'\b(INSERT INTO|DELETE FROM|(?<!FOR )(?<!KEY )UPDATE [\w"])')
 
 
 def crash_everywhere(app: App, start: Function, check: Function) -> int:

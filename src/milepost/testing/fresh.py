@@ -239,8 +239,9 @@ def _tell(server: str, statement: str) -> None:
         import psycopg  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise Unavailable(MISSING) from error
+    address = StoreUrl.parse(server).target
     try:
-        with psycopg.connect(server, autocommit=True, connect_timeout=10) as administrator:
+        with psycopg.connect(address, autocommit=True, connect_timeout=10) as administrator:
             administrator.execute(statement.encode())
     except psycopg.errors.InsufficientPrivilege as error:
         raise Unavailable(

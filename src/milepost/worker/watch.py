@@ -13,9 +13,8 @@ from milepost.errors import Unavailable
 from milepost.store.connections import connect_async, import_asyncpg
 from milepost.store.sqlite import File
 
-__all__ = ["CHANNEL", "Watch", "open_watch"]
+__all__ = ["Watch", "open_watch"]
 
-CHANNEL = "milepost"
 LOOK_SECONDS = 0.004
 
 
@@ -110,7 +109,7 @@ class ListenWatch:
         asyncpg = import_asyncpg()
         try:
             self._connection = await connect_async(self._url, self._limits)
-            await self._connection.add_listener(CHANNEL, self._hear)
+            await self._connection.add_listener(self._url.channel, self._hear)
             # Whatever was queued before we listened has been notified to nobody.
             self._hint.set()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):

@@ -2,27 +2,27 @@
 -- whether it is in force. A partition has the triggers of its table; its constraints come with those.
 SELECT 'trigger', c.relname::text, t.tgname::text, pg_get_triggerdef(t.oid), t.tgenabled = 'O', c.relispartition
   FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
- WHERE c.relnamespace = to_regnamespace(:schema) AND NOT t.tgisinternal
+ WHERE c.relnamespace = to_regnamespace(quote_ident(:schema)) AND NOT t.tgisinternal
  UNION ALL
 SELECT 'constraint', c.relname, k.conname, pg_get_constraintdef(k.oid),
        k.convalidated AND NOT EXISTS (SELECT 1 FROM pg_trigger t
                                        WHERE t.tgconstraint = k.oid AND t.tgenabled <> 'O'), false
   FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid
- WHERE c.relnamespace = to_regnamespace(:schema) AND k.contype IN ('c', 'f', 'p', 'u', 'x')
+ WHERE c.relnamespace = to_regnamespace(quote_ident(:schema)) AND k.contype IN ('c', 'f', 'p', 'u', 'x')
    AND NOT c.relispartition
  UNION ALL
 SELECT 'index', c.relname, i.relname, pg_get_indexdef(x.indexrelid), x.indisvalid AND x.indisready, false
   FROM pg_index x JOIN pg_class c ON c.oid = x.indrelid JOIN pg_class i ON i.oid = x.indexrelid
- WHERE c.relnamespace = to_regnamespace(:schema) AND x.indisunique AND NOT c.relispartition
+ WHERE c.relnamespace = to_regnamespace(quote_ident(:schema)) AND x.indisunique AND NOT c.relispartition
  UNION ALL
 SELECT 'function', '', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
        pg_get_functiondef(p.oid), true, false
   FROM pg_proc p
- WHERE p.pronamespace = to_regnamespace(:schema) AND p.prokind = 'f'
+ WHERE p.pronamespace = to_regnamespace(quote_ident(:schema)) AND p.prokind = 'f'
  UNION ALL
 SELECT 'rule', c.relname, r.rulename, pg_get_ruledef(r.oid), r.ev_enabled <> 'D', false
   FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
- WHERE c.relnamespace = to_regnamespace(:schema) AND r.rulename <> '_RETURN'
+ WHERE c.relnamespace = to_regnamespace(quote_ident(:schema)) AND r.rulename <> '_RETURN'
  UNION ALL
 SELECT 'setting', '', s.setting || ' of ' || coalesce(r.rolname, 'every role'), s.setting, true, false
   FROM pg_db_role_setting p

@@ -13,5 +13,5 @@ SELECT t.id, t.payload, t.ordinal, :kind, :kind_version, :queue, :priority, :sta
        :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
   FROM unnest(:id::uuid[], :payload::bytea[], :ordinal::bigint[]) AS t (id, payload, ordinal)
 )
-SELECT pg_notify('milepost', :queue)
+SELECT pg_notify({channel}, :queue)
  WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))

@@ -24,4 +24,4 @@ SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
   FROM given t JOIN pinned s ON s.run_id = t.run_id AND s.number = t.step
  ORDER BY t.place
 )
-SELECT pg_notify('milepost', '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))
+SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))

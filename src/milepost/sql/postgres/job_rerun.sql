@@ -17,5 +17,5 @@ SELECT t.new_id, old.kind, old.kind_version, old.queue, old.priority, :state, 'c
  ORDER BY t.new_id
 RETURNING queue
 )
-SELECT pg_notify('milepost', queue) FROM (SELECT DISTINCT queue FROM again) AS told
+SELECT pg_notify({channel}, queue) FROM (SELECT DISTINCT queue FROM again) AS told
  WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state = 'IDLE')

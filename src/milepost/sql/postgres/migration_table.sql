@@ -1,4 +1,4 @@
-CREATE TABLE IF NOT EXISTS migration (
+CREATE TABLE migration (
   number integer PRIMARY KEY,
   name text NOT NULL,
   checksum text NOT NULL,

@@ -1,4 +1,4 @@
-CREATE TABLE IF NOT EXISTS migration (
+CREATE TABLE migration (
   number INTEGER PRIMARY KEY,
   name TEXT NOT NULL,
   checksum TEXT NOT NULL,

@@ -1,2 +1,2 @@
 -- Which database this is: the file that was opened.
-SELECT file, NULL FROM pragma_database_list WHERE name = 'main'
+SELECT file FROM pragma_database_list WHERE name = 'main'

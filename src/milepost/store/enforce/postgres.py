@@ -53,17 +53,7 @@ BEGIN
   RAISE EXCEPTION USING ERRCODE = 'MP001',
     MESSAGE = format('milepost: {table} %s: %s', subject, reason),
     HINT = 'milepost machine {table} shows every legal move';
-END $$;
-
-{_pinned(f"milepost_refuse_{table}")}"""
-
-
-def _pinned(function: str) -> str:
-    return f"""\
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION {function}() SET search_path = %I, pg_temp', current_schema());
-END $do$;"""
+END $$;"""
 
 
 def _count_by_hand(guard: Guard) -> str:

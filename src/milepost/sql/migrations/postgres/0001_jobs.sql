@@ -174,16 +174,6 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_journal_birth() SET search_path = %I, pg_temp',
-                 current_schema());
-  EXECUTE format('ALTER FUNCTION milepost_journal_move() SET search_path = %I, pg_temp',
-                 current_schema());
-END $do$;
-
-REVOKE EXECUTE ON FUNCTION milepost_journal_birth(), milepost_journal_move() FROM PUBLIC;
-
 -- begin rendered: job
 -- Called for unusual rows only: says which rule a bad one broke.
 CREATE FUNCTION milepost_refuse_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -353,11 +343,6 @@ BEGIN
     MESSAGE = format('milepost: job %s: %s', subject, reason),
     HINT = 'milepost machine job shows every legal move';
 END $$;
-
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_refuse_job() SET search_path = %I, pg_temp', current_schema());
-END $do$;
 
 -- A row trigger's WHEN is evaluated in place: a usual row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.

@@ -179,11 +179,6 @@ BEGIN
     HINT = 'milepost machine run shows every legal move';
 END $$;
 
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_refuse_run() SET search_path = %I, pg_temp', current_schema());
-END $do$;
-
 -- A row trigger's WHEN is evaluated in place: a usual row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
 CREATE TRIGGER run_a_refuse_birth AFTER INSERT ON run FOR EACH ROW

@@ -118,16 +118,6 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_count_births() SET search_path = %I, pg_temp',
-                 current_schema());
-  EXECUTE format('ALTER FUNCTION milepost_count_ends() SET search_path = %I, pg_temp',
-                 current_schema());
-END $do$;
-
-REVOKE EXECUTE ON FUNCTION milepost_count_births(), milepost_count_ends() FROM PUBLIC;
-
 CREATE TRIGGER job_steps_birth AFTER INSERT ON job
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_count_births();

@@ -23,11 +23,6 @@ BEGIN
   RETURN NULL;
 END $$;
 
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_refuse_step() SET search_path = %I, pg_temp',
-                 current_schema());
-END $do$;
-
 CREATE TRIGGER durable_step_refuse AFTER INSERT OR UPDATE ON durable_step FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_step();
 
@@ -41,14 +36,6 @@ BEGIN
   DELETE FROM progress USING old_rows WHERE progress.job_id = old_rows.id;
   RETURN NULL;
 END $$;
-
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_forget_context() SET search_path = %I, pg_temp',
-                 current_schema());
-END $do$;
-
-REVOKE EXECUTE ON FUNCTION milepost_forget_context() FROM PUBLIC;
 
 CREATE TRIGGER job_forget_context AFTER DELETE ON job
   REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT

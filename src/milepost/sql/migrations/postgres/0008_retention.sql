@@ -74,13 +74,6 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_forget() SET search_path = %I, pg_temp', current_schema());
-END $do$;
-
-REVOKE EXECUTE ON FUNCTION milepost_forget() FROM PUBLIC;
-
 DROP TRIGGER job_forget_context ON job;
 DROP FUNCTION milepost_forget_context();
 CREATE TRIGGER job_forget AFTER DELETE ON job
@@ -161,7 +154,7 @@ CREATE FUNCTION milepost_default_most() RETURNS bigint LANGUAGE sql IMMUTABLE AS
   'SELECT 256::bigint * 1024 * 1024';
 
 -- How large it is; not known while somebody holds it for long, as VACUUM FULL does.
-CREATE FUNCTION milepost_default_size() RETURNS bigint LANGUAGE plpgsql
+CREATE FUNCTION milepost_default_size() RETURNS bigint LANGUAGE plpgsql STABLE
   SET lock_timeout = '200ms' AS $$
 BEGIN
   RETURN pg_relation_size('journal_default');
@@ -285,20 +278,6 @@ END $$;
 
 CREATE TRIGGER journal_upkeep_do INSTEAD OF INSERT ON journal_upkeep FOR EACH ROW
   EXECUTE FUNCTION milepost_upkeep();
-
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$
-DECLARE
-  name text;
-BEGIN
-  FOREACH name IN ARRAY ARRAY['milepost_sum_up(uuid, timestamptz, integer)', 'milepost_make_weeks(integer)',
-                              'milepost_drop_week(timestamptz, integer)', 'milepost_upkeep()'] LOOP
-    EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
-  END LOOP;
-END $do$;
-
-REVOKE EXECUTE ON FUNCTION milepost_sum_up(uuid, timestamptz, integer), milepost_make_weeks(integer),
-  milepost_drop_week(timestamptz, integer), milepost_upkeep() FROM PUBLIC;
 
 DO $do$ BEGIN
   PERFORM milepost_make_weeks(2);

@@ -135,19 +135,6 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_announce() SET search_path = %I, pg_temp',
-                 current_schema());
-  EXECUTE format('ALTER FUNCTION milepost_refuse_message() SET search_path = %I, pg_temp',
-                 current_schema());
-  EXECUTE format('ALTER FUNCTION milepost_refuse_unheard() SET search_path = %I, pg_temp',
-                 current_schema());
-END $do$;
-
-REVOKE EXECUTE ON FUNCTION milepost_announce(), milepost_refuse_message(), milepost_refuse_unheard()
-  FROM PUBLIC;
-
 CREATE TRIGGER outbox_refuse_insert AFTER INSERT ON outbox FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_message();
 CREATE TRIGGER outbox_refuse_change AFTER UPDATE ON outbox FOR EACH ROW

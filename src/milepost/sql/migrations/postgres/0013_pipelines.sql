@@ -55,12 +55,6 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Without pg_temp at the end, anybody's temporary table would stand in for ours.
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_watermark() SET search_path = %I, pg_temp',
-                 current_schema());
-END $do$;
-REVOKE EXECUTE ON FUNCTION milepost_watermark() FROM PUBLIC;
 CREATE TRIGGER pipeline_watermark AFTER UPDATE ON pipeline FOR EACH ROW
   EXECUTE FUNCTION milepost_watermark();
 
@@ -177,11 +171,6 @@ BEGIN
   DELETE FROM reading WHERE root_id = OLD.run_id;
   RETURN NULL;
 END $$;
-DO $do$ BEGIN
-  EXECUTE format('ALTER FUNCTION milepost_forget_pages() SET search_path = %I, pg_temp',
-                 current_schema());
-END $do$;
-REVOKE EXECUTE ON FUNCTION milepost_forget_pages() FROM PUBLIC;
 CREATE TRIGGER pipeline_run_forget AFTER DELETE ON pipeline_run FOR EACH ROW
   EXECUTE FUNCTION milepost_forget_pages();
 

@@ -1,1 +1,0 @@
-SELECT set_config('search_path', 'milepost_rendered', true)

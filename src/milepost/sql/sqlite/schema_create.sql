@@ -1,0 +1,2 @@
+-- A file is a schema of its own.
+SELECT 1
