@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -10,9 +11,12 @@ from milepost.client import Client, refuse_in_loop
 from milepost.config import Settings
 from milepost.declare import Registry, check_seconds
 from milepost.ending import Ending, on_signals
+from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.queues import check_queues
+from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import Keep
+from milepost.telemetry import Log, Seldom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from milepost.worker.loop import Worker
 
 __all__ = ["Process"]
+
+log = Log("milepost.worker")
 
 T = TypeVar("T")
 
@@ -135,12 +141,43 @@ class Process:
         *,
         recycle: bool,
     ) -> bool:
-        worker = await self.worker(queues, concurrency, recycle=recycle)
         caught = () if ending is None else (signal.SIGTERM, signal.SIGINT)
-        with on_signals(caught, worker.drain, first=None if ending is None else ending.begin):
+        first = None if ending is None else ending.begin
+        stopped = asyncio.Event()
+        with on_signals(caught, stopped.set, first=first):
+            if not await self._reached(stopped):
+                return False
+        worker = await self.worker(queues, concurrency, recycle=recycle)
+        with on_signals(caught, worker.drain, first=first):
             async with self._app.requests.open():
                 await worker.run()
         return recycle and worker.worn_out
+
+    async def _reached(self, stopped: asyncio.Event) -> bool:
+        """Wait until the store is there; False when it is to stop before.
+
+        What waiting does not change is raised: a login or a schema that is refused, a file that
+        cannot be used, a driver that is not installed.
+        """
+        client, away = self._app.client, Seldom(log)
+        if client.url.dialect == "postgres":
+            import_asyncpg()
+        while not stopped.is_set():
+            try:
+                await client.async_driver()
+            except (AccessRefused, SchemaMismatch):
+                raise
+            except Unavailable as error:
+                if client.url.dialect == "sqlite":
+                    raise
+                away.warning("the store cannot be reached; waiting for it", error=str(error))
+            else:
+                away.over("the store is there")
+                return True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._app.settings.error_wait):
+                    await stopped.wait()
+        return False
 
     async def worker(
         self,

@@ -1,10 +1,14 @@
 """Names of log fields and the way to the log. structlog is loaded when a handler asks for it."""
 
 import sys
+import time
 from datetime import datetime
 from typing import Any
 
-__all__ = ["Log", "job_log"]
+__all__ = ["Log", "Seldom", "job_log"]
+
+SELDOM_FIRST = 10.0
+SELDOM_LONGEST = 600.0
 
 
 class Log:
@@ -33,6 +37,40 @@ class Log:
         words = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
         now = datetime.now().astimezone()
         sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {event} {words}\n")
+
+
+class Seldom:
+    """Says once that something is wrong, then at growing intervals, and once that it is over."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._pause = 0.0
+        self._next = 0.0
+        self._unsaid = 0
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Say it, unless it was said a moment ago."""
+        now = time.monotonic()
+        if now < self._next:
+            self._unsaid += 1
+            return
+        more = {"unsaid": self._unsaid} if self._unsaid else {}
+        self._log.warning(event, **fields, **more)
+        self._pause = min(max(SELDOM_FIRST, self._pause * 2), SELDOM_LONGEST)
+        self._next = now + self._pause
+        self._unsaid = 0
+
+    @property
+    def said(self) -> bool:
+        """Whether something was said to be wrong and not yet to be over."""
+        return self._pause > 0
+
+    def over(self, event: str) -> None:
+        """Say that it is over, if it was said to be wrong."""
+        if self.said:
+            self._log.info(event)
+            self._pause = self._next = 0.0
+            self._unsaid = 0
 
 
 def _word(value: Any) -> str:

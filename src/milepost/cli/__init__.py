@@ -11,6 +11,7 @@ import click
 
 from milepost.cli.groups import LazyGroup
 from milepost.errors import (
+    AccessRefused,
     IllegalMove,
     Invalid,
     JobFailed,
@@ -78,6 +79,7 @@ EXIT_CODES: tuple[tuple[type[MilepostError], int], ...] = (
     (NotFound, 4),
     (IllegalMove, 5),
     (LeaseLost, 5),
+    (AccessRefused, 5),
     (Unavailable, 75),
     (WaitTimeout, 124),
 )

@@ -18,7 +18,7 @@ from milepost.relay.message import compose
 from milepost.store import outbox
 from milepost.store.driver import AsyncDriver
 from milepost.store.outbox import Failure, Message
-from milepost.telemetry import Log
+from milepost.telemetry import Log, Seldom
 
 __all__ = ["Relay"]
 
@@ -53,6 +53,7 @@ class Relay:
             name: channel.courier for name, channel in channels.items() if channel.courier
         }
         self._clock = clock or SystemClock()
+        self._away = Seldom(log)
         self._poked = asyncio.Event()
         self._rounds: dict[str, asyncio.Task[int]] = {}
         self._rests: dict[str, float] = {}
@@ -70,8 +71,10 @@ class Relay:
                 pause = LOOK_SECONDS
                 try:
                     pause = await self._turn()
+                    self._away.over("the relay goes on")
                 except Exception as error:  # noqa: BLE001 - whatever it is, look again
-                    log.warning("the relay is in trouble", error=repr(error))
+                    told = self._away if isinstance(error, Unavailable) else log
+                    told.warning("relay failed, tried again", error=repr(error))
                 await self._wait(pause)
         finally:
             await self._stop()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from milepost.config import Limits, StoreUrl
-from milepost.errors import IllegalMove, Invalid, SchemaMismatch, Unavailable
+from milepost.errors import AccessRefused, IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.connections import (
@@ -248,7 +248,7 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0
     if sqlstate in TIMED_OUT:
         return StatementTimeout(f"PostgreSQL ended the statement: {_first_line(error)}")
     if sqlstate == DENIED:
-        return Unavailable(
+        return AccessRefused(
             f"the role lacks a right: {_first_line(error)}; migrate as the tables' owner, and let "
             "it grant the rest (docs/how-to/share-a-database.md)"
         )

@@ -6,17 +6,18 @@ import platform
 import random
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from milepost.client import Client
 from milepost.clock import Clock, SystemClock
 from milepost.config import Settings
 from milepost.declare import Registry
+from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.lifecycle import WorkerState
 from milepost.store import jobs
 from milepost.store.driver import AsyncDriver
-from milepost.telemetry import Log
+from milepost.telemetry import Log, Seldom
 from milepost.worker.flow import Flow
 from milepost.worker.keeper import Lease
 from milepost.worker.slots import Slots
@@ -30,6 +31,7 @@ log = Log("milepost.worker")
 FEW = 8
 TURN_SECONDS = 0.0005
 TICK_SECONDS = 1.0
+AWAY = "the store cannot be reached; waiting for it"
 LETS_END = "the worker stops: what runs may end; a second signal gives it back"
 GIVES_BACK = "the worker stops: what runs is given back"
 
@@ -79,7 +81,10 @@ class Worker:
         self._pause = settings.poll_min
         self._watch: Watch = open_watch(client.url, settings.limits)
         slots = Slots(settings.concurrency)
-        self._standing = Standing(driver, registry, queues, lease=settings.lease, slots=slots.text)
+        self._away = Seldom(log)
+        self._standing = Standing(
+            driver, registry, queues, lease=settings.lease, slots=slots.text, away=self._away
+        )
         self._lease = Lease(client.url, settings, slots=slots.text, lost=self._drop_everything)
         self._flow = Flow(
             client,
@@ -112,7 +117,8 @@ class Worker:
             await self._run()
 
     async def _run(self) -> None:
-        await self.open()
+        if not await self._opened():
+            return
         async with asyncio.TaskGroup() as tasks:
             others = [work() for work in self._beside]
             beside = [tasks.create_task(w) for w in (*self._flow.writers(), self._tend(), *others)]
@@ -169,6 +175,27 @@ class Worker:
         self._flow.claimer.rescan()
         return True
 
+    async def _opened(self) -> bool:
+        """Enter the row, when the store is there; False when it is to stop before."""
+        while not self._draining:
+            try:
+                await self.open()
+            except (AccessRefused, SchemaMismatch):
+                raise  # waiting changes nothing
+            except Unavailable as error:
+                await self._wait_for_store(error)
+            else:
+                return True
+        return False
+
+    async def _wait_for_store(self, error: Exception) -> None:
+        self._standing.state = WorkerState.ERROR_WAIT
+        seconds = self._settings.error_wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        self._away.warning(AWAY, error=repr(error), again_in=f"{seconds:.1f} s")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
+
     async def open(self) -> None:
         """Enter the worker's row and keep its lease from a thread of its own."""
         self._flow.begin(self.id)
@@ -222,7 +249,8 @@ class Worker:
         try:
             await self._turn()
         except Exception as error:  # noqa: BLE001 - whatever it is, wait and begin again (E)
-            log.warning("the worker is in trouble", error=repr(error), state=str(self.state))
+            told = self._away if isinstance(error, Unavailable) else log
+            told.warning("worker loop failed, reconnecting", error=repr(error))
             await self._error_wait()
 
     async def _turn(self) -> None:
@@ -230,7 +258,11 @@ class Worker:
         self._standing.walk_to_polling()
         if not self._flow.has_room:
             await self._flow.freed_within(TICK_SECONDS)
-        elif started := await self._flow.claim_and_start():
+            return
+        started = await self._flow.claim_and_start()
+        if self._away.said and self._lease.may_start():
+            self._away.over("the store is back")
+        if started:
             self._pause = self._settings.poll_min
             if started <= FEW:
                 await asyncio.sleep(0)  # they begin before the next claim is prepared
@@ -267,7 +299,7 @@ class Worker:
         try:
             await self.open()
         except Exception as error:  # noqa: BLE001 - tried again after the next wait
-            log.warning("the worker could not register", error=repr(error))
+            self._away.warning("worker could not register", error=repr(error))
             self._standing.state = WorkerState.ERROR_WAIT
 
     @property
@@ -292,7 +324,8 @@ class Worker:
                     if await self._flow.recall():
                         self._watch.poke()
             except Exception as error:  # noqa: BLE001 - chores are done again
-                log.warning("maintenance is in trouble", error=repr(error))
+                told = self._away if isinstance(error, Unavailable) else log
+                told.warning("maintenance failed, tried again", error=repr(error))
             await self._clock.sleep(max(pause, self._settings.poll_min))
 
     async def _chores(self, *, whole: bool = False) -> tuple[int, float]:

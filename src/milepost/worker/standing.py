@@ -12,11 +12,9 @@ from milepost.lifecycle import WORKER, WorkerState
 from milepost.outcome import micros
 from milepost.store import workers
 from milepost.store.driver import AsyncDriver
-from milepost.telemetry import Log
+from milepost.telemetry import Seldom
 
 __all__ = ["Standing"]
-
-log = Log("milepost.worker")
 
 RESTING = (WorkerState.IDLE, WorkerState.BACKOFF)
 SHOW_SECONDS = 1.0
@@ -34,8 +32,10 @@ class Standing:
         *,
         lease: float,
         slots: Callable[[], str],
+        away: Seldom,
     ) -> None:
         """Make one; `slots` tells how the slots stand, in the words of the row."""
+        self._away = away
         self.state: WorkerState | None = None
         self.shown: WorkerState | None = None
         self._driver = driver
@@ -104,7 +104,7 @@ class Standing:
             async with asyncio.timeout(SHOW_SECONDS):
                 await self.show()
         except Exception as error:  # noqa: BLE001 - whatever it is
-            log.warning("the worker's state could not be shown", error=repr(error))
+            self._away.warning("worker state could not be shown", error=repr(error))
 
 
 def _path(shown: WorkerState | None, state: WorkerState | None) -> list[tuple[str, str]]:
