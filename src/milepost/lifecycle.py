@@ -141,7 +141,7 @@ JOB = Machine(
             "lose",
             J.RUNNING,
             (J.RETRYING, J.FAILED),
-            "maintenance: the lease is over, same fence; FAILED when poisoned, spent, "
+            "maintenance: the lease is over, same fence; FAILED when poisoned (lost alone), spent, "
             "or the outcome is unknown by policy",
         ),
         Move(

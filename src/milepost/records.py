@@ -303,6 +303,12 @@ class Job(msgspec.Struct, frozen=True):
         """Which attempt this is: 0 before the first claim (H-18, H-19)."""
         return _attempt(self.state, self.errors, self.losses)
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it runs with no other job in its process, because one more loss would end it."""
+        spent = self.losses > 0 and self.errors + self.losses >= self.retries
+        return spent or self.losses + 1 >= self.poison_limit
+
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run about to be created."""

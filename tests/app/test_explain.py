@@ -60,6 +60,13 @@ def test_a_job_whose_workers_are_busy(work, employ):
     assert reasons(job) == ["busy"]
 
 
+def test_a_job_that_one_more_loss_would_end(work, employ):
+    job = work.options(poison_limit=1).submit()
+    employ()
+    assert reasons(job) == ["alone"]
+    assert "with no other job in its process, as soon as one of 1 workers" in job.explain().text
+
+
 def test_workers_that_do_not_serve_or_do_not_know(work, employ):
     job = work.submit()
     employ("elsewhere", queues='["slow"]')

@@ -266,3 +266,15 @@ def test_what_no_counter_and_no_lease_could_hold_is_refused(raw, wrong):
     )
     with pytest.raises(Exception, match="milepost:"):
         raw.execute(wrong)
+
+
+def test_a_job_that_is_poisoned_by_a_loss_in_company_is_found(database, raw):
+    with opened(database, "sync") as store:
+        [job_id] = store.create(poison_limit=1, retries=9)
+        store.worker()
+        store.claim()
+        store.lose_all()
+        assert (store.state(job_id), store.problems()) == ("FAILED", [])
+    raw.disarm()
+    raw.execute("UPDATE journal SET detail = NULL WHERE move = 'claim'")
+    assert problems(database) == ["it is poisoned, but was not claimed alone"]

@@ -112,6 +112,7 @@ def claim(most: int) -> dict[str, Any]:
         "floor": [0] * 10,
         "most": most,
         "kinds": ["k 1", "other 1"],
+        "alone": False,
     }
 
 
@@ -219,6 +220,15 @@ def test_a_settle_looks_each_job_up_by_its_id(scene, mode, way, size):
     plan = explained(scene.raw, "job_settle", given, mode=mode, way=way)
     only(plan, scene, BY_ID)
     assert scene.small or by_id(plan, "run")
+
+
+@both_modes
+@both_ways
+def test_suspects_are_found_by_an_index_that_has_them_alone(scene, mode, way):
+    given = {"queues": None, "kinds": ["k 1"]}
+    plan = explained(scene.raw, "job_suspect", given, mode=mode, way=way)
+    found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
+    assert scene.small or found == {"job_suspect"}
 
 
 CHORES = [
@@ -333,7 +343,7 @@ def steps_of(connection: sqlite3.Connection, name: str, parameters: dict[str, An
 @sizes
 def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
     lines = {"queue": ["default"] * 10, "priority": list(range(9, -1, -1)), "floor": [0] * 10}
-    given = {**lines, "worker_id": "w", "most": size, "kinds": '["k 1"]'}
+    given = {**lines, "worker_id": "w", "most": size, "kinds": '["k 1"]', "alone": False}
     found = steps_of(lite, "job_claim", given)
     assert "SEARCH job USING INDEX job_claim (queue=? AND priority=? AND queued_seq>?)" in found
     assert "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)" in found

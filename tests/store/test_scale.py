@@ -80,6 +80,7 @@ def buffers_per_claim(raw: Raw) -> float:
         "floor": [0] * 10,
         "most": CLAIMED,
         "kinds": ["k 1"],
+        "alone": False,
     }
     connection: psycopg.Connection[Any] = raw.connection
     counted = []

@@ -86,6 +86,8 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
             verdict.add(JOB, job_id, f"it has a {what} of an attempt that it never had")
         for machine_name, subject_id, text in reader.stream(Call("verify_messages"), size=BATCH):
             verdict.add(machine_name, subject_id, text)
+        for (job_id,) in reader.stream(Call("verify_poisoned"), size=BATCH):
+            verdict.add(JOB, job_id, "it is poisoned, but was not claimed alone")
         for job_id, run_id in reader.stream(Call("verify_orphans"), size=BATCH):
             verdict.add(JOB, job_id, f"its run {run_id} is not there")
     _compare_guards(verdict, driver)

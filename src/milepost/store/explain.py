@@ -238,6 +238,11 @@ def _without_worker(facts: Facts) -> Why:
 
 def _in_line(facts: Facts) -> tuple[str, str]:
     able = [worker for worker in facts.live if can_take(worker, facts.job)]
+    if facts.job.is_suspect:
+        return "alone", (
+            f"it was lost {facts.job.losses} times and one more loss would end it: it runs with no "
+            f"other job in its process, as soon as one of {len(able)} workers has room for that"
+        )
     if any(_free(worker) for worker in able):
         return "in_line", f"it is in line: any of {len(able)} live workers may take it next"
     return "busy", f"it is in line: all of the {len(able)} workers that may take it are busy"

@@ -53,6 +53,7 @@ __all__ = [
     "signals",
     "standing",
     "standing_at",
+    "suspect",
     "wake",
     "within",
 ]
@@ -84,12 +85,20 @@ def lines(queues: Iterable[str]) -> list[Line]:
 
 
 def claim(
-    *, worker_id: str, line: Sequence[Line], most: int, kinds: Sequence[str] | None = None
+    *,
+    worker_id: str,
+    line: Sequence[Line],
+    most: int,
+    kinds: Sequence[str] | None = None,
+    alone: bool = False,
 ) -> Steps[list[Claim]]:
     """Take up to `most` jobs, first come first served within a priority.
 
-    `kinds` are "name version" words; None takes any. A run whose first job this is begins.
+    `kinds` are "name version" words; None takes any. A run whose first job this is begins. Suspects
+    are taken `alone` only, one at a time, and while the worker holds nothing.
     """
+    if alone and (yield Call("job_held", {"worker_id": worker_id}, alone=True)):
+        return []
     rows = yield Call(
         "job_claim",
         {
@@ -97,8 +106,9 @@ def claim(
             "queue": [place.queue for place in line],
             "priority": [place.priority for place in line],
             "floor": [place.floor for place in line],
-            "most": most,
+            "most": 1 if alone else most,
             "kinds": None if kinds is None else list(kinds),
+            "alone": alone,
         },
         alone=True,
     )
@@ -108,6 +118,21 @@ def claim(
     if run_ids := sorted({c.run_id for c in claims if c.run_id is not None}):
         yield Call("run_begin", {"id": run_ids, "actor": worker_id}, alone=True)
     return claims
+
+
+def suspect(
+    *, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+) -> Steps[Line | None]:
+    """Find the first job in line whose loss would end it: it is to be claimed alone."""
+    rows = yield Call(
+        "job_suspect",
+        {
+            "queues": None if queues is None else list(queues),
+            "kinds": None if kinds is None else list(kinds),
+        },
+        alone=True,
+    )
+    return Line(*rows[0]) if rows else None
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from milepost.clock import Clock
 from milepost.records import Claim
 from milepost.store import jobs, workers
 from milepost.store.driver import AsyncDriver
+from milepost.store.jobs import Line
 from milepost.worker.floors import Floors
 
 __all__ = ["Claimer"]
@@ -39,6 +40,19 @@ class Claimer:
         if not claims and not self._floors.whole and self._floors.rescan(self._now):
             claims = await self._claim(most, kinds)
         return claims
+
+    async def suspect(self, kinds: list[str]) -> Line | None:
+        """Find the first job in line that must be claimed alone."""
+        return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
+
+    async def claim_alone(self, kinds: list[str]) -> list[Claim]:
+        """Take a job whose loss would end it; the store refuses while this worker holds another."""
+        found = await self.suspect(kinds)
+        if found is None:
+            return []
+        return await self._driver.run(
+            jobs.claim, worker_id=self.worker_id, line=[found], most=1, kinds=kinds, alone=True
+        )
 
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
         hinted = False

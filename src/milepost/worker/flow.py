@@ -25,6 +25,7 @@ from milepost.worker.lanes import Running
 from milepost.worker.publisher import Publisher
 from milepost.worker.settler import Settler
 from milepost.worker.slots import Slots
+from milepost.worker.suspects import Suspects
 
 __all__ = ["Flow"]
 
@@ -72,6 +73,7 @@ class Flow:
         )
         self.claimer = Claimer(driver, clock, queues)
         self._queues = queues
+        self._suspects = Suspects(clock.monotonic)
         self._driver = driver
         self._registry = registry
         self._slots = slots
@@ -119,17 +121,37 @@ class Flow:
             self._slots.take(most)
             claims: list[Claim] = []
             try:
-                claims = await self.claimer.claim(most, kinds)
+                claims = await self._claimed(most, kinds)
             finally:
                 self._slots.start(len(claims), taken=most)
             self._start(claims)
         return len(claims)
+
+    async def _claimed(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Claim what comes first: other jobs, or a suspect if nothing else is in this process."""
+        alone = self._suspects.waiting and not self.held and not self.held.threads.zombies
+        if alone and self._suspects.comes_first and (claims := await self._claim_alone(kinds)):
+            return claims
+        claims = await self.claimer.claim(most, kinds)
+        if alone and not claims:
+            claims = await self._claim_alone(kinds)
+        return claims
+
+    async def _claim_alone(self, kinds: list[str]) -> list[Claim]:
+        claims = await self.claimer.claim_alone(kinds)
+        if claims:
+            self._suspects.began()
+        else:
+            self._suspects.see(waiting=False)
+        return claims
 
     def _fitting(self) -> tuple[int, list[str]]:
         """Say how many jobs fit now, and of which kinds.
 
         A crumb is not worth a commit of its own while the settlement under way makes room for more.
         """
+        if self._suspects.keep_out(busy=bool(self.held)):
+            return 0, []
         room = min(max(1, self._most // 2), self._slots.free)  # the other half settles meanwhile
         if room < self._most // CRUMB and self._settler.busy:
             return 0, []
@@ -156,6 +178,8 @@ class Flow:
                 self.held.stop(*asked)
         if told := self.held.news:
             await self._driver.run(durable.tell, told)
+        found = await self.claimer.suspect(self._registry.words)
+        self._suspects.see(waiting=found is not None)
 
     async def reconcile(self) -> None:
         """Give back what the store says we hold and we do not know: a claim's lost reply."""

@@ -1,6 +1,7 @@
 -- Takes the first jobs of each (queue, priority), from a floor: below it the index may hold only
 -- dead entries that an old snapshot keeps alive. The worker's row is held so that it cannot be
 -- buried meanwhile; a dead worker gets nothing. A run whose first job this is begins.
+-- A suspect, whose loss would end it, is claimed `alone` or not at all.
 -- For the planner: a run's state is asked for by a scalar subquery, because EXISTS may read the
 -- whole table of runs into a hash; a limit that it does not know beforehand keeps it from sorting
 -- the backlog; what `% 1 = 0` says is always true, and makes it expect so few rows that it looks each
@@ -23,6 +24,8 @@ WITH me AS MATERIALIZED (
             AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
             AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
             AND errors + losses <= retries
+            AND (losses - poison_limit >= -1 OR (losses > 0 AND errors + losses - retries >= 0))
+                = :alone::boolean
             AND (run_id IS NULL
                  OR (SELECT run.state FROM run WHERE run.id = job.run_id)
                     IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
@@ -33,7 +36,8 @@ WITH me AS MATERIALIZED (
 ), taken AS (
 UPDATE job
    SET state = 'RUNNING', move = 'claim', version = version + 1, fence = job.fence + 1,
-       worker_id = :worker_id, actor = :worker_id, detail = NULL, phase = NULL,
+       worker_id = :worker_id, actor = :worker_id,
+       detail = CASE WHEN :alone::boolean THEN 'alone' END, phase = NULL,
        started_at = coalesce(started_at, {now})
   FROM picked
  WHERE job.id = picked.id AND picked.fence % 1 = 0

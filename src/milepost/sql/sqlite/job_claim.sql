@@ -1,7 +1,8 @@
 -- packed 4
 -- Takes the first jobs of each (queue, priority), from a floor. A dead worker gets nothing. The outer
 -- loop is the line and the inner one the index, each in its order: ORDER BY would sort the backlog.
--- No job.*: all of it would be read.
+-- No job.*: all of it would be read. A suspect, whose loss would end it, is claimed `alone` or not at
+-- all.
 SELECT json_group_array(json_array(id, kind, kind_version, fence + 1, length(payload), codec, errors,
          losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id, step,
          ordinal, trace, queue, priority, queued_seq, tenant, channel,
@@ -18,6 +19,8 @@ SELECT json_group_array(json_array(id, kind, kind_version, fence + 1, length(pay
            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
            AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
            AND errors + losses <= retries
+           AND (losses - poison_limit >= -1 OR (losses > 0 AND errors + losses - retries >= 0))
+               = :alone
            AND (run_id IS NULL
                 OR EXISTS (SELECT 1 FROM run
                             WHERE run.id = job.run_id
@@ -29,6 +32,7 @@ SELECT json_group_array(json_array(id, kind, kind_version, fence + 1, length(pay
 -- then
 UPDATE job
    SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,
-       worker_id = :worker_id, actor = :worker_id, detail = NULL, phase = NULL,
+       worker_id = :worker_id, actor = :worker_id,
+       detail = CASE WHEN :alone THEN 'alone' END, phase = NULL,
        started_at = coalesce(started_at, {now})
  WHERE rowid IN (SELECT value FROM json_each(:picked))

@@ -61,6 +61,87 @@ class LeaseSuite:
         assert (job.cause, job.losses, job.move) == ("poisoned", 2, "lose")
         assert job.finished_at is not None
 
+    def test_a_loss_in_company_ends_nobody_who_was_lost_before_h22(self, store: Store) -> None:
+        ids = store.create(6)
+        for turn in range(2):
+            store.worker(f"old {turn}")
+            assert len(store.claim(6, worker=f"old {turn}")) == 6
+            assert {state for _, state in store.lose_all()} == {"RETRYING"}
+            store.run(jobs.wake, actor="m", most=9)
+        store.worker()
+        [claim] = store.claim(6)
+        assert store.claim(6) == [], "nothing is taken beside it"
+        assert store.run(jobs.history, claim.id)[-1].detail == "alone"
+        store.settle((claim, outcome.succeeded()))
+        [killer] = store.claim(6)
+        assert store.lose_all() == [(killer.id, "FAILED")]
+        job = store.run(jobs.get, killer.id)
+        assert (job.cause, job.losses) == ("poisoned", 3)
+        store.worker("w9")
+        for _ in range(4):
+            [claim] = store.claim(6, worker="w9")
+            store.settle((claim, outcome.succeeded()), actor="w9")
+        states = [store.state(job_id) for job_id in ids]
+        assert sorted(states) == ["FAILED", *["SUCCEEDED"] * 5]
+
+    def test_a_job_that_one_more_loss_would_exhaust_runs_alone(self, store: Store) -> None:
+        ids = store.create(2, retries=1, poison_limit=9)
+        store.worker()
+        store.claim(2)
+        assert {state for _, state in store.lose_all()} == {"RETRYING"}
+        store.run(jobs.wake, actor="m", most=9)
+        store.worker("w2")
+        [claim] = store.claim(2, worker="w2")
+        assert store.lose_all() == [(claim.id, "FAILED")]
+        assert store.run(jobs.get, claim.id).cause == "attempts_exhausted"
+        store.worker("w3")
+        [other] = store.claim(2, worker="w3")
+        assert {claim.id, other.id} == set(ids)
+
+    def test_one_crash_does_not_serialise_healthy_work(self, store: Store) -> None:
+        store.create(6)
+        for name in ("w1", "w2"):
+            store.worker(name)
+            assert len(store.claim(6, worker=name)) == 6
+            store.lose_all()
+            store.run(jobs.wake, actor="m", most=9)
+
+    def test_a_suspect_that_was_not_alone_after_all_is_not_accused(self, store: Store) -> None:
+        [job_id] = store.create(poison_limit=2, retries=9)
+        store.worker()
+        store.claim()
+        store.lose_all()
+        store.run(jobs.wake, actor="m", most=9)
+        store.worker("w2")
+        store.claim(worker="w2")
+        [other] = store.create()
+        store.claim(worker="w2")  # as if the reply to the first claim had been lost
+        assert sorted(store.lose_all()) == sorted([(job_id, "RETRYING"), (other, "RETRYING")])
+
+    def test_a_suspect_waits_until_its_worker_holds_nothing(self, store: Store) -> None:
+        [job_id] = store.create(poison_limit=1)
+        store.worker()
+        other = store.running()
+        assert store.run(jobs.suspect) is not None
+        assert store.claim() == []
+        store.settle((other, outcome.succeeded()))
+        assert [claim.id for claim in store.claim()] == [job_id]
+        assert store.run(jobs.suspect) is None
+
+    def test_suspects_are_looked_for_as_jobs_are_claimed(self, store: Store) -> None:
+        store.create(poison_limit=1, queue="mail", kind="send")
+        assert store.run(jobs.suspect, queues=["mail"], kinds=["send 1"]) is not None
+        assert store.run(jobs.suspect, queues=["default"], kinds=["send 1"]) is None
+        assert store.run(jobs.suspect, queues=None, kinds=["send 2"]) is None
+        store.run(workers.pause, "mail", paused=True, actor="me")
+        assert store.run(jobs.suspect) is None
+
+    def test_a_job_without_retries_is_never_run_twice(self, store: Store) -> None:
+        store.create(2, retries=0)
+        store.worker()
+        store.claim(2)
+        assert {state for _, state in store.lose_all()} == {"FAILED"}
+
     def test_a_loss_that_spends_the_budget_ends_the_job_h18(self, store: Store) -> None:
         store.worker()
         [job_id] = store.create(retries=1)

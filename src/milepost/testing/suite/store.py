@@ -134,9 +134,14 @@ class Store:
         queues: Sequence[str] = ("default",),
         kinds: Sequence[str] | None = None,
     ) -> list[Claim]:
-        """Claim from the bottom of these queues."""
+        """Claim from the bottom of these queues; a suspect if nothing else is there."""
         line = jobs.lines(queues)
-        return self.run(jobs.claim, worker_id=worker, line=line, most=most, kinds=kinds)
+        for alone in (False, True):
+            if claims := self.run(
+                jobs.claim, worker_id=worker, line=line, most=most, kinds=kinds, alone=alone
+            ):
+                return claims
+        return []
 
     def settle(self, *settled: tuple[Claim, Outcome], actor: str = "w1") -> set[str]:
         """Settle claims; answer with the ids that were held."""
