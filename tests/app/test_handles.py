@@ -357,6 +357,15 @@ def test_drain_runs_retries_that_are_due_at_once(app):
     assert job.refresh().result == 4
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_drain_leaves_nothing_in_however_many_queues(app, double, named):
+    """More of them than jobs run at once: where nothing was met yet it looks before it ends."""
+    names = [f"queue-{n:02}" for n in range(40)]
+    jobs = [double.options(queue=name).submit(n) for n, name in enumerate(names)]
+    app.drain(queues=names if named else None)
+    assert {job.refresh().state for job in jobs} == {"SUCCEEDED"}
+
+
 def test_two_drains_in_a_row_both_maintain(app, double):
     """The first one's election must not keep the second from its chores."""
     double.submit(1)

@@ -25,6 +25,7 @@ class Claimer:
         self._clock = clock
         self._queues = None if queues is None else list(queues)
         self._floors = Floors()
+        self._asked = False
 
     def expect(self, hinted: Iterable[str]) -> None:
         """Look at these queues first: somebody said that they have work."""
@@ -34,8 +35,19 @@ class Claimer:
         """Look from the bottom of every queue the next time."""
         self._floors.rescan(self._now)
 
+    def must_look_again(self) -> bool:
+        """Ask for a look at the bottom if the last was none; False once there was one.
+
+        A look from the floors says nothing of queues that were not met before.
+        """
+        if self._floors.whole or self._asked:
+            return False
+        self._asked = self._floors.whole_next = True
+        return True
+
     async def claim(self, most: int, kinds: list[str]) -> list[Claim]:
         """Take up to that many jobs of these kinds."""
+        self._asked = False
         claims = await self._claim(most, kinds)
         if not claims and not self._floors.whole and self._floors.rescan(self._now):
             claims = await self._claim(most, kinds)

@@ -31,7 +31,7 @@ class Floors:
         self._top = self._top_before = 0
         self._due = 0.0
         self._allowed = 0.0
-        self.whole = False
+        self.whole = self.whole_next = False
 
     def know(self, queues: Iterable[str]) -> None:
         """Learn which queues there are; the one served first moves on, so that none starves."""
@@ -54,7 +54,7 @@ class Floors:
 
     def due(self, now: float) -> bool:
         """Tell whether it is time to look at the bottom."""
-        return now >= self._due or not self._floors
+        return now >= self._due or not self._floors or self.whole_next
 
     def rescan(self, now: float) -> bool:
         """Ask for a look at the bottom; False while that would take too much time."""
@@ -66,6 +66,7 @@ class Floors:
     def line(self, now: float) -> list[Line]:
         """Say where to look now."""
         self.whole = self.due(now)
+        self.whole_next = False
         if self.whole:
             self._due = now + RESCAN_SECONDS
             return lines(self._queues)

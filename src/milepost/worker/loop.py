@@ -158,7 +158,9 @@ class Worker:
                     await self._flow.freed_within(min(pause, TICK_SECONDS))
                 elif self._flow.busy:
                     await self._flow.flush()
-                elif not (busy or moved) and not await self._worth_waiting(until, pause):
+                elif busy or moved or self._flow.claimer.must_look_again():
+                    continue
+                elif not await self._worth_waiting(until, pause):
                     break
             return self._flow.ran
         finally:
