@@ -85,6 +85,25 @@ def test_a_request_that_is_being_answered_has_its_time(place):
         assert b"event: end" in heard(connection)
 
 
+def test_an_answer_that_nobody_reads_ends_the_connection(place, monkeypatch):
+    """It fills what lies between, and then holds what was made for it, for ever."""
+    monkeypatch.setattr(watch, "READ_SECONDS", 0.3)
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(place)
+        connection.settimeout(30)
+        with pytest.raises(OSError) as ended:  # noqa: PT011 - a reset, or a broken pipe
+            asked_on(connection, ask)
+        assert not isinstance(ended.value, TimeoutError)
+
+
+def asked_on(connection, ask):
+    """Ask and ask again, and read nothing."""
+    for _ in range(100_000):
+        connection.sendall(ask)
+
+
 def test_connections_are_capped_and_there_is_room_again(place):
     host, port = place
     with ExitStack() as held:

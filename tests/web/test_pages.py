@@ -131,3 +131,24 @@ async def test_a_runs_history_is_paged_too(app, api):
     found = await pages(api, f"{path}?limit=1")
     assert [item for page in found for item in page] == whole
     assert len(whole) > 2
+
+
+async def test_what_is_listed_by_name_comes_in_pages(app, api):
+    names = [f"queue-{n:03}" for n in range(25)]
+    made = [app.new_job("convert", ["a"], {}, {"queue": name, "channel": name}) for name in names]
+    await app.client.create_async(made)
+    await app.drain_async(queues=names)
+    for path in ("/v1/queues", "/v1/channels"):
+        found = await pages(api, f"{path}?limit=10")
+        assert [len(page) for page in found] == [10, 10, 5]
+        assert [item["name"] for page in found for item in page] == names
+        [whole] = await pages(api, path)
+        assert [item["name"] for item in whole] == names
+
+
+async def test_jobs_that_are_named_are_acted_on_whatever_they_carry(app, api):
+    made = [app.new_job("convert", ["x" * LARGE], {}, {}) for _ in range(60)]
+    await app.client.create_async(made)
+    body = {"action": "cancel", "ids": [job.id for job in made]}
+    told = (await api.post("/v1/jobs:bulk", json=body)).json()
+    assert (told["matched"], told["count"]) == (60, 60)

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -15,7 +15,7 @@ from milepost.web.body import Route
 from milepost.web.engine import Held
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.limits import PAGE_LONGEST
-from milepost.web.paging import Cursor, Limit, cursor, place
+from milepost.web.paging import Cursor, Limit, cursor, named_page, place
 from milepost.web.problems import Problem, problems
 
 __all__ = ["router"]
@@ -39,9 +39,10 @@ class ChannelDocument(BaseModel):
 
 
 class ChannelList(BaseModel):
-    """Every channel, by name."""
+    """A page of the channels, by name."""
 
     items: list[ChannelDocument]
+    next: str | None
 
 
 class EventDocument(BaseModel):
@@ -92,13 +93,20 @@ class Count(BaseModel):
 
 
 @router.get("/v1/channels", responses={200: {"model": ChannelList}, **problems()})
-async def listing(*, app: Held, who: Annotated[Who, require("read")]) -> Response:
+async def listing(
+    *,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    limit: Limit = PAGE_LONGEST,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
     """List the channels that were declared or have had a message."""
     who.check_free("the list of channels")
     found = await app.client.run_async(outbox.known)
     names = ChannelDocument.model_fields
-    items = [{name: getattr(channel, name) for name in names} for channel in found]
-    return _json({"items": items})
+    shown = {each.name: {name: getattr(each, name) for name in names} for each in found}
+    return named_page(request, shown, limit=limit, given=cursor_)
 
 
 @router.get("/v1/channels/{name}/messages", responses={200: {"model": EventPage}, **problems(422)})

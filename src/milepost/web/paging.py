@@ -18,7 +18,7 @@ from milepost.web.engine import Engine
 from milepost.web.limits import PAGE_BYTES, PAGE_LONGEST
 from milepost.web.problems import Problem
 
-__all__ = ["Cursor", "Limit", "cursor", "history_page", "is_cut", "page", "place"]
+__all__ = ["Cursor", "Limit", "cursor", "history_page", "is_cut", "named_page", "page", "place"]
 
 SEQ_DIGITS = 10
 
@@ -89,6 +89,24 @@ async def history_page(
     more = len(found) == limit or sum(len(each.detail or "") for each in found) >= PAGE_BYTES
     following = cursor(str(found[-1].seq), filters) if found and more else None
     return page(request, entries(found), following=following)
+
+
+def named_page(
+    request: Request, found: Mapping[str, Any], *, limit: int, given: str | None
+) -> Response:
+    """Answer with a page of what has a name, in the order of the names."""
+    after = place(given, {})
+    names = sorted(name for name in found if after is None or name > after)
+    items: list[msgspec.Raw] = []
+    room = PAGE_BYTES
+    for name in names[:limit]:
+        item = msgspec.Raw(msgspec.json.encode(found[name]))
+        room -= len(bytes(item))
+        if items and room < 0:
+            break
+        items.append(item)
+    following = cursor(names[len(items) - 1], {}) if len(items) < len(names) else None
+    return page(request, items, following=following)
 
 
 def page(

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -16,6 +16,8 @@ from milepost.web.auth import Who, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
+from milepost.web.limits import PAGE_LONGEST
+from milepost.web.paging import Cursor, Limit, named_page
 from milepost.web.problems import problems
 
 __all__ = ["router"]
@@ -34,9 +36,10 @@ class QueueDocument(BaseModel):
 
 
 class QueueList(BaseModel):
-    """Every queue that holds a job or was ever paused."""
+    """A page of the queues that hold a job or were ever paused, by name."""
 
     items: list[QueueDocument]
+    next: str | None
 
 
 async def _visible(app: Engine, who: Who) -> dict[str, Queue]:
@@ -57,10 +60,19 @@ def _document(queue: Queue) -> QueueDocument:
     )
 
 
-@router.get("/v1/queues", responses=problems())
-async def listing(*, app: Held, who: Annotated[Who, require("read")]) -> QueueList:
+@router.get("/v1/queues", responses={200: {"model": QueueList}, **problems()})
+async def listing(
+    *,
+    request: Request,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    limit: Limit = PAGE_LONGEST,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
     """List queues, with their jobs counted by state."""
-    return QueueList(items=[_document(queue) for queue in (await _visible(app, who)).values()])
+    found = await _visible(app, who)
+    shown = {name: _document(queue).model_dump() for name, queue in found.items()}
+    return named_page(request, shown, limit=limit, given=cursor_)
 
 
 @router.get("/v1/queues/{name}", responses=problems(404, 422))

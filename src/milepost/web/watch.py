@@ -1,7 +1,8 @@
 """Watches connections: how many there are, and how long each takes to say what it wants.
 
 uvicorn closes a connection that rests between two requests. One that never finishes the headers of
-a request it would keep for ever, and as many of them as come (slowloris).
+a request it would keep for ever, and as many of them as come (slowloris); and so one that asks for
+a large answer and does not read it.
 """
 
 import asyncio
@@ -13,10 +14,13 @@ from milepost.web.problems import Problem, problem_response
 if TYPE_CHECKING:
     from uvicorn import Config
 
-__all__ = ["HEADER_SECONDS", "Watched", "watching"]
+__all__ = ["HEADER_SECONDS", "READ_SECONDS", "Watched", "watching"]
 
 HEADER_SECONDS = 10.0
 """How long the headers of a request may take to come, from a connection's first moment on."""
+
+READ_SECONDS = 60.0
+"""How long whoever asked may leave an answer unread that has filled what lies between."""
 
 
 class Served(Protocol):
@@ -41,6 +45,7 @@ class Watched(asyncio.Protocol):
         self._most = most
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a connection, or answer that there are too many."""
@@ -91,6 +96,7 @@ class Watched(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand it on."""
         self._stop()
+        self._read_again()
         self._served.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
@@ -98,12 +104,21 @@ class Watched(asyncio.Protocol):
         return self._served.eof_received()
 
     def pause_writing(self) -> None:
-        """Hand it on."""
+        """Hand it on; whoever reads nothing of an answer for long is given up."""
         self._served.pause_writing()
+        if self._unread is None and self._transport is not None:
+            loop = asyncio.get_running_loop()
+            self._unread = loop.call_later(READ_SECONDS, self._transport.abort)
 
     def resume_writing(self) -> None:
         """Hand it on."""
+        self._read_again()
         self._served.resume_writing()
+
+    def _read_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 def _written(problem: Problem) -> bytes:
