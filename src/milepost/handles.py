@@ -1,6 +1,6 @@
 """Handles: a job as it stood, and everything that can be asked of it."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -11,7 +11,7 @@ from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.store import births, jobs, reruns, unfit
+from milepost.store import births, jobs, outputs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain
 from milepost.subjects import Finder, Subject, has_worker, page
@@ -19,6 +19,8 @@ from milepost.subjects import Finder, Subject, has_worker, page
 __all__ = ["JobError", "JobHandle", "Jobs"]
 
 R = TypeVar("R")
+PAGE = 16
+"""How many results, each of which may be large, are read at once."""
 
 
 class JobError(msgspec.Struct, frozen=True):
@@ -175,6 +177,25 @@ class JobHandle(Subject[Job], Generic[R]):
         if encoded is not None:
             limited(encoded, most=self._client.settings.max_payload, what="the signal's data")
         return {"signal_id": new_id(), "data": encoded, "actor": caller().actor}
+
+    def outputs(self) -> Iterator[Any]:
+        """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
+        if self.refresh().record.result is not None:
+            yield self._decoded(self.record.result, self._type)
+        after = -1
+        while page := self._client.run(outputs.kept, self.id, after=after, most=PAGE):
+            after = page[-1][0]
+            yield from (self._client.codec.decode(data) for _, data in page)
+
+    async def outputs_async(self) -> AsyncIterator[Any]:
+        """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
+        if (await self.refresh_async()).record.result is not None:
+            yield self._decoded(self.record.result, self._type)
+        after = -1
+        while page := await self._client.run_async(outputs.kept, self.id, after=after, most=PAGE):
+            after = page[-1][0]
+            for _, data in page:
+                yield self._client.codec.decode(data)
 
     def release(self) -> "JobHandle[R]":
         """Let it be tried again if it waits because its arguments did not fit."""

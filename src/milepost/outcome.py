@@ -52,6 +52,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     usage: Mapping[str, float] | None = None
     staged: int | None = None
     outputs: tuple[tuple[int, bytes], ...] = ()
+    kept: tuple[bytes, ...] = ()
+    """Results of a job that gave several, few and small enough to come along."""
     signature: str | None = None
     """The signature that the stored arguments do not fit."""
     phase: str | None = None
@@ -65,10 +67,12 @@ def succeeded(
     usage: Mapping[str, float] | None = None,
     staged: int | None = None,
     outputs: tuple[tuple[int, bytes], ...] = (),
+    kept: tuple[bytes, ...] = (),
 ) -> Outcome:
     """Say that it returned a value; `staged` outputs of it become visible.
 
-    A few small `outputs`, as (step, payload)s, need not be staged before: they come along.
+    A few small `outputs`, as (step, payload)s, need not be staged before: they come along. So do
+    the few small results that are `kept` where a job has several.
     """
     return Outcome(
         move="succeed",
@@ -77,6 +81,7 @@ def succeeded(
         usage=usage,
         staged=staged or len(outputs) or None,
         outputs=outputs,
+        kept=kept,
     )
 
 

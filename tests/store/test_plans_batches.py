@@ -170,6 +170,10 @@ ASKED: dict[str, dict[str, Any]] = {
         "payload": [b"1"] * 100,
     },
     "staged_remove": SLICES,
+    "output_add": {"id": JOB, "fence": 1, "seq": [0, 1], "payload": [b"1"] * 2},
+    "output_put": {"id": ENDED, "fence": [1] * 100, "seq": [0] * 100, "payload": [b"1"] * 100},
+    "output_drop": {"id": JOB, "fence": 2, "most": 1000},
+    "output_list": {"id": JOB, "after": -1, "most": 100},
     "staged_sweep": {"most": 1000},
 }
 

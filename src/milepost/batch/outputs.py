@@ -1,6 +1,6 @@
 """What goes in and out of a batch's jobs: staged while a step runs, read by a reducer."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -8,12 +8,15 @@ import msgspec
 from milepost import outcome
 from milepost.batch.handles import RunHandle
 from milepost.client import Client
-from milepost.codec import from_builtin, limited
+from milepost.codec import Unreadable, limited
 from milepost.context import Context
+from milepost.declare import Unfit
 from milepost.errors import Invalid
 from milepost.outcome import Outcome
 from milepost.policy import Later
-from milepost.store import chains, runs
+from milepost.records import Claim
+from milepost.store import chains, outputs
+from milepost.store.driver import Steps
 
 if TYPE_CHECKING:
     from milepost.batch.declaration import Declaration, Step
@@ -25,8 +28,8 @@ CHUNK_BYTES = 1024**2
 ALONG_BYTES = 16 * 1024
 """Less than a chunk, and this small: stored by the transaction that ends their producer."""
 PAGE = 500
-MANY = "$yield"
-"""What marks a result of the last step as several inputs of the reducer."""
+FIRST_PAGE = 16
+"""How many results are read at once: the most, and before it is known how large they are."""
 
 Staged = tuple[int, int, bytes]
 
@@ -90,57 +93,73 @@ class Outlet:
             if small := self._alone(value):
                 return small
             value = iter((value,))
-        if self._is_last:
-            return outcome.succeeded(self._result(list(value)))
         chunk = _Chunk()
         for item in value:
             if self._add(chunk, item):
                 context.check()
-                self._client.run(runs.stage, context.claim, chunk.take())
-        if chunk.is_small:
-            return outcome.succeeded(outputs=chunk.outputs())
+                self._client.run(self._stage, context.claim, chunk.take())
+        if along := self._along(chunk):
+            return along
         if chunk.rows:
-            self._client.run(runs.stage, context.claim, chunk.take())
-        return outcome.succeeded(staged=chunk.count)
+            self._client.run(self._stage, context.claim, chunk.take())
+        return self._staged(chunk)
 
     async def put_async(self, context: Context, value: Any) -> Outcome:
         """Stage the outputs, or send them along; answer with what the attempt came to."""
         if not _is_stream(value) and (small := self._alone(value)):
             return small
         items = value if isinstance(value, AsyncIterable) else _each(value)
-        if self._is_last:
-            return outcome.succeeded(self._result([item async for item in items]))
         chunk = _Chunk()
         async for item in items:
             if self._add(chunk, item):
-                await self._client.run_async(runs.stage, context.claim, chunk.take())
-        if chunk.is_small:
-            return outcome.succeeded(outputs=chunk.outputs())
+                await self._client.run_async(self._stage, context.claim, chunk.take())
+        if along := self._along(chunk):
+            return along
         if chunk.rows:
-            await self._client.run_async(runs.stage, context.claim, chunk.take())
-        return outcome.succeeded(staged=chunk.count)
+            await self._client.run_async(self._stage, context.claim, chunk.take())
+        return self._staged(chunk)
 
     def _alone(self, value: Any) -> Outcome | None:
         """Send along what most steps give, one item or none; None when that is too large."""
         if value is None:
             return outcome.succeeded()
         if self._is_last:
-            return outcome.succeeded(self._result([value]))
+            return outcome.succeeded(self._result(value))
         target, item = self._target(value)
         payload = self._batch.payload(target, item)
         if len(payload) > ALONG_BYTES:
             return None
         return outcome.succeeded(outputs=((target.number, payload),))
 
+    def _along(self, chunk: _Chunk) -> Outcome | None:
+        """Send along what is little; None when it is to be staged, or some of it is already."""
+        if self._is_last:
+            if chunk.count == 1:
+                return outcome.succeeded(chunk.rows[0][2])
+            if chunk.is_small:
+                return outcome.succeeded(kept=tuple(payload for _, _, payload in chunk.rows))
+            return None
+        return outcome.succeeded(outputs=chunk.outputs()) if chunk.is_small else None
+
+    def _staged(self, chunk: _Chunk) -> Outcome:
+        return outcome.succeeded(staged=None if self._is_last else chunk.count)
+
     @property
     def _is_last(self) -> bool:
         return self._number == len(self._batch.steps) - 1
+
+    @property
+    def _stage(self) -> Callable[[Claim, list[Staged]], Steps[None]]:
+        return outputs.keep if self._is_last else outputs.stage
 
     def _add(self, chunk: _Chunk, item: Any) -> bool:
         if item is None:
             return False
         if isinstance(item, Later):
             raise Invalid("Later is raised or returned before anything is yielded, not yielded")
+        if self._is_last:
+            # A single one is the job's result, however large.
+            return chunk.add(self._number, self._result(item)) and chunk.count > 1
         target, value = self._target(item)
         return chunk.add(target.number, self._batch.payload(target, value))
 
@@ -154,16 +173,12 @@ class Outlet:
             raise Invalid(f"to({item.step!r}): {own.name} may send to a later step: {later}")
         return target, item.item
 
-    def _result(self, items: list[Any]) -> bytes | None:
-        given = [item for item in items if item is not None]
-        if any(isinstance(item, To) for item in given):
+    def _result(self, item: Any) -> bytes:
+        if isinstance(item, To):
             raise Invalid("there is no step after the last one; return the item itself")
-        if not given:
-            return None
-        codec = self._client.codec
-        data = codec.encode(given[0] if len(given) == 1 else {MANY: given})
         name = self._batch.steps[self._number].name
-        return limited(data, most=self._client.settings.max_payload, what=f"what {name} gives")
+        most = self._client.settings.max_payload
+        return limited(self._client.codec.encode(item), most=most, what=f"what {name} gives")
 
 
 def _is_stream(value: Any) -> bool:
@@ -178,6 +193,19 @@ async def _each(value: Any) -> AsyncIterator[Any]:
             yield item
     elif value is not None:
         yield value
+
+
+class _Pages:
+    """How many rows to ask for at once: few at first, more while they are small."""
+
+    def __init__(self) -> None:
+        self.most = FIRST_PAGE
+
+    def saw(self, sizes: Iterable[int]) -> None:
+        """Learn from a page how large its rows were."""
+        size = sum(sizes)
+        grown = self.most * 2 if size < CHUNK_BYTES else self.most * CHUNK_BYTES // size
+        self.most = min(PAGE, max(1, grown))
 
 
 class Inputs:
@@ -197,33 +225,58 @@ class Inputs:
         return [self._read_async(run_id) if self._is_async else self._read(run_id)]
 
     def _read(self, run_id: str) -> Iterator[Any]:
-        for one in self._client.run(chains.chain, run_id):
+        run, pages = self._client.run, _Pages()
+        for one in run(chains.chain, run_id):
             after: str | None = None
-            while page := self._client.run(chains.results, one, self._last, after=after, most=PAGE):
-                for after, data in page:  # noqa: B007 - where the next page begins
-                    yield from self._items(data)
+            while page := run(chains.results, one, self._last, after=after, most=pages.most):
+                pages.saw(len(data or b"") for _, data, _ in page)
+                for after, data, several in page:
+                    if several:
+                        yield from map(self._item, self._several(after))
+                    elif data is not None:
+                        yield self._item(data)
+
+    def _several(self, job_id: str) -> Iterator[bytes]:
+        pages, after = _Pages(), -1
+        while page := self._client.run(outputs.kept, job_id, after=after, most=pages.most):
+            pages.saw(len(data) for _, data in page)
+            after = page[-1][0]
+            yield from (data for _, data in page)
 
     async def _read_async(self, run_id: str) -> AsyncIterator[Any]:
-        for one in await self._client.run_async(chains.chain, run_id):
+        run, pages = self._client.run_async, _Pages()
+        for one in await run(chains.chain, run_id):
             after: str | None = None
-            while page := await self._client.run_async(
-                chains.results, one, self._last, after=after, most=PAGE
-            ):
-                for after, data in page:  # noqa: B007 - where the next page begins
-                    for item in self._items(data):
-                        yield item
+            while page := await run(chains.results, one, self._last, after=after, most=pages.most):
+                pages.saw(len(data or b"") for _, data, _ in page)
+                for after, data, several in page:
+                    if several:
+                        async for one_of in self._several_async(after):
+                            yield self._item(one_of)
+                    elif data is not None:
+                        yield self._item(data)
+
+    async def _several_async(self, job_id: str) -> AsyncIterator[bytes]:
+        pages, after = _Pages(), -1
+        run = self._client.run_async
+        while page := await run(outputs.kept, job_id, after=after, most=pages.most):
+            pages.saw(len(data) for _, data in page)
+            after = page[-1][0]
+            for _, data in page:
+                yield data
 
     @property
     def _last(self) -> int:
         return len(self._batch.steps) - 1
 
-    def _items(self, data: bytes | None) -> Iterator[Any]:
-        if data is None:
-            return
-        value = self._client.codec.decode(data)
-        many = isinstance(value, dict) and value.keys() == {MANY}
-        for item in value[MANY] if many else [value]:
-            yield msgspec.convert(item, self._element, dec_hook=from_builtin)
+    def _item(self, data: bytes) -> Any:
+        decode = self._client.codec.decode
+        try:
+            return decode(data, self._element)
+        except Unreadable:
+            return decode(data)
+        except Invalid as error:
+            raise Unfit(f"a result of the last step does not fit the reducer: {error}") from error
 
 
 class RunGiven:

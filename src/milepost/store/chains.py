@@ -140,10 +140,13 @@ def chain(run_id: str) -> Steps[list[str]]:
 
 def results(
     run_id: str, step: int, *, after: str | None, most: int
-) -> Steps[list[tuple[str, bytes | None]]]:
-    """Read a page of what the jobs of a step gave, in the order they were published."""
+) -> Steps[list[tuple[str, bytes | None, bool]]]:
+    """Read a page of what the jobs of a step gave, in the order they were published.
+
+    Each with its id, its result, and whether it has several: those are read by `outputs.kept`.
+    """
     rows = yield Call("run_results", {"run_id": run_id, "step": step, "after": after, "most": most})
-    return [(job_id, data) for job_id, data in rows]
+    return [(job_id, data, bool(several)) for job_id, data, several in rows]
 
 
 class Picture(msgspec.Struct, frozen=True):

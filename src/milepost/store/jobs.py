@@ -16,7 +16,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Settlement, Standing
-from milepost.store import reruns, runs, unfit
+from milepost.store import outputs, reruns, runs, unfit
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
@@ -232,6 +232,8 @@ def _effects(settled: Sequence[Settlement]) -> Steps[None]:
     failed = [s for s in settled if s.outcome.problem is not None]
     if failed:
         yield Call("failure_add", _failure_columns(failed))
+    if several := [s for s in settled if s.outcome.kept]:
+        yield from outputs.put_kept(several)
     if used := [s for s in settled if s.outcome.usage]:
         amounts = [(s.claim, name, value) for s in used for name, value in _usage(s)]
         yield Call(
@@ -411,7 +413,7 @@ def erase(job_id: str, *, actor: str | None) -> Steps[bool]:
     rows = yield Call("job_erase", {"id": job_id, "actor": actor})
     if rows:
         yield from reruns.refuse_needed(job_id)
-        for kept in ("failure", "signal", "durable", "progress"):
+        for kept in ("failure", "signal", "durable", "progress", "output"):
             yield Call(f"{kept}_erase", {"id": job_id})
     return bool(rows)
 

@@ -20,12 +20,19 @@ from milepost.store.fanin import Locked
 __all__ = [
     "Published",
     "announce",
+    "keep",
+    "kept",
     "publish",
     "publish_some",
     "put",
+    "put_kept",
     "stage",
     "sweep_staged",
 ]
+
+
+DROPPED = 1_000
+"""How many results of attempts that came to nothing go with each piece of a new one."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -61,7 +68,42 @@ def sweep_staged(*, most: int) -> Steps[None]:
     yield Call("staged_sweep", {"most": most})
 
 
+def keep(claim: Claim, results: Sequence[tuple[int, int, bytes]]) -> Steps[None]:
+    """Store results (seq, step, payload) of a running attempt, or raise `LeaseLost`.
+
+    So a job of the last step gives several: they count once it succeeds. What attempts before it
+    left is removed piece by piece.
+    """
+    if claim.fence > 1:
+        yield Call("output_drop", {"id": claim.id, "fence": claim.fence, "most": DROPPED})
+    rows = yield Call(
+        "output_add",
+        {
+            "id": claim.id,
+            "fence": claim.fence,
+            "seq": [seq for seq, _, _ in results],
+            "payload": [payload for _, _, payload in results],
+        },
+    )
+    if len(rows) != len(results):
+        raise LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}")
+
+
 # With its end
+
+
+def put_kept(ended: Sequence[Settlement]) -> Steps[None]:
+    """Store the results that came along with the ends of jobs."""
+    along = [(s.claim, seq, data) for s in ended for seq, data in enumerate(s.outcome.kept)]
+    yield Call(
+        "output_put",
+        {
+            "id": [claim.id for claim, _, _ in along],
+            "fence": [claim.fence for claim, _, _ in along],
+            "seq": [seq for _, seq, _ in along],
+            "payload": [data for _, _, data in along],
+        },
+    )
 
 
 def announce(ended: Sequence[Settlement]) -> Steps[set[str]]:
@@ -147,6 +189,12 @@ def _announce(ended: Sequence[Settlement]) -> Steps[None]:
 
 
 # After it
+
+
+def kept(job_id: str, *, after: int, most: int) -> Steps[list[tuple[int, bytes]]]:
+    """Read a page of the results of a job that gave several, in their order."""
+    rows = yield Call("output_list", {"id": job_id, "after": after, "most": most})
+    return [(seq, bytes(payload)) for seq, payload in rows]
 
 
 def publish(run_ids: Sequence[str] | None = None, *, actor: str, most: int) -> Steps[int]:

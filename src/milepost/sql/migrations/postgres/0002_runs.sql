@@ -90,6 +90,16 @@ CREATE TABLE staged (
   PRIMARY KEY (producer_id, fence, seq)
 );
 
+-- Results of a job of the last step that gave several: its reducer reads them one by one. They count
+-- once their job SUCCEEDED, under the fence that it has then.
+CREATE TABLE job_output (
+  job_id uuid NOT NULL,
+  fence bigint NOT NULL,
+  seq bigint NOT NULL,
+  payload bytea NOT NULL,
+  PRIMARY KEY (job_id, fence, seq)
+);
+
 CREATE TABLE publication (
   producer_id uuid PRIMARY KEY,
   fence bigint NOT NULL,

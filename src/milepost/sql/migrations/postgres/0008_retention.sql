@@ -62,6 +62,7 @@ BEGIN
     DELETE FROM signal WHERE job_id = ANY (ids);
     DELETE FROM staged WHERE producer_id = ANY (ids);
     DELETE FROM publication WHERE producer_id = ANY (ids);
+    DELETE FROM job_output WHERE job_id = ANY (ids);
   ELSIF EXISTS (SELECT 1 FROM unnest(ids) AS gone (id) JOIN job ON job.run_id = gone.id) THEN
     RAISE EXCEPTION USING ERRCODE = 'MP001',
       MESSAGE = format('milepost: run %s: its jobs leave first', (

@@ -90,6 +90,16 @@ CREATE TABLE staged (
   PRIMARY KEY (producer_id, fence, seq)
 ) STRICT;
 
+-- Results of a job of the last step that gave several: its reducer reads them one by one. They count
+-- once their job SUCCEEDED, under the fence that it has then.
+CREATE TABLE job_output (
+  job_id TEXT NOT NULL,
+  fence INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  payload BLOB NOT NULL,
+  PRIMARY KEY (job_id, fence, seq)
+) STRICT;
+
 CREATE TABLE publication (
   producer_id TEXT PRIMARY KEY,
   fence INTEGER NOT NULL,

@@ -85,6 +85,7 @@ BEGIN
   DELETE FROM signal WHERE job_id = OLD.id;
   DELETE FROM staged WHERE producer_id = OLD.id;
   DELETE FROM publication WHERE producer_id = OLD.id;
+  DELETE FROM job_output WHERE job_id = OLD.id;
 END;
 CREATE TRIGGER job_forget_journal AFTER DELETE ON job WHEN (SELECT active FROM retention) = 1
 BEGIN

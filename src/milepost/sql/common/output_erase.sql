@@ -1,0 +1,1 @@
+DELETE FROM job_output WHERE job_id = :id
