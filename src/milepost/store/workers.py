@@ -85,6 +85,7 @@ def renew(worker_id: str, *, lease_seconds: float, slots: str | None = None) -> 
 
 def bury(*, most: int) -> Steps[list[str]]:
     """Mark workers whose lease is over as dead; answer with their ids."""
+    yield Call("worker_cut")
     rows = yield Call("worker_bury", {"most": most})
     return [row[0] for row in rows]
 
@@ -117,7 +118,7 @@ def hold_election(name: str, *, holder: str, lease_seconds: float) -> Steps[bool
     rows = yield Call(
         "election_hold", {"name": name, "holder": holder, "lease_us": micros(lease_seconds)}
     )
-    return bool(rows)
+    return bool(rows) and rows[0][0] == holder
 
 
 def pause(queue: str, *, paused: bool, actor: str | None) -> Steps[bool]:

@@ -26,6 +26,27 @@ class LeaseSuite:
         assert store.run(jobs.lose, actor="m", most=9) == []
         assert store.settle((claim, outcome.succeeded())) == {claim.id}
 
+    def test_a_clock_that_goes_back_delays_recovery_by_one_lease_and_costs_nobody_a_job_h98(
+        self, store: Store
+    ) -> None:
+        """F6: a lease further ahead than its own length is cut to now and its length."""
+        dead, living = store.worker("dead", lease=30), store.worker("living", lease=30)
+        [lost, kept] = [store.running(worker=name) for name in (dead, living)]
+        assert store.run(workers.hold_election, "chores", holder=dead, lease_seconds=3)
+        store.advance(-3600)
+        assert not store.run(workers.hold_election, "chores", holder=living, lease_seconds=3)
+        store.advance(4)
+        assert store.run(workers.hold_election, "chores", holder=living, lease_seconds=3)
+        assert store.run(workers.bury, most=9) == []
+        for _ in range(3):
+            store.advance(9)
+            store.run(workers.renew, living, lease_seconds=30)
+            assert store.run(workers.bury, most=9) == []
+        store.advance(4)
+        assert store.run(workers.bury, most=9) == [dead]
+        assert store.run(jobs.lose, actor="m", most=9) == [(lost.id, "RETRYING")]
+        assert store.settle((kept, outcome.succeeded())) == {kept.id}
+
     def test_a_dead_workers_jobs_are_lost_and_run_again_h28(self, store: Store) -> None:
         store.worker()
         claim = store.running()

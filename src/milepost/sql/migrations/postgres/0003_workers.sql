@@ -12,7 +12,8 @@ CREATE TABLE worker (
   kinds text,
   started_at timestamptz NOT NULL DEFAULT milepost_now(),
   heartbeat_at timestamptz NOT NULL DEFAULT milepost_now(),
-  lease_until timestamptz NOT NULL DEFAULT milepost_now()
+  lease_until timestamptz NOT NULL DEFAULT milepost_now(),
+  lease_us bigint NOT NULL DEFAULT 30000000  -- its length: no lease reaches further ahead
 ) WITH (fillfactor = 50);
 CREATE INDEX worker_live ON worker (lease_until) WHERE state <> 'STOPPED';
 
@@ -47,7 +48,8 @@ CREATE INDEX outbox_due ON outbox (due_at) WHERE delivered_at IS NULL AND dead_a
 CREATE TABLE election (
   name text PRIMARY KEY,
   holder text NOT NULL,
-  lease_until timestamptz NOT NULL
+  lease_until timestamptz NOT NULL,
+  lease_us bigint NOT NULL
 );
 
 -- begin rendered: worker

@@ -12,7 +12,8 @@ CREATE TABLE worker (
   kinds TEXT,
   started_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000),
   heartbeat_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000),
-  lease_until INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
+  lease_until INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000),
+  lease_us INTEGER NOT NULL DEFAULT 30000000 -- its length: no lease reaches further ahead
 ) STRICT;
 CREATE INDEX worker_live ON worker (lease_until) WHERE state <> 'STOPPED';
 
@@ -47,7 +48,8 @@ CREATE INDEX outbox_due ON outbox (due_at) WHERE delivered_at IS NULL AND dead_a
 CREATE TABLE election (
   name TEXT PRIMARY KEY,
   holder TEXT NOT NULL,
-  lease_until INTEGER NOT NULL
+  lease_until INTEGER NOT NULL,
+  lease_us INTEGER NOT NULL
 ) STRICT;
 
 -- begin rendered: worker
