@@ -39,6 +39,9 @@ CREATE TABLE watermark_entry (
 
 CREATE FUNCTION milepost_watermark() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
+  IF (TG_RELID = to_regclass('pipeline')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   IF NEW.mark IS NOT DISTINCT FROM OLD.mark THEN
     RETURN NULL;
   END IF;
@@ -167,6 +170,9 @@ ALTER TABLE progress ADD COLUMN completions bigint NOT NULL DEFAULT 0;
 -- Pages and readings go with the run that began them.
 CREATE FUNCTION milepost_forget_pages() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
+  IF (TG_RELID = to_regclass('pipeline_run')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   DELETE FROM page WHERE root_id = OLD.run_id;
   DELETE FROM reading WHERE root_id = OLD.run_id;
   RETURN NULL;
