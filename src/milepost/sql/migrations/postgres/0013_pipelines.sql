@@ -138,6 +138,18 @@ CREATE TABLE raw (
 CREATE INDEX raw_removed ON raw (pipeline_id, removed_by) WHERE removed_by IS NOT NULL;
 CREATE INDEX raw_missing ON raw (pipeline_id) WHERE missing_in IS NOT NULL;
 
+-- What an operator decided of the records that a full run did not see, when they were too many.
+CREATE TABLE removal_decision (
+  root_id uuid NOT NULL,
+  at timestamptz NOT NULL,
+  records bigint NOT NULL,
+  pipeline_id integer NOT NULL REFERENCES pipeline (id),
+  decision text NOT NULL CHECK (decision IN ('confirmed', 'dismissed')),
+  actor text NOT NULL,
+  reason text NOT NULL,
+  PRIMARY KEY (pipeline_id, root_id)
+);
+
 CREATE TABLE quarantine (
   root_id uuid NOT NULL,
   version bigint NOT NULL,
