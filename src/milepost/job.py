@@ -213,8 +213,7 @@ class Job(Generic[C, P, R, A]):
         if isinstance(self._borrowed, BorrowedAsyncConnection):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
         self._same_kind(self._borrowed)
-        client = self._app.client
-        return self._borrowed.run(client.identity, client.through(births.create), new)
+        return self._borrowed.run(self._app.client.identity, births.create, new)
 
     async def _stored_async(self, new: list[NewJob]) -> list[str]:
         if not new:
@@ -224,9 +223,8 @@ class Job(Generic[C, P, R, A]):
         if isinstance(self._borrowed, BorrowedConnection):
             raise Invalid("this connection is synchronous: call submit() instead")
         self._same_kind(self._borrowed)
-        client = self._app.client
-        home = await client.identity_async()
-        return await self._borrowed.run(home, client.through(births.create), new)
+        home = await self._app.client.identity_async()
+        return await self._borrowed.run(home, births.create, new)
 
     def _same_kind(self, borrowed: Borrowed) -> None:
         if borrowed.dialect != self._app.client.url.dialect:

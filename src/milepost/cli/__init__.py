@@ -39,6 +39,7 @@ COMMANDS = {
     ),
     "dev": ("milepost.cli.dev", "Run a file's app: store, worker, maintenance and API in one."),
     "explain": ("milepost.cli.explain", "Say why a job is, or is not, running."),
+    "grants": ("milepost.cli.grants", "Print the SQL that gives PostgreSQL roles their rights."),
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),
     "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),

@@ -22,7 +22,6 @@ from milepost.store import failpoint
 from milepost.store.borrow import BorrowedConnection, Place, borrow, require_transaction
 from milepost.store.connections import AsyncConnections, Connections, idle_text, import_asyncpg
 from milepost.store.driver import Steps
-from milepost.store.seal import Through
 from milepost.store.sqlite import File, connect
 
 __all__ = ["DAY_SECONDS", "AsyncLender", "Lender", "Lent"]
@@ -38,11 +37,10 @@ DAY_SECONDS = 86_400.0
 class Lent:
     """A connection in a transaction; the engine's operations can take part in it."""
 
-    def __init__(self, connection: Any, schema: str, through: Through | None = None) -> None:
+    def __init__(self, connection: Any, schema: str) -> None:
         self.connection = connection
         self._home = Place(schema=schema)
         self._borrowed = borrow(connection)
-        self._through = through
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation inside the transaction."""
@@ -50,7 +48,7 @@ class Lent:
             raise TypeError("an asynchronous connection takes run_async")
         # psycopg would begin another transaction, and what was ended inside would never be noticed.
         require_transaction(self.connection)
-        return self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
+        return self._borrowed.run(self._home, operation, *args, **kwargs)
 
     async def run_async(
         self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
@@ -58,11 +56,8 @@ class Lent:
         """Run an operation inside the transaction."""
         require_transaction(self.connection)
         if isinstance(self._borrowed, BorrowedConnection):
-            return self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
-        return await self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
-
-    def _passed(self, operation: Callable[P, Steps[T]]) -> Callable[P, Steps[T]]:
-        return operation if self._through is None else self._through(operation)
+            return self._borrowed.run(self._home, operation, *args, **kwargs)
+        return await self._borrowed.run(self._home, operation, *args, **kwargs)
 
 
 class _SqliteFile:
@@ -114,11 +109,11 @@ class Lender:
         self._connections: Connections | None = None
 
     @contextmanager
-    def lend(self, seconds: float = DAY_SECONDS, through: Through | None = None) -> Iterator[Lent]:
+    def lend(self, seconds: float = DAY_SECONDS) -> Iterator[Lent]:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._psycopg(seconds)
         with begun as connection:
-            yield Lent(connection, self._url.schema, through)
+            yield Lent(connection, self._url.schema)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 
@@ -222,13 +217,11 @@ class AsyncLender:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     @asynccontextmanager
-    async def lend(
-        self, seconds: float = DAY_SECONDS, through: Through | None = None
-    ) -> AsyncIterator[Lent]:
+    async def lend(self, seconds: float = DAY_SECONDS) -> AsyncIterator[Lent]:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg(seconds)
         async with begun as connection:
-            yield Lent(connection, self._url.schema, through)
+            yield Lent(connection, self._url.schema)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 

@@ -4,8 +4,10 @@ from milepost.lifecycle import WORKER
 from milepost.machine import among
 from milepost.store.enforce.rules import (
     Guard,
+    Rule,
     bad,
     changed,
+    differs,
     reason,
     worker_rules,
 )
@@ -25,7 +27,7 @@ def _refusal(guard: Guard) -> str:
     # Only where a statement names the columns: to compare a payload is to read it.
     named = f"TG_NAME = '{table}_a_refuse_fixed'"
     fixed = [(f"{named} AND {wrong}", text) for wrong, text in guard.fixed_rules("postgres")]
-    rules = [*change[:2], *fixed, *change[2:]]
+    rules = [*change[:2], *fixed, *change[2:], *_role_rules(guard)]
     return f"""\
 -- Called for unusual rows only: says which rule a bad one broke.
 CREATE FUNCTION milepost_refuse_{table}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -33,10 +35,6 @@ DECLARE
   reason text;
   subject uuid;
 BEGIN
-  -- First: what is compared below is cast by whoever made the table's types.
-  IF (TG_RELID = to_regclass('{table}')) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
-  END IF;
   IF TG_OP = 'INSERT' THEN
     subject := NEW.id;
     reason :=
@@ -58,6 +56,38 @@ BEGIN
     MESSAGE = format('milepost: {table} %s: %s', subject, reason),
     HINT = 'milepost machine {table} shows every legal move';
 END $$;"""
+
+
+def _role_rules(guard: Guard) -> list[Rule]:
+    """List the moves that grants on columns cannot keep apart (`store.roles` has the others).
+
+    Whoever may set the minimum of retention is an admin; whoever may write leases is a worker.
+    """
+    admin = "has_table_privilege(session_user, to_regclass('retention')::oid, 'update')"
+    worker = "has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')"
+    if guard.leased:
+        return [
+            (f"NEW.move = 'erase' AND NOT {admin}", "to erase takes the rights of an admin"),
+            (
+                f"NEW.move IN ('expire', 'reject') AND NOT {worker}",
+                "this move takes the rights of a worker",
+            ),
+        ]
+    over = guard.machine.terminal_sql("NEW.state")
+    still_open = "(SELECT sum(open) FROM step_count WHERE run_id = NEW.id) > 0"
+    reduced = (
+        "(SELECT job.result FROM job JOIN step ON step.run_id = job.run_id"
+        " AND step.number = job.step WHERE job.run_id = NEW.id AND step.role = 'reduce'"
+        " AND job.state = 'SUCCEEDED')"
+    )
+    forged = f"{changed('postgres', ['report'])} AND {differs('postgres', 'NEW.report', reduced)}"
+    return [
+        (
+            f"{over} AND {still_open} AND NOT {worker}",
+            "to end it over open jobs takes the rights of a worker",
+        ),
+        (f"{forged} AND NOT {worker}", "its report is the result of its reducer"),
+    ]
 
 
 def _count_by_hand(guard: Guard) -> str:

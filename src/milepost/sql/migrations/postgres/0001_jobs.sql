@@ -140,7 +140,7 @@ DECLARE
   pass text;
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
   pass := set_config('milepost.journalling', 'on', true);
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
@@ -161,7 +161,7 @@ DECLARE
   pass text;
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
   END IF;
   -- A claim that found nothing is a statement too.
   IF NOT EXISTS (SELECT 1 FROM new_rows) THEN
@@ -185,10 +185,6 @@ DECLARE
   reason text;
   subject uuid;
 BEGIN
-  -- First: what is compared below is cast by whoever made the table's types.
-  IF (TG_RELID = to_regclass('job')) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
-  END IF;
   IF TG_OP = 'INSERT' THEN
     subject := NEW.id;
     reason :=
@@ -326,6 +322,10 @@ BEGIN
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)))
           THEN 'erase sets payload, result, error to NULL and touches nothing else'
+        WHEN NEW.move = 'erase' AND NOT has_table_privilege(session_user, to_regclass('retention')::oid, 'update')
+          THEN 'to erase takes the rights of an admin'
+        WHEN NEW.move IN ('expire', 'reject') AND NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')
+          THEN 'this move takes the rights of a worker'
       END;
     IF reason IS NULL THEN
       -- A move by hand that did not count itself is counted here.

@@ -130,10 +130,6 @@ DECLARE
   reason text;
   subject uuid;
 BEGIN
-  -- First: what is compared below is cast by whoever made the table's types.
-  IF (TG_RELID = to_regclass('run')) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
-  END IF;
   IF TG_OP = 'INSERT' THEN
     subject := NEW.id;
     reason :=
@@ -179,6 +175,10 @@ BEGIN
           THEN 'the payload is fixed'
         WHEN NEW.fence IS DISTINCT FROM OLD.fence
           THEN 'only jobs are leased'
+        WHEN NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND (SELECT sum(open) FROM step_count WHERE run_id = NEW.id) > 0 AND NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')
+          THEN 'to end it over open jobs takes the rights of a worker'
+        WHEN (NEW.report IS DISTINCT FROM OLD.report) AND NEW.report IS DISTINCT FROM (SELECT job.result FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step WHERE job.run_id = NEW.id AND step.role = 'reduce' AND job.state = 'SUCCEEDED') AND NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')
+          THEN 'its report is the result of its reducer'
       END;
     IF reason IS NULL THEN
       RETURN NULL;

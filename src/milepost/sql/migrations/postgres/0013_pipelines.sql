@@ -34,14 +34,12 @@ CREATE TABLE watermark_entry (
   move text NOT NULL,
   actor text,
   reason text,
+  db_user text NOT NULL DEFAULT session_user, -- who had logged in
   PRIMARY KEY (pipeline_id, seq)
 );
 
 CREATE FUNCTION milepost_watermark() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-  IF (TG_RELID = to_regclass('pipeline')) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
-  END IF;
   IF NEW.mark IS NOT DISTINCT FROM OLD.mark THEN
     RETURN NULL;
   END IF;
@@ -51,6 +49,11 @@ BEGIN
       MESSAGE = format('milepost: pipeline %s: the watermark never goes back but by an override',
                        NEW.name),
       HINT = 'milepost pipelines watermark --set does it, and says who and why';
+  END IF;
+  IF NEW.move = 'override'
+     AND NOT has_table_privilege(session_user, to_regclass('retention')::oid, 'update') THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP001',
+      MESSAGE = format('milepost: pipeline %s: an override takes the rights of an admin', NEW.name);
   END IF;
   INSERT INTO watermark_entry (pipeline_id, from_mark, to_mark, run_id, at, move, actor, reason)
   VALUES (NEW.id, OLD.mark, NEW.mark, CASE WHEN NEW.move = 'advance' THEN NEW.last_run_id END,
@@ -138,18 +141,6 @@ CREATE TABLE raw (
 CREATE INDEX raw_removed ON raw (pipeline_id, removed_by) WHERE removed_by IS NOT NULL;
 CREATE INDEX raw_missing ON raw (pipeline_id) WHERE missing_in IS NOT NULL;
 
--- What an operator decided of the records that a full run did not see, when they were too many.
-CREATE TABLE removal_decision (
-  root_id uuid NOT NULL,
-  at timestamptz NOT NULL,
-  records bigint NOT NULL,
-  pipeline_id integer NOT NULL REFERENCES pipeline (id),
-  decision text NOT NULL CHECK (decision IN ('confirmed', 'dismissed')),
-  actor text NOT NULL,
-  reason text NOT NULL,
-  PRIMARY KEY (pipeline_id, root_id)
-);
-
 CREATE TABLE quarantine (
   root_id uuid NOT NULL,
   version bigint NOT NULL,
@@ -182,9 +173,6 @@ ALTER TABLE progress ADD COLUMN completions bigint NOT NULL DEFAULT 0;
 -- Pages and readings go with the run that began them.
 CREATE FUNCTION milepost_forget_pages() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-  IF (TG_RELID = to_regclass('pipeline_run')) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
-  END IF;
   DELETE FROM page WHERE root_id = OLD.run_id;
   DELETE FROM reading WHERE root_id = OLD.run_id;
   RETURN NULL;
