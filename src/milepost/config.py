@@ -191,6 +191,8 @@ class Limits:
 
     command: float = 20.0
     connect: float = 10.0
+    idle: float = 10.0
+    """How long the server waits for a transaction that is not heard of."""
 
     @classmethod
     def within(cls, span: float) -> "Limits":
@@ -199,7 +201,7 @@ class Limits:
         A span that is shorter than a busy machine's pauses would only make trouble.
         """
         command = max(1.0, span * 2 / 3)
-        return cls(command, min(10.0, max(1.0, command / 2)))
+        return cls(command, min(10.0, max(1.0, command / 2)), max(1.0, command / 2))
 
 
 PORT_MOST = 65_535

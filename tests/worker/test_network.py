@@ -24,7 +24,7 @@ from milepost.testing.databases import backend_names
 from milepost.testing.proxy import Network, proxy
 
 POSTGRES = [name for name in backend_names() if name[8:].isdigit()][:1]
-QUICK = Limits(command=1.0, connect=1.0)
+QUICK = Limits(command=1.0, connect=1.0, idle=1.0)
 
 pytestmark = pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL server at hand")
 

@@ -14,6 +14,8 @@ from milepost.store.driver import Call, Steps
 __all__ = ["Child", "create", "in_steps", "submit"]
 
 UNIQUE_TRIES = 5
+ROW_SECONDS = 0.005
+"""How much longer a load may take for each of its rows."""
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -42,6 +44,7 @@ def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
                 "ordinal": [job.ordinal for job in rows],
             },
             alone=len(groups) == 1 and len(plain) == len(jobs),
+            seconds=len(rows) * ROW_SECONDS,
         )
     # In the order of their keys, so that two bulk submits cannot wait for each other.
     for job in sorted((job for job in jobs if job.unique_key is not None), key=_key):
@@ -77,7 +80,8 @@ def in_steps(children: Sequence[Child], *, actor: str | None) -> Steps[None]:
     rows = [msgspec.structs.astuple(child) for child in children]
     columns = dict(zip(Child.__struct_fields__, map(list, zip(*rows, strict=True)), strict=True))
     ids = [str(uuid_utils.uuid7()) for _ in children]
-    yield Call("job_create_in_steps", {"id": ids, **columns, "actor": actor})
+    parameters = {"id": ids, **columns, "actor": actor}
+    yield Call("job_create_in_steps", parameters, seconds=len(ids) * ROW_SECONDS)
 
 
 def submit(ids: Sequence[str], *, actor: str | None) -> Steps[set[str]]:
@@ -85,7 +89,8 @@ def submit(ids: Sequence[str], *, actor: str | None) -> Steps[set[str]]:
 
     One that was submitted before stays as it is; one that will never run raises `IllegalMove`.
     """
-    rows = yield Call("job_submit", {"id": list(ids), "actor": actor})
+    parameters = {"id": list(ids), "actor": actor}
+    rows = yield Call("job_submit", parameters, seconds=len(ids) * ROW_SECONDS)
     held = {row[0] for row in rows}
     if others := sorted(set(ids) - held):
         for job_id, state in (yield Call("job_standing", {"id": others})):

@@ -51,7 +51,7 @@ _open: "WeakSet[Any]" = WeakSet()
 
 def settings_of(limits: Limits) -> dict[str, str]:
     """Say what the server is to keep to."""
-    return {"idle_in_transaction_session_timeout": str(math.ceil(limits.command * 1000))}
+    return {"idle_in_transaction_session_timeout": str(math.ceil(limits.idle * 1000))}
 
 
 def begin_text(limits: Limits, *, told: bool) -> str:

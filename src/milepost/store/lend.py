@@ -37,8 +37,10 @@ DAY_SECONDS = 86_400.0
 class Lent:
     """A connection in a transaction; the engine's operations can take part in it."""
 
-    def __init__(self, connection: Any, schema: str) -> None:
+    def __init__(self, connection: Any, schema: str, *, limit: float) -> None:
+        """Take one; each thing that the engine does with it may take as long as `limit`."""
         self.connection = connection
+        self._limit = limit
         self._home = Place(schema=schema)
         self._borrowed = borrow(connection)
 
@@ -48,7 +50,8 @@ class Lent:
             raise TypeError("an asynchronous connection takes run_async")
         # psycopg would begin another transaction, and what was ended inside would never be noticed.
         require_transaction(self.connection)
-        return self._borrowed.run(self._home, operation, *args, **kwargs)
+        with _limited(self.connection, self._limit):
+            return self._borrowed.run(self._home, operation, *args, **kwargs)
 
     async def run_async(
         self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
@@ -57,7 +60,22 @@ class Lent:
         require_transaction(self.connection)
         if isinstance(self._borrowed, BorrowedConnection):
             return self._borrowed.run(self._home, operation, *args, **kwargs)
-        return await self._borrowed.run(self._home, operation, *args, **kwargs)
+        async with asyncio.timeout(self._limit):
+            return await self._borrowed.run(self._home, operation, *args, **kwargs)
+
+
+@contextmanager
+def _limited(connection: Any, limit: float) -> Iterator[None]:
+    """Wait for an answer no longer than so, on a connection that has a deadline."""
+    if not hasattr(connection, "until"):
+        yield
+        return
+    deadline = connection.until
+    connection.until = min(deadline, time.monotonic() + limit)
+    try:
+        yield
+    finally:
+        connection.until = deadline
 
 
 class _SqliteFile:
@@ -113,7 +131,7 @@ class Lender:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._psycopg(seconds)
         with begun as connection:
-            yield Lent(connection, self._url.schema)
+            yield Lent(connection, self._url.schema, limit=self._limits.command)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 
@@ -135,6 +153,7 @@ class Lender:
             with transaction:
                 connection.execute(idle_text(seconds), prepare=False)
                 yield connection
+                connection.until = time.monotonic() + self._limits.command
         finally:
             connection.until = time.monotonic() + self._limits.command
             kept.give_back(_as_new(connection))
@@ -221,7 +240,7 @@ class AsyncLender:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg(seconds)
         async with begun as connection:
-            yield Lent(connection, self._url.schema)
+            yield Lent(connection, self._url.schema, limit=self._limits.command)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 

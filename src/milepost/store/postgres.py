@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from milepost.config import Limits, StoreUrl
@@ -37,6 +38,24 @@ CONNECTIONS = 16
 LONG_SECONDS = 3600.0
 """How long a migration, or a look at the whole store, may take."""
 SNAPSHOT = f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; {idle_text(LONG_SECONDS)}"
+
+LONGER = {
+    ("job_counts", "job_open_count", "run_", "table_"): 60.0,
+    ("retention_", "journal_", "events_", "idempotency_", "staged_", "publication_"): 300.0,
+    ("page_", "partition_", "pipeline_", "quarantine_", "raw_", "reading_"): 300.0,
+    ("migration_", "schema_"): LONG_SECONDS,
+}
+"""What goes over many rows, or waits for another program, may take longer than a claim."""
+MADE_SECONDS = 600.0
+"""So may a statement on a table of the user's."""
+
+
+@cache
+def _longer(name: str) -> float:
+    """Tell how much longer than others a statement may take."""
+    if ":" in name:
+        return MADE_SECONDS
+    return next((seconds for names, seconds in LONGER.items() if name.startswith(names)), 0.0)
 
 
 def _pause(attempt: int) -> float:
@@ -85,7 +104,8 @@ class PsycopgDriver:
             if not begun and not call.alone:
                 self._begin(connection)
                 begun = True
-            connection.until = time.monotonic() + self._limit + call.seconds
+            limit = self._limit + call.seconds + _longer(call.name)
+            connection.until = time.monotonic() + limit
             cursor = connection.execute(
                 statement.format.encode(), call.parameters, prepare=not self._url.pooled
             )
@@ -311,7 +331,7 @@ class AsyncpgDriver:
                 array(call.parameters[name]) if name in statement.lists else call.parameters[name]
                 for name in statement.parameters
             ]
-            limit = self._limit + call.seconds
+            limit = self._limit + call.seconds + _longer(call.name)
             rows: Rows = await connection.fetch(statement.written, *values, timeout=limit)
             return rows
 
