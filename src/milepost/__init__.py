@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from milepost.batch.handles import RunHandle
     from milepost.batch.outputs import to
     from milepost.context import Context, current
+    from milepost.encrypt import EncryptingCodec
     from milepost.errors import (
         AccessRefused,
         IllegalMove,
@@ -39,6 +40,7 @@ __all__ = [
     "Cancelled",
     "Collect",
     "Context",
+    "EncryptingCodec",
     "Fail",
     "FailFast",
     "IllegalMove",
@@ -73,6 +75,7 @@ _HOMES = {
     "Cancelled": "milepost.policy",
     "Collect": "milepost.batch.declaration",
     "Context": "milepost.context",
+    "EncryptingCodec": "milepost.encrypt",
     "Fail": "milepost.policy",
     "FailFast": "milepost.batch.declaration",
     "IllegalMove": "milepost.errors",

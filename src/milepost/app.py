@@ -9,11 +9,12 @@ from milepost.batch.declaration import Bearing
 from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
 from milepost.client import Client
-from milepost.codec import Codec, JsonCodec
+from milepost.codec import Codec
 from milepost.config import Settings, store_url
 from milepost.context import Context
 from milepost.cron import Line, Missed
 from milepost.declare import Definition, Registry
+from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
 from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
@@ -69,7 +70,7 @@ class App:
         self.settings = Settings.load(os.environ, **settings)
         self.client = Client(
             store_url(url, os.environ),
-            codec=codec or JsonCodec(),
+            codec=codec or chosen_codec(os.environ),
             settings=self.settings,
             migrate_older=migrate,
         )

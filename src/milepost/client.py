@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
@@ -25,10 +25,12 @@ from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps, is_away
 from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, Lent
 from milepost.store.migrate import check, migrate, migrations, pending, tables
+from milepost.store.seal import SealingDriver, through_codec
 
 __all__ = ["ACTOR", "Caller", "Client", "acting", "caller", "new_id", "refuse_in_loop"]
 
 T = TypeVar("T")
+D = TypeVar("D", Driver, AsyncDriver)
 P = ParamSpec("P")
 
 BATCH = 1_000
@@ -92,6 +94,7 @@ class Client:
         for synchronous callers, its file stays untouched too.
         """
         self.codec = codec
+        self._through = through_codec(codec)
         self.settings = settings
         self._migrate_older = migrate_older
         self._create = create and not look
@@ -135,8 +138,15 @@ class Client:
         if self._driver is None:
             with self._lock:
                 if self._driver is None:
-                    self._driver = self._opened()
+                    self._driver = self._passing(self._opened())
         return self._driver
+
+    def _passing(self, driver: D) -> D:
+        return driver if self._through is None else cast("D", SealingDriver(driver, self._through))
+
+    def through(self, operation: Callable[P, Steps[T]]) -> Callable[P, Steps[T]]:
+        """Have an operation that somebody's own connection runs pass the codec."""
+        return operation if self._through is None else self._through(operation)
 
     def _opened(self) -> Driver:
         if not self._create:
@@ -209,18 +219,20 @@ class Client:
             if self._driver is None:
                 await asyncio.to_thread(lambda: self.driver)
             if loop not in self._async:  # another task may have come first
-                self._async[loop] = open_async_driver(self.url, limits=self.settings.limits)
+                self._async[loop] = self._passing(
+                    open_async_driver(self.url, limits=self.settings.limits)
+                )
         return self._async[loop]
 
     def lend(self, seconds: float = DAY_SECONDS) -> AbstractContextManager[Lent]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
         check_allowed(self.url)
-        return self._lender.lend(seconds)
+        return self._lender.lend(seconds, self._through)
 
     @asynccontextmanager
     async def lend_async(self, seconds: float = DAY_SECONDS) -> AsyncIterator[Lent]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
-        async with self._async_lender().lend(seconds) as lent:
+        async with self._async_lender().lend(seconds, self._through) as lent:
             yield lent
 
     async def call_async(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

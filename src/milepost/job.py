@@ -213,7 +213,8 @@ class Job(Generic[C, P, R, A]):
         if isinstance(self._borrowed, BorrowedAsyncConnection):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
         self._same_kind(self._borrowed)
-        return self._borrowed.run(self._app.client.identity, births.create, new)
+        client = self._app.client
+        return self._borrowed.run(client.identity, client.through(births.create), new)
 
     async def _stored_async(self, new: list[NewJob]) -> list[str]:
         if not new:
@@ -223,8 +224,9 @@ class Job(Generic[C, P, R, A]):
         if isinstance(self._borrowed, BorrowedConnection):
             raise Invalid("this connection is synchronous: call submit() instead")
         self._same_kind(self._borrowed)
-        home = await self._app.client.identity_async()
-        return await self._borrowed.run(home, births.create, new)
+        client = self._app.client
+        home = await client.identity_async()
+        return await self._borrowed.run(home, client.through(births.create), new)
 
     def _same_kind(self, borrowed: Borrowed) -> None:
         if borrowed.dialect != self._app.client.url.dialect:

@@ -795,3 +795,76 @@ def test_h_75_what_the_same_run_reads_again_and_can_use_leaves_the_quarantine(ap
     again = go(app, run.retry(1))
     assert (again.state, again.about.root_id) == (mp.RunState.SUCCEEDED, run.id)
     assert (len(pipeline.quarantine), held(pipeline)) == (0, offered(shop))
+
+
+# Removals that are too many
+
+
+def _lose(app, shop, pipeline, count):
+    go(app, pipeline.start())
+    for number in range(count):
+        del shop.data[number]
+    return go(app, pipeline.start(full=True))
+
+
+@pytest.mark.parametrize("size", [1, 4, 10, 30])
+def test_h_84_the_removal_limit_holds_at_every_size(app, size):
+    shop = Shop(size)
+    pipeline = app.pipeline("small", shop, **OPTIONS, retries=0)
+    refused = _lose(app, shop, pipeline, size)
+    assert refused.state == mp.RunState.FAILED
+    assert "pipelines removals confirm small" in str(refused.errors)
+    assert (pipeline.count(), len(pipeline.removals)) == (size, size)
+
+
+def test_incremental_runs_go_on_after_a_removal_was_refused(app, shop, pipeline):
+    _lose(app, shop, pipeline, 20)
+    shop.put(77, price=77)
+    run = go(app, pipeline.start())
+    assert (run.state, run.counts.removed) == (mp.RunState.SUCCEEDED, 0)
+    assert pipeline.watermark == run.window.end
+    assert pipeline.count() == 31
+
+
+def test_a_run_whose_removals_were_refused_can_be_forced(app, shop, pipeline):
+    refused = _lose(app, shop, pipeline, 20)
+    forced = go(app, pipeline.run(refused.id).force())
+    assert (forced.state, pipeline.count()) == (mp.RunState.SUCCEEDED, 30)
+
+
+def test_an_operator_confirms_removals_on_the_record(app, shop, pipeline):
+    refused = _lose(app, shop, pipeline, 20)
+    assert pipeline.removals.list(limit=2) == ["0", "1"]
+    assert pipeline.removals.confirm(reason="the supplier closed a branch") == 20
+    [decision] = pipeline.removals.decisions
+    assert (decision.decision, decision.records, decision.run_id) == ("confirmed", 20, refused.id)
+    assert decision.reason == "the supplier closed a branch"
+    assert decision.actor
+    run = go(app, pipeline.start())
+    assert (run.state, run.counts.removed) == (mp.RunState.SUCCEEDED, 20)
+    assert held(pipeline) == offered(shop)
+    with pytest.raises(mp.IllegalMove, match="no removal"):
+        pipeline.removals.confirm(reason="again")
+
+
+def test_a_refused_run_is_resumed_after_the_decision(app, shop, pipeline):
+    refused = _lose(app, shop, pipeline, 20)
+    assert go(app, refused.resume()).state == mp.RunState.FAILED
+    pipeline.removals.dismiss(reason="the supplier's page was broken")
+    assert len(pipeline.removals) == 0
+    [last] = app.runs.list(kind="diamonds", limit=1)
+    resumed = go(app, pipeline.run(last.id).resume())
+    assert (resumed.state, pipeline.count()) == (mp.RunState.SUCCEEDED, 30)
+    again = go(app, pipeline.start(full=True))
+    assert (again.state, len(pipeline.removals)) == (mp.RunState.FAILED, 20)
+
+
+def test_a_record_that_comes_back_is_not_removed_by_a_decision_on_its_absence(app, shop, pipeline):
+    kept = {number: dict(shop.data[number]) for number in range(20)}
+    _lose(app, shop, pipeline, 20)
+    pipeline.removals.confirm(reason="gone")
+    shop.data.update({7: kept[7]})
+    shop.put(7, price=7)
+    run = go(app, pipeline.start())
+    assert (run.state, run.counts.removed) == (mp.RunState.SUCCEEDED, 19)
+    assert held(pipeline) == offered(shop)

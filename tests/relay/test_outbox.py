@@ -254,11 +254,14 @@ def test_verify_finds_an_end_that_was_not_told(app, database, raw):
     """I16, past the triggers: what only the tables' owner can do."""
     message = a_message(app)
     if raw.dialect == "sqlite":
+        [[again]] = raw.execute("SELECT sql FROM sqlite_master WHERE name = 'outbox_refuse_delete'")
         raw.execute("DROP TRIGGER outbox_refuse_delete")
     else:
-        raw.execute("ALTER TABLE outbox DISABLE TRIGGER outbox_refuse_delete")
+        again = "ALTER TABLE outbox ENABLE TRIGGER outbox_refuse_delete"
+        raw.execute(again.replace("ENABLE", "DISABLE"))
     [row] = raw.execute("SELECT n, line, created_at, due_at FROM outbox")
     raw.execute("DELETE FROM outbox")
+    raw.execute(again)
     with database.driver() as driver:
         problems = [str(problem) for problem in verify(driver).problems]
     assert problems == [f"job {message.subject_id}: it ended and has a channel but no message"]

@@ -19,6 +19,7 @@ MATRIX = {
     ("POST", "/v1/jobs/{job_id}:cancel"): "operate",
     ("POST", "/v1/jobs/{job_id}:rerun"): "operate",
     ("POST", "/v1/jobs/{job_id}:signal"): "operate",
+    ("POST", "/v1/jobs/{job_id}:release"): "operate",
     ("POST", "/v1/jobs/{job_id}:erase"): "admin",
     ("POST", "/v1/jobs:bulk"): "operate",
     ("POST", "/v1/requests"): "submit",

@@ -28,7 +28,7 @@ async def test_who_may_only_submit_reads_no_result_by_waiting(app, api, token):
     assert SECRET not in answer.text
     job = app.jobs.list()[0].id
     operate = {**token("op", "operate"), **WAIT}
-    rerun = await api.post(f"/v1/jobs/{job}:rerun", headers=operate)
+    rerun = await api.post(f"/v1/jobs/{job}:rerun", json={"fresh": True}, headers=operate)
     assert (rerun.status_code, SECRET in rerun.text) == (202, False)
     both = {**token("both", "submit", "read"), **WAIT}
     told = {**CALL, "options": {"unique": "k"}}

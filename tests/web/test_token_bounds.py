@@ -15,6 +15,7 @@ from milepost.web.limits import Strangers, network
 HARMLESS = {
     "/v1/jobs/{job_id}:cancel",
     "/v1/jobs/{job_id}:signal",
+    "/v1/jobs/{job_id}:release",
     "/v1/jobs/{job_id}:erase",
     "/v1/runs/{run_id}:cancel",
     "/v1/requests/{job_id}/callback/{token}",

@@ -31,7 +31,9 @@ async def test_a_run_and_its_jobs_belong_to_its_callers_trace(app, api, path, bo
 async def test_a_job_run_again_belongs_to_the_trace_of_who_asked(app, api):
     job_id = (await api.post("/v1/jobs", json=CALL)).json()["id"]
     await app.drain_async()
-    again = await api.post(f"/v1/jobs/{job_id}:rerun", headers={"traceparent": TRACE})
+    again = await api.post(
+        f"/v1/jobs/{job_id}:rerun", json={"fresh": True}, headers={"traceparent": TRACE}
+    )
     assert app.jobs.get(again.json()["id"]).record.trace == TRACE
     assert app.jobs.get(job_id).record.trace is None
 

@@ -161,11 +161,15 @@ def test_a_person_releases_it(program):
     assert (job.refresh().state, job.record.releases) == ("WAITING", 2)
 
 
-async def test_a_person_releases_it_by_the_asynchronous_twin(database):
-    app = mp.App(database.url)
+async def test_a_person_releases_it_by_the_asynchronous_twin(program):
+    job = await asyncio.to_thread(unfit_job, program)
+    assert (await job.release_async()).state == "QUEUED"
+    with pytest.raises(mp.IllegalMove, match=f"{job.id} is QUEUED"):
+        await job.release_async()
+    app = program.apps[-1]
     with pytest.raises(mp.NotFound):
         await mp.JobHandle(app.client, "01890a5d-ac96-774b-bcce-b302099a8057").release_async()
-    await app.close_async()
+    await app.client.close_async()
 
 
 def test_its_deadline_ends_it(program):

@@ -18,6 +18,7 @@ from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
 from milepost.config import OPENING, Settings
 from milepost.context import Context
+from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
 from milepost.handles import JobHandle, Jobs
 from milepost.ingest.finalise import Counts
@@ -70,6 +71,7 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("app.request_batch → RequestBatch", RequestBatch),
         ("batch.responses() → Response", Response),
     ),
+    "Encryption": (("mp.EncryptingCodec", EncryptingCodec),),
     "Queues, workers, schedules": (
         ("app.queues", Queues),
         ("app.workers", Workers),

@@ -155,7 +155,7 @@ class Lookup:
     def __init__(self, store: StoreUrl, *, look: bool) -> None:
         from milepost.batch.lookup import Runs
         from milepost.client import Client
-        from milepost.codec import JsonCodec
+        from milepost.encrypt import chosen_codec
         from milepost.handles import Jobs
         from milepost.queues import Queues
         from milepost.relay.pull import Channels
@@ -163,7 +163,9 @@ class Lookup:
         from milepost.workers import Workers
 
         settings = Settings.load(os.environ)
-        self.client = Client(store, codec=JsonCodec(), settings=settings, create=False, look=look)
+        self.client = Client(
+            store, codec=chosen_codec(os.environ), settings=settings, create=False, look=look
+        )
         self.jobs = Jobs(self.client, lambda _kind, _version: Any)
         self.runs = Runs(self.client, lambda _kind, _version: Any)
         self.queues = Queues(self.client)

@@ -241,8 +241,11 @@ def _shown(handle: "JobHandle[Any] | RunHandle") -> object:
 def _stored(record: "Job | Run", data: bytes | None) -> object:
     if data is None:
         return None
+    from milepost.encrypt import EncryptingCodec, is_sealed
+
     # Another codec's bytes may be encrypted; only its app can read them.
-    return json.loads(data) if record.codec == "json" else f"{len(data)} bytes of {record.codec}"
+    readable = record.codec in ("json", EncryptingCodec.name) and not is_sealed(data)
+    return json.loads(data) if readable else f"{len(data)} bytes of {record.codec}"
 
 
 def entry_document(entry: "Entry") -> dict[str, object]:

@@ -37,6 +37,9 @@ name_argument = click.argument("name")
 wait_option = click.option(
     "--wait", is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
 )
+decision_reason = click.option(
+    "--reason", default="decided by hand", show_default=True, help="Kept on the record."
+)
 timeout_option = click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", help="With --wait: give up then."
 )
@@ -413,6 +416,62 @@ def replay(
     """Map records in quarantine again, as a run of their own; print its id."""
     run = _declared(app, name).quarantine.replay(list(keys) or None)
     _told(run, app, timeout, wait=wait, as_json=as_json)
+
+
+@pipelines.group(cls=HelpfulGroup)
+def removals() -> None:
+    """Decide on records that a full run did not see, when they are more than its limit."""
+
+
+@removals.command("ls")
+@store_option
+@name_argument
+@limit_option(50)
+@click.option("--after", default="", metavar="KEY", help="Go on after this key.")
+@json_option
+def removals_ls(store: StoreUrl, name: str, limit: int, after: str, *, as_json: bool) -> None:
+    """List the keys that wait for a decision."""
+    from milepost.ingest.handles import Removals
+
+    with looking(store) as lookup:
+        keys = Removals(lookup.client, name).list(after=after, limit=limit)
+    if as_json:
+        show_json([{"key": key} for key in keys])
+    elif keys:
+        show_table(("key",), [[key] for key in keys])
+    else:
+        say("no removal waits for a decision")
+
+
+@removals.command()
+@store_option
+@name_argument
+@decision_reason
+@json_option
+def confirm(store: StoreUrl, name: str, reason: str, *, as_json: bool) -> None:
+    """Let the next run remove them; who said so and why stays on the record."""
+    _decided(store, name, "confirmed", reason, as_json=as_json)
+
+
+@removals.command()
+@store_option
+@name_argument
+@decision_reason
+@json_option
+def dismiss(store: StoreUrl, name: str, reason: str, *, as_json: bool) -> None:
+    """Keep them until a full run misses them again; who said so and why stays on the record."""
+    _decided(store, name, "dismissed", reason, as_json=as_json)
+
+
+def _decided(store: StoreUrl, name: str, decision: str, reason: str, *, as_json: bool) -> None:
+    from milepost.ingest.handles import Removals
+
+    with looking(store) as lookup:
+        count = lookup.client.run(Removals(lookup.client, name).deciding(decision, reason=reason))
+    if as_json:
+        show_json({"pipeline": name, "decision": decision, "records": count})
+    else:
+        say(f"{count} removals {decision}")
 
 
 def _declared(app: str, name: str) -> "Pipeline[Any]":

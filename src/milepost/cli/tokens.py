@@ -143,9 +143,9 @@ def _span(text: str) -> float:
 def _opened(store: StoreUrl) -> Iterator["Client"]:
     """Open a store, and set an empty one up: a token may come before the first job."""
     from milepost.client import Client
-    from milepost.codec import JsonCodec
+    from milepost.encrypt import chosen_codec
 
-    client = Client(store, codec=JsonCodec(), settings=Settings.load(os.environ))
+    client = Client(store, codec=chosen_codec(os.environ), settings=Settings.load(os.environ))
     try:
         yield client
     finally:

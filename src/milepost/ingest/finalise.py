@@ -3,6 +3,7 @@
 The watermark itself moves in the transaction that ends the run, and not here.
 """
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ __all__ = ["Counts", "Finaliser", "counts"]
 
 SOME = 1_000
 FEW = 10
-"""So many records may be in quarantine, or be removed, whatever share they are."""
+"""So many records may be in quarantine, whatever share they are."""
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -124,28 +125,23 @@ class Finaliser:
         if not is_complete or row.root_mode not in ("full", "incremental"):
             return
         if row.root_mode == "full":
+            if await self._client.run_async(removals.is_dismissed, row):
+                return
             await self._mark_missing(ctx, row)
         if not await self._is_sure(ctx, row):
             return
-        missing, live = await self._client.run_async(removals.missing, row.pipeline_id)
-        if not missing:
-            return
-        if missing > max(FEW, self._removal_limit * live):
-            raise Fail(
-                f"{missing} of {live} records are not in the source any more, more than the limit "
-                f"of {self._removal_limit:.0%}: nothing was removed; raise removal_limit= if that "
-                "is right, and resume the run"
-            )
+        found = await self._client.run_async(removals.missing, row.pipeline_id)
+        too_many = found.exceeds(self._removal_limit)
         statement = self._target.statement("remove")
-        while await self._client.run_async(
-            removals.remove,
-            ctx.claim,
-            root_id=row.root_id,
-            pipeline_id=row.pipeline_id,
-            statement=statement,
-            most=SOME,
-        ):
+        remove = partial(removals.remove, statement=statement, most=SOME, all_=not too_many)
+        while await self._client.run_async(remove, ctx.claim, row):
             pass
+        if too_many and row.mode == "full":
+            raise Fail(
+                f"{found.marked} of {found.live} records are not in the source any more, more than "
+                f"the limit of {self._removal_limit:.0%}: nothing was removed; decide by `milepost "
+                f"pipelines removals confirm {row.pipeline}` or `dismiss`, and resume the run"
+            )
 
     async def _mark_missing(self, ctx: Context, row: PipelineRunRow) -> None:
         after: str | None = ""
@@ -159,8 +155,8 @@ class Finaliser:
 
         When the source does not stand still for that, the next run tries again (H-81).
         """
-        missing, _ = await self._client.run_async(removals.missing, row.pipeline_id)
-        return bool(missing) and await self._recent.confirmed(ctx, row)
+        found = await self._client.run_async(removals.missing, row.pipeline_id)
+        return bool(found.marked) and await self._recent.confirmed(ctx, row)
 
 
 def _is_complete(row: PipelineRunRow) -> Steps[bool]:

@@ -9,6 +9,7 @@ import msgspec
 
 from milepost.batch.handles import BATCH, RunHandle, resuming
 from milepost.client import Client, caller
+from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.ingest.finalise import Counts, counts
 from milepost.ingest.keys import read
@@ -18,13 +19,13 @@ from milepost.records import NewJob, NewRun
 from milepost.store import jobs, pipelines, removals, runs, watermarks
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
-from milepost.store.removals import Kept
+from milepost.store.removals import Decision, Kept
 from milepost.store.watermarks import Mark, PipelineRunRow
 
 if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
 
-__all__ = ["PartitionState", "PipelineRun", "Quarantine"]
+__all__ = ["PartitionState", "PipelineRun", "Quarantine", "Removals"]
 
 CONSOLIDATE = 2
 FETCH = 1
@@ -284,6 +285,57 @@ class Quarantine:
             return self._client.run(watermarks.find, self._name)
         except NotFound:
             return None
+
+
+class Removals:
+    """Records that a full run did not see, too many for its limit: an operator decides (H-84)."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def __len__(self) -> int:
+        return self._client.run(self._counted)
+
+    def list(self, *, after: str = "", limit: int = 100) -> Sequence[str]:
+        """Return keys that wait for a decision, in their order; the next come `after` the last."""
+        row = self._client.run(watermarks.find, self._name)
+        return self._client.run(removals.pending, row.id, after=after, most=limit)
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """What was decided so far, by whom and why."""
+        return self._client.run(self._decisions)
+
+    def confirm(self, *, reason: str) -> int:
+        """Let the next run remove them; answer with how many they are."""
+        return self._client.run(self.deciding(removals.CONFIRMED, reason=reason))
+
+    def dismiss(self, *, reason: str) -> int:
+        """Keep them until a full run misses them again; answer with how many they are."""
+        return self._client.run(self.deciding(removals.DISMISSED, reason=reason))
+
+    def deciding(self, decision: str, *, reason: str) -> Callable[[], Steps[int]]:
+        """Answer with the operation that records a decision."""
+        check_text(reason, what="reason", most=PROSE_BYTES)
+        actor = caller().actor
+
+        def decided() -> Steps[int]:
+            row = yield from watermarks.find(self._name)
+            count = yield from removals.decide(row.id, decision, actor=actor, reason=reason)
+            if not count:
+                raise IllegalMove(f"pipeline {self._name!r} has no removal to be decided")
+            return count
+
+        return decided
+
+    def _counted(self) -> Steps[int]:
+        row = yield from watermarks.find(self._name)
+        return (yield from removals.missing(row.id)).marked
+
+    def _decisions(self) -> Steps[Sequence[Decision]]:
+        row = yield from watermarks.find(self._name)
+        return (yield from removals.decisions(row.id))
 
 
 def _kept(pipeline_id: int) -> Steps[list[str]]:

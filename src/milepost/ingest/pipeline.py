@@ -11,7 +11,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.context import Context
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.ingest.declaration import PLAN, Declared, Host, Options
-from milepost.ingest.handles import PipelineRun, Quarantine
+from milepost.ingest.handles import PipelineRun, Quarantine, Removals
 from milepost.ingest.plan import Plan
 from milepost.ingest.source import Source, Window
 from milepost.lifecycle import RUN, Cause, JobState, RunState
@@ -221,6 +221,11 @@ class Pipeline(Declared[S]):
     def quarantine(self) -> Quarantine:
         """The records that could not be used."""
         return Quarantine(self._client, self.name, pipeline=self)
+
+    @property
+    def removals(self) -> Removals:
+        """Records that a full run did not see and that wait for an operator's decision."""
+        return Removals(self._client, self.name)
 
     def override_watermark(self, to: datetime | int | None, *, reason: str) -> None:
         """Set the watermark by hand, back or forth; who did it and why stays on the record."""

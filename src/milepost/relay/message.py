@@ -16,6 +16,7 @@ from milepost.records import Job, Run
 from milepost.store import jobs, outbox, runs
 from milepost.store.driver import Steps
 from milepost.store.outbox import Message
+from milepost.store.seal import as_stored
 from milepost.store.watermarks import STALE
 
 __all__ = ["MOST_BYTES", "Event", "compose", "traced"]
@@ -54,7 +55,14 @@ def traced(trace: str | None) -> str | None:
 
 
 def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[Event]:
-    """Build the event of a message: what would make it larger than so many bytes is left out."""
+    """Build the event of a message: what would make it larger than so many bytes is left out.
+
+    What a codec has sealed is passed on sealed, but for errors, which people read.
+    """
+    return (yield from as_stored(_composed(message, most=most)))
+
+
+def _composed(message: Message, *, most: int) -> Steps[Event]:
     if message.machine == "job":
         job = yield from jobs.get(message.subject_id)
         data = _job(job)

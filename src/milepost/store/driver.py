@@ -40,6 +40,8 @@ class Call(msgspec.Struct, frozen=True):
     alone: bool = False
     seconds: float = 0
     """How much longer than others it may take: it moves many rows, or waits for another program."""
+    as_stored: bool = False
+    """Whether bytes are wanted as the codec left them."""
 
 
 class StatementTimeout(Unavailable):

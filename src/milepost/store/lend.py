@@ -22,6 +22,7 @@ from milepost.store import failpoint
 from milepost.store.borrow import BorrowedConnection, Place, borrow, require_transaction
 from milepost.store.connections import AsyncConnections, Connections, idle_text, import_asyncpg
 from milepost.store.driver import Steps
+from milepost.store.seal import Through
 from milepost.store.sqlite import File, connect
 
 __all__ = ["DAY_SECONDS", "AsyncLender", "Lender", "Lent"]
@@ -37,12 +38,15 @@ DAY_SECONDS = 86_400.0
 class Lent:
     """A connection in a transaction; the engine's operations can take part in it."""
 
-    def __init__(self, connection: Any, schema: str, *, limit: float) -> None:
+    def __init__(
+        self, connection: Any, schema: str, through: Through | None = None, *, limit: float
+    ) -> None:
         """Take one; each thing that the engine does with it may take as long as `limit`."""
         self.connection = connection
         self._limit = limit
         self._home = Place(schema=schema)
         self._borrowed = borrow(connection)
+        self._through = through
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation inside the transaction."""
@@ -51,7 +55,7 @@ class Lent:
         # psycopg would begin another transaction, and what was ended inside would never be noticed.
         require_transaction(self.connection)
         with _limited(self.connection, self._limit):
-            return self._borrowed.run(self._home, operation, *args, **kwargs)
+            return self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
 
     async def run_async(
         self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
@@ -59,9 +63,12 @@ class Lent:
         """Run an operation inside the transaction."""
         require_transaction(self.connection)
         if isinstance(self._borrowed, BorrowedConnection):
-            return self._borrowed.run(self._home, operation, *args, **kwargs)
+            return self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
         async with asyncio.timeout(self._limit):
-            return await self._borrowed.run(self._home, operation, *args, **kwargs)
+            return await self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
+
+    def _passed(self, operation: Callable[P, Steps[T]]) -> Callable[P, Steps[T]]:
+        return operation if self._through is None else self._through(operation)
 
 
 @contextmanager
@@ -127,11 +134,11 @@ class Lender:
         self._connections: Connections | None = None
 
     @contextmanager
-    def lend(self, seconds: float = DAY_SECONDS) -> Iterator[Lent]:
+    def lend(self, seconds: float = DAY_SECONDS, through: Through | None = None) -> Iterator[Lent]:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._psycopg(seconds)
         with begun as connection:
-            yield Lent(connection, self._url.schema, limit=self._limits.command)
+            yield Lent(connection, self._url.schema, through, limit=self._limits.command)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 
@@ -236,11 +243,13 @@ class AsyncLender:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     @asynccontextmanager
-    async def lend(self, seconds: float = DAY_SECONDS) -> AsyncIterator[Lent]:
+    async def lend(
+        self, seconds: float = DAY_SECONDS, through: Through | None = None
+    ) -> AsyncIterator[Lent]:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg(seconds)
         async with begun as connection:
-            yield Lent(connection, self._url.schema, limit=self._limits.command)
+            yield Lent(connection, self._url.schema, through, limit=self._limits.command)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 

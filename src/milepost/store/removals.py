@@ -18,10 +18,18 @@ from milepost.store.instants import instant
 from milepost.store.watermarks import PipelineRunRow
 
 __all__ = [
+    "CONFIRMED",
+    "DISMISSED",
+    "Decision",
     "Kept",
+    "Missing",
+    "decide",
+    "decisions",
+    "is_dismissed",
     "mark_missing",
     "missing",
     "none_identified",
+    "pending",
     "quarantined",
     "rejected",
     "remove",
@@ -29,6 +37,8 @@ __all__ = [
     "unmark",
     "unresolved",
 ]
+
+CONFIRMED, DISMISSED = "confirmed", "dismissed"
 
 
 def mark_missing(claim: Claim, run: PipelineRunRow, *, after: str, most: int) -> Steps[str | None]:
@@ -47,23 +57,79 @@ def unmark(claim: Claim, *, pipeline_id: int, keys: Sequence[str]) -> Steps[None
     yield Call("raw_unmark", {"pipeline_id": pipeline_id, "key": list(keys)})
 
 
-def missing(pipeline_id: int) -> Steps[tuple[int, int]]:
-    """Count what is marked, and everything that is not removed."""
-    [(marked, live)] = yield Call("raw_missing_count", {"pipeline_id": pipeline_id})
-    return int(marked), int(live)
+class Missing(msgspec.Struct, frozen=True):
+    """Records that a full run did not see: how many, how many are confirmed, of how many."""
+
+    marked: int
+    confirmed: int
+    live: int
+
+    def exceeds(self, limit: float) -> bool:
+        """Tell whether too large a share is gone for anybody but an operator to decide."""
+        return self.marked - self.confirmed > limit * self.live
+
+
+def missing(pipeline_id: int) -> Steps[Missing]:
+    """Count what is marked, what of it is confirmed, and everything that is not removed."""
+    [row] = yield Call("raw_missing_count", {"pipeline_id": pipeline_id})
+    return Missing(*map(int, row))
 
 
 def remove(
-    claim: Claim, *, root_id: str, pipeline_id: int, statement: str, most: int
+    claim: Claim, run: PipelineRunRow, *, statement: str, most: int, all_: bool
 ) -> Steps[int]:
-    """Remove some of what is marked, here and in the target; answer with how many."""
+    """Remove some of what is marked, or confirmed, here and in the target; answer how many."""
     yield from durable.hold(claim)
-    rows = yield Call("raw_missing", {"pipeline_id": pipeline_id, "most": most})
-    keys = [row[0] for row in rows]
+    keys = yield from pending(run.pipeline_id, confirmed=not all_, most=most)
     if keys:
+        own = {"pipeline_id": run.pipeline_id, "root_id": run.root_id}
         yield Call(statement, {"key": keys})
-        yield Call("raw_remove", {"pipeline_id": pipeline_id, "root_id": root_id, "key": keys})
+        yield Call("raw_remove", {**own, "key": keys})
     return len(keys)
+
+
+def pending(
+    pipeline_id: int, *, after: str = "", most: int, confirmed: bool = False
+) -> Steps[list[str]]:
+    """Read keys that are marked, or confirmed, in their order."""
+    asked = {"pipeline_id": pipeline_id, "after": after, "most": most, "confirmed": confirmed}
+    return [row[0] for row in (yield Call("raw_missing", asked))]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What an operator decided of the records that a full run did not see."""
+
+    run_id: str
+    decision: str
+    records: int
+    actor: str
+    reason: str
+    at: datetime
+
+
+def decisions(pipeline_id: int) -> Steps[list[Decision]]:
+    """Read what was decided, in the order of time."""
+    rows = yield Call("removal_decisions", {"pipeline_id": pipeline_id})
+    return [Decision(*(*row[:-1], instant(row[-1]))) for row in rows]
+
+
+def decide(pipeline_id: int, decision: str, *, actor: str, reason: str) -> Steps[int]:
+    """Confirm or dismiss what is marked, on the record; answer with how many records that are.
+
+    What is confirmed is removed by the next run; what is dismissed stays until a full run misses
+    it again.
+    """
+    told = {"decision": decision, "actor": actor, "reason": reason}
+    rows = yield Call("removal_decide", {"pipeline_id": pipeline_id, **told})
+    if decision == DISMISSED:
+        yield Call("raw_unmark_all", {"pipeline_id": pipeline_id})
+    return sum(int(row[0]) for row in rows)
+
+
+def is_dismissed(run: PipelineRunRow) -> Steps[bool]:
+    """Tell whether an operator said that what this run did not see is there."""
+    found = yield from decisions(run.pipeline_id)
+    return any(one.run_id == run.root_id and one.decision == DISMISSED for one in found)
 
 
 def restore(*, root_id: str, pipeline_id: int, statement: str, most: int) -> Steps[int]:

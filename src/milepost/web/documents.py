@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from milepost.client import Client
 from milepost.codec import Codec
+from milepost.encrypt import is_sealed
 from milepost.errors import Invalid
 from milepost.lifecycle import JOB, JobState, RunState
 from milepost.records import Entry, Job
@@ -206,12 +207,12 @@ def result_of(job: Job, codec: Codec) -> Any:
 
 
 def carried(data: bytes | None, name: str, codec: Codec) -> Any:
-    """Give stored bytes as JSON; those of a codec that is not the app's only by their size."""
+    """Give stored bytes as JSON; those that the app's codec cannot read only by their size."""
     if data is None:
         return None
     if name == "json":
         return msgspec.Raw(data)
-    if name != codec.name:
+    if name != codec.name or is_sealed(data):
         return f"{len(data)} bytes of {name}"
     return codec.decode(data)
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Body, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
@@ -107,6 +108,40 @@ class QuarantinePage(BaseModel):
 
     items: list[KeptDocument]
     next: str | None
+
+
+class Decide(BaseModel):
+    """Why a decision is made; kept on the record with who made it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str = Field(default="decided by hand", min_length=1, max_length=1_000)
+
+
+class Decided(BaseModel):
+    """A decision on removals, and how many records it is about."""
+
+    decision: str
+    records: int
+
+
+class DecisionDocument(BaseModel):
+    """What an operator decided of the records that a full run did not see."""
+
+    run_id: str
+    decision: str
+    records: int
+    actor: str
+    reason: str
+    at: datetime
+
+
+class RemovalPage(BaseModel):
+    """A page of keys that wait for a decision, and the decisions made so far."""
+
+    keys: list[str]
+    next: str | None
+    decisions: list[DecisionDocument]
 
 
 def _declared(app: Engine, who: Who, name: str) -> Pipeline[Any]:
@@ -284,6 +319,58 @@ def _partition(row: Any) -> dict[str, Any]:
         "low": written(low),
         "high": written(high),
     }
+
+
+@router.get("/v1/pipelines/{name}/removals", responses=problems(404, 422))
+async def removals_of(
+    *,
+    name: str,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    limit: Limit = 100,
+    after: Annotated[str, Query(max_length=500)] = "",
+) -> RemovalPage:
+    """List the keys that a full run did not see and that wait for a decision."""
+    row = await _declared(app, who, name).row_async()
+    if row is None or "\0" in after:
+        return RemovalPage(keys=[], next=None, decisions=[])
+    keys = await app.client.run_async(removals.pending, row.id, after=after, most=limit)
+    decided = await app.client.run_async(removals.decisions, row.id)
+    return RemovalPage(
+        keys=keys,
+        next=keys[-1] if len(keys) == limit else None,
+        decisions=[DecisionDocument(**msgspec.structs.asdict(one)) for one in decided],
+    )
+
+
+@router.post("/v1/pipelines/{name}/removals:confirm", responses=problems(404, 409, 422))
+async def confirm_removals(
+    *,
+    name: str,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+) -> Decided:
+    """Let the next run remove what a full run did not see."""
+    return await _decided(app, who, name, removals.CONFIRMED, what.reason)
+
+
+@router.post("/v1/pipelines/{name}/removals:dismiss", responses=problems(404, 409, 422))
+async def dismiss_removals(
+    *,
+    name: str,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+) -> Decided:
+    """Keep what a full run did not see, until another one misses it again."""
+    return await _decided(app, who, name, removals.DISMISSED, what.reason)
+
+
+async def _decided(app: Engine, who: Who, name: str, decision: str, reason: str) -> Decided:
+    handle = _declared(app, who, name).removals
+    count = await app.client.run_async(handle.deciding(decision, reason=reason))
+    return Decided(decision=decision, records=count)
 
 
 @router.get("/v1/pipelines/{name}/quarantine", responses=problems(404, 422))

@@ -35,6 +35,10 @@ DECLARE
   reason text;
   subject uuid;
 BEGIN
+  -- First: what is compared below is cast by whoever made the table's types.
+  IF (TG_RELID = to_regclass('{table}')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   IF TG_OP = 'INSERT' THEN
     subject := NEW.id;
     reason :=

@@ -140,7 +140,7 @@ DECLARE
   pass text;
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
   pass := set_config('milepost.journalling', 'on', true);
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
@@ -161,7 +161,7 @@ DECLARE
   pass text;
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
   -- A claim that found nothing is a statement too.
   IF NOT EXISTS (SELECT 1 FROM new_rows) THEN
@@ -185,6 +185,10 @@ DECLARE
   reason text;
   subject uuid;
 BEGIN
+  -- First: what is compared below is cast by whoever made the table's types.
+  IF (TG_RELID = to_regclass('job')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   IF TG_OP = 'INSERT' THEN
     subject := NEW.id;
     reason :=

@@ -64,6 +64,9 @@ CREATE FUNCTION milepost_count_births() RETURNS trigger LANGUAGE plpgsql SECURIT
 DECLARE
   one record;
 BEGIN
+  IF (TG_RELID = to_regclass('job')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   FOR one IN
     SELECT run_id, step, count(*) AS born FROM new_rows WHERE run_id IS NOT NULL
      GROUP BY run_id, step ORDER BY run_id, step
@@ -89,6 +92,9 @@ CREATE FUNCTION milepost_count_ends() RETURNS trigger LANGUAGE plpgsql SECURITY 
 DECLARE
   one record;
 BEGIN
+  IF (TG_RELID = to_regclass('job')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   IF NOT EXISTS (SELECT 1 FROM new_rows
                   WHERE run_id IS NOT NULL AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
                     AND move <> 'erase') THEN

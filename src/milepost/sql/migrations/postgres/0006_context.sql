@@ -32,6 +32,9 @@ ALTER TABLE progress ADD COLUMN saves bigint NOT NULL DEFAULT 0;
 -- They go with their job, whoever deletes it.
 CREATE FUNCTION milepost_forget_context() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
+  IF (TG_RELID = to_regclass('job')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   DELETE FROM durable_step USING old_rows WHERE durable_step.job_id = old_rows.id;
   DELETE FROM progress USING old_rows WHERE progress.job_id = old_rows.id;
   RETURN NULL;

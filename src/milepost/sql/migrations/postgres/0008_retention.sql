@@ -33,13 +33,14 @@ CREATE TRIGGER journal_refuse_delete BEFORE DELETE ON journal FOR EACH ROW
 CREATE FUNCTION milepost_forget() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
   SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-  ids uuid[] := ARRAY(SELECT id FROM old_rows);
+  ids uuid[];
   oldest_kept timestamptz := milepost_now()
     - coalesce((SELECT least_us FROM retention), 3600000000) * interval '1 microsecond';
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
+  ids := ARRAY(SELECT id FROM old_rows);
   -- By the journal's own times: those of the row are whatever its writer said.
   IF current_setting('milepost.retaining', true) = 'on' THEN
     IF EXISTS (SELECT 1 FROM journal WHERE subject_id = ANY (ids) AND machine = TG_TABLE_NAME
@@ -254,16 +255,17 @@ CREATE FUNCTION milepost_upkeep() RETURNS trigger LANGUAGE plpgsql SECURITY DEFI
 DECLARE
   journalling text := current_setting('milepost.journalling', true);
   pass text;
-  before timestamptz := least(NEW.before, milepost_now()
-    - coalesce((SELECT least_us FROM retention), 3600000000) * interval '1 microsecond');
+  before timestamptz;
 BEGIN
   IF (TG_RELID = to_regclass('journal_upkeep')) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not where upkeep is asked for', TG_RELID::regclass;
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
   IF current_setting('milepost.retaining', true) IS DISTINCT FROM 'on' THEN
     RAISE EXCEPTION USING ERRCODE = 'MP002',
       MESSAGE = 'milepost: journal: its entries are summed up by retention alone';
   END IF;
+  before := least(NEW.before, milepost_now()
+    - coalesce((SELECT least_us FROM retention), 3600000000) * interval '1 microsecond');
   pass := set_config('milepost.journalling', 'on', true);
   NEW.done := CASE NEW.task
                 WHEN 'sum up' THEN milepost_sum_up(NEW.subject_id, before, NEW.most)

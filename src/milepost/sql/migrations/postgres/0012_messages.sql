@@ -75,7 +75,7 @@ DECLARE
   moment timestamptz := milepost_now();
 BEGIN
   IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
-    RAISE EXCEPTION 'milepost: % is not a journalled table', TG_RELID::regclass;
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
   before := NEW.rerun_of;
   IF TG_TABLE_NAME = 'run' THEN
@@ -95,6 +95,9 @@ CREATE FUNCTION milepost_refuse_message() RETURNS trigger LANGUAGE plpgsql SECUR
 DECLARE
   reason text;
 BEGIN
+  IF (TG_RELID = to_regclass('outbox')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   IF TG_OP = 'INSERT' THEN
     IF (NEW.id IS NOT DISTINCT FROM format('%s_%s_%s', NEW.machine, NEW.subject_id, NEW.seq)
        AND NEW.fence = 0 AND NEW.attempts = 0 AND NEW.place IS NULL
@@ -125,6 +128,9 @@ END $$;
 
 CREATE FUNCTION milepost_refuse_unheard() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
+  IF (TG_RELID IN (to_regclass('job'), to_regclass('run'))) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   IF EXISTS (SELECT 1 FROM outbox WHERE machine = TG_TABLE_NAME AND subject_id = OLD.id
                 AND delivered_at IS NULL AND dead_at IS NULL) THEN
     RAISE EXCEPTION USING ERRCODE = 'MP002',

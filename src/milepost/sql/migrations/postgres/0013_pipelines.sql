@@ -40,6 +40,9 @@ CREATE TABLE watermark_entry (
 
 CREATE FUNCTION milepost_watermark() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
+  IF (TG_RELID = to_regclass('pipeline')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   IF NEW.mark IS NOT DISTINCT FROM OLD.mark THEN
     RETURN NULL;
   END IF;
@@ -141,6 +144,18 @@ CREATE TABLE raw (
 CREATE INDEX raw_removed ON raw (pipeline_id, removed_by) WHERE removed_by IS NOT NULL;
 CREATE INDEX raw_missing ON raw (pipeline_id) WHERE missing_in IS NOT NULL;
 
+-- What an operator decided of the records that a full run did not see, when they were too many.
+CREATE TABLE removal_decision (
+  root_id uuid NOT NULL,
+  at timestamptz NOT NULL,
+  records bigint NOT NULL,
+  pipeline_id integer NOT NULL REFERENCES pipeline (id),
+  decision text NOT NULL CHECK (decision IN ('confirmed', 'dismissed')),
+  actor text NOT NULL,
+  reason text NOT NULL,
+  PRIMARY KEY (pipeline_id, root_id)
+);
+
 CREATE TABLE quarantine (
   root_id uuid NOT NULL,
   version bigint NOT NULL,
@@ -173,6 +188,9 @@ ALTER TABLE progress ADD COLUMN completions bigint NOT NULL DEFAULT 0;
 -- Pages and readings go with the run that began them.
 CREATE FUNCTION milepost_forget_pages() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
+  IF (TG_RELID = to_regclass('pipeline_run')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
   DELETE FROM page WHERE root_id = OLD.run_id;
   DELETE FROM reading WHERE root_id = OLD.run_id;
   RETURN NULL;

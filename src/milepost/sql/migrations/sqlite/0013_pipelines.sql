@@ -128,6 +128,18 @@ CREATE TABLE raw (
 CREATE INDEX raw_removed ON raw (pipeline_id, removed_by) WHERE removed_by IS NOT NULL;
 CREATE INDEX raw_missing ON raw (pipeline_id) WHERE missing_in IS NOT NULL;
 
+-- What an operator decided of the records that a full run did not see, when they were too many.
+CREATE TABLE removal_decision (
+  pipeline_id INTEGER NOT NULL REFERENCES pipeline (id),
+  root_id TEXT NOT NULL,
+  decision TEXT NOT NULL CHECK (decision IN ('confirmed', 'dismissed')),
+  records INTEGER NOT NULL,
+  actor TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  PRIMARY KEY (pipeline_id, root_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE quarantine (
   pipeline_id INTEGER NOT NULL,
   key TEXT NOT NULL,

@@ -1,0 +1,146 @@
+"""A codec that encrypts: AES-256-GCM, with key ids, so that keys can be changed.
+
+Needs the extra `crypto`. What is written is JSON; it is sealed on its way to the database, together
+with the name of its column and the key's id, which are not secret and cannot be exchanged.
+"""
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from milepost.codec import Codec, JsonCodec
+from milepost.errors import Invalid
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+__all__ = ["KEYS", "EncryptingCodec", "chosen_codec", "is_sealed", "moved"]
+
+KEYS = "MILEPOST_CODEC_KEYS"
+MAGIC = b"\0mp1"
+"""What sealed bytes begin with, and JSON never does."""
+MOVED = b"\0mp!"
+KEY_BYTES = 32
+NONCE_BYTES = 12
+_ID = re.compile(r"[A-Za-z0-9._-]{1,32}")
+
+
+class EncryptingCodec(JsonCodec):
+    """JSON, encrypted by the first of the given keys; the others open what was stored before.
+
+    Keys are given by their ids, as 32 bytes or as a text that `new_key()` made. Printing it shows
+    ids alone.
+    """
+
+    name = "aes256gcm"
+
+    def __init__(self, keys: Mapping[str, bytes | str]) -> None:
+        super().__init__()
+        if not keys:
+            raise Invalid("EncryptingCodec needs a key: {'2026': mp.EncryptingCodec.new_key()}")
+        self._ciphers = {_checked_id(id_): _cipher(id_, key) for id_, key in keys.items()}
+        self._current = next(iter(self._ciphers))
+
+    def __repr__(self) -> str:
+        return f"EncryptingCodec({', '.join(self._ciphers)})"
+
+    @staticmethod
+    def new_key() -> str:
+        """Make a key, as a text that can be kept where secrets are."""
+        return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+
+    @classmethod
+    def read(cls, text: str) -> "EncryptingCodec":
+        """Read keys as a variable holds them: `new:KEY, old:KEY`, the one that encrypts first."""
+        keys: dict[str, bytes | str] = {}
+        for word in filter(None, re.split(r"[,\s]+", text)):
+            id_, colon, key = word.partition(":")
+            if not colon or id_ in keys:
+                # The word itself is not repeated: it holds a key.
+                raise Invalid(f"{KEYS}: expected id:key, id:key, with ids that differ")
+            keys[id_] = key
+        return cls(keys)
+
+    def seal(self, data: bytes, *, column: str) -> bytes:
+        """Encrypt what goes into a column."""
+        head = _head(self._current, column)
+        nonce = os.urandom(NONCE_BYTES)
+        return head + nonce + self._ciphers[self._current].encrypt(nonce, data, head)
+
+    def unseal(self, data: bytes) -> tuple[bytes, str]:
+        """Decrypt, and say for which column it was sealed; raise `Invalid` if that fails."""
+        id_, column, end = _read_head(data)
+        if id_ not in self._ciphers:
+            raise Invalid(f"sealed by the key {id_!r}, which is not here: {KEYS}")
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+
+        nonce = data[end : end + NONCE_BYTES]
+        try:
+            return self._ciphers[id_].decrypt(nonce, data[end + NONCE_BYTES :], data[:end]), column
+        except (InvalidTag, ValueError):
+            raise Invalid(
+                f"what is stored was not sealed by the key {id_!r} that is here"
+            ) from None
+
+    def decode(self, data: bytes, type_: Any = Any) -> Any:
+        """Decode; what is sealed still, such as a message's result, is opened first."""
+        if data.startswith(MOVED):
+            column = data[len(MOVED) :].decode()
+            raise Invalid(f"what is stored was sealed for {column}: somebody moved it")
+        return super().decode(self.unseal(data)[0] if is_sealed(data) else data, type_)
+
+
+def is_sealed(data: bytes) -> bool:
+    """Tell whether bytes are encrypted still."""
+    return data.startswith(MAGIC)
+
+
+def moved(column: str) -> bytes:
+    """Give what stands for bytes that were sealed for another column than they were read from."""
+    return MOVED + column.encode()
+
+
+def chosen_codec(environment: Mapping[str, str]) -> Codec:
+    """Choose the codec of a program that names none: plain JSON, or with the environment's keys."""
+    text = environment.get(KEYS, "").strip()
+    return EncryptingCodec.read(text) if text else JsonCodec()
+
+
+def _checked_id(id_: str) -> str:
+    if not isinstance(id_, str) or not _ID.fullmatch(id_):
+        raise Invalid(f"{id_!r} is no id of a key: up to 32 letters, digits, dots and dashes")
+    return id_
+
+
+def _cipher(id_: str, key: bytes | str) -> "AESGCM":
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise Invalid("encryption needs an extra: pip install 'milepost[crypto]'") from error
+    try:
+        plain = base64.b64decode(key, validate=True) if isinstance(key, str) else key
+    except (binascii.Error, ValueError):
+        plain = b""
+    if not isinstance(plain, bytes) or len(plain) != KEY_BYTES:
+        raise Invalid(f"the key {id_!r} is not {KEY_BYTES} bytes, or those in base64")
+    return AESGCM(plain)
+
+
+@lru_cache(maxsize=256)
+def _head(id_: str, column: str) -> bytes:
+    named = (word.encode() for word in (id_, column))
+    return MAGIC + b"".join(bytes([len(word)]) + word for word in named)
+
+
+def _read_head(data: bytes) -> tuple[str, str, int]:
+    words = []
+    at = len(MAGIC)
+    for _ in range(2):
+        length = data[at] if at < len(data) else 0
+        words.append(data[at + 1 : at + 1 + length].decode(errors="replace"))
+        at += 1 + length
+    return words[0], words[1], at
