@@ -1,9 +1,9 @@
 """What the store hands out: frozen rows, and the fold that turns a journal back into one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = [
     "Claim",
     "Entry",
     "Job",
+    "Listed",
     "NewJob",
     "NewRun",
     "NewStep",
@@ -30,6 +31,8 @@ __all__ = [
     "Worker",
 ]
 
+T = TypeVar("T")
+
 SNAPSHOT: Final = "snapshot"
 """The entry that stands for itself and all before it, when a history is too old to be whole."""
 
@@ -40,6 +43,20 @@ _COUNTED = {
     "later": "polls",
     "release": "releases",
 }
+
+
+class Listed(list[T]):
+    """A page of what was asked for; `more` may follow where it ended at its number or its size."""
+
+    more: bool = False
+
+    @classmethod
+    def of(cls, found: Iterable[T], rows: Sequence[Sequence[Any]], *, most: int) -> "Listed[T]":
+        """Make a page; the last column of its rows says how many there were before its size."""
+        page = cls(found)
+        total = rows[-1][-1] if rows else 0
+        page.more = total > len(page) or total >= most
+        return page
 
 
 class Summary(msgspec.Struct, frozen=True):

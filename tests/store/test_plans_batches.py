@@ -197,7 +197,8 @@ def test_a_page_of_a_reducers_inputs_is_read_in_order_and_no_further(scene, mode
 
 
 def test_the_jobs_of_a_run_are_listed_by_its_index_whatever_their_state(scene):
-    asked = dict.fromkeys(("state", "kind", "queue", "tenant", "states", "queues", "before"))
+    names = ("state", "kind", "queue", "tenant", "states", "queues", "superseded", "before")
+    asked = dict.fromkeys(names)
     given = {**asked, "run_id": OTHER, "most": 100, "most_bytes": None}
     plan = explained(scene.raw, "job_list", given, mode="custom", way="psycopg")
     if not scene.small:

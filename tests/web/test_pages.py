@@ -1,11 +1,15 @@
 """Answers have a size: a page ends early where its items are large, and goes on at its cursor."""
 
+import httpx2
 import pytest
 
+import milepost as mp
+from milepost.codec import JsonCodec
 from milepost.store import jobs, runs
 from milepost.web import bulk, paging
 from milepost.web import jobs as web_jobs
 from milepost.web import runs as web_runs
+from milepost.web.api import create_api
 
 LARGE = 10_000
 
@@ -48,11 +52,10 @@ async def test_a_page_of_large_results_ends_early_and_goes_on(app, api):
 
 
 async def test_one_item_comes_however_large_it_is(app, api):
-    await app.client.create_async([app.new_job("convert", ["x" * 5 * LARGE], {}, {})])
-    answer = (await api.get("/v1/jobs")).json()
-    assert len(answer["items"]) == 1
-    assert answer["next"]
-    assert (await api.get(f"/v1/jobs?cursor={answer['next']}")).json()["items"] == []
+    made = [app.new_job("convert", ["x" * 5 * LARGE], {}, {}) for _ in range(2)]
+    await app.client.create_async(made)
+    found = await pages(api, "/v1/jobs")
+    assert [[item["id"] for item in page] for page in found] == [[made[1].id], [made[0].id]]
 
 
 async def test_runs_with_large_parameters_are_read_in_pages_too(app, api):
@@ -84,6 +87,37 @@ async def test_a_bulk_action_reads_no_more_than_a_page_and_goes_on(app, api):
             break
         body = {**asked, "cursor": told["next"]}
     assert count == len(large)
+
+
+class Padded(JsonCodec):
+    """A codec that takes much room, as an encrypting one takes some."""
+
+    name = "padded"
+
+    def encode(self, value):
+        return super().encode(value) + b" " * LARGE
+
+
+async def test_what_a_codec_adds_ends_a_page_too_and_loses_nothing(database):
+    """What is measured is what is stored; what is read of it may be a fraction."""
+    padded = mp.App(database.url, codec=Padded())
+
+    @padded.job(retries=0)
+    def broken() -> None:
+        raise mp.Fail("no such format")
+
+    made = [padded.new_job("broken", [], {}, {}) for _ in range(10)]
+    await padded.client.create_async(made)
+    await padded.drain_async()
+    transport = httpx2.ASGITransport(app=create_api(padded, access="open"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as api:
+        found = await pages(api, "/v1/jobs?limit=100")
+        assert len(found) > 2
+        assert len({item["id"] for page in found for item in page}) == 10
+        path = f"/v1/jobs/{made[0].id}/history"
+        moves = [item["move"] for page in await pages(api, path) for item in page]
+        assert moves == [entry.move for entry in await padded.jobs.get(made[0].id).history_async()]
+    await padded.close_async()
 
 
 async def test_histories_are_read_in_pages_with_their_attempts(app, api):

@@ -15,7 +15,7 @@ import msgspec
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
-from milepost.records import Claim, Entry, Job, Settlement, Standing
+from milepost.records import Claim, Entry, Job, Listed, Settlement, Standing
 from milepost.store import outputs, reruns, runs, unfit
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
@@ -492,7 +492,7 @@ def listing(
     before: str | None = None,
     most: int = 100,
     most_bytes: int | None = None,
-) -> Steps[list[Job]]:
+) -> Steps[Listed[Job]]:
     """Read a page, newest first; the next page is what stands `before` its last id.
 
     `states` and `queues` are JSON lists: any of them will do. A job is superseded once it was run
@@ -514,7 +514,7 @@ def listing(
             "most_bytes": most_bytes,
         },
     )
-    return [_job(row) for row in rows]
+    return Listed.of([_job(row[:-1]) for row in rows], rows, most=most)
 
 
 def counts() -> Steps[dict[str, dict[str, int]]]:
@@ -545,11 +545,12 @@ def history(subject_id: str, *, machine: str = "job") -> Steps[list[Entry]]:
 
 def history_page(
     subject_id: str, *, after: int, most: int, most_bytes: int, machine: str = "job"
-) -> Steps[list[Entry]]:
+) -> Steps[Listed[Entry]]:
     """Read the moves after one, in order: so many, or until their details reach so many bytes."""
     asked = {"id": subject_id, "machine": machine, "after": after}
     rows = yield Call("journal_page", {**asked, "most": most, "most_bytes": most_bytes})
-    return [entry for entry in _entries(rows) if entry.seq > after]
+    found = _entries([row[:-1] for row in rows])
+    return Listed.of([entry for entry in found if entry.seq > after], rows, most=most)
 
 
 def _entries(rows: Rows) -> list[Entry]:

@@ -15,7 +15,7 @@ import msgspec
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import Cause, RunState
-from milepost.records import NewJob, NewRun, NewStep, Run, Settlement
+from milepost.records import Listed, NewJob, NewRun, NewStep, Run, Settlement
 from milepost.store import births, fanin, outputs
 from milepost.store.driver import Call, Steps
 from milepost.store.fanin import HOOKS, Decision, Locked, decide, look_at, overdue, steps
@@ -256,7 +256,7 @@ def listing(
     before: str | None = None,
     most: int = 100,
     most_bytes: int | None = None,
-) -> Steps[list[Run]]:
+) -> Steps[Listed[Run]]:
     """Read a page, newest first; the next page is what stands `before` its last id.
 
     `states` and `queues` are JSON lists: any of them will do. A page ends early once its content
@@ -275,7 +275,7 @@ def listing(
             "most_bytes": most_bytes,
         },
     )
-    return [_run(row) for row in rows]
+    return Listed.of([_run(row[:-1]) for row in rows], rows, most=most)
 
 
 def live(*, after: str | None, most: int) -> Steps[list[tuple[str, RunState]]]:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from milepost.client import caller
 from milepost.lifecycle import JOB, JobState
-from milepost.records import Job
+from milepost.records import Job, Listed
 from milepost.store import jobs, reruns
 from milepost.store.driver import Steps
 from milepost.web.auth import Who, require
@@ -18,7 +18,7 @@ from milepost.web.documents import states
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.jobs import id_within
 from milepost.web.limits import PAGE_BYTES
-from milepost.web.paging import cursor, is_cut, place
+from milepost.web.paging import cursor, place
 from milepost.web.problems import problems
 
 __all__ = ["router"]
@@ -104,7 +104,7 @@ def _acted(asked: Bulk, who: Who, before: str | None, trace: str | None) -> Step
             who.check_new(job.kind, queue=job.queue, priority=job.priority)
         ids = [job.id for job in found]
         done = yield from reruns.rerun_many(ids, fresh=asked.fresh, actor=who.actor, trace=trace)
-    more = asked.filter is not None and is_cut(found, limit=asked.limit)
+    more = found.more
     document = {
         "matched": len(found),
         "count": len(done),
@@ -115,7 +115,7 @@ def _acted(asked: Bulk, who: Who, before: str | None, trace: str | None) -> Step
     return Answer(200, msgspec.json.encode(document))
 
 
-def _found(asked: Bulk, who: Who, before: str | None) -> Steps[list[Job]]:
+def _found(asked: Bulk, who: Who, before: str | None) -> Steps[Listed[Job]]:
     if asked.ids is not None:
         return (yield from _named(sorted({id_within(i, what="job") for i in asked.ids}), who))
     given = asked.filters
@@ -135,9 +135,9 @@ def _found(asked: Bulk, who: Who, before: str | None) -> Steps[list[Job]]:
     )
 
 
-def _named(ids: list[str], who: Who) -> Steps[list[Job]]:
+def _named(ids: list[str], who: Who) -> Steps[Listed[Job]]:
     """Read those that the caller may see, without what they carry: a few at a time are whole."""
-    found: list[Job] = []
+    found = Listed[Job]()
     for at in range(0, len(ids), PORTION):
         whole = (yield from jobs.find(ids[at : at + PORTION])).values()
         mine = (job for job in whole if who.sees(job))

@@ -31,7 +31,7 @@ from milepost.web.documents import (
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.limits import PAGE_BYTES
-from milepost.web.paging import Cursor, Limit, cursor, history_page, is_cut, page, place
+from milepost.web.paging import Cursor, Limit, cursor, history_page, page, place
 from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.waiting import awaited
@@ -243,7 +243,7 @@ async def listing(
         most_bytes=PAGE_BYTES,
         **who.filters,
     )
-    following = cursor(found[-1].id, filters) if is_cut(found, limit=limit) else None
+    following = cursor(found[-1].id, filters) if found.more else None
     items = [job_document(job, app.client) for job in found]
     return page(request, items, following=following)
 

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -11,14 +11,13 @@ import msgspec
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from milepost.records import Job, Run
 from milepost.store import jobs
 from milepost.web.documents import entries
 from milepost.web.engine import Engine
 from milepost.web.limits import PAGE_BYTES, PAGE_LONGEST
 from milepost.web.problems import Problem
 
-__all__ = ["Cursor", "Limit", "cursor", "history_page", "is_cut", "named_page", "page", "place"]
+__all__ = ["Cursor", "Limit", "cursor", "history_page", "named_page", "page", "place"]
 
 SEQ_DIGITS = 10
 
@@ -60,16 +59,6 @@ def _mark(filters: Mapping[str, Any]) -> int:
     return zlib.crc32(msgspec.json.encode(dict(filters), order="deterministic"))
 
 
-def is_cut(found: Sequence[Job | Run], *, limit: int) -> bool:
-    """Tell whether more may follow: a page ends at its number of items, or at its size."""
-    return len(found) == limit or sum(map(_size, found)) >= PAGE_BYTES
-
-
-def _size(record: Job | Run) -> int:
-    made = record.result if isinstance(record, Job) else record.report
-    return len(record.payload or b"") + len(made or b"") + len((record.error or "").encode())
-
-
 async def history_page(
     request: Request, app: Engine, subject_id: str, *, machine: str, limit: int, given: str | None
 ) -> Response:
@@ -86,8 +75,7 @@ async def history_page(
         most=limit,
         most_bytes=PAGE_BYTES,
     )
-    more = len(found) == limit or sum(len(each.detail or "") for each in found) >= PAGE_BYTES
-    following = cursor(str(found[-1].seq), filters) if found and more else None
+    following = cursor(str(found[-1].seq), filters) if found.more else None
     return page(request, entries(found), following=following)
 
 

@@ -33,7 +33,7 @@ from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept, Once
 from milepost.web.jobs import ACCEPTED, History, Reason
 from milepost.web.limits import PAGE_BYTES
-from milepost.web.paging import Cursor, Limit, cursor, history_page, is_cut, page, place
+from milepost.web.paging import Cursor, Limit, cursor, history_page, page, place
 from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import problems
 from milepost.web.waiting import run_awaited
@@ -261,7 +261,7 @@ async def pages(
         most_bytes=PAGE_BYTES,
         **who.filters,
     )
-    following = cursor(found[-1].id, filters) if is_cut(found, limit=limit) else None
+    following = cursor(found[-1].id, filters) if found.more else None
     return page(request, [summary(run) for run in found], following=following)
 
 
