@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -199,6 +200,28 @@ def test_a_program_that_only_submits_works_behind_it(pooled, monkeypatch):
     assert [app.jobs.get(id_).state for id_ in ids] == ["SUCCEEDED"] * 20
     assert len(app.jobs.get(ids[0]).history) == 3
     app.close()
+
+
+def test_settings_of_the_database_and_of_other_clients_do_not_reach_it(pooled, database):
+    """Every server's connection of the pool has them; no startup parameter can be sent for most."""
+    with database.raw() as raw:
+        name = raw.value("SELECT current_database()")
+        for setting in ("DateStyle = 'German'", "TimeZone = 'Asia/Kathmandu'", "search_path = ''"):
+            raw.execute(f"ALTER DATABASE {name} SET {setting}")
+    app = mp.App(pooled)
+    job = app.job(_nothing)
+    before = datetime.now(UTC)
+    handles = [job.options(start_in=0.001).submit() for _ in range(20)]
+    assert app.drain(5) == 20
+    ended = [handle.refresh() for handle in handles]
+    assert all(abs(one.finished_at - before) < timedelta(minutes=5) for one in ended)
+    assert len(handles[0].history) == 4
+    app.close()
+    with psycopg.connect(
+        pooled.partition("?")[0], autocommit=True, prepare_threshold=None
+    ) as other:
+        assert other.execute("SHOW DateStyle").fetchone() == ("German, DMY",)
+        assert other.execute("SHOW array_nulls").fetchone() == ("on",)
 
 
 def test_maintenance_leaves_nothing_behind_on_a_connection(pooled, database):

@@ -239,10 +239,11 @@ def _sqlite_rows(connection: Any, call: Call, _schema: str) -> Rows:
         connection.row_factory, connection.text_factory = factories
 
 
+# In binary, because texts of times and numbers are as the caller's session has them.
 def _psycopg_rows(connection: Any, call: Call, schema: str) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    with connection.cursor(row_factory=tuple_row, binary=True) as cursor:
         # Where statements are sent ahead of their answers, the end of a block waits for them.
         with connection.pipeline() if connection.info.pipeline_status else nullcontext():
             text = query(call.name, "postgres", schema).format.encode()
@@ -254,7 +255,7 @@ def _psycopg_rows(connection: Any, call: Call, schema: str) -> Rows:
 async def _psycopg_async(connection: Any, call: Call, schema: str) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
-    async with connection.cursor(row_factory=tuple_row) as cursor:
+    async with connection.cursor(row_factory=tuple_row, binary=True) as cursor:
         async with connection.pipeline() if connection.info.pipeline_status else nullcontext():
             text = query(call.name, "postgres", schema).format.encode()
             await cursor.execute(text, call.parameters)

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,6 +43,16 @@ REFUSED_WORDS = (
     "permission denied",
     "not permit",
 )
+TRACKED = {"DateStyle": "ISO", "TimeZone": "UTC", "standard_conforming_strings": "on"}
+"""What reading and writing values needs; a transaction pooler keeps these for each client."""
+PARSED = {
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "array_nulls": "on",
+}
+"""What it needs besides, and no pooler keeps."""
+ENCODING = "UTF8"
 UNTOLD = "unsupported startup parameter"
 """What PgBouncer says to a setting: it does not know to whom the connection will belong."""
 
@@ -50,8 +60,11 @@ _open: "WeakSet[Any]" = WeakSet()
 
 
 def settings_of(limits: Limits) -> dict[str, str]:
-    """Say what the server is to keep to."""
-    return {"idle_in_transaction_session_timeout": str(math.ceil(limits.idle * 1000))}
+    """Say what the server is to keep to, whatever is set for its database or the role."""
+    return {
+        "idle_in_transaction_session_timeout": str(math.ceil(limits.idle * 1000)),
+        **PARSED,
+    }
 
 
 def begin_text(limits: Limits, *, told: bool) -> str:
@@ -120,9 +133,10 @@ def connect(url: StoreUrl, limits: Limits, *, told: bool, autocommit: bool = Tru
         given = psycopg.conninfo.conninfo_to_dict(url.target)
     except psycopg.ProgrammingError as error:
         raise Invalid(f"{url}: {_first_line(error)}") from error
-    more: dict[str, Any] = {**_tcp(limits), **given}
+    more: dict[str, Any] = {**_tcp(limits), **given, "client_encoding": ENCODING}
     if told:
-        words = [f"-c {name}={value}" for name, value in settings_of(limits).items()]
+        settings = {**settings_of(limits), **TRACKED}
+        words = [f"-c {name}={value}" for name, value in settings.items()]
         more["options"] = " ".join([str(given.get("options") or ""), *words]).strip()
     if url.pooled:  # the next statement may reach another server process
         more["prepare_threshold"] = None
@@ -163,6 +177,7 @@ class Connections:
         """Make a pool; `told`, the server is given the limits of every statement."""
         self.limits = limits
         self._url = url
+        self._own = told
         self._autocommit = autocommit
         self._configure = configure
         self._most = most
@@ -212,6 +227,8 @@ class Connections:
         psycopg = _psycopg()
         try:
             made = connect(self._url, self.limits, told=self._told, autocommit=self._autocommit)
+            if self._own and not self._told:
+                made.execute("; ".join(f"SET {n} = '{v}'" for n, v in TRACKED.items()).encode())
             if self._configure is not None:
                 self._configure(made)
         except psycopg.Error as error:
@@ -247,10 +264,17 @@ class Connections:
 
 
 async def connect_async(
-    url: StoreUrl, limits: Limits, *, told: bool = False, limited: bool = True
+    url: StoreUrl,
+    limits: Limits,
+    *,
+    told: bool = False,
+    limited: bool = True,
+    settings: Mapping[str, str] | None = None,
 ) -> Any:
     """Open a connection for the running loop."""
-    more: dict[str, Any] = {"server_settings": settings_of(limits)} if told else {}
+    more: dict[str, Any] = {
+        "server_settings": {**(settings or {}), **(settings_of(limits) if told else {})}
+    }
     if url.pooled:  # the next statement may reach another server process
         more["statement_cache_size"] = 0
     if limited:
@@ -303,6 +327,7 @@ class AsyncConnections:
     ) -> None:
         """Make a pool; `told`, the server is given the limits; `limited`, a statement has one."""
         self.limits = limits
+        self._settings = TRACKED if told else {}
         self._limited = limited
         self._url = url
         self._most = most
@@ -335,7 +360,11 @@ class AsyncConnections:
         asyncpg = import_asyncpg()
         try:
             return await connect_async(
-                self._url, self.limits, told=self._told, limited=self._limited
+                self._url,
+                self.limits,
+                told=self._told,
+                limited=self._limited,
+                settings=self._settings,
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
             if self._told and UNTOLD in str(error):

@@ -13,6 +13,7 @@ from milepost.errors import AccessRefused, IllegalMove, Invalid, SchemaMismatch,
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.connections import (
+    ENCODING,
     AsyncConnections,
     Connections,
     idle_text,
@@ -74,7 +75,8 @@ class PsycopgDriver:
         self._connections = Connections(url, limits, most=CONNECTIONS, configure=_write_lists)
         self._script: Any = None
         # Whoever opens a store hears at once whether it is there.
-        self._connections.give_back(self._connections.take())
+        with self._connections.taken() as connection:
+            _check_encoding(url, connection.info.parameter_status("server_encoding"))
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
@@ -152,6 +154,15 @@ class PsycopgDriver:
     def close(self) -> None:
         """Close every connection."""
         self._connections.close()
+
+
+def _check_encoding(url: StoreUrl, encoding: str | None) -> None:
+    """Refuse a database that cannot hold every text; the server says it when it is connected to."""
+    if encoding not in (None, ENCODING):
+        raise SchemaMismatch(
+            f"{url} cannot hold a store: its encoding is {encoding}, and a job may hold any text; "
+            f"make it one: CREATE DATABASE … ENCODING '{ENCODING}' TEMPLATE template0"
+        )
 
 
 class PsycopgReader:

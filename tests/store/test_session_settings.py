@@ -1,0 +1,169 @@
+"""Session settings of a server, a database or a role do not reach what the engine reads (H-113)."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+import milepost as mp
+from milepost.cli import main
+from milepost.observe.verify import verify
+from milepost.testing.databases import Backends, Database, backend_names
+
+POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
+STRANGE = {
+    "DateStyle": "'German, DMY'",
+    "IntervalStyle": "sql_standard",
+    "TimeZone": "'Asia/Kathmandu'",
+    "bytea_output": "escape",
+    "extra_float_digits": "-15",
+    "standard_conforming_strings": "off",
+    "array_nulls": "off",
+    "client_encoding": "LATIN1",
+    "search_path": "pg_catalog",
+    "default_transaction_isolation": "serializable",
+}
+
+
+@pytest.fixture(params=POSTGRES)
+def strange(request, backends: Backends) -> Iterator[Database]:
+    """A database whose sessions are set otherwise than by default, in every way at once."""
+    database = backends.fresh(request.param)
+    with database.raw() as raw:
+        name = raw.value("SELECT current_database()")
+        for setting, value in STRANGE.items():
+            raw.execute(f"ALTER DATABASE {name} SET {setting} = {value}")
+    yield database
+    backends.drop(database)
+
+
+def test_a_program_reads_what_it_wrote_whatever_the_sessions_settings_are(strange):
+    app = mp.App(strange.url)
+    batch = app.batch("load")
+
+    def look(connection: psycopg.Connection) -> None:
+        connection.execute("SELECT 1")
+
+    @app.job(retries=1, retry_delay=0)
+    def greet(ctx: mp.Context, name: str, share: float) -> list[object]:
+        ctx.progress(0.123456789, "half ½")
+        ctx.step("book", look, transaction=True)
+        with ctx.transaction() as connection:
+            connection.execute("SELECT 1")
+            ctx.save({"at": "ä"})
+        if ctx.attempt == 1:
+            raise ConnectionError("wäg")
+        return [name, share]
+
+    @batch.step
+    def find() -> Iterator[int]:
+        yield from range(3)
+
+    @batch.step(gated=True)
+    def load(number: int) -> int:
+        return number
+
+    @batch.reduce
+    def total(numbers: Iterable[int]) -> int:
+        return sum(numbers)
+
+    before = datetime.now(UTC)
+    job = greet.options(tags={"who": "žluť"}, unique="ключ").submit("žluťoučký \\ 'kůň'", 0.1 + 0.2)
+    later = greet.options(start_in=3600).submit("later", 1.0)
+    run = batch.start()
+    app.drain(5)
+    ended = job.refresh()
+    assert ended.result == ["žluťoučký \\ 'kůň'", 0.1 + 0.2]
+    assert abs(ended.created_at - before) < timedelta(minutes=5)
+    assert [entry.move for entry in job.history][-1] == "succeed"
+    assert all(abs(entry.at - before) < timedelta(minutes=5) for entry in job.history)
+    assert later.explain()
+    assert run.refresh().report == 3
+    app.maintain_once()
+    assert verify(app.client.driver).clean
+    app.close()
+
+
+async def test_so_does_an_asynchronous_one(strange):
+    app = mp.App(strange.url)
+
+    @app.job
+    async def greet(ctx: mp.Context, name: str) -> str:
+        async with ctx.transaction_async() as connection:
+            await connection.execute("SELECT 1")
+        return name
+
+    job = await greet.submit_async("žluť")
+    assert await app.drain_async() == 1
+    assert (await job.refresh_async()).result == "žluť"
+    assert [entry.move for entry in await job.history_async()] == ["create", "claim", "succeed"]
+    await app.close_async()
+
+
+def test_a_submit_in_the_callers_transaction_leaves_its_settings_as_they_are(strange):
+    app = mp.App(strange.url)
+
+    @app.job
+    def greet(name: str) -> str:
+        return name
+
+    with psycopg.connect(strange.url) as connection:
+        within = greet.options(start_in=60, unique="one").within(connection).submit("Ž")
+        same = greet.options(start_in=60, unique="one").within(connection).submit("Ž")
+        connection.commit()
+        assert same.id == within.id
+        # A caller's own connection is never altered.
+        assert connection.execute("SHOW DateStyle").fetchone() == ("German, DMY",)
+    assert within.refresh().state == mp.JobState.WAITING
+    app.close()
+
+
+def test_what_a_handler_borrows_has_the_databases_own_settings(strange):
+    """A plain timestamp that it writes is in the zone that its owner chose."""
+    app = mp.App(strange.url)
+
+    @app.job
+    def look(ctx: mp.Context) -> list[str]:
+        with ctx.transaction() as connection:
+            return [
+                connection.execute(f"SHOW {name}").fetchone()[0]
+                for name in ("TimeZone", "DateStyle")
+            ]
+
+    job = look.submit()
+    app.drain()
+    assert job.refresh().result == ["Asia/Kathmandu", "German, DMY"]
+    app.close()
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+@pytest.mark.parametrize("backend", POSTGRES)
+def test_a_database_that_cannot_hold_every_text_is_refused(backends, backend, encoding, capsys):
+    empty = backends.fresh(backend, empty=True)
+    plain = urlsplit(empty.url).path[1:]
+    name = f"{plain}_{encoding.lower()}"
+    with empty.raw() as raw:
+        raw.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+            " TEMPLATE template0"
+        )
+    other = empty.url.replace(plain, name)
+    try:
+        app = mp.App(other)
+
+        @app.job
+        def nothing() -> None:
+            return None
+
+        with pytest.raises(mp.SchemaMismatch, match=f"its encoding is {encoding}.*UTF8"):
+            nothing.submit()
+        app.close()
+        with pytest.raises(SystemExit, match="75"):
+            main(["migrate", "--store", other])
+        assert f"its encoding is {encoding}" in capsys.readouterr().err
+    finally:
+        with empty.raw() as raw:
+            raw.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        backends.drop(empty)
