@@ -153,7 +153,7 @@ class Flow:
         if self._suspects.keep_out(busy=bool(self.held)):
             return 0, []
         room = min(max(1, self._most // 2), self._slots.free)  # the other half settles meanwhile
-        if room < self._most // CRUMB and self._settler.busy:
+        if room < self._most // CRUMB and self._settler.writing:
             return 0, []
         most, plain = self.held.room(room, self._most)
         return most, [d.word for d in self._registry.all if d.is_async or plain]

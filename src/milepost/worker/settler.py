@@ -130,6 +130,11 @@ class Settler:
         """Whether something is not settled yet."""
         return not self._quiet.is_set()
 
+    @property
+    def writing(self) -> bool:
+        """Whether something is being settled now, and not put off to a later time."""
+        return bool(self._waiting or self._writing)
+
     async def flush(self) -> None:
         """Wait until everything taken so far is settled, or cannot be."""
         await self._quiet.wait()

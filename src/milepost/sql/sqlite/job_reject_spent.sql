@@ -4,7 +4,9 @@ UPDATE job
    SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1,
        actor = :actor, detail = 'budget spent', finished_at = {now}
  WHERE rowid IN (SELECT rowid FROM job
-                  WHERE errors + losses - retries > 0
+                  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
+                         OR (losses > 0 AND errors + losses - retries = 0))
                     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+                    AND errors + losses - retries > 0
                   LIMIT :most)
 RETURNING id, run_id, step

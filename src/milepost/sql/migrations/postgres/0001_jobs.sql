@@ -75,10 +75,6 @@ CREATE TABLE job (
 );
 
 CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
--- Suspects: one more loss would end them, so they run with no other job in their process.
-CREATE INDEX job_suspect ON job (priority DESC, queued_seq)
-  WHERE state = 'QUEUED'
-    AND (losses - poison_limit >= -1 OR (losses > 0 AND errors + losses - retries >= 0));
 CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
 CREATE INDEX job_unfit ON job (kind, kind_version) WHERE state = 'WAITING' AND unfit IS NOT NULL;

@@ -52,8 +52,11 @@ ALTER TABLE job SET (
   autovacuum_vacuum_cost_delay = 0
 );
 
+-- Jobs whose budget is spent, and suspects: one more loss would end them.
 CREATE INDEX job_spent ON job (id)
-  WHERE errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
+  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
+         OR (losses > 0 AND errors + losses - retries = 0))
+    AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it. They are locked in the

@@ -45,8 +45,11 @@ CREATE TABLE signal (
 ) STRICT;
 CREATE INDEX signal_job ON signal (job_id);
 
+-- Jobs whose budget is spent, and suspects: one more loss would end them.
 CREATE INDEX job_spent ON job (id)
-  WHERE errors + losses - retries > 0 AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
+  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
+         OR (losses > 0 AND errors + losses - retries = 0))
+    AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it.
