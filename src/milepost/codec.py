@@ -95,6 +95,8 @@ class JsonCodec:
         try:
             return self._decoder(type_).decode(data)
         except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
+            if data.startswith(b"\0mp"):  # see `encrypt`
+                raise Invalid("the stored value is encrypted: MILEPOST_CODEC_KEYS") from None
             known = not isinstance(error, _NotBuiltError) and not isinstance(
                 error.__cause__, _NotBuiltError
             )

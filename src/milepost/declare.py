@@ -91,6 +91,13 @@ class Arguments:
             text = str(self._signature).encode()
         return hashlib.sha256(text).hexdigest()[:16]
 
+    def signature(self, codec: Codec) -> str:
+        """Tell what reads its arguments: another signature may fit, and so may other keys."""
+        if codec.name == "json":
+            return self.fingerprint
+        told = " ".join((self.fingerprint, codec.name, *getattr(codec, "key_ids", ())))
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
     def _spread(self, given: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
         values = msgspec.structs.astuple(given)
         if self._all_placed and _complete(values):

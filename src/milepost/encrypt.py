@@ -33,7 +33,7 @@ class EncryptingCodec(JsonCodec):
     """JSON, encrypted by the first of the given keys; the others open what was stored before.
 
     Keys are given by their ids, as 32 bytes or as a text that `new_key()` made. Printing it shows
-    ids alone.
+    ids alone. What `encode` gives is plain: it is sealed on its way to the database, by column.
     """
 
     name = "aes256gcm"
@@ -47,6 +47,11 @@ class EncryptingCodec(JsonCodec):
 
     def __repr__(self) -> str:
         return f"EncryptingCodec({', '.join(self._ciphers)})"
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The ids of the keys that it opens with."""
+        return sorted(self._ciphers)
 
     @staticmethod
     def new_key() -> str:

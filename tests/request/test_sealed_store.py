@@ -353,6 +353,23 @@ def test_keys_are_changed_while_old_ones_still_open(app, database, codec):
 
 
 @pytest.mark.parametrize("codec", ["aes"])
+def test_a_worker_without_the_key_leaves_a_job_to_one_that_has_it(app, database, codec):
+    def greet(name: str) -> str:
+        return f"hello {name}"
+
+    job = app.job(greet).submit("a")
+    for keys in (None, {"k2": mp.EncryptingCodec.new_key()}):
+        other = mp.App(database.url, codec=keys and mp.EncryptingCodec(keys))
+        other.job(greet)
+        other.drain()
+        assert (job.refresh().state, job.record.phase) == ("WAITING", "unfit")
+        assert "MILEPOST_CODEC_KEYS" in other.jobs.get(job.id).explain().text
+        other.close()
+    app.drain()
+    assert job.refresh().result == "hello a"
+
+
+@pytest.mark.parametrize("codec", ["aes"])
 def test_what_was_stored_before_there_was_a_key_is_still_read(database, codec):
     plain = mp.App(database.url)
 

@@ -121,7 +121,7 @@ class Executor:
         if isinstance(error, Cancelled):
             return outcome.cancelled(context.reason)
         if isinstance(error, Unfit):
-            return _unfit(claim, definition, error)
+            return _unfit(claim, definition.arguments.signature(self._codec), error)
         problem = policy.problem_of(error, definition.policy, attempt=claim.attempt)
         problem = _with_traceback(problem, error)
         if isinstance(error, Invalid):  # arguments or a result that no attempt will change
@@ -129,10 +129,10 @@ class Executor:
         return policy.after_error(claim, problem, definition.policy.retry)
 
 
-def _unfit(claim: Claim, definition: Definition, error: Unfit) -> Outcome:
+def _unfit(claim: Claim, signature: str, error: Unfit) -> Outcome:
     reason = policy.storable(str(error)[:REASON_LIMIT])
     log.warning("a job waits: its arguments do not fit", job_id=claim.id, reason=reason)
-    return outcome.unfit(reason, signature=definition.arguments.fingerprint)
+    return outcome.unfit(reason, signature=signature)
 
 
 def leave(result: Outcome | None = None) -> NoReturn:

@@ -73,6 +73,7 @@ class Flow:
         )
         self.claimer = Claimer(driver, clock, queues)
         self._queues = queues
+        self._codec = client.codec
         self._suspects = Suspects(clock.monotonic)
         self._driver = driver
         self._registry = registry
@@ -191,7 +192,7 @@ class Flow:
         """Send on jobs that waited for other parameters than they were tried with, if ours are."""
         found = await self._driver.run(unfit.kinds)
         known = ((kind, self._registry.find(*kind)) for kind in found)
-        signatures = {kind: d.arguments.fingerprint for kind, d in known if d is not None}
+        signatures = {k: d.arguments.signature(self._codec) for k, d in known if d is not None}
         sent = 0
         for _ in range(RECALLS if signatures else 0):
             count = await self._driver.run(
