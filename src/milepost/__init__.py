@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from milepost.handles import JobHandle
-    from milepost.ingest.source import OffsetSource, Page, Reject, Source
+    from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import Cancelled, Fail, Later
     from milepost.request.declaration import Poll, Reply
@@ -43,6 +43,7 @@ __all__ = [
     "EncryptingCodec",
     "Fail",
     "FailFast",
+    "Gone",
     "IllegalMove",
     "Invalid",
     "JobFailed",
@@ -55,6 +56,7 @@ __all__ = [
     "NotFound",
     "OffsetSource",
     "Page",
+    "Partition",
     "Poll",
     "Reject",
     "Reply",
@@ -65,6 +67,7 @@ __all__ = [
     "Tolerate",
     "Unavailable",
     "WaitTimeout",
+    "Window",
     "current",
     "to",
 ]
@@ -78,6 +81,7 @@ _HOMES = {
     "EncryptingCodec": "milepost.encrypt",
     "Fail": "milepost.policy",
     "FailFast": "milepost.batch.declaration",
+    "Gone": "milepost.ingest.source",
     "IllegalMove": "milepost.errors",
     "Invalid": "milepost.errors",
     "JobFailed": "milepost.errors",
@@ -90,6 +94,7 @@ _HOMES = {
     "NotFound": "milepost.errors",
     "OffsetSource": "milepost.ingest.source",
     "Page": "milepost.ingest.source",
+    "Partition": "milepost.ingest.source",
     "Poll": "milepost.request.declaration",
     "Reject": "milepost.ingest.source",
     "Reply": "milepost.request.declaration",
@@ -100,6 +105,7 @@ _HOMES = {
     "Tolerate": "milepost.batch.declaration",
     "Unavailable": "milepost.errors",
     "WaitTimeout": "milepost.errors",
+    "Window": "milepost.ingest.source",
     "current": "milepost.context",
     "to": "milepost.batch.outputs",
 }

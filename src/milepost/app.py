@@ -166,9 +166,9 @@ class App:
         name: str,
         source: S,
         *,
-        key: str,
+        key: str | Callable[[Any], Any],
         partition_by: str,
-        version: str | None = None,
+        version: str | Callable[[Any], Any] | None = None,
         partitions: int = 30,
         overlap: float = 900,
         margin: float = 0,
@@ -192,7 +192,8 @@ class App:
         """Declare a pipeline: a source that is read into a table, whole once and then what changed.
 
         `key` names the field that tells records apart, `version` the one that grows with every
-        change, `partition_by` the one that the source is cut by. Then `pipeline.start()`.
+        change (either may be a function of the raw record), `partition_by` the one that the source
+        is cut by. Then `pipeline.start()`.
         `channel` is told how runs end, and when the watermark is older than `fresh_within` seconds.
         """
         from milepost.ingest.declaration import Options  # noqa: PLC0415 - few need it

@@ -41,6 +41,17 @@ def test_mypy_in_strict_mode_reports_exactly_the_wrong_calls(tmp_path):
     assert reported == wrong_lines(), done.stdout + done.stderr
 
 
+def test_the_tutorials_source_passes_mypy_in_strict_mode(tmp_path):
+    page = (SOURCE.parent / "docs" / "tutorial" / "pipelines.md").read_text()
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL)
+    for name, text in reversed(blocks):  # the first of a name is the one that is explained
+        (tmp_path / name).write_text(text)
+    done = run(
+        "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", str(tmp_path / "stones.py")
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_pyright_reports_exactly_the_wrong_calls(tmp_path):
     (tmp_path / SAMPLE.name).write_text(SAMPLE.read_text())
     config = tmp_path / "pyrightconfig.json"

@@ -4,11 +4,17 @@ A line that ends in `# wrong` must be reported; no other line may be.
 """
 
 from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, assert_type
 
 import milepost as mp
 
 app = mp.App()
+
+
+@dataclass
+class Stone:
+    id: int
 
 
 @app.job
@@ -123,3 +129,23 @@ awaited_with_context.submit("3")  # wrong
 plain.options(priorty=3)  # wrong
 app.job(retrys=3)  # wrong
 plain.submit("a").result.nope()  # wrong
+
+
+class Supplier(mp.Source[dict[str, Any], Stone, list[int]]):
+    def count(self, window: mp.Window, low: float, high: float) -> int:
+        return 0 if window.start is None else round(high - low)
+
+    def fetch(
+        self, window: mp.Window, partition: mp.Partition, cursor: list[int] | None
+    ) -> mp.Page[dict[str, Any], list[int]]:
+        return mp.Page([{"id": 1}], None if partition.is_last else [*(cursor or []), 1])
+
+    def map(self, raw: dict[str, Any]) -> Stone:
+        if raw.get("deleted"):
+            raise mp.Gone(raw["id"])
+        return Stone(raw["id"])
+
+
+stones = app.pipeline("stones", Supplier(), key=lambda raw: raw["id"], partition_by="price")
+stones.start(full=True).counts.new + 1
+app.pipeline("stones", Stone(1), key="id", partition_by="price")  # wrong

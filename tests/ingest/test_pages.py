@@ -55,6 +55,7 @@ def land(app, pipeline, row, *given):
         root_id=row.root_id,
         seen=row.root_number,
         check=pipeline.target.statement("check"),
+        remove=pipeline.target.statement("remove"),
     )
 
 
@@ -121,8 +122,8 @@ def test_h_67_what_somebody_took_and_did_not_finish_is_not_done(app, pipeline, h
     second = app.client.run(pages.take, other, **own)
     assert len(second.records) == 2
     with pytest.raises(LeaseLost):
-        app.client.run(pages.mark, claim, first, [], **without(own))
-    app.client.run(pages.mark, other, second, [], **without(own))
+        app.client.run(pages.mark, claim, first, [], gone={}, remove="", **without(own))
+    app.client.run(pages.mark, other, second, [], gone={}, remove="", **without(own))
     assert app.client.run(pages.unfinished, row.root_id) == 0
 
 

@@ -11,7 +11,7 @@ from milepost.context import Context
 from milepost.errors import Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.fetch import is_unusable
-from milepost.ingest.source import Identity, Reject, Source
+from milepost.ingest.source import Gone, Identity, Reject, Source
 from milepost.ingest.target import Target, raw_type
 from milepost.policy import Fail, storable
 from milepost.store import jobs, pages
@@ -98,6 +98,8 @@ class Consolidator:
         rejected: list[Rejected] = []
         await self.note(ctx, "MappingDiamonds")
         mapped = await self._mapped(batch.records, rejected)
+        gone = {one.key: one.version for _, one in mapped if isinstance(one, Gone)}
+        mapped = [(row, one) for row, one in mapped if not isinstance(one, Gone)]
         await self.note(ctx, "ApplyingPricing")
         ready = await self._enriched(mapped, rules, rejected)
         await self.note(ctx, "UpsertingBatch")
@@ -109,6 +111,8 @@ class Consolidator:
             rejected,
             root_id=row.root_id,
             pipeline_id=row.pipeline_id,
+            gone=gone,
+            remove=self._target.statement("remove"),
         )
 
     # Mapping
@@ -127,6 +131,8 @@ class Consolidator:
                 found.append((row, self._source.map(self._checked(row))))
             except MemoryError:
                 raise
+            except Gone as gone:
+                found.append((row, gone))
             except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
                 rejected.append(_rejected(row, error))
         return found
@@ -136,6 +142,8 @@ class Consolidator:
             return [await self._source.map(self._checked(row))]
         except MemoryError:
             raise
+        except Gone as gone:
+            return [gone]
         except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
             rejected.append(_rejected(row, error))
             return []

@@ -23,7 +23,7 @@ from milepost.ingest.keys import axis_of, read
 from milepost.ingest.plan import Plan
 from milepost.ingest.recent import Recent
 from milepost.ingest.source import Field, Identity, Partition, Source, Window, micros
-from milepost.ingest.target import Target, fields_of, raw_type, record_type
+from milepost.ingest.target import DOCUMENT, Target, fields_of, raw_type, record_type
 from milepost.lifecycle import JobState
 from milepost.outcome import micros as micros_in
 from milepost.policy import Fail
@@ -31,8 +31,11 @@ from milepost.records import NewJob, NewRun, NewStep, Template
 from milepost.store import pipelines, watermarks
 from milepost.store.pipelines import Planned
 from milepost.store.watermarks import STALE, Mark, PipelineRunRow
+from milepost.telemetry import Log
 
 __all__ = ["Declared", "Host", "Options"]
+
+log = Log("milepost.pipeline")
 
 S = TypeVar("S", bound=Source[Any, Any, Any])
 
@@ -119,6 +122,13 @@ class Declared(Generic[S]):
         self.target = Target(
             options.table or name.replace("-", "_"), key=options.key, record=record
         )
+        if self.target.is_document:
+            log.warning(
+                "map() does not say what it returns: records go into one column of JSON",
+                pipeline=name,
+                column=DOCUMENT,
+                hint="annotate it: def map(self, raw) -> YourRecord",
+            )
         self._axis = axis_of(self._key_type(record), source.bounds)
         self._calls = Calls(host.client, name, source, options.rate)
         self._mark = Mark("time")
@@ -142,7 +152,7 @@ class Declared(Generic[S]):
             partitions=options.partitions,
             page=options.page,
         )
-        lander = Lander(client, check=self.target.statement("check"))
+        lander = Lander(client, self.target)
         identity = Identity(options.key, options.version)
         landing = Landing(client, identity)
         self._reader = Reader(client, self.source, self._calls, lander, landing)

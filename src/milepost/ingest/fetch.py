@@ -14,6 +14,7 @@ from milepost.context import Context
 from milepost.errors import Invalid, LeaseLost, Unavailable
 from milepost.ingest.calls import Calls
 from milepost.ingest.source import (
+    Gone,
     Identity,
     OffsetSource,
     Partition,
@@ -22,6 +23,7 @@ from milepost.ingest.source import (
     Window,
     page_of,
 )
+from milepost.ingest.target import Target
 from milepost.policy import Fail, storable
 from milepost.store import pages
 from milepost.store.driver import Call, Steps, is_away
@@ -44,9 +46,9 @@ Split = Callable[[int], Awaitable[bool]]
 class Lander:
     """Stores pages; partitions of one worker that come at the same time share a transaction."""
 
-    def __init__(self, client: Client, *, check: str) -> None:
+    def __init__(self, client: Client, target: Target) -> None:
         self._client = client
-        self._check = check
+        self._target = target
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
 
     async def land(self, page: Page, *, row: PipelineRunRow, again: bool) -> Answer:
@@ -58,7 +60,8 @@ class Lander:
             pipeline_id=row.pipeline_id,
             root_id=row.root_id,
             seen=row.root_number,
-            check=self._check,
+            check=self._target.statement("check"),
+            remove=self._target.statement("remove"),
             again=again,
         )
         answer = await line.put((row.root_id, again), page, store)
@@ -209,18 +212,31 @@ class Reader:
         share: float | None,
     ) -> Page:
         found: dict[str, tuple[int, bytes, bytes]] = {}
+        gone: dict[str, int | None] = {}
         for raw in records:
+            if isinstance(raw, Gone):
+                gone[raw.key] = raw.version
+                continue
             key, version, digest, payload = self._landing.of(raw)
             if key not in found or found[key][0] <= version:
                 found[key] = (version, digest, payload)
+        # A record that is there is not gone, unless a newer version says so.
+        gone = {
+            key: version
+            for key, version in gone.items()
+            if key not in found or (version is not None and version >= found[key][0])
+        }
+        for key in gone:
+            found.pop(key, None)
         return Page(
             claim=ctx.claim,
             number=number,
             position=None if onward is None else self._encoded(onward),
             records=found,
-            count=len(records),
+            count=sum(not isinstance(raw, Gone) for raw in records),
             done=onward is None,
             fraction=share,
+            gone=gone,
         )
 
     def _encoded(self, cursor: Any) -> bytes:

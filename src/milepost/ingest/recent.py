@@ -18,7 +18,7 @@ from milepost.context import Context
 from milepost.ingest.calls import Calls
 from milepost.ingest.fetch import Landing
 from milepost.ingest.keys import HIGHEST, LOWEST, Axis
-from milepost.ingest.source import Partition, Source, Window, page_of
+from milepost.ingest.source import Gone, Partition, Source, Window, page_of
 from milepost.store import removals, workers
 from milepost.store.watermarks import Mark, PipelineRunRow
 
@@ -104,7 +104,8 @@ class Recent:
         part = self._parts[look.part]
         answer = await self._calls.remote(self._source.fetch, window, part, look.position)
         page = page_of(self._source, answer, look.position)
-        landed = [one[:3] for one in map(self._landing.of, page.records)]
+        there = [raw for raw in page.records if not isinstance(raw, Gone)]
+        landed = [one[:3] for one in map(self._landing.of, there)]
         # One without a key was never removed by it.
         keys = [key for key, _, _ in landed if not key.startswith("?")]
         if keys:

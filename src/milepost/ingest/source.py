@@ -11,7 +11,17 @@ from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.ingest.keys import is_open
 
-__all__ = ["Bound", "Identity", "OffsetSource", "Page", "Partition", "Reject", "Source", "Window"]
+__all__ = [
+    "Bound",
+    "Gone",
+    "Identity",
+    "OffsetSource",
+    "Page",
+    "Partition",
+    "Reject",
+    "Source",
+    "Window",
+]
 
 Raw = TypeVar("Raw")
 Record = TypeVar("Record")
@@ -23,6 +33,18 @@ Bound = int | float | datetime | date
 
 class Reject(Exception):  # noqa: N818 - what a mapping says, not what went wrong here
     """Raised by `map` or `enrich`: this record cannot be used; it goes into quarantine."""
+
+
+class Gone(Exception):  # noqa: N818 - what a source says, not what went wrong here
+    """A record was deleted: among the records of a page, or raised or returned by `map`.
+
+    With a `version`, it is removed only if what is known of it is not newer.
+    """
+
+    def __init__(self, key: Any, version: Any = None) -> None:
+        super().__init__(key)
+        self.key = str(key)
+        self.version = None if version is None else stamp(version)
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -250,7 +250,8 @@ class Target:
             "remove",
             (
                 f'UPDATE "{self.name}" SET removed_at = {{now}}\n'
-                f" WHERE removed_at IS NULL AND {self.key.quoted} IN ({among})"
+                f" WHERE removed_at IS NULL AND {self.key.quoted} IN ({among})\n"
+                f"RETURNING {self.key.quoted}"
             ),
         )
         yield (

@@ -12,7 +12,7 @@ import msgspec
 
 from milepost.errors import LeaseLost
 from milepost.records import Claim
-from milepost.store import jobs
+from milepost.store import jobs, removals
 from milepost.store.driver import Call, Steps
 
 __all__ = [
@@ -47,6 +47,8 @@ class Page(msgspec.Struct, frozen=True):
     count: int
     done: bool
     fraction: float | None = None
+    gone: Mapping[str, int | None] = {}
+    """Keys of records that the source says were deleted, with the version if it says that too."""
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -73,13 +75,15 @@ def land(
     root_id: str,
     seen: int,
     check: str,
+    remove: str,
     again: bool = False,
     actor: str | None = None,
 ) -> Steps[list[Answer]]:
     """Store pages of different partitions; answer what became of each.
 
-    `check` names the statement that tells which records stand in the target as they are here; with
-    `again` all are to be consolidated again, the same or not.
+    `check` names the statement that tells which records stand in the target as they are here, and
+    `remove` the one that removes there; with `again` all are to be consolidated again, the same or
+    not.
     """
     held = yield from _held(pages)
     answers = [_answer(page, held.get(place)) for place, page in enumerate(pages)]
@@ -87,6 +91,11 @@ def land(
     applied = [page for page, answer in zip(pages, answers, strict=True) if answer == "applied"]
     if not applied:
         return answers
+    for page in applied:
+        if page.gone:
+            yield from removals.remove_known(
+                pipeline_id, root_id, page.gone, statement=remove, unless_seen=True
+            )
     found = yield from _stored(applied, pipeline_id=pipeline_id, root_id=root_id, seen=seen)
     settled = set() if again else (yield from _settled(found, check))
     yield from _moved(applied)
@@ -267,11 +276,18 @@ def mark(
     *,
     root_id: str,
     pipeline_id: int,
+    gone: Mapping[str, int | None],
+    remove: str,
 ) -> Steps[None]:
-    """Say that pages are consolidated, and put what could not be used into quarantine (H-75)."""
+    """Say that pages are consolidated, and put what could not be used into quarantine (H-75).
+
+    Records that `map` said are gone are removed.
+    """
     yield from jobs.note(claim, phase="MarkingConsolidated")
     whose = {"pipeline_id": pipeline_id, "root_id": root_id}
     yield from _quarantine(whose, [key for key, *_ in batch.records], rejected)
+    if gone:
+        yield from removals.remove_known(pipeline_id, root_id, gone, statement=remove)
     done = yield Call(
         "page_done",
         {

@@ -5,7 +5,7 @@ be there is unmarked, and the rest is removed, by this run or, if it cannot be t
 (H-81, H-84).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ __all__ = [
     "quarantined",
     "rejected",
     "remove",
+    "remove_known",
     "restore",
     "unmark",
     "unresolved",
@@ -86,6 +87,29 @@ def remove(
         yield Call(statement, {"key": keys})
         yield Call("raw_remove", {**own, "key": keys})
     return len(keys)
+
+
+def remove_known(
+    pipeline_id: int,
+    root_id: str,
+    gone: Mapping[str, int | None],
+    *,
+    statement: str,
+    unless_seen: bool = False,
+) -> Steps[None]:
+    """Remove records that the source says are gone, unless what is known of them is newer.
+
+    With `unless_seen`, one of which no version is told stays if this run has seen it.
+    """
+    own = {"pipeline_id": pipeline_id, "root_id": root_id}
+    keys = []
+    for key, version, is_seen in (yield Call("raw_known", {**own, "key": sorted(gone)})):
+        told = gone[key]
+        if not (is_seen and unless_seen) if told is None else version <= told:
+            keys.append(key)
+    if keys:
+        removed = [str(row[0]) for row in (yield Call(statement, {"key": sorted(keys)}))]
+        yield Call("raw_remove", {**own, "key": sorted(removed)})
 
 
 def pending(

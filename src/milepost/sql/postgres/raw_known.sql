@@ -1,0 +1,3 @@
+-- What is known of keys and not removed: the version, and whether this run has seen it.
+SELECT key, version, root_id = :root_id::uuid FROM raw
+ WHERE pipeline_id = :pipeline_id AND key = ANY (:key::text[]) AND removed_by IS NULL

@@ -1,0 +1,92 @@
+"""Records that a source says were deleted: removed by any run, and back when they come back."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from diamond_shop import OPTIONS, T0, Diamond, Shop, go, held, offered
+
+import milepost as mp
+
+
+class Graveyard(Shop):
+    """A shop that tells in its pages what was deleted."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.gone = []
+
+    def fetch(self, window, partition, cursor):
+        page = super().fetch(window, partition, cursor)
+        first = partition.is_first and cursor is None
+        return mp.Page([*page.records, *(self.gone if first else [])], page.next)
+
+
+@pytest.fixture
+def yard():
+    return Graveyard(10)
+
+
+@pytest.fixture
+def pipeline(app, yard):
+    return app.pipeline("yard", yard, **OPTIONS, retries=0)
+
+
+def test_a_tombstone_in_a_page_removes_its_record_in_an_incremental_run(app, yard, pipeline):
+    go(app, pipeline.start())
+    del yard.data[4]
+    yard.gone = [mp.Gone(4), mp.Gone(999)]
+    run = go(app, pipeline.start())
+    assert (run.mode, run.state) == ("incremental", mp.RunState.SUCCEEDED)
+    assert (run.counts.removed, run.counts.fetched) == (1, 0)
+    assert held(pipeline) == offered(yard)
+    again = go(app, pipeline.start())
+    assert again.counts.removed == 0
+
+
+def test_a_record_that_comes_back_after_its_tombstone_is_back(app, yard, pipeline):
+    go(app, pipeline.start())
+    yard.gone = [mp.Gone(4)]
+    go(app, pipeline.start())
+    assert 4 not in held(pipeline)
+    yard.put(4, price=44)
+    go(app, pipeline.start())
+    assert held(pipeline)[4] == 44
+    assert pipeline.count() == 10
+
+
+def test_a_tombstone_that_is_older_than_the_record_removes_nothing(app, yard, pipeline):
+    go(app, pipeline.start())
+    yard.gone = [mp.Gone(4, T0), mp.Gone(5, T0 + timedelta(days=1))]
+    go(app, pipeline.start())
+    assert 4 in held(pipeline)
+    assert 5 not in held(pipeline)
+
+
+def raised(key):
+    raise mp.Gone(key)
+
+
+@pytest.mark.parametrize("tell", [mp.Gone, raised])
+def test_map_says_that_a_record_is_gone(app, yard, tell):
+    class Marked(Graveyard):
+        def map(self, raw) -> Diamond:
+            if raw.get("deleted"):
+                return tell(raw["id"])
+            return msgspec.convert(raw, Diamond)
+
+    marked = Marked(10)
+    pipeline = app.pipeline("marked", marked, **OPTIONS, retries=0)
+    go(app, pipeline.start())
+    assert pipeline.count() == 10
+    marked.put(3, price=30, deleted=True)
+    run = go(app, pipeline.start())
+    assert (run.state, run.counts.removed) == (mp.RunState.SUCCEEDED, 1)
+    assert 3 not in held(pipeline)
+    full = go(app, pipeline.start(full=True))
+    assert (full.counts.removed, pipeline.count()) == (0, 9)
+
+
+def test_a_key_that_is_no_key_is_refused_where_it_is_said():
+    with pytest.raises(mp.Reject):
+        mp.Gone(1, version="yesterday")
