@@ -1,6 +1,7 @@
 """Jobs, runs, queues and schedules over HTTP: what C's caller sees, and how mistakes are told."""
 
 import asyncio
+from collections.abc import Iterator
 
 import httpx2
 import pytest
@@ -332,6 +333,32 @@ async def test_a_list_leaves_out_what_was_run_again(app, api):
     [newest] = (await api.get("/v1/jobs?superseded=false")).json()["items"]
     assert again.headers["location"].endswith(newest["id"])
     assert newest["id"] in told(await api.post(f"{location}:rerun"), 409)
+
+
+async def test_what_a_last_step_gave_is_read_a_page_at_a_time(app, api):
+    batch = app.batch("given")
+
+    @batch.step
+    def give() -> Iterator[dict[str, int]]:
+        yield from ({"number": number} for number in range(45))
+
+    await batch.start_async()
+    await app.drain_async()
+    [job] = await app.jobs.list_async(kind="given.give")
+    path, items = f"/v1/jobs/{job.id}/outputs", []
+    first = (await api.get(path, params={"limit": 20})).json()
+    following = first["next"]
+    items += first["items"]
+    while following is not None:
+        page = (await api.get(path, params={"limit": 20, "cursor": following})).json()
+        items, following = items + page["items"], page["next"]
+    assert items == [{"number": number} for number in range(45)]
+    told(await api.get(path, params={"cursor": "none"}), 422)
+
+    location = (await api.post("/v1/jobs", json=CALL)).headers["location"]
+    assert (await api.get(f"{location}/outputs")).json() == {"items": [], "next": None}
+    await app.drain_async()
+    assert (await api.get(f"{location}/outputs")).json()["items"] == ["report.html"]
 
 
 async def test_a_job_whose_arguments_do_not_fit_is_released(app, api):

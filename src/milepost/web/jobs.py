@@ -31,7 +31,7 @@ from milepost.web.documents import (
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.limits import PAGE_BYTES
-from milepost.web.paging import Cursor, Limit, cursor, history_page, page, place
+from milepost.web.paging import Cursor, Limit, cursor, history_page, output_page, page, place
 from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.waiting import awaited
@@ -116,6 +116,13 @@ class History(BaseModel):
     """A page of the moves of a job or a run, in order."""
 
     items: list[EntryDocument]
+    next: str | None
+
+
+class Outputs(BaseModel):
+    """A page of the results of a job that gave several, in order."""
+
+    items: list[Any]
     next: str | None
 
 
@@ -294,6 +301,21 @@ async def history(
     """Read the moves of a job, in order, a page at a time."""
     job = await visible(app, who, job_id)
     return await history_page(request, app, job.id, machine="job", limit=limit, given=cursor_)
+
+
+@router.get("/v1/jobs/{job_id}/outputs", responses={200: {"model": Outputs}, **problems(404, 422)})
+async def outputs(
+    *,
+    request: Request,
+    job_id: str,
+    app: Held,
+    who: Annotated[Who, require("read")],
+    limit: Limit = 100,
+    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+) -> Response:
+    """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
+    job = await visible(app, who, job_id)
+    return await output_page(request, app, job, limit=limit, given=cursor_)
 
 
 ACTED: dict[int | str, dict[str, Any]] = {

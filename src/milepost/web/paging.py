@@ -11,15 +11,27 @@ import msgspec
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from milepost.store import jobs
-from milepost.web.documents import entries
+from milepost.records import Job
+from milepost.store import jobs, outputs
+from milepost.web.documents import carried, entries, result_of
 from milepost.web.engine import Engine
 from milepost.web.limits import PAGE_BYTES, PAGE_LONGEST
 from milepost.web.problems import Problem
 
-__all__ = ["Cursor", "Limit", "cursor", "history_page", "named_page", "page", "place"]
+__all__ = [
+    "Cursor",
+    "Limit",
+    "cursor",
+    "history_page",
+    "named_page",
+    "output_page",
+    "page",
+    "place",
+]
 
 SEQ_DIGITS = 10
+FEW = 16
+"""How many results, each of which may be large, are read at once."""
 
 Limit = Annotated[
     int,
@@ -64,19 +76,44 @@ async def history_page(
 ) -> Response:
     """Answer with a page of a subject's moves, in order."""
     filters = {"history": subject_id}
-    at = place(given, filters) or "0"
-    if not (at.isascii() and at.isdecimal() and len(at) < SEQ_DIGITS):
-        raise Problem(422, "cursor: this is none; leave it out to begin anew")
+    at = _number(place(given, filters))
     found = await app.client.run_async(
         jobs.history_page,
         subject_id,
         machine=machine,
-        after=int(at),
+        after=at,
         most=limit,
         most_bytes=PAGE_BYTES,
     )
     following = cursor(str(found[-1].seq), filters) if found.more else None
     return page(request, entries(found), following=following)
+
+
+def _number(at: str | None) -> int:
+    """Read a place in a numbered line; it is one of ours, or refused."""
+    told = at or "0"
+    if not (told.isascii() and told.isdecimal() and len(told) < SEQ_DIGITS):
+        raise Problem(422, "cursor: this is none; leave it out to begin anew")
+    return int(told)
+
+
+async def output_page(
+    request: Request, app: Engine, job: Job, *, limit: int, given: str | None
+) -> Response:
+    """Answer with a page of what a job gave, in order: its several results, or its only one."""
+    filters = {"outputs": job.id}
+    start, room = _number(place(given, filters)), PAGE_BYTES
+    items: list[Any] = []
+    if job.result is not None:
+        return page(request, [result_of(job, app.client.codec)], following=None)
+    while len(items) < limit and room > 0:
+        after, most = start + len(items) - 1, min(FEW, limit - len(items))
+        found = await app.client.run_async(outputs.kept, job.id, after=after, most=most)
+        items += [carried(data, job.codec, app.client.codec) for _, data in found]
+        room -= sum(len(data) for _, data in found)
+        if len(found) < most:
+            return page(request, items, following=None)
+    return page(request, items, following=cursor(str(start + len(items)), filters))
 
 
 def named_page(
