@@ -148,7 +148,7 @@ def server_cpu() -> float:
 def _postmaster() -> str:
     import psycopg
 
-    with psycopg.connect(URL) as connection:
+    with psycopg.connect(URL, options="-c search_path=milepost,public") as connection:
         return _stat(Path(f"/proc/{connection.info.backend_pid}"))[1]
 
 
@@ -236,7 +236,7 @@ def rows(query: str, *given: str) -> list[tuple[Any, ...]]:
             return connection.execute(query.format("?"), given).fetchall()
     import psycopg
 
-    with psycopg.connect(URL) as connection:
+    with psycopg.connect(URL, options="-c search_path=milepost,public") as connection:
         return connection.execute(query.format("%s"), given).fetchall()
 
 
@@ -254,7 +254,7 @@ def gates(count: int) -> tuple[float, float]:
         time.sleep(0.01)
     for run in started:
         run.wait(60)
-    with psycopg.connect(URL) as connection:
+    with psycopg.connect(URL, options="-c search_path=milepost,public") as connection:
         found = [float(row[0]) for row in connection.execute(GATES)]
     return found[len(found) // 2], found[len(found) * 99 // 100]
 

@@ -67,7 +67,7 @@ def connect(url: str) -> Callable[[str], int]:
         return lambda text: connection.execute(text).fetchone()[0]
     import psycopg
 
-    link = psycopg.connect(url, autocommit=True)
+    link = psycopg.connect(url, autocommit=True, options="-c search_path=milepost,public")
     return lambda text: link.execute(text).fetchone()[0]
 
 

@@ -37,7 +37,9 @@ SIZES = {1: 30, 100: 20, 1000: 6}
 
 def in_one_piece(url: str) -> None:
     """Leave the journal its default partition alone."""
-    with psycopg.connect(url, autocommit=True) as connection:
+    with psycopg.connect(
+        url, autocommit=True, options="-c search_path=milepost,public"
+    ) as connection:
         found = connection.execute(
             "SELECT relid::regclass::text FROM pg_partition_tree('journal')"
             " WHERE isleaf AND relid <> 'journal_default'::regclass"
@@ -64,7 +66,9 @@ class Lane:
 
     def processor_seconds(self) -> float:
         """Add up what the connections to this store have used so far."""
-        with psycopg.connect(self.url, autocommit=True) as monitor:
+        with psycopg.connect(
+            self.url, autocommit=True, options="-c search_path=milepost,public"
+        ) as monitor:
             pids = monitor.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
                 " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"

@@ -70,6 +70,7 @@ SERVER = {
 }
 """Durable; autovacuum has its defaults (a short trial only looks more often)."""
 
+HOME = {"search_path": "milepost,public"}
 PLANNER = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -581,7 +582,7 @@ async def opened_lane(server: PostgresServer, mode: Mode) -> AsyncIterator[Lane]
     prepare(server, mode.name)
     async with AsyncExitStack() as stack:
         opened = [
-            await asyncpg.connect(server.url(mode.name), server_settings=settings)
+            await asyncpg.connect(server.url(mode.name), server_settings={**HOME, **settings})
             for settings in ({}, PLANNER, PLANNER, {}, {})
         ]
         for connection in opened:

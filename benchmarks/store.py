@@ -242,7 +242,9 @@ class RawPostgres(Side):
 class RawPsycopg(RawPostgres):
     def __init__(self, store: Driver, url: str) -> None:
         super().__init__(store)
-        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection = psycopg.connect(
+            url, autocommit=True, options="-c search_path=milepost,public"
+        )
         self.connection.cursor_factory = psycopg.RawCursor
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
@@ -405,7 +407,7 @@ async def asyncpg_pair(server: PostgresServer, stack: AsyncExitStack) -> Pair:
     store, raw_store = new_store(mine), new_store(theirs)
     driver = open_async_driver(StoreUrl.parse(mine))
     stack.push_async_callback(driver.close)
-    connection = await asyncpg.connect(theirs)
+    connection = await asyncpg.connect(theirs, server_settings={"search_path": "milepost,public"})
     stack.push_async_callback(connection.close)
     return Pair("asyncpg", Engine(store, driver.run), RawAsyncpg(raw_store, connection))
 

@@ -47,7 +47,9 @@ def store(server: PostgresServer, name: str, *, enforced: bool) -> psycopg.Conne
     driver = open_driver(StoreUrl.parse(server.url(name)))
     migrate(driver)
     driver.close()
-    connection = psycopg.connect(server.url(name), autocommit=True)
+    connection = psycopg.connect(
+        server.url(name), autocommit=True, options="-c search_path=milepost,public"
+    )
     if not enforced:
         connection.execute("ALTER TABLE job DISABLE TRIGGER USER")
     connection.execute(

@@ -131,3 +131,35 @@ def test_a_role_without_rights_and_a_taken_name_are_told_in_a_sentence(backends)
             stranger.close()
         finally:
             raw.execute("DROP ROLE stranger")
+
+
+@pytest.mark.parametrize("driver", ["", "+psycopg", "+psycopg2", "+asyncpg"])
+def test_an_address_as_sqlalchemy_writes_it_is_understood(driver):
+    url = StoreUrl.parse(f"postgresql{driver}://me:pw@h:5433/db?sslmode=require&schema=jobs")
+    assert (url.dialect, url.schema) == ("postgres", "jobs")
+    assert url.target == "postgresql://me:pw@h:5433/db?sslmode=require"
+    assert str(url) == "postgresql://me@h:5433/db?schema=jobs"
+    assert StoreUrl.parse(url.address) == url
+    assert url.typed == "postgresql://me:PASSWORD@h:5433/db?sslmode=require&schema=jobs"
+
+
+def test_ssl_of_an_asyncpg_address_is_sslmode():
+    url = StoreUrl.parse("postgresql+asyncpg://h/db?ssl=require")
+    assert url.target == "postgresql://h/db?sslmode=require"
+
+
+def test_the_schema_is_milepost_unless_the_address_names_another():
+    assert StoreUrl.parse("postgresql://h/db").schema == "milepost"
+    assert StoreUrl.parse("postgresql://h/db?schema=milepost").address == "postgresql://h/db"
+    for name in ("", "pg_mine", "information_schema", 'a"b', "a;b", "a.b", "x" * 49):
+        with pytest.raises(Invalid, match="expected one name"):
+            StoreUrl.parse(f"postgresql://h/db?schema={name}")
+
+
+def test_a_store_is_opened_by_an_address_as_sqlalchemy_writes_it(backends):
+    backend = next(n for n in backend_names() if n.startswith("postgres1"))
+    database = backends.fresh(backend, empty=True)
+    app = mp.App(database.url.replace("postgresql://", "postgresql+asyncpg://"))
+    assert app.counts() == {}
+    app.close()
+    backends.drop(database)

@@ -56,6 +56,8 @@ class StoreUrl:
             raise Invalid(f"the store's address cannot be read; expected {_EXPECTED}") from error
         kind, _, driver = parts.scheme.partition("+")
         if kind in _POSTGRES and driver in _DRIVERS:
+            if driver == "asyncpg":  # SQLAlchemy calls it so there
+                parts = parts._replace(query=re.sub(r"(^|&)ssl=", r"\1sslmode=", parts.query))
             return _postgres(parts._replace(scheme=kind))
         if parts.scheme == "sqlite":
             return cls("sqlite", _sqlite_path(url, parts))
