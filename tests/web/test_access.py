@@ -38,6 +38,9 @@ MATRIX = {
     ("POST", "/v1/pipelines/{name}/runs/{run_id}:retry"): "operate",
     ("GET", "/v1/pipelines/{name}/quarantine"): "read",
     ("POST", "/v1/pipelines/{name}/quarantine:replay"): "operate",
+    ("GET", "/v1/pipelines/{name}/removals"): "read",
+    ("POST", "/v1/pipelines/{name}/removals:confirm"): "operate",
+    ("POST", "/v1/pipelines/{name}/removals:dismiss"): "operate",
     ("GET", "/v1/runs/{run_id}/partitions"): "read",
     ("GET", "/v1/runs"): "read",
     ("GET", "/v1/runs/{run_id}"): "read",
@@ -185,6 +188,18 @@ async def test_listings_show_a_bound_token_its_own_only(app, api, token):
     for path in ("/v1/workers", "/v1/schedules", "/metrics"):
         for header in (mine, slow):
             assert (await api.get(path, headers=header)).status_code == 403, path
+
+
+async def test_what_a_pipeline_keeps_is_no_tenants(app, api, token):
+    """H-116: records in quarantine and those to be removed are the installation's."""
+    app.pipeline("stones", mp.Source(), key="id", partition_by="price")
+    tenant, free = token("theirs", "admin", tenant="acme"), token("free", "admin")
+    kept = [path for _, path in MATRIX if "quarantine" in path or "removals" in path]
+    assert len(kept) == 5
+    for method, path in [route for route in MATRIX if route[1] in kept]:
+        url = path.format(name="stones")
+        assert (await api.request(method, url, headers=tenant)).status_code == 403, path
+        assert (await api.request(method, url, headers=free)).status_code != 403, path
 
 
 async def test_a_bound_token_submits_within_its_bounds_only(api, token):

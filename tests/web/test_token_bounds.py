@@ -19,6 +19,8 @@ HARMLESS = {
     "/v1/jobs/{job_id}:erase",
     "/v1/runs/{run_id}:cancel",
     "/v1/requests/{job_id}/callback/{token}",
+    "/v1/pipelines/{name}/removals:confirm",
+    "/v1/pipelines/{name}/removals:dismiss",
     "/v1/queues/{name}:pause",
     "/v1/queues/{name}:resume",
     "/v1/schedules/{name}:pause",

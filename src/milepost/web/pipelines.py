@@ -151,6 +151,13 @@ def _declared(app: Engine, who: Who, name: str) -> Pipeline[Any]:
     return found
 
 
+def _whole(app: Engine, who: Who, name: str) -> Pipeline[Any]:
+    """Find a pipeline whose records are shown or acted on: they are no tenant's."""
+    if who.tenant is not None:
+        who.check_free("what a pipeline keeps")
+    return _declared(app, who, name)
+
+
 def _may_see(who: Who, pipeline: Pipeline[Any]) -> bool:
     return who.queues is None or pipeline.options.queue in who.queues
 
@@ -260,7 +267,7 @@ async def replay(
     what: Annotated[ReplayQuarantine, Body()] = ReplayQuarantine(),  # noqa: B008 - it never changes
 ) -> Response:
     """Map records in quarantine again, as a run of their own."""
-    pipeline = _declared(app, who, name)
+    pipeline = _whole(app, who, name)
     who.check_new(pipeline.name)
     return await accepted(pipeline.quarantine.replaying(what.keys))
 
@@ -331,7 +338,7 @@ async def removals_of(
     after: Annotated[str, Query(max_length=500)] = "",
 ) -> RemovalPage:
     """List the keys that a full run did not see and that wait for a decision."""
-    row = await _declared(app, who, name).row_async()
+    row = await _whole(app, who, name).row_async()
     if row is None or "\0" in after:
         return RemovalPage(keys=[], next=None, decisions=[])
     keys = await app.client.run_async(removals.pending, row.id, after=after, most=limit)
@@ -343,7 +350,7 @@ async def removals_of(
     )
 
 
-@router.post("/v1/pipelines/{name}/removals:confirm", responses=problems(404, 409, 422))
+@router.post("/v1/pipelines/{name}/removals:confirm", responses=problems(404, 409, 413, 415, 422))
 async def confirm_removals(
     *,
     name: str,
@@ -355,7 +362,7 @@ async def confirm_removals(
     return await _decided(app, who, name, removals.CONFIRMED, what.reason)
 
 
-@router.post("/v1/pipelines/{name}/removals:dismiss", responses=problems(404, 409, 422))
+@router.post("/v1/pipelines/{name}/removals:dismiss", responses=problems(404, 409, 413, 415, 422))
 async def dismiss_removals(
     *,
     name: str,
@@ -368,7 +375,7 @@ async def dismiss_removals(
 
 
 async def _decided(app: Engine, who: Who, name: str, decision: str, reason: str) -> Decided:
-    handle = _declared(app, who, name).removals
+    handle = _whole(app, who, name).removals
     count = await app.client.run_async(handle.deciding(decision, reason=reason))
     return Decided(decision=decision, records=count)
 
@@ -383,7 +390,7 @@ async def quarantine(
     after: Annotated[str, Query(max_length=500)] = "",
 ) -> QuarantinePage:
     """List the records that could not be used, and why."""
-    pipeline = _declared(app, who, name)
+    pipeline = _whole(app, who, name)
     row = await pipeline.row_async()
     if row is None or "\0" in after:
         return QuarantinePage(items=[], next=None)
