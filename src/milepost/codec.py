@@ -146,10 +146,13 @@ def limited(data: bytes, *, most: int, what: str) -> bytes:
     return data
 
 
-def check_text(text: Any, *, what: str, most: int = NAME_BYTES) -> str:
-    """Refuse what no database stores as a text, and what is too long for its place (H-105)."""
-    if not isinstance(text, str) or not text:
-        raise Invalid(f"{what}={text!r} must be a text that is not empty")
+def check_text(text: Any, *, what: str, most: int = NAME_BYTES, blank: bool = False) -> str:
+    """Refuse what no database stores as a text, and what is too long for its place (H-105).
+
+    A name that nobody could see is refused too; only prose may be `blank`.
+    """
+    if not isinstance(text, str) or not text or (text.isspace() and not blank):
+        raise Invalid(f"{what}={text!r} must be a text that is not blank")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise Invalid(f"{what}={_shortened(text)} holds a character that no database stores")
     if len(text) * 4 > most and len(text.encode()) > most:
@@ -167,7 +170,7 @@ def check_tags(tags: Any) -> None:
     for name, value in tags.items():
         check_text(name, what="the name of a tag")
         if value != "":
-            check_text(value, what=f"tags[{name!r}]", most=PROSE_BYTES)
+            check_text(value, what=f"tags[{name!r}]", most=PROSE_BYTES, blank=True)
         size += len(name) + len(value)
     if size > TAGS_BYTES:
         raise Invalid(f"tags: {size:,} characters, and {TAGS_BYTES:,} are the most of one job")

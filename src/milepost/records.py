@@ -341,6 +341,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     tenant: str = ""
     unique_key: str | None = None
+    params_key: str | None = None
     tags: str | None = None
     trace: str | None = None
     channel: str | None = None
@@ -429,6 +430,7 @@ class Run(msgspec.Struct, frozen=True):
     tags: str | None
     tenant: str
     unique_key: str | None
+    params_key: str | None
     channel: str | None
     trace: str | None
     parent_id: str | None

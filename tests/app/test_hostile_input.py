@@ -61,6 +61,69 @@ def test_a_declaration_with_too_long_a_name_is_refused(app):
         app.job(queue=noise(501))(lambda: None)
 
 
+class Things(mp.Source[dict, dict, int]):
+    """Nothing to read."""
+
+
+def _step(app, _, name):
+    app.batch("counts").step(name=name)(lambda: None)
+
+
+def _queue_of_a_step(app, _, name):
+    app.batch("counts").step(queue=name)(lambda: None)
+
+
+def _channel_of_a_run(app, _, name):
+    batch = app.batch("counts")
+    batch.step(lambda: None)
+    batch.start(channel=name)
+
+
+def _pipeline(app, name="things", **options):
+    given = {"key": "id", "partition_by": "id", "version": "at", **options}
+    app.pipeline(name, Things(), **given)
+
+
+URL = "https://partner.example/"
+DECLARATIONS = {
+    "job": lambda app, _, name: app.job(name=name)(print),
+    "queue": lambda app, _, name: app.job(queue=name)(lambda: None),
+    "queue of options": lambda _app, echo, name: echo.options(queue=name).submit(1),
+    "channel of options": lambda _app, echo, name: echo.options(channel=name).submit(1),
+    "batch": lambda app, _, name: app.batch(name),
+    "step": _step,
+    "queue of a step": _queue_of_a_step,
+    "channel of a run": _channel_of_a_run,
+    "pipeline": lambda app, _, name: _pipeline(app, name),
+    "queue of a pipeline": lambda app, _, name: _pipeline(app, queue=name),
+    "channel of a pipeline": lambda app, _, name: _pipeline(app, channel=name),
+    "schedule": lambda app, echo, name: app.schedule(echo, "0 2 * * *", args=(1,), name=name),
+    "channel": lambda app, _, name: app.channel(name, webhook=URL),
+    "queue of a request": lambda app, _, name: app.request("GET", URL, queue=name),
+    "channel of a request": lambda app, _, name: app.request("GET", URL, channel=name),
+    "channel of requests": lambda app, _, name: app.request_batch([URL], channel=name),
+    "queue of requests": lambda app, _, name: app.request_batch([URL], queue=name),
+    "queue that is paused": lambda app, _, name: app.queues.pause(name),
+    "queue of a worker": lambda app, _, name: app.run_worker(queues=[name]),
+    "queue that is drained": lambda app, _, name: app.drain(queues=[name]),
+}
+BLANK = pytest.mark.parametrize("name", ["", " ", "\t\n", "\u2003"])
+
+
+@BLANK
+@pytest.mark.parametrize("what", DECLARATIONS)
+def test_a_blank_name_is_refused_where_it_is_declared(app, echo, what, name):
+    with pytest.raises(mp.Invalid, match="not blank"):
+        DECLARATIONS[what](app, echo, name)
+    assert app.jobs.list() == []
+
+
+@BLANK
+def test_prose_and_the_values_of_tags_may_be_blank(app, echo, name):
+    job = echo.options(tags={"note": name}).submit(1)
+    assert job.cancel(name or " ") == mp.JobState.CANCELLED
+
+
 @pytest.mark.parametrize("reason", ["", None, 5, b"x", "a\0b", "\ud800", "x" * 4_001])
 def test_a_reason_that_cannot_be_kept_cancels_nothing(app, echo, reason):
     job = echo.submit(1)

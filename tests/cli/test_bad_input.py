@@ -53,9 +53,18 @@ def test_what_is_no_id_is_refused_by_the_options_name(prompt, here, words):
 def test_a_worker_for_a_queue_without_a_name_is_refused_before_it_says_a_word(
     prompt, here, processes
 ):
-    wrong = prompt("worker", "newcomer.py", "--queue", "", "--processes", processes)
+    for name in ("", " "):
+        wrong = prompt("worker", "newcomer.py", "--queue", name, "--processes", processes)
+        assert (wrong.code, wrong.out) == (2, "")
+        assert wrong.err == f"milepost: queue={name!r} must be a text that is not blank\n"
+
+
+@pytest.mark.parametrize("name", ["", " ", " , "])
+def test_a_token_for_a_queue_without_a_name_is_refused_and_not_bound_to_nothing(prompt, app, name):
+    wrong = prompt("tokens", "create", "ci", "--queue", name)
     assert (wrong.code, wrong.out) == (2, "")
-    assert wrong.err == "milepost: queue='' must be a text that is not empty\n"
+    assert "--queue is blank" in wrong.err
+    assert prompt("tokens", "ls", "--json").out.strip() == "[]"
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--deadline", "--start-in"])

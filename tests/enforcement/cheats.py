@@ -175,7 +175,8 @@ _OTHER = {
 }
 _IDS = ("id", "parent_id", "rerun_of", "origin_id", "run_id", "resumes")
 _OTHER |= dict.fromkeys(_IDS, f"'{UNBORN}'")
-_OTHER |= dict.fromkeys(("tenant", "kind", "codec", "policy", "unique_key"), "'other'")
+_TEXTS = ("tenant", "kind", "codec", "policy", "unique_key", "params_key")
+_OTHER |= dict.fromkeys(_TEXTS, "'other'")
 _LITERALS = {
     "postgres": {"time": "timestamptz '2001-01-01'", "bytes": "'\\x79'::bytea"},
     "sqlite": {"time": "1", "bytes": "x'79'"},

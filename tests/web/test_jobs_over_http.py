@@ -155,6 +155,8 @@ async def test_states_are_asked_for_in_either_word(api, state, count):
         (b'{"kind": "convert", "args": [1]}', 422, None),
         (b'{"kind": "convert", "args": ["a"], "extra": 1}', 422, None),
         (b'{"kind": "convert", "args": ["a"], "options": {"priority": 10}}', 422, None),
+        (b'{"kind": "convert", "args": ["a"], "options": {"queue": " "}}', 422, None),
+        (b'{"kind": "convert", "args": ["a"], "options": {"channel": " "}}', 422, None),
         (b'{"kind": "convert", "args": ["a"], "options": {"start_in": 1e300}}', 422, None),
         (b'{"kind": "convert", "args": ["a"], "options": {"queue": "a\\u0000b"}}', 422, None),
         (b'{"kind": "convert", "args": ["a"], "options": {"start_at": "now"}}', 422, None),

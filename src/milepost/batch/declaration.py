@@ -207,7 +207,10 @@ class Declaration:
     def _defined(self, function: Any, declared: Mapping[str, Any]) -> Definition:
         if "version" in declared:
             raise Invalid(f"batch {self.name!r}: version is an option of the batch")
-        named = declared.get("name") or getattr(function, "__name__", "step")
+        named = declared.get("name")
+        if named is None:
+            named = getattr(function, "__name__", "step")
+        check_text(named, what=f"batch {self.name!r}: name")
         options = {**declared, "name": f"{self.name}.{named}", "version": self.version}
         return self._host.define(function, options, what=f"a step of batch {self.name!r}")
 

@@ -360,6 +360,7 @@ def resuming(old: Run) -> NewRun:
         tags=old.tags,
         trace=old.trace,
         channel=old.channel,
+        params_key=old.params_key,
         resumes=old.id,
         hold_us=int(HOLD_SECONDS * 1_000_000),
     )

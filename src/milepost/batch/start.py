@@ -53,13 +53,13 @@ class Batch(Declaration):
     ) -> RunHandle:
         """Start a run; it is durable once this returns.
 
-        With `reuse` a live run with the same parameters is returned instead, never one that is
-        being cancelled. With `hold` the run waits for `add()` and `submit()`. Its end is told
-        on the `channel`, if one is named.
+        With `reuse` a live run with the same parameters is returned instead, however it was
+        started, but never one that is being stopped. With `hold` the run waits for `add()` and
+        `submit()`. Its end is told on the `channel`, if one is named.
         """
         asked = _Asked(reuse, hold, deadline, priority, tags, channel)
         new, jobs = self._new(params, asked)
-        run_id = self.client.run(chains.start, new, self.plan(), jobs, hold=hold)
+        run_id = self.client.run(chains.start, new, self.plan(), jobs, hold=hold, reuse=reuse)
         return self._handle(run_id)
 
     async def start_async(
@@ -76,7 +76,9 @@ class Batch(Declaration):
         """Start a run; it is durable once this returns."""
         asked = _Asked(reuse, hold, deadline, priority, tags, channel)
         new, jobs = self._new(params, asked)
-        run_id = await self.client.run_async(chains.start, new, self.plan(), jobs, hold=hold)
+        run_id = await self.client.run_async(
+            chains.start, new, self.plan(), jobs, hold=hold, reuse=reuse
+        )
         return self._handle(run_id)
 
     def starting(
@@ -91,7 +93,7 @@ class Batch(Declaration):
     ) -> Callable[[], Steps[str]]:
         """Check everything, and give the store operation that starts the run: what the API runs."""
         new, jobs = self._new(params, _Asked(reuse, False, deadline, priority, tags, channel))
-        return partial(chains.start, new, self.plan(), jobs)
+        return partial(chains.start, new, self.plan(), jobs, reuse=reuse)
 
     def _handle(self, run_id: str) -> RunHandle:
         return RunHandle(self.client, run_id, type_of=self.report_type, fill=self.fill)
@@ -119,7 +121,7 @@ class Batch(Declaration):
             priority=asked.priority,
             tenant=caller().tenant,
             trace=caller().trace,
-            unique_key=_digest(data) if asked.reuse else None,
+            params_key=self._params_key(data),
             tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
             channel=None if asked.channel is None else check_text(asked.channel, what="channel"),
             deadline_us=None if asked.deadline is None else micros(asked.deadline),
@@ -130,6 +132,12 @@ class Batch(Declaration):
         first = self.steps[0]
         payload = self.payload(first, params)
         return new, [self._job(first, payload, new.id, ordinal=0, tenant=new.tenant)]
+
+    def _params_key(self, data: bytes | None) -> str:
+        """Tell parameters apart: the same values have the same key, whatever their bytes are."""
+        value = None if data is None else self.client.codec.decode(data)
+        plain = msgspec.json.encode(value, order="deterministic", enc_hook=repr)
+        return hashlib.sha256(plain).hexdigest()
 
     def _checked(self, params: Any) -> bytes | None:
         if self.params_type is None:
@@ -190,11 +198,6 @@ class Batch(Declaration):
             step=step.number,
         )
         return NewJob(new_id(), payload, template, ordinal=ordinal)
-
-
-def _digest(data: bytes | None) -> str:
-    plain = msgspec.json.encode(msgspec.json.decode(data or b"null"), order="deterministic")
-    return hashlib.sha256(plain).hexdigest()
 
 
 def _problems(given: Any, type_: Any) -> list[str]:

@@ -107,6 +107,8 @@ def create(
     )
     if tenant is not None:
         check_text(tenant, what="tenant")
+    if queues and not _words(queues):
+        raise Invalid("--queue is blank: a token that is bound to no queue would see them all")
     token_id, secret, hashed = store_tokens.new_secret()
     with _opened(store) as client:
         client.run(

@@ -96,6 +96,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             given = getattr(self, name)
             if not (callable(given) and name != "partition_by") and (name, given) != NO_VERSION:
                 check_text(given, what=name)
+        check_text(self.queue, what="queue")
+        if self.channel is not None:
+            check_text(self.channel, what="channel")
         for name in ("partitions", "page", "batch", "upsert", "concurrency", "consolidators"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:  # noqa: PLR2004

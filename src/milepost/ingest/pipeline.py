@@ -229,13 +229,13 @@ class Pipeline(Declared[S]):
 
     def override_watermark(self, to: datetime | int | None, *, reason: str) -> None:
         """Set the watermark by hand, back or forth; who did it and why stays on the record."""
-        check_text(reason, what="reason", most=PROSE_BYTES)
+        check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
         mark = None if to is None else self._marked(to)
         self._client.run(watermarks.override, self.name, mark, actor=caller().actor, reason=reason)
 
     async def override_watermark_async(self, to: datetime | int | None, *, reason: str) -> None:
         """Set the watermark by hand, back or forth; who did it and why stays on the record."""
-        check_text(reason, what="reason", most=PROSE_BYTES)
+        check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
         mark = None if to is None else self._marked(to)
         await self._client.run_async(
             watermarks.override, self.name, mark, actor=caller().actor, reason=reason

@@ -101,7 +101,8 @@ def declared(name: str, broker: Broker, subject: str | None, tenant: str | None 
     if not _NAME.fullmatch(check_text(name, what="name")):
         raise Invalid(f"name={name!r} may hold letters, digits, dashes and underscores")
     owner = "" if tenant is None else check_text(tenant, what="tenant")
-    return Inbound(name, broker, check_text(subject or name, what="subject"), owner)
+    place = name if subject is None else subject
+    return Inbound(name, broker, check_text(place, what="subject"), owner)
 
 
 class Receiver:

@@ -37,9 +37,21 @@ LONGEST = 1_000
 
 
 def start(
-    new: NewRun, plan: Sequence[NewStep], jobs: Sequence[NewJob], *, hold: bool = False
+    new: NewRun,
+    plan: Sequence[NewStep],
+    jobs: Sequence[NewJob],
+    *,
+    hold: bool = False,
+    reuse: bool = False,
 ) -> Steps[str]:
-    """Create a run, or answer with the live one of its unique key that is not being cancelled."""
+    """Create a run; to `reuse`, answer with a live one that has its parameters, if there is one.
+
+    Of all who ask for reuse at once one creates it, under the parameters' key as a unique one.
+    """
+    if reuse:
+        if live := (yield Call("run_reusable", msgspec.structs.asdict(new))):
+            return str(live[0][0])
+        new = msgspec.structs.replace(new, unique_key=new.params_key)
     for _ in range(LONGEST):
         run_id = yield from runs.create(new, plan, jobs, hold=hold)
         if run_id == new.id:

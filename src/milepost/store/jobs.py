@@ -389,7 +389,7 @@ def reject(job_id: str, *, reason: str, actor: str) -> Steps[bool]:
 
 def cancel(job_id: str, *, reason: str, actor: str | None) -> Steps[tuple[JobState, bool]]:
     """Cancel, or ask the worker that runs it; answer with (state now, whether it was asked)."""
-    check_text(reason, what="reason", most=PROSE_BYTES)
+    check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
     found = yield Call("job_lock", {"id": job_id})
     if not found:
         raise NotFound(f"there is no job {job_id}")

@@ -163,7 +163,7 @@ def open_gates(run_ids: Sequence[str], *, actor: str, most: int) -> Steps[int]:
 
 def cancel(run_id: str, *, reason: str, actor: str | None) -> Steps[RunState]:
     """Cancel: at once when nothing is open, else stop first; answer with the state now."""
-    check_text(reason, what="reason", most=PROSE_BYTES)
+    check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
     ended = Decision("cancel", RunState.CANCELLED)
     return (yield from _halt(run_id, ended, reason=reason, actor=actor))
 

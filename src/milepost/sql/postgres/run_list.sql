@@ -15,7 +15,7 @@ SELECT id, coalesce(octet_length(payload), 0) + coalesce(octet_length(report), 0
 ), fitting AS (
 SELECT id, sum(size) OVER (ORDER BY id DESC ROWS UNBOUNDED PRECEDING) - size AS ahead FROM listed
 )
-SELECT id::text, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags::text, tenant, unique_key, channel, trace, parent_id::text, rerun_of::text, resumes::text, policy, move, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
+SELECT id::text, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags::text, tenant, unique_key, params_key, channel, trace, parent_id::text, rerun_of::text, resumes::text, policy, move, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
   FROM run
  WHERE id = ANY(ARRAY(SELECT id FROM fitting WHERE :most_bytes::bigint IS NULL OR ahead < :most_bytes::bigint))
  ORDER BY run.id DESC

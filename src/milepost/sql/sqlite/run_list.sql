@@ -15,7 +15,7 @@ SELECT id, coalesce(length(payload), 0) + coalesce(length(report), 0) + coalesce
 ), fitting AS (
 SELECT id, sum(size) OVER (ORDER BY id DESC ROWS UNBOUNDED PRECEDING) - size AS ahead FROM listed
 )
-SELECT id, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags, tenant, unique_key, channel, trace, parent_id, rerun_of, resumes, policy, move, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
+SELECT id, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags, tenant, unique_key, params_key, channel, trace, parent_id, rerun_of, resumes, policy, move, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
   FROM run
  WHERE id IN (SELECT id FROM fitting WHERE :most_bytes IS NULL OR ahead < :most_bytes)
  ORDER BY run.id DESC

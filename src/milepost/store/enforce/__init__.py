@@ -152,6 +152,7 @@ GUARDS = {
             "mode",
             "watermark_before",
             "watermark_after",
+            "params_key",
             "resumes",
         ),
         immutable=(
@@ -164,6 +165,7 @@ GUARDS = {
             "policy",
             "deadline_at",
             "unique_key",
+            "params_key",
             "parent_id",
             "rerun_of",
             "resumes",

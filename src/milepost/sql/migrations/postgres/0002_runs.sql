@@ -30,6 +30,7 @@ CREATE TABLE run (
   mode text,
   codec text NOT NULL DEFAULT 'json',
   unique_key text,
+  params_key text,                           -- the same parameters have the same; for reuse
   trace text,
   channel text,
   policy text,
@@ -44,6 +45,8 @@ CREATE INDEX run_live ON run (id) WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CA
 CREATE INDEX run_late ON run (deadline_at)
   WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at IS NOT NULL;
 CREATE INDEX run_held ON run (due_at) WHERE state = 'CREATED';
+CREATE INDEX run_params ON run (tenant, kind, params_key)
+  WHERE params_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
 CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
 -- One that was given up before it was filled leaves its place to another.
 CREATE UNIQUE INDEX run_resumes_once ON run (resumes)
@@ -171,10 +174,11 @@ BEGIN
       OR NEW.policy IS DISTINCT FROM OLD.policy
       OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.params_key IS DISTINCT FROM OLD.params_key
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
       OR NEW.resumes IS DISTINCT FROM OLD.resumes)
-          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, parent_id, rerun_of, resumes'
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes'
         WHEN TG_NAME = 'run_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN NEW.fence IS DISTINCT FROM OLD.fence
@@ -212,7 +216,7 @@ CREATE TRIGGER run_a_refuse_change AFTER UPDATE ON run FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_run();
 
 CREATE TRIGGER run_a_refuse_fixed
-  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, parent_id, rerun_of, resumes, payload ON run FOR EACH ROW
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, payload ON run FOR EACH ROW
   WHEN (((NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
@@ -222,6 +226,7 @@ CREATE TRIGGER run_a_refuse_fixed
       OR NEW.policy IS DISTINCT FROM OLD.policy
       OR NEW.deadline_at IS DISTINCT FROM OLD.deadline_at
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.params_key IS DISTINCT FROM OLD.params_key
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
       OR NEW.resumes IS DISTINCT FROM OLD.resumes)

@@ -30,6 +30,7 @@ CREATE TABLE run (
   mode TEXT,
   codec TEXT NOT NULL DEFAULT 'json',
   unique_key TEXT,
+  params_key TEXT,                           -- the same parameters have the same; for reuse
   trace TEXT,
   channel TEXT,
   policy TEXT,
@@ -44,6 +45,8 @@ CREATE INDEX run_live ON run (id) WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CA
 CREATE INDEX run_late ON run (deadline_at)
   WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at IS NOT NULL;
 CREATE INDEX run_held ON run (due_at) WHERE state = 'CREATED';
+CREATE INDEX run_params ON run (tenant, kind, params_key)
+  WHERE params_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
 CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
 -- One that was given up before it was filled leaves its place to another.
 CREATE UNIQUE INDEX run_resumes_once ON run (resumes)
@@ -213,7 +216,7 @@ BEGIN
 END;
 
 CREATE TRIGGER run_refuse_fixed
-  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, parent_id, rerun_of, resumes, payload ON run
+  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, payload ON run
   WHEN (NEW.rowid IS NOT OLD.rowid
       OR (NEW.id IS NOT OLD.id
       OR NEW.tenant IS NOT OLD.tenant
@@ -224,6 +227,7 @@ CREATE TRIGGER run_refuse_fixed
       OR NEW.policy IS NOT OLD.policy
       OR NEW.deadline_at IS NOT OLD.deadline_at
       OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.params_key IS NOT OLD.params_key
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
       OR NEW.resumes IS NOT OLD.resumes)
@@ -242,10 +246,11 @@ BEGIN
       OR NEW.policy IS NOT OLD.policy
       OR NEW.deadline_at IS NOT OLD.deadline_at
       OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.params_key IS NOT OLD.params_key
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
       OR NEW.resumes IS NOT OLD.resumes)
-        THEN RAISE(ABORT, 'milepost: run: these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, parent_id, rerun_of, resumes')
+        THEN RAISE(ABORT, 'milepost: run: these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes')
       WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
         THEN RAISE(ABORT, 'milepost: run: the payload is fixed')
     END;
