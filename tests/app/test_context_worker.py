@@ -96,7 +96,7 @@ def test_a_retry_goes_on_where_the_last_attempt_stopped(app, raw):
     assert used == [(1, "pages", 3.0), (2, "pages", 3.0)]
 
 
-def test_a_job_that_polls_asks_once_and_a_rerun_asks_anew(app):
+def test_a_job_that_polls_asks_once_and_a_fresh_rerun_asks_anew(app):
     asked, polled = [], []
 
     def order() -> str:
@@ -113,7 +113,7 @@ def test_a_job_that_polls_asks_once_and_a_rerun_asks_anew(app):
 
     job = work.submit()
     app.drain(10)
-    again = job.rerun()
+    again = job.rerun(fresh=True)
     app.drain(10)
     assert (job.refresh().result, again.refresh().result) == ("ticket-1", "ticket-2")
     assert polled == ["ticket-1"] * 3 + ["ticket-2"] * 3

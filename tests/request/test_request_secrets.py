@@ -420,7 +420,7 @@ def test_a_rerun_and_a_replay_hold_names_too(app, database, remote):
     remote.answers = [lambda asked: Says(json={"status": "done", "said": asked.headers["x-key"]})]
     job = asked_for(app, remote, "header")
     app.drain()
-    again, replay = job.refresh().rerun(), app.replay(job.id)
+    again, replay = job.refresh().rerun(fresh=True), app.replay(job.id)
     app.drain()
     assert again.refresh().result == replay.refresh().result == job.refresh().result
     assert len(remote.asked) == 2

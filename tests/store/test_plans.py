@@ -280,7 +280,10 @@ OLD = {
 @pytest.mark.parametrize(("table", "size"), [("job", 500), ("run", 50)])
 def test_retention_walks_the_key_in_order_and_stops_at_its_limit(scene, table, mode, way, size):
     plan = explained(scene.raw, f"retention_{table}s", {**OLD, "most": size}, mode=mode, way=way)
-    assert scene.small or plan.reads(table) == {("Index Scan", f"{table}_pkey")}
+    # By its index each is asked for a rerun.
+    again = {("Index Scan", "job_rerun"), ("Bitmap Index Scan", "job_rerun")}
+    walked = plan.reads(table) - again - {("Bitmap Heap Scan", None)}
+    assert scene.small or walked == {("Index Scan", f"{table}_pkey")}
     assert scene.small or not plan.sorts("id")
 
 

@@ -122,7 +122,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "run_counts": {"id": [RUN, OTHER]},
     "run_move": {**MOVES, "actor": "m", "detail": None},
     "run_results": {"run_id": RUN, "step": 2, "after": JOB, "most": 500},
-    "run_unfinished": {"run_id": RUN, "after": JOB, "most": 500},
+    "run_unfinished": {"run_id": RUN, "new_id": OTHER, "after": JOB, "most": 500},
     "run_errors": {"id": RUN, "most": 100},
     "run_responses": {"run_id": RUN, "after": JOB, "ended": 0, "most": 500},
     "run_repeated": {"run_id": OTHER},
@@ -135,6 +135,23 @@ ASKED: dict[str, dict[str, Any]] = {
     "run_succeeded_before": {"id": OTHER},
     "run_live": {"after": None, "most": 100},
     "run_live_by_key": {"tenant": "", "kind": "batch", "unique_key": "k7"},
+    "run_reusable": {"tenant": "", "kind": "batch", "params_key": "k7"},
+    "rerun_lock": {"id": ENDED},
+    "rerun_newest": {"id": ENDED},
+    "rerun_older": {"id": JOB},
+    "rerun_needs": {"id": JOB},
+    "rerun_chain": {"id": JOB},
+    "durable_look_back": {"id": JOB, "fence": 1, "name": "charge"},
+    "cursor_look_back": {"id": JOB},
+    "job_rerun": {
+        "old_id": ENDED,
+        "new_id": [a("c", number) for number in range(1, 101)],
+        "run_id": OTHER,
+        "state": "CREATED",
+        "actor": "m",
+        "trace": None,
+        "fresh": False,
+    },
     "run_late": {"most": 100},
     "run_forgotten": {"most": 100},
     "run_is_forgotten": {"id": RUN},
@@ -237,6 +254,7 @@ def lite(request, backends: Backends) -> Iterator[sqlite3.Connection]:
 
 
 GIVEN = ("json_each", "t", "chain", "CONSTANT", "clock", "first", "attempt", "unwanted")
+GIVEN += ("older", "newer", "line")
 """What is walked because it came with the question, or was found by an index."""
 FEW = ("run_live", "run_late", "run_held", "publication_open")
 """Indexes of what is open only."""

@@ -1,4 +1,5 @@
 -- A job, those it runs again and those that run it again, the oldest first.
+-- (OFFSET 0 keeps the planner from reading all jobs into a hash.)
 WITH RECURSIVE older (id, rerun_of, depth) AS (
   SELECT id, rerun_of, 0 FROM job WHERE id = :id
   UNION ALL
@@ -6,10 +7,12 @@ WITH RECURSIVE older (id, rerun_of, depth) AS (
 ), newer (id, depth) AS (
   SELECT id, 1 FROM job WHERE rerun_of = :id
   UNION ALL
-  SELECT job.id, newer.depth + 1 FROM newer JOIN job ON job.rerun_of = newer.id
+  SELECT found.id, newer.depth + 1
+    FROM newer
+   CROSS JOIN LATERAL (SELECT job.id FROM job WHERE job.rerun_of = newer.id OFFSET 0) found
 ), line (id, depth) AS (
   SELECT id, depth FROM older
   UNION ALL
   SELECT id, depth FROM newer
 )
-SELECT {text:id} FROM line ORDER BY depth, line.id
+SELECT id::text FROM line ORDER BY depth, line.id

@@ -6,4 +6,4 @@ WITH RECURSIVE newer (id, state) AS (
     FROM newer JOIN job ON job.rerun_of = newer.id
    WHERE job.origin_id IS NOT NULL
 )
-SELECT {text:id} FROM newer WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT id FROM newer WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
