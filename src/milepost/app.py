@@ -66,7 +66,11 @@ class App:
         migrate: bool = False,
         **settings: Any,
     ) -> None:
-        """Take a store's address (or find it in the environment) and settings by name."""
+        """Take a store's address (or find it in the environment) and settings by name.
+
+        An empty database is set up by itself; one with other tables in it, or with an older
+        schema, only if it is asked to `migrate`.
+        """
         self.settings = Settings.load(os.environ, **settings)
         self.client = Client(
             store_url(url, os.environ),

@@ -27,7 +27,8 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None, as_json: bool) -
     """Bring a store's schema to this version.
 
     Numbered migrations are applied in order, all in one transaction; two runners wait for each
-    other, and running it again changes nothing.
+    other, and running it again changes nothing. On PostgreSQL a store is in the schema milepost, or
+    in the one that its address names (?schema=NAME).
     """
     if dialect and not sql:
         raise click.UsageError("--dialect goes with --sql")
