@@ -239,7 +239,8 @@ def test_the_limit_says_how_large_it_is_and_what_to_do():
         limited(b"x" * 2_000_000, most=1024**2, what="the payload of email.send")
     assert str(caught.value) == (
         "the payload of email.send: 2,000,000 bytes, and the limit is 1,048,576: put it into a "
-        "file or a bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD"
+        "file or a bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD (and MILEPOST_LEASE: "
+        "an argument has at most 1 MiB for each second of it, or no claim could move it in time)"
     )
 
 

@@ -20,11 +20,11 @@ from milepost.errors import Invalid, Unavailable
 from milepost.records import NewJob
 from milepost.store import births
 from milepost.store.allow import check_allowed
-from milepost.store.borrow import Place, identity
+from milepost.store.borrow import BorrowedConnection, Place, identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps, is_away
 from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, Lent
-from milepost.store.migrate import check, migrate, migrations, pending, tables
+from milepost.store.migrate import check, migrate, migrations, pending, set_up, tables
 from milepost.store.seal import SealingDriver, through_codec
 
 __all__ = ["ACTOR", "Caller", "Client", "acting", "caller", "new_id", "refuse_in_loop"]
@@ -191,6 +191,18 @@ class Client:
             known = self._place(await self.run_async(identity))
         self._identity = known
         return known
+
+    def set_up_within(self, borrowed: BorrowedConnection) -> None:
+        """Set up a SQLite file that is no store yet, for a caller that submits on a connection.
+
+        The file is the caller's until it commits, so it is set up in its transaction, and with it
+        undone; without a transaction in one of ours. Nothing of the caller's is committed.
+        """
+        if not borrowed.in_transaction:
+            _ = self.driver
+            return
+        place = Place(schema=self.url.schema)
+        borrowed.run(place, set_up, borrowed, self.url, asked=self._migrate_older)
 
     def _file(self) -> Place | None:
         # Not asked of the store: a caller that is writing would wait for itself.

@@ -141,7 +141,8 @@ def limited(data: bytes, *, most: int, what: str) -> bytes:
     if len(data) > most:
         raise Invalid(
             f"{what}: {len(data):,} bytes, and the limit is {most:,}: put it into a file or a "
-            "bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD"
+            "bucket and pass its address, or raise MILEPOST_MAX_PAYLOAD (and MILEPOST_LEASE: an "
+            "argument has at most 1 MiB for each second of it, or no claim could move it in time)"
         )
     return data
 

@@ -206,6 +206,8 @@ class Limits:
         return cls(command, min(10.0, max(1.0, command / 2)), max(1.0, command / 2))
 
 
+MOVED_BYTES = 1024**2
+"""How much of one job a claim must be able to move in a second; it takes many jobs at once."""
 PORT_MOST = 65_535
 KEEP_LEAST = 60.0
 HOLD_LIMIT = 3600.0
@@ -248,6 +250,11 @@ class Settings:
     request_secrets: str = ""
     request_record: int = 16 * 1024
     public_url: str = ""
+
+    @property
+    def payload_most(self) -> int:
+        """How large one argument may be: what a claim can surely move within the lease."""
+        return min(self.max_payload, int(self.lease * MOVED_BYTES))
 
     @property
     def limits(self) -> Limits:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import sqlite3
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,8 @@ DECLARED = {
 }
 
 UNIQUE_BYTES = 1_000
+LOAD_BYTES = 256 * 1024**2
+"""How much one statement stores; beyond a few times that PostgreSQL refuses it."""
 START_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 START_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 """Instants outside are mistakes, and databases and zones disagree on the last ones."""
@@ -214,7 +217,14 @@ class Job(Generic[C, P, R, A]):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
         self._same_kind(self._borrowed)
         client = self._app.client
-        return self._borrowed.run(client.identity, client.through(births.create), new)
+        create = client.through(births.create)
+        try:
+            return self._borrowed.run(client.identity, create, new)
+        except sqlite3.OperationalError as error:
+            if not str(error).startswith("no such table"):
+                raise
+        client.set_up_within(self._borrowed)
+        return self._borrowed.run(client.identity, create, new)
 
     async def _stored_async(self, new: list[NewJob]) -> list[str]:
         if not new:
@@ -245,16 +255,22 @@ class Job(Generic[C, P, R, A]):
 
     def _new(self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[NewJob]:
         template = self._template()
-        return [
+        new = [
             NewJob(new_id(), self._payload(*call), template, unique_key=self._options.unique)
             for call in calls
         ]
+        if len(new) > 1 and (size := sum(len(job.payload or b"") for job in new)) > LOAD_BYTES:
+            raise Invalid(
+                f"the arguments of {len(new):,} jobs have {size:,} bytes, and one submit takes "
+                f"{LOAD_BYTES:,}: submit them in parts"
+            )
+        return new
 
     def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         arguments = self.definition.arguments
         data = self._app.client.codec.encode(arguments.bind(args, kwargs))
         arguments.check(data, self._app.client.codec)
-        most = self._app.settings.max_payload
+        most = self._app.settings.payload_most
         return limited(data, most=most, what=f"the arguments of {self.definition.name}")
 
     def _template(self) -> Template:

@@ -66,7 +66,10 @@ class Load:
 
     def __init__(self, url: str) -> None:
         self.app = mp.App(url, lease=LEASE, heartbeat=1.5)
-        self.kinds = [self.app.job(name=name)(_count) for name in ("count", "count_async")]
+        self.kinds = [
+            self.app.job(name=name, timeout=4, retries=50, retry_delay=0)(_count)
+            for name in ("count", "count_async")
+        ]
         self.stored: list[str] = []
         self.last = time.monotonic()
         self._over = threading.Event()

@@ -245,7 +245,7 @@ class Declaration:
     def payload(self, step: Step, item: Any) -> bytes:
         """Encode an item for a step, or raise `Invalid` saying how it does not fit."""
         arguments, client = step.definition.arguments, self.client
-        codec, most = client.codec, client.settings.max_payload
+        codec, most = client.codec, client.settings.payload_most
         data = codec.encode(arguments.bind((item,) if arguments.names else (), {}))
         arguments.check(data, codec)
         if len(data) > most:

@@ -177,7 +177,7 @@ class Outlet:
         if isinstance(item, To):
             raise Invalid("there is no step after the last one; return the item itself")
         name = self._batch.steps[self._number].name
-        most = self._client.settings.max_payload
+        most = self._client.settings.payload_most
         return limited(self._client.codec.encode(item), most=most, what=f"what {name} gives")
 
 

@@ -148,7 +148,7 @@ class Batch(Declaration):
         problems = _problems(self.client.codec.decode(data), self.params_type)
         if problems:
             raise Invalid(f"batch {self.name!r}: {'; '.join(problems)}")
-        return limited(data, most=self.client.settings.max_payload, what="the parameters")
+        return limited(data, most=self.client.settings.payload_most, what="the parameters")
 
     def fill(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
         """Turn items into held jobs of the first step: all fit, or none is stored."""

@@ -205,7 +205,7 @@ class Batches:
         new = NewRun(
             id=new_id(),
             kind=KIND,
-            payload=limited(payload, most=client.settings.max_payload, what="the final call"),
+            payload=limited(payload, most=client.settings.payload_most, what="the final call"),
             codec=client.codec.name,
             actor=caller().actor,
             policy=msgspec.json.encode(asking.policy or FailFast()).decode(),

@@ -16,6 +16,7 @@ __all__ = ["Child", "create", "in_steps", "submit"]
 UNIQUE_TRIES = 5
 ROW_SECONDS = 0.005
 """How much longer a load may take for each of its rows."""
+BYTES_A_SECOND = 1024**2
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -44,12 +45,18 @@ def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
                 "ordinal": [job.ordinal for job in rows],
             },
             alone=len(groups) == 1 and len(plain) == len(jobs),
-            seconds=len(rows) * ROW_SECONDS,
+            seconds=_seconds(rows),
         )
     # In the order of their keys, so that two bulk submits cannot wait for each other.
     for job in sorted((job for job in jobs if job.unique_key is not None), key=_key):
         ids[job.id] = yield from _create_unique(job)
     return [ids.get(job.id, job.id) for job in jobs]
+
+
+def _seconds(rows: Sequence[NewJob]) -> float:
+    """Tell how much longer than others a load may take."""
+    size = sum(len(job.payload) for job in rows if job.payload is not None)
+    return len(rows) * ROW_SECONDS + size / BYTES_A_SECOND
 
 
 def _key(job: NewJob) -> tuple[str, str, str]:

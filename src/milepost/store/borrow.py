@@ -18,6 +18,7 @@ from milepost.errors import Invalid
 from milepost.store import sqlite_calls
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
+from milepost.store.sqlite import statements
 
 __all__ = [
     "BorrowedAsyncConnection",
@@ -85,6 +86,17 @@ class BorrowedConnection:
         if home.database is None:
             require_transaction(connection)
         return result
+
+    def script(self, text: str) -> None:
+        """Run the statements of a migration, inside the caller's transaction."""
+        connection = self._open()
+        for statement in statements(text):
+            connection.execute(statement)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the caller has begun a transaction; only sqlite3 is asked."""
+        return bool(self._open().in_transaction)
 
 
 class BorrowedAsyncConnection:

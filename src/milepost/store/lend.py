@@ -5,6 +5,7 @@ factory that somebody leaves behind must not reach the engine. The user's errors
 """
 
 import asyncio
+import math
 import sqlite3
 import time
 from collections import deque
@@ -158,7 +159,7 @@ class Lender:
         connection, transaction = self._begun(kept, seconds)
         try:
             with transaction:
-                connection.execute(idle_text(seconds), prepare=False)
+                connection.execute(_bounds(self._limits, seconds), prepare=False)
                 yield connection
                 connection.until = time.monotonic() + self._limits.command
         finally:
@@ -199,6 +200,11 @@ class Lender:
         if self._connections is not None:
             self._connections.close()
             self._connections = None
+
+
+def _bounds(limits: Limits, seconds: float) -> str:
+    """Bound a transaction by its attempt; once it holds its job, by what the engine waits."""
+    return f"{idle_text(seconds)}; SET LOCAL milepost.idle = {math.ceil(limits.idle * 1000)}"
 
 
 def _as_new(connection: Any) -> Any:
@@ -281,7 +287,7 @@ class AsyncLender:
             )
         connection, transaction = await self._begun(self._connections)
         try:
-            await connection.execute(idle_text(seconds))
+            await connection.execute(_bounds(self._limits, seconds))
             yield connection
             await self._soon(transaction.commit())
         except BaseException as error:

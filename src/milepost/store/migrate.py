@@ -6,13 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Protocol
 
 from milepost.config import DEFAULT_SCHEMA, StoreUrl, command_for
 from milepost.errors import SchemaMismatch
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps
 
-__all__ = ["Migration", "check", "migrate", "migrations", "pending", "script", "steps", "tables"]
+__all__ = [
+    "Migration",
+    "Script",
+    "check",
+    "migrate",
+    "migrations",
+    "pending",
+    "script",
+    "set_up",
+    "steps",
+    "tables",
+]
 
 TABLES_NAMED = 5
 EARLIER = {"job", "journal", "migration"}
@@ -64,7 +76,25 @@ def migrate(driver: Driver, *, upto: int | None = None) -> list[Migration]:
     return driver.run(_apply, driver, upto) if pending(driver) else []
 
 
-def _apply(driver: Driver, upto: int | None) -> Steps[list[Migration]]:
+class Script(Protocol):
+    """Whatever runs a migration's statements."""
+
+    dialect: str
+
+    def script(self, text: str) -> None:
+        """Run many statements as they stand, in the transaction that is open."""
+        ...
+
+
+def set_up(runner: Script, url: StoreUrl, *, asked: bool) -> Steps[None]:
+    """Set a store up in a transaction of the caller's; beside others' tables only if asked to."""
+    found = [name for (name,) in (yield from _tables())]
+    if found and not asked:
+        raise _no_store(url, _naming(found))
+    yield from _apply(runner, None)
+
+
+def _apply(driver: Script, upto: int | None) -> Steps[list[Migration]]:
     yield Call("migration_lock")
     yield Call("schema_create")
     yield Call("schema_enter")
@@ -133,15 +163,22 @@ def check(driver: Driver, url: StoreUrl) -> None:
     missing = pending(driver)
     if not missing:
         return
-    remedy = f"`{command_for('milepost migrate', url, os.environ)}`"
     if len(missing) == len(migrations(driver.dialect)):
-        raise SchemaMismatch(
-            f"there is no Milepost store here yet: {url} {_described(driver)}; is it the one you "
-            f"mean? {remedy} sets a store up there{_where(url)}, and so does App(migrate=True)"
-        )
+        raise _no_store(url, _described(driver))
     raise SchemaMismatch(
         f"the store's schema is older than this program ({len(missing)} migrations are "
-        f"missing); run {remedy}"
+        f"missing); run {_remedy(url)}"
+    )
+
+
+def _remedy(url: StoreUrl) -> str:
+    return f"`{command_for('milepost migrate', url, os.environ)}`"
+
+
+def _no_store(url: StoreUrl, described: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"there is no Milepost store here yet: {url} {described}; is it the one you mean? "
+        f"{_remedy(url)} sets a store up there{_where(url)}, and so does App(migrate=True)"
     )
 
 
@@ -161,6 +198,10 @@ def _described(driver: Driver) -> str:
         return "has no tables"
     if driver.dialect == "postgres" and set(found) >= EARLIER:
         return "has a store of an earlier version, which this one cannot use, in its schema public"
+    return _naming(found)
+
+
+def _naming(found: list[str]) -> str:
     more = ", …" if len(found) > TABLES_NAMED else ""
     return f"has the tables of something else ({', '.join(found[:TABLES_NAMED])}{more})"
 

@@ -41,12 +41,15 @@ LONG_SECONDS = 3600.0
 SNAPSHOT = f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; {idle_text(LONG_SECONDS)}"
 
 LONGER = {
-    ("job_counts", "job_open_count", "run_", "table_"): 60.0,
-    ("retention_", "journal_", "events_", "idempotency_", "staged_", "publication_"): 300.0,
-    ("page_", "partition_", "pipeline_", "quarantine_", "raw_", "reading_"): 300.0,
+    ("retention_", "journal_", "events_", "idempotency_"): 10.0,
+    ("job_counts", "run_counts", "run_results", "run_errors", "table_"): 60.0,
+    ("page_", "partition_", "quarantine_", "raw_", "reading_"): 300.0,
     ("migration_", "schema_"): LONG_SECONDS,
 }
-"""What goes over many rows, or waits for another program, may take longer than a claim."""
+"""What goes over many rows, or waits for another program, may take longer than a claim.
+
+Maintenance does one thing after the other: what it waits for in vain keeps the rest from its turn.
+"""
 MADE_SECONDS = 600.0
 """So may a statement on a table of the user's."""
 

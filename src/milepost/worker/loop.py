@@ -4,6 +4,7 @@ import asyncio
 import os
 import platform
 import random
+import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from milepost.config import Settings
 from milepost.declare import Registry
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.lifecycle import WorkerState
-from milepost.store import jobs
+from milepost.store import jobs, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log, Seldom
 from milepost.worker.flow import Flow
@@ -32,6 +33,11 @@ FEW = 8
 TURN_SECONDS = 0.0005
 TICK_SECONDS = 1.0
 AWAY = "the store cannot be reached; waiting for it"
+SQLITE_SHARED = (3, 51, 3)
+SHARED = (
+    "several processes share a SQLite file: before SQLite 3.51.3 that can, rarely, damage it. Run "
+    "one process, upgrade SQLite, or use PostgreSQL"
+)
 LETS_END = "the worker stops: what runs may end; a second signal gives it back"
 GIVES_BACK = "the worker stops: what runs is given back"
 
@@ -187,8 +193,20 @@ class Worker:
             except Unavailable as error:
                 await self._wait_for_store(error)
             else:
+                await self._warn_of_company()
                 return True
         return False
+
+    async def _warn_of_company(self) -> None:
+        """Say once that other processes write to the same SQLite file, where that is not safe."""
+        if self._driver.dialect != "sqlite" or sqlite3.sqlite_version_info >= SQLITE_SHARED:
+            return
+        own = platform.node(), os.getpid()
+        for other in await self._driver.run(workers.listing):
+            alive = other.state != WorkerState.STOPPED and other.lease_seconds > 0
+            if alive and (other.host, other.pid) != own:
+                log.warning(SHARED, sqlite=sqlite3.sqlite_version, other_worker=other.id)
+                return
 
     async def _wait_for_store(self, error: Exception) -> None:
         self._standing.state = WorkerState.ERROR_WAIT
