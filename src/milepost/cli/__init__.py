@@ -74,6 +74,8 @@ BY_PEOPLE = (
 )
 """Commands that change a store in a person's name; the others run programs, or only look."""
 
+ASKS_HELP = "milepost.asks_help"
+
 EXIT_CODES: tuple[tuple[type[MilepostError], int], ...] = (
     (Invalid, 2),
     (JobFailed, 3),
@@ -125,6 +127,8 @@ class Milepost(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
+        words = ctx.args[: ctx.args.index("--")] if "--" in ctx.args else ctx.args
+        ctx.meta[ASKS_HELP] = "--help" in words
         with _while_read():
             return super().invoke(ctx)
 
@@ -145,7 +149,8 @@ def _while_read() -> Iterator[None]:
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Durable jobs: every job passes its mileposts in order, once, on the record."""
-    if context.invoked_subcommand in BY_PEOPLE:
+    # Help is nobody's act, and must not load what acting takes.
+    if context.invoked_subcommand in BY_PEOPLE and not context.meta[ASKS_HELP]:
         from milepost.client import acting
 
         context.with_resource(acting(f"cli:{_login()}"))

@@ -37,7 +37,8 @@ def show(store: StoreUrl, *, as_json: bool) -> None:
     metavar="DURATION",
     help="Nothing that moved within this time is removed or summed up: 1h, 7d; 0s for no minimum.",
 )
-def set_(store: StoreUrl, least: str) -> None:
+@json_option
+def set_(store: StoreUrl, least: str, *, as_json: bool) -> None:
     """Set the minimum. The database holds every worker to it, whatever its settings say.
 
     On PostgreSQL that takes the rights of the role admin (see `milepost grants`).
@@ -45,6 +46,9 @@ def set_(store: StoreUrl, least: str) -> None:
     from milepost.client import caller
     from milepost.store.retention import set_minimum
 
+    asked = seconds(least, "--min")
     with acting(store) as lookup:
-        lookup.client.run(set_minimum, seconds(least, "--min"), actor=caller().actor)
+        lookup.client.run(set_minimum, asked, actor=caller().actor)
+    if as_json:
+        show_json({"min": asked})
     say(f"retention removes nothing that moved within the last {least}")

@@ -7,7 +7,6 @@ two say is then compared word by word.
 """
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -128,7 +127,9 @@ def _rendered_by(driver: Driver) -> list[Guard]:
 
 
 def _rendered_in_memory() -> list[Guard]:
-    from milepost.store.sqlite_calls import execute  # noqa: PLC0415 - loaded when used
+    import sqlite3  # noqa: PLC0415 - loaded when used
+
+    from milepost.store.sqlite_calls import execute  # noqa: PLC0415 - likewise
 
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
         memory.execute(query("migration_table", "sqlite").text)
