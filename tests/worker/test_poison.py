@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -64,8 +65,8 @@ def worked_off(folder, database, jobs, *arguments: str) -> int:
             assert process.returncode == -signal.SIGKILL
             killed += 1
         finally:
-            if process.poll() is None:
-                process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     raise AssertionError("the killer was never stopped")
 
@@ -91,3 +92,13 @@ def test_the_neighbours_of_a_killer_succeed_and_it_is_bounded_f7(tmp_path, app, 
         assert claims == [None] * (limit - 1) + ["alone"]
     with database.driver() as driver:
         assert verify(driver).problems == []
+
+
+def test_each_of_several_processes_is_its_own_company(tmp_path, app, database):
+    (tmp_path / "crew.py").write_text(PROGRAM.format(retries=3, poison_limit=3))
+    jobs = submitted(app, 3, 3)
+    assert worked_off(tmp_path, database, jobs, "--processes", "2") == 0, "children are replaced"
+    *neighbours, killer = [app.jobs.get(job.id) for job in jobs]
+    assert [job.state for job in neighbours] == [mp.JobState.SUCCEEDED] * 5
+    assert (killer.state, killer.error.cause) == (mp.JobState.FAILED, "poisoned")
+    assert killer.record.losses == 3
