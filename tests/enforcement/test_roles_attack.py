@@ -137,6 +137,11 @@ NOT_ADMIN = [
     "INSERT INTO queue (name, paused) VALUES ('default', true)",
 ]
 NOT_WORKER = [
+    # Where a final message goes, and to whom.
+    "UPDATE job SET move = 'note', channel = 'mine', " + MOVE,
+    "UPDATE job SET move = 'note', tenant = 'mine', " + MOVE,
+    "UPDATE channel SET target = 'http://mine'",
+    "UPDATE outbox SET channel = 'mine'",
     "UPDATE run SET state = 'SUCCEEDED', move = 'finish', version = version + 1",
     "UPDATE run SET state = 'RUNNING', move = 'begin', report = 'x', version = version + 1",
     "UPDATE job SET state = 'SUCCEEDED', move = 'succeed', worker_id = NULL, " + MOVE,
@@ -166,12 +171,13 @@ READER = [
     "SELECT nextval('queued_seq')",
     "SELECT 1 FROM job FOR UPDATE",
 ]
+ADMINS = ("UPDATE pipeline", "UPDATE channel", "UPDATE outbox")
 ATTACKS = {
     "worker": [*EVERYBODY, *NOT_ADMIN],
     "submit": [*EVERYBODY, *NOT_ADMIN, *NOT_WORKER],
     "read": [*EVERYBODY, *NOT_ADMIN, *NOT_WORKER, *READER],
-    # A watermark is an admin's to move; its history says so.
-    "admin": [*EVERYBODY, *(told for told in NOT_WORKER if "UPDATE pipeline" not in told)],
+    # Watermarks, channels and messages are an admin's to set.
+    "admin": [*EVERYBODY, *(told for told in NOT_WORKER if not told.startswith(ADMINS))],
 }
 
 

@@ -8,8 +8,6 @@ column: to end a running job is to set its `worker_id`, so whoever may not write
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from milepost.store.enforce import GUARDS
-
 __all__ = ["FUNCTIONS", "RIGHTS", "ROLES", "SEQUENCES", "VERBS", "columns", "script"]
 
 ROLES = {
@@ -92,35 +90,27 @@ FUNCTIONS = {
     "milepost_default_size()": ("worker",),
 }
 
+_MOVE = ("state", "version", "move", "actor", "detail", "phase", "finished_at")
 _SOME = {
+    "job": (*_MOVE, "due_at", "delay_us", "queued_seq", "cancel_reason", "unfit"),
+    "run": (*_MOVE, "cause", "ending", "current_step", "started_at", "watermark_after", "report"),
     "step": ("opened", "filled_at"),
     "publication": ("withdrawn",),
     "pipeline": ("queue", "channel", "target", "fresh_us", "runs"),
 }
-"""What a client writes when it starts, fills or stops a run; never a watermark or a policy."""
-_OWN = {"job": ("delay_us",), "run": ()}
-"""Columns that PostgreSQL alone has."""
-_LEASE = {"fence", "worker_id", "started_at", "errors", "losses", "polls", "releases"}
-_CONTENT = {"payload", "result", "error"}
+"""What a client writes when it moves a job, or starts, fills or stops a run.
+
+Never a lease, an outcome, where a final message goes, a watermark or a policy.
+"""
+_CONTENT = ("payload", "result", "error")
 
 
-def columns(table: str, role: str) -> list[str] | None:
-    """List the columns that a role may update; None where that is not limited.
-
-    Only who holds a lease sets what a lease or an outcome writes; only an admin empties contents.
-    """
+def columns(table: str, role: str) -> tuple[str, ...] | None:
+    """List the columns that a role may update; None where that is not limited."""
     if "u" not in RIGHTS[table].get(role, ""):
         return None
-    if table in _SOME:
-        return list(_SOME[table])
-    guard = GUARDS[table]
-    fixed = {*guard.immutable, *_LEASE}
-    if table == "run":
-        fixed = {*guard.immutable, "payload", "fence"}
-    elif role != "admin":
-        fixed |= _CONTENT
-    known = (*guard.columns, *_OWN[table])
-    return [name for name in known if name not in fixed]
+    erased = _CONTENT if (table, role) == ("job", "admin") else ()
+    return (*_SOME[table], *erased)
 
 
 def script(roles: Sequence[str], *, schema: str, to: str | None = None) -> str:
