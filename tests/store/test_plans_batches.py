@@ -213,15 +213,15 @@ def test_a_page_of_a_reducers_inputs_is_read_in_order_and_no_further(scene, mode
         assert not plan.sorts("id")
 
 
-def test_the_jobs_of_a_run_are_listed_by_its_index_whatever_their_state(scene):
-    names = ("state", "kind", "queue", "tenant", "states", "queues", "superseded", "before")
-    asked = dict.fromkeys(names)
-    given = {**asked, "run_id": OTHER, "most": 100, "most_bytes": None}
+@pytest.mark.parametrize("superseded", [None, False])
+def test_the_jobs_of_a_run_are_listed_by_its_index_whatever_their_state(scene, superseded):
+    asked = dict.fromkeys(("state", "kind", "queue", "tenant", "states", "queues", "before"))
+    given = {**asked, "superseded": superseded, "run_id": OTHER, "most": 100, "most_bytes": None}
     plan = explained(scene.raw, "job_list", given, mode="custom", way="psycopg")
     if not scene.small:
         used = {index for _, index in plan.reads("job")}
-        # By its key only what the page holds is read.
-        assert used - {"job_pkey"}, [n["Node Type"] for n in plan.nodes]
+        # By its key only what the page holds is read; each is asked for its rerun.
+        assert used - {"job_pkey", "job_rerun", None}, [n["Node Type"] for n in plan.nodes]
         assert ("Seq Scan", None) not in plan.reads("job")
 
 
