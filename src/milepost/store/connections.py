@@ -59,20 +59,26 @@ UNTOLD = "unsupported startup parameter"
 _open: "WeakSet[Any]" = WeakSet()
 
 
-def settings_of(limits: Limits) -> dict[str, str]:
-    """Say what the server is to keep to, whatever is set for its database or the role."""
+def settings_of(limits: Limits, *, own: bool) -> dict[str, str]:
+    """Say what the server is to keep to, whatever is set for its database or the role.
+
+    A connection that is lent is not the engine's own: how it reads values is left to its user.
+    """
     return {
         "idle_in_transaction_session_timeout": str(math.ceil(limits.idle * 1000)),
-        **PARSED,
+        # By default a server keeps the connection of a machine that is gone for two hours.
+        "tcp_keepalives_idle": str(_keepalive(limits)),
+        "tcp_keepalives_interval": str(_keepalive(limits)),
+        "tcp_keepalives_count": str(PROBES),
+        **(PARSED if own else {}),
     }
 
 
 def begin_text(limits: Limits, *, told: bool) -> str:
     """Spell the beginning of a transaction; fan-in counts what others have committed meanwhile."""
     # Whatever the server's default level is.
-    local = {} if told else settings_of(limits)
-    sets = "".join(f"; SET LOCAL {name} = {value}" for name, value in local.items())
-    return f"BEGIN ISOLATION LEVEL READ COMMITTED{sets}"
+    sets = [idle_text(limits.idle), *(f"SET LOCAL {name} = {PARSED[name]}" for name in PARSED)]
+    return "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *([] if told else sets)])
 
 
 def idle_text(seconds: float) -> str:
@@ -126,7 +132,9 @@ def _give_up(connection: Any) -> None:
     connection.close()
 
 
-def connect(url: StoreUrl, limits: Limits, *, told: bool, autocommit: bool = True) -> Any:
+def connect(
+    url: StoreUrl, limits: Limits, *, told: bool, own: bool = True, autocommit: bool = True
+) -> Any:
     """Open a connection; `told`, the server is given its limits."""
     psycopg = _psycopg()
     try:
@@ -135,7 +143,7 @@ def connect(url: StoreUrl, limits: Limits, *, told: bool, autocommit: bool = Tru
         raise Invalid(f"{url}: {_first_line(error)}") from error
     more: dict[str, Any] = {**_tcp(limits), **given, "client_encoding": ENCODING}
     if told:
-        settings = {**settings_of(limits), **TRACKED}
+        settings = {**settings_of(limits, own=own), **(TRACKED if own else {})}
         words = [f"-c {name}={value}" for name, value in settings.items()]
         more["options"] = " ".join([str(given.get("options") or ""), *words]).strip()
     if url.pooled:  # the next statement may reach another server process
@@ -170,21 +178,21 @@ class Connections:
         limits: Limits,
         *,
         most: int,
-        told: bool = True,
+        own: bool = True,
         autocommit: bool = True,
         configure: Callable[[Any], None] | None = None,
     ) -> None:
-        """Make a pool; `told`, the server is given the limits of every statement."""
+        """Make a pool; connections that are the engine's `own` read values as it needs them."""
         self.limits = limits
         self._url = url
-        self._own = told
+        self._own = own
         self._autocommit = autocommit
         self._configure = configure
         self._most = most
         self._room = threading.Semaphore(most)
         self._idle: deque[tuple[float, Any]] = deque()
         self._closed = False
-        self._tell(told=told and not url.pooled)
+        self._tell(told=not url.pooled)
 
     def _tell(self, *, told: bool) -> None:
         self._told = told
@@ -226,7 +234,13 @@ class Connections:
     def _opened(self) -> Any:
         psycopg = _psycopg()
         try:
-            made = connect(self._url, self.limits, told=self._told, autocommit=self._autocommit)
+            made = connect(
+                self._url,
+                self.limits,
+                told=self._told,
+                own=self._own,
+                autocommit=self._autocommit,
+            )
             if self._own and not self._told:
                 made.execute("; ".join(f"SET {n} = '{v}'" for n, v in TRACKED.items()).encode())
             if self._configure is not None:
@@ -267,14 +281,11 @@ async def connect_async(
     url: StoreUrl,
     limits: Limits,
     *,
-    told: bool = False,
     limited: bool = True,
     settings: Mapping[str, str] | None = None,
 ) -> Any:
-    """Open a connection for the running loop."""
-    more: dict[str, Any] = {
-        "server_settings": {**(settings or {}), **(settings_of(limits) if told else {})}
-    }
+    """Open a connection for the running loop; the server is given the `settings`."""
+    more: dict[str, Any] = {"server_settings": dict(settings or {})}
     if url.pooled:  # the next statement may reach another server process
         more["statement_cache_size"] = 0
     if limited:
@@ -322,19 +333,19 @@ class AsyncConnections:
         limits: Limits,
         *,
         most: int,
-        told: bool = True,
+        own: bool = True,
         limited: bool = True,
     ) -> None:
-        """Make a pool; `told`, the server is given the limits; `limited`, a statement has one."""
+        """Make a pool; the engine's `own` connections; `limited`, a statement has a limit."""
         self.limits = limits
-        self._settings = TRACKED if told else {}
+        self._own = own
         self._limited = limited
         self._url = url
         self._most = most
         self._room = asyncio.Semaphore(most)
         self._idle: deque[tuple[float, Any]] = deque()
         self._closed = False
-        self._tell(told=told and not url.pooled)
+        self._tell(told=not url.pooled)
 
     def _tell(self, *, told: bool) -> None:
         self._told = told
@@ -358,13 +369,11 @@ class AsyncConnections:
 
     async def _opened(self) -> Any:
         asyncpg = import_asyncpg()
+        own = TRACKED if self._own else {}
+        told = settings_of(self.limits, own=self._own) if self._told else {}
         try:
             return await connect_async(
-                self._url,
-                self.limits,
-                told=self._told,
-                limited=self._limited,
-                settings=self._settings,
+                self._url, self.limits, limited=self._limited, settings={**own, **told}
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
             if self._told and UNTOLD in str(error):

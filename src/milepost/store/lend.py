@@ -190,7 +190,7 @@ class Lender:
         with self._lock:
             if self._connections is None:
                 self._connections = Connections(
-                    self._url, self._limits, most=CONNECTIONS, autocommit=False, told=False
+                    self._url, self._limits, most=CONNECTIONS, autocommit=False, own=False
                 )
             return self._connections
 
@@ -283,7 +283,7 @@ class AsyncLender:
     async def _asyncpg(self, seconds: float) -> AsyncIterator[Any]:
         if self._connections is None:
             self._connections = AsyncConnections(
-                self._url, self._limits, most=CONNECTIONS, told=False, limited=False
+                self._url, self._limits, most=CONNECTIONS, own=False, limited=False
             )
         connection, transaction = await self._begun(self._connections)
         try:

@@ -116,7 +116,7 @@ class Proxy:
     async def _carry(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, asked: bool
     ) -> None:
-        """Carry bytes one way; a connection that lost some stays half-open."""
+        """Carry bytes one way; once some were lost, nothing more is carried on that connection."""
         whole = True
         with suppress(OSError):
             while data := await source.read(CHUNK):
@@ -124,8 +124,9 @@ class Proxy:
                     whole = False
                 elif whole:
                     await self._write(sink, data)
-        # The other side must not learn that this one has ended while nothing passes.
-        while not whole or self._loses(asked=asked):  # noqa: ASYNC110 - set by another thread
+        # The other side must not learn that this one has ended while nothing passes; afterwards its
+        # keepalives are answered by a reset.
+        while self._loses(asked=asked):  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(LOOK_SECONDS)
         sink.close()
         self._open.discard(sink)
