@@ -119,7 +119,7 @@ def test_what_waiting_cannot_change_ends_the_worker_with_a_code_of_its_own(tmp_p
         app.counts()
         app.close()
         with psycopg.connect(server.url(), autocommit=True) as administrator:
-            administrator.execute("UPDATE migration SET checksum = 'another'")
+            administrator.execute("UPDATE milepost.migration SET checksum = 'another'")
         codes = {
             "postgresql://me@127.0.0.1:port/x": 2,
             "postgresql://me@127.0.0.1/x?no_such_option=1": 2,
