@@ -19,6 +19,7 @@ from milepost.config import StoreUrl, command_for
 from milepost.errors import Invalid
 from milepost.observe.verify import verify
 from milepost.store import workers
+from milepost.store.connect import open_async_driver, open_driver
 from milepost.testing.databases import Backends, Database, backend_names
 from milepost.testing.servers import scratch
 
@@ -245,6 +246,19 @@ def test_maintenance_leaves_nothing_behind_on_a_connection(pooled, database):
             assert next_.execute(f"SHOW {setting}").fetchone() == ("0",)
         told = next_.execute("SELECT current_setting('milepost.retaining', true)").fetchone()
         assert told in [(None,), ("",)]
+
+
+async def test_limits_that_a_pooler_does_not_take_are_set_with_each_transaction(pooled):
+    """F4: PgBouncer refuses them at the start of a connection; nothing in the address says so."""
+    url = StoreUrl.parse(pooled.partition("?")[0])
+    driver = open_driver(url)
+    driver.run(workers.counts)
+    assert b"SET LOCAL idle_in_transaction_session_timeout" in driver._connections.begin
+    driver.close()
+    awaited = open_async_driver(url)
+    await awaited.run(workers.counts)
+    assert "SET LOCAL idle_in_transaction_session_timeout" in awaited._connections.begin
+    await awaited.close()
 
 
 def _nothing() -> None:
