@@ -237,9 +237,10 @@ def test_a_wrong_target_is_a_usage_error_that_says_what_is_wrong(folder, databas
     assert "Traceback" not in done.stderr
 
 
-def test_an_unreachable_store_is_exit_code_75(folder):
+def test_an_unreachable_store_is_exit_code_75_for_a_command_that_does_not_wait(folder):
+    """A worker waits for it: see test_store_away."""
     done = subprocess.run(
-        [sys.executable, "-m", "milepost.cli", "worker", "crew:app"],
+        [sys.executable, "-m", "milepost.cli", "workers"],
         cwd=folder,
         env={**os.environ, "MILEPOST_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none"},
         capture_output=True,
