@@ -22,9 +22,9 @@ from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
 from milepost.handles import JobHandle, Jobs
 from milepost.ingest.finalise import Counts
-from milepost.ingest.handles import PipelineRun, Quarantine
+from milepost.ingest.handles import PipelineRun, Quarantine, Removals
 from milepost.ingest.pipeline import Pipeline
-from milepost.ingest.source import OffsetSource, Page, Reject, Source
+from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
 from milepost.job import Job
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
@@ -59,11 +59,15 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "Pipelines": (
         ("app.pipeline → Pipeline", Pipeline),
-        *((f"mp.{class_.__name__}", class_) for class_ in (Source, OffsetSource, Page)),
+        *(
+            (f"mp.{class_.__name__}", class_)
+            for class_ in (Source, OffsetSource, Window, Partition, Page)
+        ),
         ("pipeline.start → PipelineRun", PipelineRun),
         ("run.counts", Counts),
         ("pipeline.quarantine", Quarantine),
-        ("mp.Reject", Reject),
+        ("pipeline.removals", Removals),
+        *((f"mp.{class_.__name__}", class_) for class_ in (Reject, Gone)),
     ),
     "Requests": (
         ("mp.Reply", Reply),
