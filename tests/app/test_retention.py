@@ -335,9 +335,24 @@ def test_a_job_whose_steps_a_rerun_goes_on_with_leaves_after_it(app, advance, ra
     assert there(app, first, second, third) == [first, second, third], "the newest is open"
     settle(app, claimed(app), "SUCCEEDED")
     advance(8 * DAY)
-    for left in ([first, second], [first], []):
-        looked(app, chore.Retention(KEEP))
-        assert there(app, first, second, third) == left
+    looked(app, chore.Retention(KEEP))
+    assert there(app, first, second, third) == [], "all at once"
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["goes on", "fresh"])
+def test_a_rerun_stays_as_long_as_what_it_ran_again(app, advance, fresh):
+    """Else the failure would speak for its chain again, and be run again although it is done."""
+    first = ended(app, "FAILED")
+    second = app.jobs.get(first).rerun(fresh=fresh).id
+    settle(app, claimed(app), "SUCCEEDED")
+    advance(8 * DAY)
+    looked(app, chore.Retention(KEEP))
+    assert [job.id for job in app.jobs.list(superseded=False)] == [second]
+    with pytest.raises(mp.IllegalMove):
+        app.jobs.get(first).rerun()
+    advance(23 * DAY)
+    looked(app, chore.Retention(KEEP))
+    assert there(app, first, second) == []
 
 
 def test_a_job_that_was_run_again_afresh_leaves_at_its_time(app, advance):

@@ -1,8 +1,8 @@
 """What leaves, and when: finished jobs and runs whose time is over, whole, in bounded batches.
 
 A row, what hangs on it and its entries in the journal leave in one transaction. The jobs of a run
-leave when the run may, and a chain of resumed runs is one. A job whose steps a newer one goes on
-with leaves after that one.
+leave when the run may, and a chain of resumed runs is one. So is a chain of reruns: its newest job
+stays until the time of each is over, and takes those with it whose steps it goes on with.
 
 What is still there after long (a job that polls for a year) would let the journal grow without end:
 the part of its history that is too old is summed up, in one entry from which a fold goes on
@@ -99,10 +99,15 @@ def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
     page = yield from _old("retention_jobs", age, kept, after=after, most=most)
     if not page.over:
         return page
-    # Held first, so that the next statement sees every rerun of them that there will ever be.
-    held = yield Call("retention_hold_jobs", {"id": list(page.over)})
-    gone = yield from _forget("retention_forget_job", [row[0] for row in held])
-    return Page(page.after, gone)
+    count, leaving = 0, list(page.over)
+    while leaving:
+        # Held first, so that the next statement sees every rerun of them that there will ever be.
+        held = dict((yield Call("retention_hold_jobs", {"id": leaving})))
+        gone = yield from _forget("retention_forget_job", list(held))
+        count += len(gone)
+        # What was run again leaves together with its rerun: alone it would speak for the chain.
+        leaving = [before for job_id in gone if (before := held[job_id]) is not None]
+    return Page(page.after, count)
 
 
 def old_runs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
@@ -187,8 +192,8 @@ def forget_chain(run_id: str, keep: Keep, *, most: int) -> Steps[int]:
         return 0
     jobs = yield Call("retention_run_jobs", {"id": ids, "most": most})
     if jobs:
-        return (yield from _forget("retention_forget_job", [row[0] for row in jobs]))
-    return (yield from _forget("retention_forget_run", ids))
+        return len((yield from _forget("retention_forget_job", [row[0] for row in jobs])))
+    return len((yield from _forget("retention_forget_run", ids)))
 
 
 def _chain(run_id: str, keep: Keep) -> Steps[dict[str, bool]]:
@@ -204,9 +209,9 @@ def _chain(run_id: str, keep: Keep) -> Steps[dict[str, bool]]:
     return chain
 
 
-def _forget(query: str, ids: Sequence[str]) -> Steps[int]:
+def _forget(query: str, ids: Sequence[str]) -> Steps[list[str]]:
     [gone] = yield from _allowed(Call(query, {"id": list(ids)}))
-    return len(gone)
+    return [row[0] for row in gone]
 
 
 def _allowed(*calls: Call) -> Steps[list[Rows]]:
