@@ -39,7 +39,8 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # What an attempt leaves behind.
     "durable_step": _open(worker="IU", admin="D"),
     "failure": _open(worker="I", admin="D"),
-    "progress": _open(submit="I", worker="IU", admin="IU"),
+    "progress": _open(worker="IU", admin="u"),
+    "progress_carried": {"submit": "SI", "worker": "SI", "admin": "SI"},
     "usage": _open(worker="I"),
     # The record: written by triggers alone.
     "journal": _open(),
@@ -95,7 +96,8 @@ _SOME = {
     "job": (*_MOVE, "due_at", "delay_us", "queued_seq", "cancel_reason", "unfit"),
     "run": (*_MOVE, "cause", "ending", "current_step", "started_at", "watermark_after", "report"),
     "step": ("opened", "filled_at"),
-    "publication": ("withdrawn",),
+    "publication": ("run_id", "withdrawn"),
+    "progress": ("message", "position"),
     "pipeline": ("queue", "channel", "target", "fresh_us", "runs"),
 }
 """What a client writes when it moves a job, or starts, fills or stops a run.

@@ -1,5 +1,7 @@
 """The triggers for PostgreSQL."""
 
+from collections.abc import Iterator
+
 from milepost.lifecycle import WORKER
 from milepost.machine import among
 from milepost.store.enforce.rules import (
@@ -62,23 +64,24 @@ BEGIN
 END $$;"""
 
 
+_ADMIN = "has_table_privilege(session_user, to_regclass('retention')::oid, 'update')"
+_WORKER = "has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')"
+
+
 def _role_rules(guard: Guard) -> list[Rule]:
     """List the moves that grants on columns cannot keep apart (`store.roles` has the others).
 
     Whoever may set the minimum of retention is an admin; whoever may write leases is a worker.
     """
-    admin = "has_table_privilege(session_user, to_regclass('retention')::oid, 'update')"
-    worker = "has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')"
     if guard.leased:
         return [
-            (f"NEW.move = 'erase' AND NOT {admin}", "to erase takes the rights of an admin"),
+            (f"NEW.move = 'erase' AND NOT {_ADMIN}", "to erase takes the rights of an admin"),
             (
-                f"NEW.move IN ('expire', 'reject') AND NOT {worker}",
+                f"NEW.move IN ('expire', 'reject') AND NOT {_WORKER}",
                 "this move takes the rights of a worker",
             ),
         ]
     over = guard.machine.terminal_sql("NEW.state")
-    still_open = "(SELECT sum(open) FROM step_count WHERE run_id = NEW.id) > 0"
     reduced = (
         "(SELECT job.result FROM job JOIN step ON step.run_id = job.run_id"
         " AND step.number = job.step WHERE job.run_id = NEW.id AND step.role = 'reduce'"
@@ -87,11 +90,35 @@ def _role_rules(guard: Guard) -> list[Rule]:
     forged = f"{changed('postgres', ['report'])} AND {differs('postgres', 'NEW.report', reduced)}"
     return [
         (
-            f"{over} AND {still_open} AND NOT {worker}",
+            f"{over} AND {_still_open('true')} AND NOT {_WORKER}",
             "to end it over open jobs takes the rights of a worker",
         ),
-        (f"{forged} AND NOT {worker}", "its report is the result of its reducer"),
+        (f"{forged} AND NOT {_WORKER}", "its report is the result of its reducer"),
+        (
+            f"NOT {_WORKER} AND ({' OR '.join(_early())})",
+            "to move it on over open work takes the rights of a worker",
+        ),
     ]
+
+
+def _early() -> Iterator[str]:
+    """Say how a run would be moved on before its work is done."""
+    passed = _still_open("step < NEW.current_step")
+    yield f"NEW.current_step > OLD.current_step AND {passed}"
+    yield f"NEW.state = 'FINALIZING' AND {_still_open('true')}"
+    yield (
+        "NEW.state IN ('FINALIZING', 'SUCCEEDED') AND EXISTS (SELECT 1 FROM publication"
+        " WHERE run_id = NEW.id AND published < total AND NOT withdrawn)"
+    )
+    yield (
+        "NEW.state = 'SUCCEEDED' AND EXISTS (SELECT 1 FROM step WHERE run_id = NEW.id"
+        " AND role = 'reduce' AND NOT EXISTS (SELECT 1 FROM job WHERE job.run_id = NEW.id"
+        " AND job.step = step.number AND job.state = 'SUCCEEDED'))"
+    )
+
+
+def _still_open(which: str) -> str:
+    return f"(SELECT sum(open) FROM step_count WHERE run_id = NEW.id AND {which}) > 0"
 
 
 def _count_by_hand(guard: Guard) -> str:

@@ -53,6 +53,8 @@ class Guard:
         if self.leased:
             rules.append(("NEW.worker_id IS NOT NULL", "a birth has no worker"))
             rules.append(("NEW.ordinal < 0", "ordinals count from 0"))
+        else:
+            rules.append(("NEW.report IS NOT NULL", "a birth has no report"))
         if self.counters:
             wrong = any_of(differs(dialect, f"NEW.{name}", "0") for name in self.counters)
             rules.append((wrong, "a birth has counted nothing"))

@@ -126,6 +126,63 @@ CREATE TABLE progress (
   updated_at timestamptz NOT NULL DEFAULT milepost_now()
 ) WITH (fillfactor = 50);
 
+-- What keeps a run whole is not only its own row. A counter of less than nothing would let it end over
+-- open jobs, a step that came later change what others wait for, and a gate stand open too early. The
+-- rights of a worker are those of whoever may write leases.
+CREATE FUNCTION milepost_refuse_stage() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  reason text;
+BEGIN
+  IF TG_TABLE_NAME = 'step_count' THEN
+    reason := 'the counters of a step begin at nothing';
+  ELSIF TG_OP = 'UPDATE' AND OLD.opened THEN
+    reason := 'a gate is opened once and never closed again';
+  ELSIF has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update') THEN
+    RETURN NULL;
+  ELSIF TG_OP = 'UPDATE' THEN
+    IF NEW.number <= (SELECT current_step FROM run WHERE id = NEW.run_id) THEN
+      RETURN NULL;
+    END IF;
+    reason := 'a gate opens when its run has come to it';
+  ELSE
+    IF EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.run_id AND machine = 'run' AND seq = 1
+                  AND xid = pg_current_xact_id()) THEN
+      RETURN NULL;
+    END IF;
+    reason := 'its steps are made with it, by the same transaction';
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP002', MESSAGE = format('milepost: run %s: %s', NEW.run_id, reason);
+END $$;
+
+CREATE TRIGGER step_refuse_late AFTER INSERT ON step FOR EACH ROW
+  EXECUTE FUNCTION milepost_refuse_stage();
+CREATE TRIGGER step_refuse_gate AFTER UPDATE OF opened ON step FOR EACH ROW
+  WHEN (NEW.opened <> OLD.opened)
+  EXECUTE FUNCTION milepost_refuse_stage();
+CREATE TRIGGER step_count_refuse AFTER INSERT ON step_count FOR EACH ROW
+  WHEN (NEW.open <> 0 OR NEW.succeeded <> 0 OR NEW.failed <> 0 OR NEW.cancelled <> 0)
+  EXECUTE FUNCTION milepost_refuse_stage();
+
+-- Outputs are taken back by a run that stops, and go on in the one that resumes it: a run that went on
+-- without them would end well and lack their work.
+CREATE FUNCTION milepost_refuse_publication() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.run_id = OLD.run_id AND NEW.withdrawn AND EXISTS (
+       SELECT 1 FROM run WHERE id = NEW.run_id
+          AND state IN ('STOPPING', 'SUCCEEDED', 'FAILED', 'CANCELLED'))
+     OR OLD.withdrawn AND NOT NEW.withdrawn AND EXISTS (
+       SELECT 1 FROM run WHERE id = NEW.run_id AND resumes = OLD.run_id AND state = 'CREATED') THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP002',
+    MESSAGE = format('milepost: run %s: outputs are withdrawn when it stops, and go on in the run that '
+                     'resumes it', OLD.run_id);
+END $$;
+
+CREATE TRIGGER publication_refuse AFTER UPDATE OF run_id, withdrawn ON publication FOR EACH ROW
+  WHEN (NEW.run_id <> OLD.run_id OR NEW.withdrawn <> OLD.withdrawn)
+  EXECUTE FUNCTION milepost_refuse_publication();
+
 -- begin rendered: run
 -- Called for unusual rows only: says which rule a bad one broke.
 CREATE FUNCTION milepost_refuse_run() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -147,6 +204,8 @@ BEGIN
           THEN 'this is not a birth the lifecycle declares'
         WHEN NEW.fence IS DISTINCT FROM 0
           THEN 'a birth has fence 0'
+        WHEN NEW.report IS NOT NULL
+          THEN 'a birth has no report'
       END;
   ELSIF TG_OP = 'UPDATE' THEN
     subject := OLD.id;
@@ -183,10 +242,12 @@ BEGIN
           THEN 'the payload is fixed'
         WHEN NEW.fence IS DISTINCT FROM OLD.fence
           THEN 'only jobs are leased'
-        WHEN NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND (SELECT sum(open) FROM step_count WHERE run_id = NEW.id) > 0 AND NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')
+        WHEN NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND (SELECT sum(open) FROM step_count WHERE run_id = NEW.id AND true) > 0 AND NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')
           THEN 'to end it over open jobs takes the rights of a worker'
         WHEN (NEW.report IS DISTINCT FROM OLD.report) AND NEW.report IS DISTINCT FROM (SELECT job.result FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step WHERE job.run_id = NEW.id AND step.role = 'reduce' AND job.state = 'SUCCEEDED') AND NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update')
           THEN 'its report is the result of its reducer'
+        WHEN NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update') AND (NEW.current_step > OLD.current_step AND (SELECT sum(open) FROM step_count WHERE run_id = NEW.id AND step < NEW.current_step) > 0 OR NEW.state = 'FINALIZING' AND (SELECT sum(open) FROM step_count WHERE run_id = NEW.id AND true) > 0 OR NEW.state IN ('FINALIZING', 'SUCCEEDED') AND EXISTS (SELECT 1 FROM publication WHERE run_id = NEW.id AND published < total AND NOT withdrawn) OR NEW.state = 'SUCCEEDED' AND EXISTS (SELECT 1 FROM step WHERE run_id = NEW.id AND role = 'reduce' AND NOT EXISTS (SELECT 1 FROM job WHERE job.run_id = NEW.id AND job.step = step.number AND job.state = 'SUCCEEDED')))
+          THEN 'to move it on over open work takes the rights of a worker'
       END;
     IF reason IS NULL THEN
       RETURN NULL;
@@ -206,7 +267,8 @@ END $$;
 CREATE TRIGGER run_a_refuse_birth AFTER INSERT ON run FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM 1
       OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
-      OR NEW.fence IS DISTINCT FROM 0))
+      OR NEW.fence IS DISTINCT FROM 0
+      OR NEW.report IS NOT NULL))
   EXECUTE FUNCTION milepost_refuse_run();
 
 CREATE TRIGGER run_a_refuse_change AFTER UPDATE ON run FOR EACH ROW

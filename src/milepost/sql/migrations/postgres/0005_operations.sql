@@ -63,9 +63,11 @@ CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 -- order of their key: settlers that took them as they came deadlocked. Births of a step have a row of
 -- their own, so that who publishes does not wait for who settles: it stands in slot -1; the others
 -- count ends, and the sum over all is what is open.
+-- Nobody adds to a run that has ended; and who is no worker, only before it begins, or its reducer.
 CREATE FUNCTION milepost_count_births() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   one record;
+  standing text;
 BEGIN
   IF (TG_RELID = to_regclass('job')) IS NOT TRUE THEN
     RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
@@ -75,7 +77,8 @@ BEGIN
      GROUP BY run_id, step ORDER BY run_id, step
   LOOP
     UPDATE step_count SET open = open + one.born
-     WHERE run_id = one.run_id AND step = one.step AND slot = -1;
+     WHERE run_id = one.run_id AND step = one.step AND slot = -1
+    RETURNING (SELECT state FROM run WHERE id = one.run_id) INTO standing;
     -- The counter's row stands for its step and its run: a job of none is an orphan.
     IF NOT FOUND THEN
       RAISE EXCEPTION USING ERRCODE = 'MP001',
@@ -83,6 +86,25 @@ BEGIN
                          (SELECT min(id::text) FROM new_rows
                            WHERE run_id = one.run_id AND step IS NOT DISTINCT FROM one.step),
                          one.run_id, coalesce(one.step::text, 'none'));
+    END IF;
+    IF NOT has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update') THEN
+      -- Held until this commits: it does not end meanwhile.
+      SELECT CASE
+               WHEN state = 'CREATED' THEN NULL
+               WHEN state = 'FINALIZING' AND EXISTS (
+                      SELECT 1 FROM step
+                       WHERE run_id = one.run_id AND number = one.step AND role = 'reduce') THEN NULL
+               WHEN EXISTS (SELECT 1 FROM journal
+                             WHERE subject_id = one.run_id AND machine = 'run' AND seq = 1
+                               AND xid = pg_current_xact_id()) THEN NULL
+               ELSE state END
+        INTO standing FROM run WHERE id = one.run_id FOR SHARE;
+    ELSIF standing NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN
+      standing := NULL;
+    END IF;
+    IF standing IS NOT NULL THEN
+      RAISE EXCEPTION USING ERRCODE = 'MP001',
+        MESSAGE = format('milepost: run %s is %s: no more jobs are added to it', one.run_id, standing);
     END IF;
   END LOOP;
   RETURN NULL;

@@ -185,6 +185,40 @@ ALTER TABLE progress ADD COLUMN done boolean NOT NULL DEFAULT false;
 ALTER TABLE progress ADD COLUMN duplicates bigint NOT NULL DEFAULT 0;
 ALTER TABLE progress ADD COLUMN completions bigint NOT NULL DEFAULT 0;
 
+-- How whoever creates a run again asks that its jobs go on where those before them came to. A view, so
+-- that who may ask is a matter of grants, and nobody but an attempt writes a place of its own choice.
+CREATE VIEW progress_carried AS SELECT NULL::uuid AS run_id WHERE false;
+
+CREATE FUNCTION milepost_carry() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF (TG_RELID = to_regclass('progress_carried')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
+  INSERT INTO progress (job_id, fence, fraction, next_offset, records, position, saves, done)
+  SELECT job.id, 0, before.fraction, before.next_offset, before.records, before.position,
+         before.saves, before.done
+    FROM run
+    JOIN job ON job.run_id = run.id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
+    JOIN progress AS before ON before.job_id = job.rerun_of
+   WHERE run.id = NEW.run_id AND run.state = 'CREATED';
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER progress_carried_do INSTEAD OF INSERT ON progress_carried FOR EACH ROW
+  EXECUTE FUNCTION milepost_carry();
+
+-- A save is counted; what is not may only empty the place, as erasing does.
+CREATE FUNCTION milepost_refuse_place() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION USING ERRCODE = 'MP002',
+    MESSAGE = format('milepost: job %s: where it stands is saved by its attempts alone', NEW.job_id);
+END $$;
+
+CREATE TRIGGER progress_refuse_place AFTER UPDATE OF position ON progress FOR EACH ROW
+  WHEN (NEW.saves = OLD.saves AND NEW.position IS NOT NULL
+        AND NEW.position IS DISTINCT FROM OLD.position)
+  EXECUTE FUNCTION milepost_refuse_place();
+
 -- Pages and readings go with the run that began them.
 CREATE FUNCTION milepost_forget_pages() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN

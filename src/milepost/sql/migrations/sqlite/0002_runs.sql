@@ -151,7 +151,8 @@ CREATE TRIGGER run_refuse_birth BEFORE INSERT ON run
       OR NEW.resumes IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE resumes = NEW.resumes AND state NOT IN ('FAILED', 'CANCELLED'))
       OR NEW.version IS NOT 1
       OR ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'QUEUED'))) IS NOT TRUE
-      OR NEW.fence IS NOT 0)
+      OR NEW.fence IS NOT 0
+      OR NEW.report IS NOT NULL)
 BEGIN
   SELECT
     CASE
@@ -169,6 +170,8 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: run: this is not a birth the lifecycle declares')
       WHEN NEW.fence IS NOT 0
         THEN RAISE(ABORT, 'milepost: run: a birth has fence 0')
+      WHEN NEW.report IS NOT NULL
+        THEN RAISE(ABORT, 'milepost: run: a birth has no report')
     END;
 END;
 

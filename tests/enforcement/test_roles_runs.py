@@ -1,0 +1,136 @@
+"""With the documented roles no run ends before its work, and what a worker keeps is not forged."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from roles import Company
+from test_roles_attack import picture, refused, staff
+
+import milepost as mp
+
+__all__ = ["staff"]
+
+CLIENTS = ("submit", "admin")
+MOVED = "version = version + 1 WHERE id = '{going}'"
+ATTACKS = [
+    # A run that ends over its work.
+    "INSERT INTO step_count (run_id, step, slot, open) VALUES ('{going}', 0, 99, -1000)",
+    "INSERT INTO step_count (run_id, step, slot, failed) VALUES ('{going}', 0, 99, 1000)",
+    "INSERT INTO step (run_id, number, name, role, kind) VALUES ('{going}', 7, 'x', 'reduce', 'k')",
+    "INSERT INTO step (run_id, number, name, role, kind) VALUES ('{over}', 7, 'x', 'reduce', 'k')",
+    "UPDATE run SET state = 'RUNNING', move = 'begin', current_step = 1, " + MOVED,
+    "UPDATE run SET state = 'FINALIZING', move = 'finalize', " + MOVED,
+    (
+        "BEGIN; UPDATE run SET state = 'QUEUED', move = 'seal', version = 2 WHERE id = '{empty}'; "
+        "UPDATE run SET state = 'SUCCEEDED', move = 'finish', version = 3 WHERE id = '{empty}'"
+    ),
+    "UPDATE publication SET withdrawn = true WHERE run_id = '{filled}'",
+    "UPDATE publication SET run_id = '{going}', withdrawn = false",
+    "UPDATE publication SET run_id = '{going}'",
+    (
+        "INSERT INTO run (id, kind, state, move, report)"
+        " VALUES (gen_random_uuid(), 'all', 'QUEUED', 'create', 'forged')"
+    ),
+    # A gate that is opened early, or closed again.
+    "UPDATE step SET opened = true WHERE run_id = '{going}' AND number = 1",
+    "UPDATE step SET opened = false WHERE run_id = '{going}' AND number = 0",
+    # More work for a run that has begun, or is over.
+    (
+        "INSERT INTO job (id, kind, state, move, run_id, step, ordinal)"
+        " VALUES (gen_random_uuid(), 'all.first', 'QUEUED', 'create', '{going}', 0, 99)"
+    ),
+    (
+        "INSERT INTO job (id, kind, state, move, run_id, step, ordinal)"
+        " VALUES (gen_random_uuid(), 'all.first', 'QUEUED', 'create', '{over}', 0, 99)"
+    ),
+    # A cursor that no attempt saved.
+    "INSERT INTO progress (job_id, fence, position) VALUES ('{queued}', 0, 'forged')",
+    "INSERT INTO progress (job_id, fence, next_offset) VALUES ('{queued}', 0, 99)",
+    "UPDATE progress SET position = 'forged'",
+    "UPDATE progress SET next_offset = 99",
+]
+
+
+def batch_of(app: mp.App) -> Any:
+    batch = app.batch("all", params=int)
+
+    @batch.step(retries=0)
+    def first(number: int) -> Iterator[int]:
+        if number < 0:
+            raise mp.Fail("negative")
+        yield from range(number)
+
+    @batch.step(gated=True)
+    def second(number: int) -> int:
+        return number
+
+    @batch.reduce
+    def last(numbers: list[int]) -> int:
+        return len(list(numbers))
+
+    return batch
+
+
+@pytest.fixture
+def scene(staff: Company) -> dict[str, str]:
+    """Runs that begin, that are over, without jobs, and with outputs that are not jobs yet."""
+    app = mp.App(staff.home.url)
+    batch = batch_of(app)
+
+    @app.job
+    def saves(ctx: mp.Context) -> None:
+        ctx.save(5)
+
+    saves.submit()
+    over = batch.start(-1)
+    app.drain()
+    filled, empty = (batch.start(1, hold=True) for _ in range(2))
+    going, queued = batch.start(1), saves.submit()
+    ids = {"over": over, "going": going, "filled": filled, "empty": empty, "queued": queued}
+    found = {name: str(thing.id) for name, thing in ids.items()}
+    staff.owner.execute(
+        "UPDATE job SET state = 'CANCELLED', move = 'cancel', version = 2"
+        f" WHERE run_id = '{found['empty']}'"
+    )
+    staff.owner.execute(
+        "INSERT INTO publication (producer_id, fence, run_id, total)"
+        f" VALUES (gen_random_uuid(), 1, '{found['filled']}', 3)"
+    )
+    app.close()
+    return found
+
+
+@pytest.mark.parametrize("role", CLIENTS)
+def test_no_client_ends_a_run_early_or_forges_a_cursor(
+    staff: Company, scene: dict[str, str], role: str
+):
+    before = picture(staff)
+    tables = ("step", "publication", "progress")
+    stood = [staff.owner.execute(f"SELECT * FROM {name} ORDER BY 1, 2") for name in tables]
+    through = [
+        told
+        for told in (attack.format(**scene) for attack in ATTACKS)
+        if not refused(staff, role, told)
+    ]
+    assert through == []
+    assert picture(staff) == before
+    assert [staff.owner.execute(f"SELECT * FROM {name} ORDER BY 1, 2") for name in tables] == stood
+
+
+@pytest.mark.parametrize("role", CLIENTS)
+def test_a_client_resumes_a_run_with_what_was_not_published(staff: Company, role: str):
+    client, machine = mp.App(staff.url(role)), mp.App(staff.url("worker"))
+    batch, _ = batch_of(client), batch_of(machine)
+    run = batch.start(-1)
+    machine.drain(timeout=5)
+    assert run.refresh().state == "FAILED"
+    staff.owner.execute(
+        "INSERT INTO publication (producer_id, fence, run_id, total, published, withdrawn)"
+        f" VALUES (gen_random_uuid(), 1, '{run.id}', 1, 0, true)"
+    )
+    again = run.resume()
+    moved = staff.owner.execute("SELECT run_id::text, withdrawn FROM publication")
+    assert moved == [(str(again.id), False)]
+    for app in (client, machine):
+        app.close()
