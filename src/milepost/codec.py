@@ -1,5 +1,6 @@
 """How values become bytes. The store keeps the bytes and the codec's name, and looks no further."""
 
+import hashlib
 import math
 import re
 import types
@@ -21,6 +22,7 @@ __all__ = [
     "check_text",
     "hints",
     "limited",
+    "marks",
     "nested_deeper",
 ]
 
@@ -60,6 +62,18 @@ class Codec(Protocol):
     def decode(self, data: bytes, type_: Any = Any) -> Any:
         """Decode as the type that an annotation asks for, or raise `Invalid`."""
         ...
+
+
+def marks(codec: Codec, data: bytes, *, column: str) -> tuple[str, ...]:
+    """Give what tells the same content again without holding it; the first is to be stored.
+
+    A codec with keys makes one with each, so that nobody without them can try guesses, and what was
+    stored under an older key is known again.
+    """
+    keyed: Callable[..., tuple[str, ...]] | None = getattr(codec, "marks", None)
+    if keyed is not None:
+        return keyed(data, column=column)
+    return (hashlib.sha256(data).hexdigest(),)
 
 
 class JsonCodec:

@@ -6,6 +6,7 @@ with the name of its column and the key's id, which are not secret and cannot be
 
 import base64
 import binascii
+import hmac
 import os
 import re
 from collections.abc import Mapping
@@ -42,7 +43,10 @@ class EncryptingCodec(JsonCodec):
         super().__init__()
         if not keys:
             raise Invalid("EncryptingCodec needs a key: {'2026': mp.EncryptingCodec.new_key()}")
-        self._ciphers = {_checked_id(id_): _cipher(id_, key) for id_, key in keys.items()}
+        plain = {_checked_id(id_): _plain(id_, key) for id_, key in keys.items()}
+        self._ciphers = {id_: _cipher(key) for id_, key in plain.items()}
+        # A key of their own, so that the one that encrypts does nothing else.
+        self._markers = [hmac.digest(key, b"milepost marks", "sha256") for key in plain.values()]
         self._current = next(iter(self._ciphers))
 
     def __repr__(self) -> str:
@@ -91,6 +95,11 @@ class EncryptingCodec(JsonCodec):
                 f"what is stored was not sealed by the key {id_!r} that is here"
             ) from None
 
+    def marks(self, data: bytes, *, column: str) -> tuple[str, ...]:
+        """Give what tells the same content again, by each key: only who has one can compute it."""
+        told = column.encode() + b"\0" + data
+        return tuple(hmac.digest(key, told, "sha256").hex() for key in self._markers)
+
     def decode(self, data: bytes, type_: Any = Any) -> Any:
         """Decode; what is sealed still, such as a message's result, is opened first."""
         if data.startswith(MOVED):
@@ -121,18 +130,22 @@ def _checked_id(id_: str) -> str:
     return id_
 
 
-def _cipher(id_: str, key: bytes | str) -> "AESGCM":
+def _cipher(key: bytes) -> "AESGCM":
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise Invalid("encryption needs an extra: pip install 'milepost[crypto]'") from error
+    return AESGCM(key)
+
+
+def _plain(id_: str, key: bytes | str) -> bytes:
     try:
         plain = base64.b64decode(key, validate=True) if isinstance(key, str) else key
     except (binascii.Error, ValueError):
         plain = b""
     if not isinstance(plain, bytes) or len(plain) != KEY_BYTES:
         raise Invalid(f"the key {id_!r} is not {KEY_BYTES} bytes, or those in base64")
-    return AESGCM(plain)
+    return plain
 
 
 @lru_cache(maxsize=256)

@@ -342,6 +342,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     unique_key: str | None = None
     params_key: str | None = None
+    params_keys_before: tuple[str, ...] = ()
+    """What older keys of its codec made of the parameters: a live run may have one of those."""
     tags: str | None = None
     trace: str | None = None
     channel: str | None = None

@@ -5,6 +5,7 @@ SQLite file, is searched for it (H-105).
 """
 
 import base64
+import hashlib
 import json
 import sqlite3
 import string
@@ -487,3 +488,40 @@ def test_every_statement_that_writes_content_seals_it(codec):
     taken = {parameter for parameters in written.values() for parameter in parameters}
     assert SEALED.keys() <= taken
     assert taken & (COLUMNS.keys() - SEALED.keys()) == set()
+
+
+@pytest.mark.parametrize("codec", ["aes"])
+def test_no_stored_hash_tells_whether_a_guess_is_right(app, database, codec):
+    """Parameters and bodies that can be guessed: whoever has the tables has no key to try with."""
+
+    def declared(keys):
+        made = mp.App(database.url, codec=mp.EncryptingCodec(keys))
+        batch = made.batch("birthdays", params=dict)
+
+        @batch.step
+        def work(params: dict) -> None: ...
+
+        @made.job
+        def greet(day: str) -> None: ...
+
+        return made, batch
+
+    def asked(made):
+        told = {"kind": "greet", "args": ["1815-12-10"]}
+        with served(made) as where, httpx2.Client(base_url=where, trust_env=False) as http:
+            return http.post("/v1/jobs", json=told, headers={"Idempotency-Key": "k"})
+
+    params, newer = {"born": "1815-12-10"}, mp.EncryptingCodec.new_key()
+    first, batch = declared({"k1": KEY})
+    run, answer = batch.start(params), asked(first)
+    first.close()
+    guesses = [b'{"born":"1815-12-10"}', b'POST /v1/jobs?\n{"args":["1815-12-10"],"kind":"greet"}']
+    held = stored(database)
+    assert [guess for guess in guesses if found(held, hashlib.sha256(guess).hexdigest())] == []
+
+    # Whoever holds the key still knows the same again, and after it was changed.
+    for keys in ({"k1": KEY}, {"k2": newer, "k1": KEY}, {"k1": KEY, "k2": newer}):
+        second, batch = declared(keys)
+        assert batch.start(params, reuse=True).id == run.id
+        assert asked(second).text == answer.text
+        second.close()

@@ -1,6 +1,5 @@
 """Starting runs of a batch: parameters are checked, all of them, before anything is stored."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -11,7 +10,7 @@ import msgspec
 from milepost.batch.declaration import Declaration, Step
 from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
-from milepost.codec import check_tags, check_text, from_builtin, limited
+from milepost.codec import check_tags, check_text, from_builtin, limited, marks
 from milepost.declare import check_limits, check_seconds
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
@@ -109,6 +108,7 @@ class Batch(Declaration):
         check_tags(asked.tags)
         self.plan()
         data = self._checked(params)
+        params_key, *before = self._params_keys(data)
         new = NewRun(
             id=new_id(),
             kind=self.name,
@@ -121,7 +121,8 @@ class Batch(Declaration):
             priority=asked.priority,
             tenant=caller().tenant,
             trace=caller().trace,
-            params_key=self._params_key(data),
+            params_key=params_key,
+            params_keys_before=tuple(before),
             tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
             channel=None if asked.channel is None else check_text(asked.channel, what="channel"),
             deadline_us=None if asked.deadline is None else micros(asked.deadline),
@@ -133,11 +134,11 @@ class Batch(Declaration):
         payload = self.payload(first, params)
         return new, [self._job(first, payload, new.id, ordinal=0, tenant=new.tenant)]
 
-    def _params_key(self, data: bytes | None) -> str:
+    def _params_keys(self, data: bytes | None) -> tuple[str, ...]:
         """Tell parameters apart: the same values have the same key, whatever their bytes are."""
         value = None if data is None else self.client.codec.decode(data)
         plain = msgspec.json.encode(value, order="deterministic", enc_hook=repr)
-        return hashlib.sha256(plain).hexdigest()
+        return marks(self.client.codec, plain, column="run.params_key")
 
     def _checked(self, params: Any) -> bytes | None:
         if self.params_type is None:

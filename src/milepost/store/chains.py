@@ -49,8 +49,10 @@ def start(
     Of all who ask for reuse at once one creates it, under the parameters' key as a unique one.
     """
     if reuse:
-        if live := (yield Call("run_reusable", msgspec.structs.asdict(new))):
-            return str(live[0][0])
+        for params_key in (new.params_key, *new.params_keys_before):
+            asked = {"tenant": new.tenant, "kind": new.kind, "params_key": params_key}
+            if live := (yield Call("run_reusable", asked)):
+                return str(live[0][0])
         new = msgspec.structs.replace(new, unique_key=new.params_key)
     for _ in range(LONGEST):
         run_id = yield from runs.create(new, plan, jobs, hold=hold)

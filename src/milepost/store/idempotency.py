@@ -1,6 +1,6 @@
 """Once per key: what a request did and the answer it got are written by one transaction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from milepost.errors import Invalid
 from milepost.outcome import micros
@@ -17,15 +17,18 @@ class Reused(Invalid):
 
 
 def once(
-    operation: Callable[[], Steps[bytes]], *, scope: str, key: str, fingerprint: str
+    operation: Callable[[], Steps[bytes]], *, scope: str, key: str, fingerprints: Sequence[str]
 ) -> Steps[bytes]:
-    """Do it, or answer as the first time; rivals wait for the first one's commit (H-95)."""
+    """Do it, or answer as the first time; rivals wait for the first one's commit (H-95).
+
+    The first of the fingerprints is stored; a request that came before may have any of them.
+    """
     asked = {"scope": scope, "key": key}
-    while not (yield Call("idempotency_take", {**asked, "fingerprint": fingerprint})):
+    while not (yield Call("idempotency_take", {**asked, "fingerprint": fingerprints[0]})):
         # A new statement sees what the rival committed; it may have been pruned since.
         if found := (yield Call("idempotency_get", asked)):
             first, answer = found[0]
-            if first != fingerprint:
+            if first not in fingerprints:
                 raise Reused("this Idempotency-Key was used for another request; choose a new one")
             return bytes(answer)
     answer = yield from operation()

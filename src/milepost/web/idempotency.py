@@ -1,6 +1,5 @@
 """Idempotency-Key: a POST that is sent again gets the first one's answer (H-95)."""
 
-import hashlib
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -8,6 +7,7 @@ import msgspec
 from fastapi import Depends, Header, Request
 from starlette.responses import Response
 
+from milepost.codec import marks
 from milepost.store import idempotency
 from milepost.store.driver import Steps
 from milepost.web.auth import who_calls
@@ -77,20 +77,20 @@ class Once:
                 encoded,
                 scope=who.token_id or who.actor,
                 key=self.key or "",
-                fingerprint=await self._fingerprint(),
+                fingerprints=await self._fingerprints(),
             )
         except idempotency.Reused as error:
             raise Problem(422, str(error), name="idempotency-key-reused") from error
         return stored
 
-    async def _fingerprint(self) -> str:
+    async def _fingerprints(self) -> tuple[str, ...]:
         """Tell one request from another; how its JSON is spelled makes no difference."""
         request = self._request
         data = await request.body()
         plain = msgspec.json.encode(await request.json(), order="deterministic") if data else b""
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         asked = f"{request.method} {path}?{request.url.query}\n".encode()
-        return hashlib.sha256(asked + plain).hexdigest()
+        return marks(self._client.codec, asked + plain, column="idempotency.fingerprint")
 
 
 async def kept(request: Request, app: Held, key: Key = None) -> Once:
