@@ -47,7 +47,14 @@ class Unavailable(MilepostError):  # noqa: N818 - public name
 
 
 class AccessRefused(Unavailable):
-    """The database server refuses the login, or has no such database."""
+    """The database server refuses the login, has no such database, or the role lacks a right.
+
+    `right` is what the database said of a missing right.
+    """
+
+    def __init__(self, message: str, *, right: str | None = None) -> None:
+        super().__init__(message)
+        self.right = right
 
 
 class SchemaMismatch(Unavailable):

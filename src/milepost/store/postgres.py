@@ -284,7 +284,8 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0
     if sqlstate == DENIED:
         return AccessRefused(
             f"the role lacks a right: {_first_line(error)}; migrate as the tables' owner, and let "
-            "it grant what `milepost grants` prints (docs/how-to/share-a-database.md)"
+            "it grant what `milepost grants` prints (docs/how-to/share-a-database.md)",
+            right=_first_line(error),
         )
     if sqlstate == TAKEN:
         return SchemaMismatch(

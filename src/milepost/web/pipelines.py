@@ -1,5 +1,6 @@
 """/v1/pipelines: where each has come to, its runs and its quarantine, and starting a run."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from milepost.subjects import checked_id
 from milepost.web.auth import Who, require, seen
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
+from milepost.web.idempotency import Answer, Kept
 from milepost.web.paging import Cursor, Limit
 from milepost.web.problems import problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted, RunPage, pages
@@ -350,34 +352,48 @@ async def removals_of(
     )
 
 
-@router.post("/v1/pipelines/{name}/removals:confirm", responses=problems(404, 409, 413, 415, 422))
+DECIDED: dict[int | str, dict[str, Any]] = {
+    200: {"model": Decided, "description": "What was decided, and of how many."},
+    **problems(404, 409, 413, 415, 422),
+}
+
+
+@router.post("/v1/pipelines/{name}/removals:confirm", responses=DECIDED)
 async def confirm_removals(
     *,
     name: str,
     app: Held,
     who: Annotated[Who, require("operate")],
+    once: Kept,
     what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
-) -> Decided:
+) -> Response:
     """Let the next run remove what a full run did not see."""
-    return await _decided(app, who, name, removals.CONFIRMED, what.reason)
+    return await once(_deciding(app, who, name, removals.CONFIRMED, what.reason))
 
 
-@router.post("/v1/pipelines/{name}/removals:dismiss", responses=problems(404, 409, 413, 415, 422))
+@router.post("/v1/pipelines/{name}/removals:dismiss", responses=DECIDED)
 async def dismiss_removals(
     *,
     name: str,
     app: Held,
     who: Annotated[Who, require("operate")],
+    once: Kept,
     what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
-) -> Decided:
+) -> Response:
     """Keep what a full run did not see, until another one misses it again."""
-    return await _decided(app, who, name, removals.DISMISSED, what.reason)
+    return await once(_deciding(app, who, name, removals.DISMISSED, what.reason))
 
 
-async def _decided(app: Engine, who: Who, name: str, decision: str, reason: str) -> Decided:
-    handle = _whole(app, who, name).removals
-    count = await app.client.run_async(handle.deciding(decision, reason=reason))
-    return Decided(decision=decision, records=count)
+def _deciding(
+    app: Engine, who: Who, name: str, decision: str, reason: str
+) -> Callable[[], Steps[Answer]]:
+    deciding = _whole(app, who, name).removals.deciding(decision, reason=reason)
+
+    def decided() -> Steps[Answer]:
+        document = Decided(decision=decision, records=(yield from deciding()))
+        return Answer(200, document.model_dump_json().encode())
+
+    return decided
 
 
 @router.get("/v1/pipelines/{name}/quarantine", responses=problems(404, 422))

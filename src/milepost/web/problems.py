@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from milepost.errors import (
+    AccessRefused,
     IllegalMove,
     Invalid,
     JobFailed,
@@ -123,6 +124,10 @@ async def _engine(_request: Request, error: Exception) -> Response:
 def from_engine(error: Exception) -> Problem:
     """Say in HTTP's words what the engine raised."""
     status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
+    if isinstance(error, AccessRefused) and error.right is not None:
+        log.warning("the server's role lacks a right", error=str(error))
+        detail = f"the role that this server has in the database may not do this: {error.right}"
+        return Problem(500, detail, name="server-lacks-a-right")
     if isinstance(error, Unavailable):
         log.warning("store unavailable", error=str(error))
         detail = "the store cannot be used now; try again"
