@@ -78,15 +78,17 @@ from milepost.worker.settler import Settler
 SLOTS, LONG = 500, 0.01
 settle = Settler._settle_some
 
-async def told(settler):
+async def told(settler, batch):
     if settler._writing:
         with open("beside", "a") as seen:
             seen.write(f"{os.getpid()}\\n")
-    await settle(settler)
+    await settle(settler, batch)
 
 Settler._settle_some = told
 """
 """What a worker needs to settle in two transactions at once, and a word when it does."""
+IDLE_SECONDS = 120
+"""So long nobody may be at work before a proof fails: workers that cannot start prove nothing."""
 WIDE_KILLS = 40 if PROVING else 3
 WIDE_CHILDREN = 1_500 if PROVING else 1_200
 """More than one transaction publishes, and more than one lets through a gate."""
@@ -112,6 +114,7 @@ class Crew:
             text=True,
         )
         self._pids = [self._started() for _ in range(WORKERS)]
+        self._until = time.monotonic() + IDLE_SECONDS
 
     def _started(self):
         self._nursery.stdin.write("one more\n")
@@ -120,10 +123,12 @@ class Crew:
 
     def kill_one(self, app, chance):
         """Kill one that is at work; False when none is yet: one that only starts proves nothing."""
+        assert time.monotonic() < self._until, "no worker is at work"
         known = {worker.pid for worker in app.workers.list() if worker.state != "STOPPED"}
         at_work = [place for place, pid in enumerate(self._pids) if pid in known]
         if not at_work:
             return False
+        self._until = time.monotonic() + IDLE_SECONDS
         place = chance.choice(at_work)
         os.kill(self._pids[place], signal.SIGKILL)
         self._pids[place] = self._started()

@@ -55,9 +55,7 @@ def opened_at(url: str, slot: int) -> Driver:
         driver = opened(url)
         if not isinstance(driver, PsycopgDriver):
             return driver
-        driver._pool.resize(1, 1)  # or it would open another while the first is on its way
-        driver._pool.wait(30)
-        with driver._connection() as connection:
+        with driver._connections.taken() as connection:  # the one that is taken next, too
             if connection.info.backend_pid % 4 == slot:
                 return driver
         driver.close()

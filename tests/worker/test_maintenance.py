@@ -26,11 +26,16 @@ def work(app):
     return work
 
 
-def claimed(app, job, *, worker="w", lease=30.0):
+def claimed(app, job, *, worker="w", lease=30.0, alone=False):
     """Have a worker of no process at all hold a job."""
     app.client.run(workers.register, workers.NewWorker(id=worker, lease_us=int(lease * 1_000_000)))
     [claim] = app.client.run(
-        jobs.claim, worker_id=worker, line=jobs.lines([job.queue]), most=1, kinds=None
+        jobs.claim,
+        worker_id=worker,
+        line=jobs.lines([job.queue]),
+        most=1,
+        kinds=None,
+        alone=alone,
     )
     assert claim.id == job.id
     return claim
@@ -111,7 +116,7 @@ def test_a_heartbeat_that_came_first_wins(app, work, advance):
 def test_a_job_that_keeps_killing_its_workers_is_poisoned(app, work, advance):
     job = work.options(retries=10, poison_limit=3).submit()
     for number in range(3):
-        claimed(app, job, worker=f"w{number}")
+        claimed(app, job, worker=f"w{number}", alone=number == 2)
         advance(31)
         app.maintain_once()
         app.maintain_once()
