@@ -1,6 +1,7 @@
 """How a worker's process ends: at a signal, and in time, whatever handlers do (H-38)."""
 
 import asyncio
+import atexit
 import os
 import select
 import signal
@@ -51,8 +52,29 @@ class Ending:
         """Call it off, unless a thread that a handler has left keeps the process from ending."""
         self.hurry()
         left = set(threading.enumerate()) - self._known
-        self._off = not any(thread.is_alive() and not thread.daemon for thread in left)
+        if not any(thread.is_alive() and not thread.daemon for thread in left):
+            self._off = self._until is None
+            self._leave_to_the_end()
         self._tell()
+
+    def _leave_to_the_end(self) -> None:
+        """Rest while the program goes on, and watch again when its interpreter ends.
+
+        That waits for what handlers have left: pools, processes and hooks of `atexit`.
+        """
+        if (until := self._until) is None:
+            return
+        self._until = None
+
+        def at_the_end() -> None:
+            now = time.monotonic()
+            self._until = until if now < until else now + LAST_SECONDS
+            self._tell()
+
+        # Pools are waited for before `atexit`, in an order of their own: ours comes first.
+        register = getattr(threading, "_register_atexit", atexit.register)
+        with suppress(RuntimeError):  # it is ending already
+            register(at_the_end)
 
     def begin(self) -> None:
         """Let the grace time begin; a second time it is over. Safe in a signal's handler."""
@@ -81,7 +103,7 @@ class Ending:
         os.close(self._mouth)
 
     def _end(self) -> None:
-        log.warning("the worker was ended: a handler did not stop in time", grace=self._grace)
+        log.warning("the worker was ended: a handler, or what it has left, did not stop in time", grace=self._grace)
         with suppress(Exception):
             sys.stderr.flush()
         os._exit(self._code)

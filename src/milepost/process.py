@@ -117,7 +117,9 @@ class Process:
         ending = Ending(self._app.settings.grace)
         with ending, asyncio.Runner(loop_factory=_loop_factory()) as runner:
             work = self._run_worker(queues, concurrency, ending, recycle=recycle)
-            return runner.run(self._and_close(work))
+            if worn_out := runner.run(self._and_close(work)):
+                ending.begin()  # what is stuck must not keep the process from its end
+            return worn_out
 
     async def run_worker_async(
         self,

@@ -16,7 +16,8 @@ from milepost.store import workers
 from milepost.testing.databases import Backends, everyday_names
 
 PROGRAM = """
-import asyncio, threading, time
+import asyncio, atexit, multiprocessing, threading, time
+from concurrent.futures import ThreadPoolExecutor
 import milepost as mp
 
 app = mp.App(lease=2, heartbeat=0.3, sweep=0.1, poll_max=0.1, grace=1)
@@ -39,6 +40,22 @@ async def in_a_thread() -> None:
 @app.job
 def leaves_a_thread() -> None:
     threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+@app.job
+def leaves_a_pool() -> None:
+    app.pool = ThreadPoolExecutor(1)
+    app.pool.submit(time.sleep, 600)
+
+
+@app.job
+def leaves_a_process() -> None:
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(13,)).start()
+
+
+@app.job
+def leaves_a_hook() -> None:
+    atexit.register(time.sleep, 600)
 
 
 @app.job
@@ -134,6 +151,9 @@ def until(condition, seconds=60):
         "swallows",
         "in_a_thread",
         "leaves_a_thread",
+        "leaves_a_pool",
+        "leaves_a_process",
+        "leaves_a_hook",
         "leaves_a_task",
         "blocks",
         "spins",
@@ -150,13 +170,32 @@ def test_a_worker_ends_in_time_whatever_its_handler_does(app, database, tmp_path
             until(lambda: job.refresh().state in ("SUCCEEDED", "FAILED"))
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(15)
         assert time.monotonic() - began < GRACE + 5 + SLACK
     app.client.run(workers.advance_clock, 60)
     app.maintain_once()
     assert job.refresh().state != "RUNNING"
     if kind.startswith("leaves_pl") or kind == "leaves":
         assert job.error.type == "GeneratorExit"
+
+
+def test_a_program_that_goes_on_after_its_worker_is_ended_by_nobody(database, tmp_path):
+    """What it does then is its own; only what keeps its interpreter from ending is cut short."""
+    goes_on = "\napp.run_worker()\ntime.sleep(6)\nprint('done', flush=True)\ntime.sleep(0.1)\n"
+    (tmp_path / "program.py").write_text(PROGRAM + goes_on)
+    process = subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MILEPOST_DATABASE_URL": database.url},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        with database.driver() as driver:
+            until(lambda: driver.run(workers.listing))
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "done\n"
+    assert process.returncode == 0
 
 
 def test_a_worker_that_hears_no_signal_is_ended_by_its_supervisor(app, database, tmp_path):
