@@ -21,6 +21,7 @@ log = Log("milepost.worker")
 
 LAST_SECONDS = 4.5
 """How long after the grace time a process may take to give back and say goodbye."""
+LATE = "the worker was ended: a handler, or what it has left behind, did not stop in time"
 
 
 _heard: set[int] = set()
@@ -103,7 +104,7 @@ class Ending:
         os.close(self._mouth)
 
     def _end(self) -> None:
-        log.warning("the worker was ended: a handler, or what it has left, did not stop in time", grace=self._grace)
+        log.warning(LATE, grace=self._grace)
         with suppress(Exception):
             sys.stderr.flush()
         os._exit(self._code)

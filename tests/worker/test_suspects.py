@@ -1,6 +1,7 @@
 """Suspects run alone, in time, and do not keep the other jobs from running."""
 
 import asyncio
+import threading
 from itertools import groupby
 
 import pytest
@@ -103,6 +104,31 @@ async def test_a_worker_that_is_never_empty_runs_a_suspect_alone_and_the_others_
         assert set(company) == {1}
         for job in await app.jobs.list_async(kind="stream", state="QUEUED", limit=1000):
             await job.cancel_async("over")
+
+
+async def test_a_worker_that_cannot_take_a_suspect_makes_no_room_for_one(app, working, until):
+    """A thread that is stuck is company for as long as it lives: the others wait for nothing."""
+    let_go = threading.Event()
+
+    @app.job(timeout=0.05, retries=0)
+    def stuck() -> None:
+        let_go.wait(60)
+
+    @app.job(poison_limit=1)
+    async def suspect() -> None: ...
+
+    try:
+        async with working() as worker:
+            failed = await (await stuck.submit_async()).wait_async(60)
+            assert failed.state == mp.JobState.FAILED
+            waiting = await suspect.submit_async()
+            await worker._flow.tend()
+            assert not worker._flow._suspects.waiting
+            assert (await waiting.refresh_async()).state == mp.JobState.QUEUED
+            let_go.set()
+            assert (await waiting.wait_async(60)).state == mp.JobState.SUCCEEDED
+    finally:
+        let_go.set()
 
 
 async def test_drain_runs_suspects_one_by_one(app):

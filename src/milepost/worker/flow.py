@@ -130,7 +130,7 @@ class Flow:
 
     async def _claimed(self, most: int, kinds: list[str]) -> list[Claim]:
         """Claim what comes first: other jobs, or a suspect if nothing else is in this process."""
-        alone = self._suspects.waiting and not self.held and not self.held.threads.zombies
+        alone = self._suspects.waiting and not self.held and not self._has_company
         if alone and self._suspects.comes_first and (claims := await self._claim_alone(kinds)):
             return claims
         claims = await self.claimer.claim(most, kinds)
@@ -179,8 +179,17 @@ class Flow:
                 self.held.stop(*asked)
         if told := self.held.news:
             await self._driver.run(durable.tell, told)
-        found = await self.claimer.suspect(self._registry.words)
+        await self._look_for_suspects()
+
+    async def _look_for_suspects(self) -> None:
+        # A worker that cannot take one makes no room for it either.
+        found = None if self._has_company else await self.claimer.suspect(self._registry.words)
         self._suspects.see(waiting=found is not None)
+
+    @property
+    def _has_company(self) -> bool:
+        """Whether a thread is stuck in a handler: whatever runs here, runs beside it."""
+        return self.held.threads.zombies > 0
 
     async def reconcile(self) -> None:
         """Give back what the store says we hold and we do not know: a claim's lost reply."""
