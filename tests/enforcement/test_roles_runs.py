@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from roles import Company
+from test_roles import Numbers
 from test_roles_attack import picture, refused, staff
 
 import milepost as mp
@@ -134,3 +135,77 @@ def test_a_client_resumes_a_run_with_what_was_not_published(staff: Company, role
     assert moved == [(str(again.id), False)]
     for app in (client, machine):
         app.close()
+
+
+RUN = "00000000-0000-7000-8000-000000000001"
+NEW_RUN = f"INSERT INTO run (id, kind, state, move) VALUES ('{RUN}', 'p', 'CREATED', 'create'); "
+WINDOW = (
+    "INSERT INTO pipeline_run (run_id, root_id, pipeline_id, number, mode, before_mark, start_mark,"
+    " end_mark, planned_at) SELECT '{run}', '{root}', id, 9, {values} FROM pipeline"
+)
+
+
+@pytest.mark.parametrize("role", CLIENTS)
+def test_no_client_forges_the_window_that_a_watermark_is_moved_by(staff: Company, role: str):
+    staff.owner.execute("INSERT INTO pipeline (name, target, mark) VALUES ('p', 't', 5)")
+    app = mp.App(staff.home.url)
+    old = str(batch_of(app).start(1, hold=True).id)
+    app.close()
+    honest = "'incremental', 5, 3, NULL, NULL"
+    through = []
+    for run, root, values in (
+        (RUN, RUN, "'incremental', 5, 0, 99, NULL"),
+        (RUN, RUN, "'incremental', 5, 99, NULL, NULL"),
+        (RUN, RUN, "'incremental', 9, 5, NULL, NULL"),
+        (RUN, RUN, "'incremental', 5, 3, NULL, now()"),
+        (RUN, RUN, "'full', 5, 4, NULL, NULL"),
+        (RUN, old, honest),
+        (old, old, honest),
+    ):
+        told = "BEGIN; " + NEW_RUN + WINDOW.format(run=run, root=root, values=values)
+        if not refused(staff, role, told):
+            through.append(values)
+    if not refused(staff, role, "INSERT INTO pipeline (name, target, mark) VALUES ('q', 't', 9)"):
+        through.append("mark")
+    assert through == []
+    with staff.hand(role) as hand, hand.connection.transaction():
+        hand.execute(NEW_RUN)
+        hand.execute(WINDOW.format(run=RUN, root=RUN, values=honest))
+
+
+def test_a_submitter_resumes_a_pipeline_where_it_stopped(staff: Company):
+    """Each partition goes on from its last page, and the watermark moves as if nothing happened."""
+    for role in ("submit", "worker"):  # the target is the application's own table
+        staff.owner.execute(f'GRANT CREATE ON SCHEMA public TO "{staff.names[role]}"')
+    client, machine = mp.App(staff.url("submit")), mp.App(staff.url("worker"))
+    source = Breaking()
+    declared = {"key": "id", "version": "updated_at", "partition_by": "id", "partitions": 1}
+    pipeline, _ = (
+        app.pipeline("numbers", source, retries=0, **declared) for app in (client, machine)
+    )
+    run = pipeline.start()
+    machine.drain(timeout=20)
+    assert run.refresh().state == "FAILED"
+    source.broken = False
+    again = run.resume()
+    machine.drain(timeout=20)
+    assert again.refresh().state == "SUCCEEDED", again.errors
+    assert source.read == [0, 1, 1, 2]
+    for app in (client, machine):
+        app.close()
+
+
+class Breaking(Numbers):
+    """Three pages; the second cannot be read until it is repaired."""
+
+    def __init__(self) -> None:
+        self.broken, self.read = True, []
+
+    def fetch(self, window, partition, cursor) -> mp.Page:
+        page = cursor or 0
+        self.read.append(page)
+        if page == 1 and self.broken:
+            raise mp.Fail("away")
+        stamp = "2024-01-01T00:00:00+00:00"
+        found = [{"id": n, "updated_at": stamp} for n in range(page * 10, page * 10 + 10)]
+        return mp.Page(found, page + 1 if page < 2 else None)

@@ -91,6 +91,52 @@ CREATE TABLE pipeline_run (
 CREATE INDEX pipeline_run_root ON pipeline_run (root_id);
 CREATE UNIQUE INDEX pipeline_run_latest ON pipeline_run (pipeline_id, number);
 
+-- A watermark is moved to the end of a run's window, so whoever forges a window forges a watermark. Who
+-- is no worker makes it with its run, and leaves its end and its plan open, or takes over those of a run
+-- before it; and no pipeline begins with a mark.
+CREATE FUNCTION milepost_refuse_window() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  found bigint;
+BEGIN
+  IF TG_TABLE_NAME = 'pipeline' THEN
+    IF has_table_privilege(session_user, to_regclass('watermark_entry')::oid, 'insert') THEN
+      RETURN NULL;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'MP002',
+      MESSAGE = format('milepost: pipeline %s: it begins without a watermark', NEW.name);
+  END IF;
+  IF has_column_privilege(session_user, to_regclass('job')::oid, 'worker_id', 'update') THEN
+    RETURN NULL;
+  END IF;
+  SELECT mark INTO found FROM pipeline WHERE id = NEW.pipeline_id;
+  IF EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.run_id AND machine = 'run' AND seq = 1
+                AND xid = pg_current_xact_id())
+     AND (CASE
+           WHEN NEW.root_id <> NEW.run_id THEN EXISTS (
+             SELECT 1 FROM pipeline_run AS p
+              WHERE p.root_id = NEW.root_id AND p.run_id <> NEW.run_id
+                AND (p.pipeline_id, p.before_mark, p.start_mark, p.end_mark, p.counted, p.plan, p.rules)
+                    IS NOT DISTINCT FROM (NEW.pipeline_id, NEW.before_mark, NEW.start_mark, NEW.end_mark,
+                                          NEW.counted, NEW.plan, NEW.rules))
+           WHEN NEW.mode IN ('full', 'incremental') THEN
+             NEW.before_mark IS NOT DISTINCT FROM found
+             AND (NEW.start_mark IS NULL OR NEW.mode = 'incremental' AND NEW.start_mark <= found)
+             AND NEW.end_mark IS NULL AND NEW.planned_at IS NULL AND NEW.plan IS NULL
+             AND NEW.rules_digest IS NULL
+           ELSE true END) THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP002',
+    MESSAGE = format('milepost: run %s: its window is made with it, from the watermark or from the run '
+                     'before it', NEW.run_id);
+END $$;
+
+CREATE TRIGGER pipeline_refuse_mark AFTER INSERT ON pipeline FOR EACH ROW
+  WHEN (NEW.mark IS NOT NULL)
+  EXECUTE FUNCTION milepost_refuse_window();
+CREATE TRIGGER pipeline_run_refuse AFTER INSERT ON pipeline_run FOR EACH ROW
+  EXECUTE FUNCTION milepost_refuse_window();
+
 -- What a root set out to read: one row for each partition, closed with its last page (H-71).
 CREATE TABLE reading (
   root_id uuid NOT NULL,
