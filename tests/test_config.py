@@ -133,6 +133,23 @@ def test_a_role_without_rights_and_a_taken_name_are_told_in_a_sentence(backends)
             raw.execute("DROP ROLE stranger")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///x",
+        "postgresql:///x?host=/run/postgresql",
+        "postgresql://?host=/run/postgresql&dbname=x",
+        "postgresql://ann:pw@[::1]:5432/x?sslmode=require",
+    ],
+)
+def test_an_address_reaches_the_driver_as_it_was_given(url):
+    read = StoreUrl.parse(url)
+    assert read.target == read.address == url
+    assert read.typed == url.replace("pw", "PASSWORD")
+    more = StoreUrl.parse(url + ("&" if "?" in url else "?") + "schema=jobs")
+    assert (more.target, more.schema) == (url, "jobs")
+
+
 @pytest.mark.parametrize("driver", ["", "+psycopg", "+psycopg2", "+asyncpg"])
 def test_an_address_as_sqlalchemy_writes_it_is_understood(driver):
     url = StoreUrl.parse(f"postgresql{driver}://me:pw@h:5433/db?sslmode=require&schema=jobs")

@@ -81,7 +81,7 @@ class StoreUrl:
         if self.dialect == "sqlite":
             return str(self)
         parts = urlsplit(self.target)
-        return parts._replace(query="&".join(filter(None, (parts.query, self._ours)))).geturl()
+        return _joined(parts._replace(query="&".join(filter(None, (parts.query, self._ours)))))
 
     @property
     def channel(self) -> str:
@@ -107,7 +107,7 @@ class StoreUrl:
             server = f"{parts.username or ''}:PASSWORD@{server.rpartition('@')[2]}"
         options = re.sub(r"(password=)[^&]*", r"\1PASSWORD", parts.query)
         options = "&".join(filter(None, (options, self._ours)))
-        return urlunsplit(("postgresql", server, parts.path, options, ""))
+        return _joined(SplitResult("postgresql", server, parts.path, options, ""))
 
 
 def channel_of(schema: str) -> str:
@@ -129,8 +129,13 @@ def _postgres(parts: SplitResult) -> StoreUrl:
             "not begin with pg_"
         )
     left = [option for option in options if option not in (*poolers, *schemas)]
-    target = parts._replace(query="&".join(left)).geturl()
+    target = _joined(parts._replace(query="&".join(left)))
     return StoreUrl("postgres", target, pooled=bool(poolers), schema=schema)
+
+
+def _joined(parts: SplitResult) -> str:
+    """Spell an address; it has its slashes also where it names no server, as one of a socket."""
+    return f"{parts.scheme}://{parts.netloc}{urlunsplit(('', '', *parts[2:]))}"
 
 
 def _sqlite_path(url: str, parts: SplitResult) -> str:
