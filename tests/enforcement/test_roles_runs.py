@@ -209,3 +209,32 @@ class Breaking(Numbers):
         stamp = "2024-01-01T00:00:00+00:00"
         found = [{"id": n, "updated_at": stamp} for n in range(page * 10, page * 10 + 10)]
         return mp.Page(found, page + 1 if page < 2 else None)
+
+
+def test_no_worker_changes_what_a_job_gave_once_it_ended(staff: Company):
+    app = mp.App(staff.home.url)
+    batch = app.batch("several")
+
+    @batch.step
+    def give() -> Iterator[int]:
+        yield from (1, 2, 3)
+
+    @batch.reduce
+    def add(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    run = batch.start()
+    app.drain()
+    assert run.refresh().report == 6
+    app.close()
+    before = staff.owner.execute("SELECT * FROM job_output ORDER BY seq")
+    assert len(before) == 3
+    (job_id, fence, *_) = before[0]
+    for attack in (
+        f"INSERT INTO job_output (job_id, fence, seq, payload) VALUES ('{job_id}', {fence}, 9, '')",
+        "UPDATE job_output SET payload = '4'",
+        "UPDATE job_output SET job_id = gen_random_uuid()",
+        "DELETE FROM job_output",
+    ):
+        assert refused(staff, "worker", attack), attack
+    assert staff.owner.execute("SELECT * FROM job_output ORDER BY seq") == before

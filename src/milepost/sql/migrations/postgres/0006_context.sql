@@ -26,6 +26,36 @@ END $$;
 CREATE TRIGGER durable_step_refuse AFTER INSERT OR UPDATE ON durable_step FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_step();
 
+-- What a job gave is written by the attempt that runs, or by the transaction that ends it; then it is as
+-- final as its result. Erasing takes it away, and so does retention, with its job.
+CREATE FUNCTION milepost_refuse_output() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  ended uuid;
+BEGIN
+  SELECT job.id INTO ended
+    FROM (SELECT DISTINCT job_id, fence FROM changed_rows) AS c
+    JOIN job ON job.id = c.job_id AND job.fence = c.fence AND job.state = 'SUCCEEDED'
+   WHERE NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = job.id AND machine = 'job'
+                        AND seq = job.version AND xid = pg_current_xact_id())
+   LIMIT 1;
+  IF ended IS NULL OR TG_OP = 'DELETE'
+     AND has_table_privilege(session_user, to_regclass('retention')::oid, 'update') THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'MP002',
+    MESSAGE = format('milepost: job %s has ended: what it gave never changes', ended);
+END $$;
+
+CREATE TRIGGER job_output_refuse_insert AFTER INSERT ON job_output
+  REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION milepost_refuse_output();
+CREATE TRIGGER job_output_refuse_update AFTER UPDATE ON job_output
+  REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION milepost_refuse_output();
+CREATE TRIGGER job_output_refuse_move AFTER UPDATE OF job_id, fence, seq ON job_output FOR EACH ROW
+  WHEN (NEW.job_id <> OLD.job_id OR NEW.fence <> OLD.fence OR NEW.seq <> OLD.seq)
+  EXECUTE FUNCTION milepost_refuse_hand();
+CREATE TRIGGER job_output_refuse_delete AFTER DELETE ON job_output
+  REFERENCING OLD TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION milepost_refuse_output();
+
 -- How often `position` was saved: whoever saves names the number it read, so that no save is lost.
 ALTER TABLE progress ADD COLUMN saves bigint NOT NULL DEFAULT 0;
 
