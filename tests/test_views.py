@@ -389,13 +389,22 @@ FIELD_VALUES = {
 }
 
 
+def count(hand, *, step, slot=0, **counts):
+    """Have a step counted: counters begin at nothing."""
+    hand.insert("step_count", run_id=RUN, step=step, slot=slot)
+    for name, value in counts.items():
+        hand.raw.execute(
+            f"UPDATE step_count SET {name} = {value} WHERE step = {step} AND slot = {slot}"
+        )
+
+
 def start_pipeline(hand, moves, counts, *, ordinals=(), **columns):
     """Make a run whose second step has partitions. Its counters are what the test says."""
     hand.insert("run", id=RUN, kind="diamonds", state="CREATED", move="create", **columns)
     hand.insert("step", run_id=RUN, number=0, name="plan", kind="plan")
     hand.insert("step", run_id=RUN, number=1, name="fetch", kind="fetch", role="partition")
-    hand.insert("step_count", run_id=RUN, step=0, succeeded=1)
-    hand.insert("step_count", run_id=RUN, step=1, **counts)
+    count(hand, step=0, succeeded=1)
+    count(hand, step=1, **counts)
     for ordinal in ordinals:
         payload = json.dumps({"low": ordinal}).encode()
         hand.add(ordinal + 1, run_id=RUN, step=1, ordinal=ordinal, payload=payload)
@@ -445,7 +454,7 @@ def test_the_run_type_is_the_mode_and_never_null(hand, columns, told):
 
 def test_a_large_step_is_counted_over_all_its_slots(hand):
     start_pipeline(hand, [SEAL, BEGIN], {"open": 1, "succeeded": 2, "failed": 3})
-    hand.insert("step_count", run_id=RUN, step=1, slot=1, open=10, succeeded=20, cancelled=40)
+    count(hand, step=1, slot=1, open=10, succeeded=20, cancelled=40)
     told = hand.row("run_metadata")
     counted = [told[f"{name}_workers"] for name in ("expected", "completed", "failed")]
     assert counted == [76, 22, 43]

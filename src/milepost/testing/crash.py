@@ -57,7 +57,12 @@ def _connect(url: str) -> Any:
         return sqlite3.connect(parsed.target, isolation_level=None, timeout=30)
     import psycopg  # noqa: PLC0415 - an extra
 
-    return psycopg.connect(parsed.target, autocommit=True, connect_timeout=10)
+    return psycopg.connect(
+        parsed.target,
+        autocommit=True,
+        connect_timeout=10,
+        options=f"-c search_path=public,{parsed.schema}",
+    )
 
 
 @contextmanager
