@@ -394,7 +394,8 @@ def test_a_schedule_waits_for_a_run_of_another_kind(app, shop, pipeline, advance
         raise mp.Later(3 * 86_400)
 
     shop.before_fetch = away
-    backfill = go(app, pipeline.start(since=T0))
+    backfill = pipeline.start(since=T0)
+    app.drain()
     advance(86_400)
     app.drain()
     [opening] = app.jobs.list(kind="diamonds.start")
