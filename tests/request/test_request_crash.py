@@ -102,7 +102,9 @@ def test_h91_a_worker_that_must_stop_leaves_no_doubt_behind(small, remote):
 
 def test_h91_a_worker_that_must_stop_gives_back_what_may_be_resent(small, remote):
     job = stopped_under_way(small, remote)
-    assert (job.state, job.record.releases) == ("RETRYING", 1)
+    # Due at once: maintenance may have queued it before the worker ended.
+    assert job.state in ("RETRYING", "QUEUED")
+    assert job.record.releases == 1
     small.drain()
     assert job.refresh().result == 2
 
