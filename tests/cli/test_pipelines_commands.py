@@ -27,9 +27,9 @@ class Stone(msgspec.Struct):
 class Stones(mp.Source):
     broken = {broken}
     def count(self, window, low, high):
-        return len([n for n in range(20) if low <= n < high])
+        return len([n for n in range({stones}) if low <= n < high])
     def fetch(self, window, partition, cursor):
-        rows = [n for n in range(20) if partition.low <= n < partition.high]
+        rows = [n for n in range({stones}) if partition.low <= n < partition.high]
         if self.broken and partition.ordinal == 1:
             raise mp.Fail("no such range")
         return mp.Page([dict(id=n, price=n, updated_at=T0) for n in rows])
@@ -49,8 +49,10 @@ def program(tmp_path, monkeypatch, database):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILEPOST_DATABASE_URL", database.url)
 
-    def write(*, broken=False, picky=False):
-        text = PROGRAM.replace("{broken}", str(broken)).replace("{picky}", str(picky))
+    def write(*, broken=False, picky=False, stones=20):
+        text = PROGRAM
+        for name, value in (("broken", broken), ("picky", picky), ("stones", stones)):
+            text = text.replace(f"{{{name}}}", str(value))
         (tmp_path / "stones.py").write_text(text)
 
     write()
@@ -182,3 +184,57 @@ def test_the_quarantine_is_listed_and_replayed(program, capsys):
     drain()
     assert json.loads(milepost(capsys, "quarantine", "ls", "stones", "--json")) == []
     milepost(capsys, "quarantine", "replay", "stones.py", "stones", code=5)
+
+
+def lose(program, capsys):
+    """Let a full run miss more records than its limit allows; answer with its id."""
+    program()
+    milepost(capsys, "start", "stones.py", "stones", "--full")
+    drain()
+    program(stones=8)
+    refused = milepost(capsys, "start", "stones.py", "stones", "--full").strip()
+    drain()
+    shown = json.loads(milepost(capsys, "show", refused, "--json"))
+    assert (shown["state"], shown["cause"]) == ("FAILED", "finaliser")
+    return refused
+
+
+def waiting(capsys, *words):
+    listed = json.loads(milepost(capsys, "removals", "ls", "stones", "--json", *words))
+    return [row["key"] for row in listed]
+
+
+def test_removals_are_listed_and_confirmed(program, capsys):
+    """H-84: an operator decides at a prompt, and the next run does it."""
+    assert milepost(capsys, "removals", "ls", "stones", code=4) == ""
+    lose(program, capsys)
+    keys = sorted(str(number) for number in range(8, 20))
+    assert waiting(capsys) == keys
+    assert waiting(capsys, "--limit", 2, "--after", keys[0]) == keys[1:3]
+    assert keys[0] in milepost(capsys, "removals", "ls", "stones")
+    told = ("confirm", "stones", "--reason", "a branch closed", "--json")
+    decided = json.loads(milepost(capsys, "removals", *told))
+    assert decided == {"pipeline": "stones", "decision": "confirmed", "records": 12}
+    milepost(capsys, "removals", "confirm", "stones", code=5)
+    run_id = milepost(capsys, "start", "stones.py", "stones").strip()
+    drain()
+    shown = json.loads(milepost(capsys, "show", run_id, "--json"))
+    assert (shown["state"], shown["counts"]["removed"]) == ("SUCCEEDED", 12)
+    assert waiting(capsys) == []
+
+
+def test_removals_are_dismissed_until_a_full_run_misses_them_again(program, capsys):
+    refused = lose(program, capsys)
+    milepost(capsys, "removals", "dismiss", "stones", "--reason", "their page was broken")
+    assert waiting(capsys) == []
+    milepost(capsys, "removals", "dismiss", "stones", code=5)
+    resumed = json.loads(milepost(capsys, "resume", refused, "--json"))["id"]
+    drain()
+    shown = json.loads(milepost(capsys, "show", resumed, "--json"))
+    assert (shown["state"], shown["counts"]["removed"]) == ("SUCCEEDED", 0)
+    milepost(capsys, "start", "stones.py", "stones", "--full")
+    drain()
+    assert len(waiting(capsys)) == 12
+    for decision in ("confirm", "dismiss"):
+        milepost(capsys, "removals", decision, "nothing", code=4)
+        milepost(capsys, "removals", decision, "stones", "--reason", "", code=2)

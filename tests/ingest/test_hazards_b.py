@@ -848,6 +848,17 @@ def test_an_operator_confirms_removals_on_the_record(app, shop, pipeline):
         pipeline.removals.confirm(reason="again")
 
 
+def test_an_operator_who_changes_his_mind_leaves_both_decisions_on_the_record(app, shop, pipeline):
+    _lose(app, shop, pipeline, 20)
+    pipeline.removals.confirm(reason="gone")
+    assert (len(pipeline.removals), pipeline.removals.list()) == (0, [])  # nothing waits
+    assert pipeline.removals.dismiss(reason="they are back tomorrow") == 20
+    told = {(one.decision, one.reason) for one in pipeline.removals.decisions}
+    assert told == {("confirmed", "gone"), ("dismissed", "they are back tomorrow")}
+    run = go(app, pipeline.start())
+    assert (run.state, run.counts.removed, pipeline.count()) == (mp.RunState.SUCCEEDED, 0, 30)
+
+
 def test_a_refused_run_is_resumed_after_the_decision(app, shop, pipeline):
     refused = _lose(app, shop, pipeline, 20)
     assert go(app, refused.resume()).state == mp.RunState.FAILED

@@ -200,13 +200,16 @@ def test_a_table_of_somebody_elses_is_left_alone(app, shop, raw):
     assert "no pipeline's" in run.errors[0].message
 
 
-def test_records_without_a_type_are_kept_as_documents(app):
+def test_records_without_a_type_are_kept_as_documents_and_that_is_said_loudly(app, capsys):
     class Loose(Shop):
         def map(self, raw):
             return raw
 
     shop = Loose(4)
     pipeline = app.pipeline("loose", shop, **OPTIONS)
+    said = capsys.readouterr().err
+    assert "map() does not say what it returns" in said
+    assert "YourRecord" in said
     go(app, pipeline.start())
     assert {r["id"]: r["price"] for r in pipeline.records()} == offered(shop)
 

@@ -153,3 +153,75 @@ async def test_a_run_of_another_pipeline_is_not_found(app, api, pipeline):
     run_id = (await api.post("/v1/pipelines/stones/runs", json={})).json()["id"]
     assert (await api.post(f"/v1/pipelines/others/runs/{run_id}:force")).status_code == 404
     assert (await api.post(f"/v1/pipelines/stones/runs/{run_id}:force")).status_code == 409
+
+
+class Shrinking(Stones):
+    gone = 0
+
+    def fetch(self, window, partition, cursor):
+        rows = [n for n in range(self.gone, 12) if partition.covers(n)]
+        return mp.Page([{"id": n, "price": n} for n in rows])
+
+    def map(self, raw):
+        return raw
+
+
+@pytest.fixture
+async def refused(app, api):
+    """A source whose full run found five of twelve records gone: more than its limit."""
+    source = Shrinking()
+    app.pipeline("shrinking", source, key="id", partition_by="price", partitions=2, retries=0)
+    await api.post("/v1/pipelines/shrinking/runs", json={})
+    await app.drain_async(timeout=20)
+    source.gone = 5
+    run_id = (await api.post("/v1/pipelines/shrinking/runs", json={"full": True})).json()["id"]
+    await app.drain_async(timeout=20)
+    run = (await api.get(f"/v1/runs/{run_id}")).json()
+    assert (run["state"], run["cause"]) == ("FAILED", "finaliser")
+    return run_id
+
+
+async def test_removals_are_listed_and_confirmed_over_http(app, api, refused):
+    """H-84: who decided and why stays on the record; the next run removes them."""
+    pipeline, here = app.pipelines["shrinking"], "/v1/pipelines/shrinking/removals"
+    page = (await api.get(here, params={"limit": 3})).json()
+    assert (page["keys"], page["next"], page["decisions"]) == (["0", "1", "2"], "2", [])
+    page = (await api.get(here, params={"limit": 3, "after": "2"})).json()
+    assert (page["keys"], page["next"]) == (["3", "4"], None)
+    once = {"json": {"reason": "a branch closed"}, "headers": {"Idempotency-Key": "yes"}}
+    confirmed = await api.post(f"{here}:confirm", **once)
+    again = await api.post(f"{here}:confirm", **once)
+    assert (confirmed.status_code, confirmed.content) == (200, again.content), confirmed.text
+    assert confirmed.json() == {"decision": "confirmed", "records": 5}
+    late = await api.post(f"{here}:confirm")
+    assert (late.status_code, "no removal" in late.text) == (409, True)
+    [decision] = (await api.get(here)).json()["decisions"]
+    assert (decision["run_id"], decision["records"]) == (refused, 5)
+    assert (decision["reason"], bool(decision["actor"])) == ("a branch closed", True)
+    await api.post("/v1/pipelines/shrinking/runs", json={})
+    await app.drain_async(timeout=20)
+    assert await pipeline.count_async() == 7
+    assert (await api.get(here)).json()["keys"] == []
+
+
+async def test_removals_are_dismissed_over_http(app, api, refused):
+    pipeline, here = app.pipelines["shrinking"], "/v1/pipelines/shrinking/removals"
+    dismissed = await api.post(f"{here}:dismiss", json={"reason": "their page was broken"})
+    assert (dismissed.status_code, dismissed.json()["records"]) == (200, 5)
+    assert (await api.get(here)).json()["keys"] == []
+    assert (await api.post(f"{here}:dismiss")).status_code == 409
+    await api.post(f"/v1/pipelines/shrinking/runs/{refused}:resume")
+    await app.drain_async(timeout=20)
+    assert await pipeline.count_async() == 12
+    assert await pipeline.watermark_async() is not None
+
+
+async def test_a_decision_on_removals_that_cannot_be_meant_is_refused(api, pipeline):
+    for decision in ("confirm", "dismiss"):
+        for name, status in (("nothing", 404), ("stones", 404)):
+            answer = await api.post(f"/v1/pipelines/{name}/removals:{decision}")
+            assert answer.status_code == status, answer.text
+        for wrong in ({"reason": ""}, {"reason": 7}, {"why": "x"}):
+            answer = await api.post(f"/v1/pipelines/stones/removals:{decision}", json=wrong)
+            assert answer.status_code == 422, answer.text
+    assert (await api.get("/v1/pipelines/stones/removals")).json()["keys"] == []

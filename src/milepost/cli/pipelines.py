@@ -466,7 +466,7 @@ def dismiss(store: StoreUrl, name: str, reason: str, *, as_json: bool) -> None:
 def _decided(store: StoreUrl, name: str, decision: str, reason: str, *, as_json: bool) -> None:
     from milepost.ingest.handles import Removals
 
-    with looking(store) as lookup:
+    with acting(store) as lookup:
         count = lookup.client.run(Removals(lookup.client, name).deciding(decision, reason=reason))
     if as_json:
         show_json({"pipeline": name, "decision": decision, "records": count})

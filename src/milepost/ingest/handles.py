@@ -331,7 +331,8 @@ class Removals:
 
     def _counted(self) -> Steps[int]:
         row = yield from watermarks.find(self._name)
-        return (yield from removals.missing(row.id)).marked
+        found = yield from removals.missing(row.id)
+        return found.marked - found.confirmed
 
     def _decisions(self) -> Steps[Sequence[Decision]]:
         row = yield from watermarks.find(self._name)

@@ -81,7 +81,7 @@ def remove(
 ) -> Steps[int]:
     """Remove some of what is marked, or confirmed, here and in the target; answer how many."""
     yield from durable.hold(claim)
-    keys = yield from pending(run.pipeline_id, confirmed=not all_, most=most)
+    keys = yield from pending(run.pipeline_id, confirmed=None if all_ else True, most=most)
     if keys:
         own = {"pipeline_id": run.pipeline_id, "root_id": run.root_id}
         yield Call(statement, {"key": keys})
@@ -113,9 +113,9 @@ def remove_known(
 
 
 def pending(
-    pipeline_id: int, *, after: str = "", most: int, confirmed: bool = False
+    pipeline_id: int, *, after: str = "", most: int, confirmed: bool | None = False
 ) -> Steps[list[str]]:
-    """Read keys that are marked, or confirmed, in their order."""
+    """Read keys that are marked and wait for a decision, or are confirmed, or both, in order."""
     asked = {"pipeline_id": pipeline_id, "after": after, "most": most, "confirmed": confirmed}
     return [row[0] for row in (yield Call("raw_missing", asked))]
 

@@ -68,7 +68,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "page": _open(worker="IU"),
     "raw": _open(worker="IU", admin="U"),
     "quarantine": _open(worker="IU", admin="U"),
-    "removal_decision": _open(admin="IU"),
+    "removal_decision": _open(admin="I"),
     "source_budget": {"worker": "SIU"},
     # Views, in the words of the specs and for people.
     "audit_logs": _open(),

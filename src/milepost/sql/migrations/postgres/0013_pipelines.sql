@@ -199,7 +199,7 @@ CREATE TABLE removal_decision (
   decision text NOT NULL CHECK (decision IN ('confirmed', 'dismissed')),
   actor text NOT NULL,
   reason text NOT NULL,
-  PRIMARY KEY (pipeline_id, root_id)
+  PRIMARY KEY (pipeline_id, root_id, decision)
 );
 
 CREATE TABLE quarantine (

@@ -137,7 +137,7 @@ CREATE TABLE removal_decision (
   actor TEXT NOT NULL,
   reason TEXT NOT NULL,
   at INTEGER NOT NULL,
-  PRIMARY KEY (pipeline_id, root_id)
+  PRIMARY KEY (pipeline_id, root_id, decision)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE quarantine (
