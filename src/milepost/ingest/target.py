@@ -17,7 +17,7 @@ import msgspec
 from milepost.codec import from_builtin
 from milepost.errors import Invalid
 from milepost.ingest.source import INTEGERS, Field, Source
-from milepost.store.catalog import DIALECTS, define
+from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 
 __all__ = ["Column", "Target", "fields_of", "record_type"]
@@ -195,13 +195,15 @@ class Target:
         self.key = _column(key_name, int if whole else str)
         self.is_whole = whole
         self.columns = [self.key, *(_column(column, hint) for column, hint in told.items())]
-        for dialect in DIALECTS:
-            for verb, text in self._statements(dialect):
-                define(self.statement(verb), dialect, text)
+        both = zip(self._statements("postgres"), self._statements("sqlite"), strict=True)
+        self._made = {
+            verb: Statement(f"target:{name}:{verb}", postgres, sqlite)
+            for (verb, postgres), (_, sqlite) in both
+        }
 
-    def statement(self, verb: str) -> str:
-        """Name a statement on this table."""
-        return f"target:{self.name}:{verb}"
+    def statement(self, verb: str) -> Statement:
+        """Give a statement on this table, in each dialect."""
+        return self._made[verb]
 
     # Values
 

@@ -26,7 +26,7 @@ from importlib.resources.abc import Traversable
 from milepost.config import DEFAULT_SCHEMA, channel_of
 from milepost.errors import Invalid
 
-__all__ = ["DIALECTS", "Query", "define", "names", "only_column", "query", "spelled"]
+__all__ = ["DIALECTS", "Query", "Statement", "names", "only_column", "query", "spelled"]
 
 DIALECTS = ("postgres", "sqlite")
 
@@ -96,25 +96,31 @@ def _root() -> Traversable:
     return files("milepost.sql")
 
 
-_made: dict[tuple[str, str], str] = {}
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that no file can hold: one on a table that a user's type describes.
 
-
-def define(name: str, dialect: str, source: str) -> None:
-    """Enter a statement that no file can hold: one on a table that a user's type describes.
-
-    Its name holds a colon, so that no file can have it. Names in it are quoted and checked by
-    whoever makes it; values are parameters, as everywhere.
+    It stands where the name of a query stands and carries its own text, so that two of one name
+    are two. Names in it are quoted and checked by whoever makes it; values are parameters, as
+    everywhere. `name` is shown in errors and fail points, and no file can have it.
     """
-    if ":" not in name:
-        raise Invalid(f"a statement that is made here has a colon in its name: {name!r}")
-    _made[name, dialect] = source
-    query.cache_clear()
-    with_same.cache_clear()
+
+    name: str
+    postgres: str
+    sqlite: str
+
+    def __post_init__(self) -> None:
+        """Refuse a name that a file could have."""
+        if ":" not in self.name:
+            raise Invalid(f"a statement that is made here has a colon in its name: {self.name!r}")
+
+    def __str__(self) -> str:
+        return self.name
 
 
-def _source(name: str, dialect: str) -> str:
-    if (name, dialect) in _made:
-        return _made[name, dialect]
+def _source(name: str | Statement, dialect: str) -> str:
+    if isinstance(name, Statement):
+        return name.postgres if dialect == "postgres" else name.sqlite
     for folder in (dialect, "common"):
         path = _root() / folder / f"{name}.sql"
         if path.is_file():
@@ -130,15 +136,15 @@ def _rewrite(text: str, spell: Callable[[str], str]) -> str:
 
 
 @cache
-def query(name: str, dialect: str, schema: str = DEFAULT_SCHEMA) -> Query:
-    """Return the statement of that name, ready for every driver of the dialect."""
+def query(name: str | Statement, dialect: str, schema: str = DEFAULT_SCHEMA) -> Query:
+    """Return a named or a given statement, ready for every driver of the dialect."""
     source = _source(name, dialect).strip()
     text = _MACRO.sub(lambda match: _expanded(match.group(1), dialect, schema), source)
     if dialect == "postgres":
         text = _qualified(text, schema)
     packed = _PACKED.match(source)
     return replace(
-        spelled(text, name),
+        spelled(text, str(name)),
         each=source.startswith("-- each"),
         idle=source.startswith("-- idle"),
         rows=tuple(dict.fromkeys(n for listed in _ROWS.findall(source) for n in listed.split())),
@@ -193,7 +199,7 @@ def _expanded(macro: str, dialect: str, schema: str = DEFAULT_SCHEMA) -> str:
 
 
 @cache
-def with_same(name: str, same: frozenset[str]) -> Query:
+def with_same(name: str | Statement, same: frozenset[str]) -> Query:
     """Spell a SQLite statement whose rows have the same in these columns: plain parameters."""
     source = _source(name, "sqlite").strip()
     if only_column(query(name, "sqlite").rows, same):

@@ -13,6 +13,7 @@ import msgspec
 
 from milepost.errors import Unavailable
 from milepost.store import failpoint
+from milepost.store.catalog import Statement
 
 __all__ = [
     "AsyncDriver",
@@ -33,9 +34,9 @@ Rows = list[Any]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Run the named query with these parameters."""
+    """Run the named query, or a statement of its own, with these parameters."""
 
-    name: str
+    name: str | Statement
     parameters: Mapping[str, Any] = {}
     alone: bool = False
     seconds: float = 0

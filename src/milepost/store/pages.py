@@ -13,6 +13,7 @@ import msgspec
 from milepost.errors import LeaseLost
 from milepost.records import Claim
 from milepost.store import jobs, removals
+from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
 
 Answer = Literal["applied", "duplicate", "completed", "lost"]
 FRESH, CHANGED, SAME = 0, 1, 2
-OWN = "target:"
 """Statements on a pipeline's own table are named after it, and made when it is declared."""
 
 
@@ -74,14 +74,14 @@ def land(
     pipeline_id: int,
     root_id: str,
     seen: int,
-    check: str,
-    remove: str,
+    check: Statement,
+    remove: Statement,
     again: bool = False,
     actor: str | None = None,
 ) -> Steps[list[Answer]]:
     """Store pages of different partitions; answer what became of each.
 
-    `check` names the statement that tells which records stand in the target as they are here, and
+    `check` is the statement that tells which records stand in the target as they are here, and
     `remove` the one that removes there; with `again` all are to be consolidated again, the same or
     not.
     """
@@ -165,7 +165,7 @@ def _stored(
     return {key: (fate, digest) for key, fate, digest in rows}
 
 
-def _settled(found: Mapping[str, tuple[int, bytes | None]], check: str) -> Steps[set[str]]:
+def _settled(found: Mapping[str, tuple[int, bytes | None]], check: Statement) -> Steps[set[str]]:
     """Tell which records are the same here and stand in the target just so: nothing to do."""
     same = sorted(key for key, (fate, _) in found.items() if fate >= SAME)
     if not same:
@@ -277,7 +277,7 @@ def mark(
     root_id: str,
     pipeline_id: int,
     gone: Mapping[str, int | None],
-    remove: str,
+    remove: Statement,
 ) -> Steps[None]:
     """Say that pages are consolidated, and put what could not be used into quarantine (H-75).
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from milepost.config import Limits, StoreUrl
 from milepost.errors import AccessRefused, IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.store import failpoint
-from milepost.store.catalog import query
+from milepost.store.catalog import Statement, query
 from milepost.store.connections import (
     ENCODING,
     AsyncConnections,
@@ -55,9 +55,9 @@ MADE_SECONDS = 600.0
 
 
 @cache
-def _longer(name: str) -> float:
+def _longer(name: str | Statement) -> float:
     """Tell how much longer than others a statement may take."""
-    if ":" in name:
+    if isinstance(name, Statement):
         return MADE_SECONDS
     return next((seconds for names, seconds in LONGER.items() if name.startswith(names)), 0.0)
 
@@ -182,7 +182,7 @@ class PsycopgReader:
 
     def stream(self, call: Call, *, size: int) -> Iterator[Any]:
         """Read a large answer row by row, fetched `size` at a time."""
-        with self._connection.cursor(name=call.name) as cursor:
+        with self._connection.cursor(name=str(call.name)) as cursor:
             cursor.itersize = size
             text = query(call.name, "postgres", self._schema).format.encode()
             cursor.execute(text, call.parameters)

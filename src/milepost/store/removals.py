@@ -13,6 +13,7 @@ import msgspec
 
 from milepost.records import Claim
 from milepost.store import durable
+from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 from milepost.store.watermarks import PipelineRunRow
@@ -77,7 +78,7 @@ def missing(pipeline_id: int) -> Steps[Missing]:
 
 
 def remove(
-    claim: Claim, run: PipelineRunRow, *, statement: str, most: int, all_: bool
+    claim: Claim, run: PipelineRunRow, *, statement: Statement, most: int, all_: bool
 ) -> Steps[int]:
     """Remove some of what is marked, or confirmed, here and in the target; answer how many."""
     yield from durable.hold(claim)
@@ -94,7 +95,7 @@ def remove_known(
     root_id: str,
     gone: Mapping[str, int | None],
     *,
-    statement: str,
+    statement: Statement,
     unless_seen: bool = False,
 ) -> Steps[None]:
     """Remove records that the source says are gone, unless what is known of them is newer.
@@ -156,7 +157,7 @@ def is_dismissed(run: PipelineRunRow) -> Steps[bool]:
     return any(one.run_id == run.root_id and one.decision == DISMISSED for one in found)
 
 
-def restore(*, root_id: str, pipeline_id: int, statement: str, most: int) -> Steps[int]:
+def restore(*, root_id: str, pipeline_id: int, statement: Statement, most: int) -> Steps[int]:
     """Bring back some of what a run has removed; answer with how many."""
     own = {"pipeline_id": pipeline_id, "root_id": root_id}
     rows = yield Call("raw_removed", {**own, "most": most})

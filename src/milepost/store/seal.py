@@ -17,7 +17,7 @@ import msgspec
 from milepost.codec import Codec
 from milepost.encrypt import moved
 from milepost.errors import Invalid
-from milepost.store.catalog import query
+from milepost.store.catalog import Statement, query
 from milepost.store.driver import Call, Rows, Steps
 
 __all__ = ["CODED", "SEALED", "SealingDriver", "Through", "as_stored", "through_codec"]
@@ -95,8 +95,8 @@ class Through:
             return result
 
     def _passed(self, call: Call) -> Call:
-        # Whose name is no word is about somebody's own table.
-        names = call.parameters.keys() & self._sealed.keys() if call.name.isidentifier() else ()
+        # A statement that is not named is about somebody's own table.
+        names = call.parameters.keys() & self._sealed.keys() if isinstance(call.name, str) else ()
         if not names:
             return call
         more = {name: self._value(call.parameters[name], self._sealed[name]) for name in names}
@@ -150,7 +150,7 @@ def _bytes(value: bytes | str) -> bytes:
 
 
 @cache
-def _columns(name: str) -> frozenset[str]:
+def _columns(name: str | Statement) -> frozenset[str]:
     """Say what a statement reads: what was sealed for another column has been moved by hand."""
     words = re.findall(r"[a-z_]+", query(name, "sqlite").text)
     return frozenset(COLUMNS[word] for word in words if word in COLUMNS)
