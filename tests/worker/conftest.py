@@ -1,6 +1,7 @@
 """An app with quick timers on a fresh store, and a worker beside the test."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -50,10 +51,14 @@ async def working(app: mp.App) -> AsyncIterator[Any]:
 async def until(condition: Callable[[], Any], seconds: float = 15) -> Any:
     """Wait until something holds, for a bounded time."""
     end = asyncio.get_running_loop().time() + seconds
-    while not (found := condition()):
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
         assert asyncio.get_running_loop().time() < end, "it did not happen in time"
         await asyncio.sleep(0.01)
-    return found
 
 
 @pytest.fixture(name="until")
