@@ -22,7 +22,6 @@ __all__ = [
     "Edge",
     "Subject",
     "can_tell",
-    "edge_cases",
     "first_states",
     "illegal_triples",
     "rules",
@@ -140,6 +139,10 @@ class Diagram:
         hazard, _ = self.added.get(edge) or self.left_out.get(edge) or ("", "")
         return f"{self.name} {hazard}: {edge[0] or '[*]'} -> {edge[1]}".replace(" :", ":")
 
+    def labels(self, edges: Iterable[Edge]) -> list[str]:
+        """Name edges, in order."""
+        return [self.label(edge) for edge in sorted(edges)]
+
     @property
     def walkable(self) -> frozenset[Edge]:
         """What the spec draws and the design keeps."""
@@ -167,15 +170,6 @@ class Diagram:
         """The changes that the spec draws and the design keeps, and those that it adds."""
         kept = frozenset(edge for edge in self.walkable if edge[0] != edge[1])
         return kept | self.added.keys()
-
-
-def edge_cases(diagrams: Iterable[Diagram], kind: str) -> list[Any]:
-    """Make one pytest case per edge of a kind, named in the spec's words and by its hazard."""
-    return [
-        pytest.param(diagram, edge, id=diagram.label(edge))
-        for diagram in diagrams
-        for edge in sorted(getattr(diagram, kind))
-    ]
 
 
 def can_tell(view: View, story: Sequence[str]) -> bool:
