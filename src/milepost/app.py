@@ -183,6 +183,7 @@ class App:
         consolidators: int = 4,
         rate: str | None = None,
         table: str | None = None,
+        mapping_version: int | str = 1,
         max_window: float | None = None,
         quarantine_limit: float = 0.05,
         removal_limit: float = 0.2,
@@ -198,6 +199,8 @@ class App:
         `key` names the field that tells records apart, `version` the one that grows with every
         change (either may be a function of the raw record), `partition_by` the one that the source
         is cut by. Then `pipeline.start()`.
+        A full run makes every record anew when its type, the rules or `mapping_version` changed:
+        count that one up when `map` or `enrich` was corrected.
         `channel` is told how runs end, and when the watermark is older than `fresh_within` seconds.
         """
         from milepost.ingest.declaration import Options  # noqa: PLC0415 - few need it

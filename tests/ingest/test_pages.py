@@ -56,6 +56,7 @@ def land(app, pipeline, row, *given):
         seen=row.root_number,
         check=pipeline.target.statement("check"),
         remove=pipeline.target.statement("remove"),
+        made_with=1,
     )
 
 

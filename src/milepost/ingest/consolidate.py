@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from milepost.client import Client
@@ -11,6 +12,7 @@ from milepost.context import Context
 from milepost.errors import Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.fetch import is_unusable
+from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.source import Gone, Identity, Reject, Source
 from milepost.ingest.target import Target, raw_type
 from milepost.policy import Fail, storable
@@ -52,6 +54,7 @@ class Consolidator:
         target: Target,
         identity: Identity,
         *,
+        fingerprint: Fingerprint,
         batch: int,
         upsert: int,
         concurrency: int,
@@ -60,6 +63,7 @@ class Consolidator:
         self._source = source
         self._calls = calls
         self._target = target
+        self._fingerprint = fingerprint
         self._identity = identity
         self._batch = batch
         self._upsert = upsert
@@ -103,7 +107,7 @@ class Consolidator:
         await self.note(ctx, "ApplyingPricing")
         ready = await self._enriched(mapped, rules, rejected)
         await self.note(ctx, "UpsertingBatch")
-        await self._upserted(row.root_id, ready, rejected)
+        await self._upserted(row, ready, rejected)
         await self._client.run_async(
             pages.mark,
             ctx.claim,
@@ -199,7 +203,7 @@ class Consolidator:
     # Writing
 
     async def _upserted(
-        self, run_id: str, ready: list[tuple[Row, Ready]], rejected: list[Rejected]
+        self, row: PipelineRunRow, ready: list[tuple[Row, Ready]], rejected: list[Rejected]
     ) -> None:
         """Write a hundred a statement, five statements at a time; each is whole or not (H-85)."""
         parts = [ready[at : at + self._upsert] for at in range(0, len(ready), self._upsert)]
@@ -207,7 +211,7 @@ class Consolidator:
 
         async def write(part: list[tuple[Row, Ready]]) -> None:
             async with free:
-                await self._written(run_id, part, rejected)
+                await self._written(row, part, rejected)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -217,17 +221,19 @@ class Consolidator:
             raise errors.exceptions[0] from errors
 
     async def _written(
-        self, run_id: str, part: list[tuple[Row, Ready]], rejected: list[Rejected]
+        self, row: PipelineRunRow, part: list[tuple[Row, Ready]], rejected: list[Rejected]
     ) -> None:
+        made_with = self._fingerprint.made_with(row.rules_digest)
+        write = partial(self._target.write, row.root_id, made_with=made_with)
         try:
-            await self._client.run_async(self._target.write, run_id, [row for _, row in part])
+            await self._client.run_async(write, [ready for _, ready in part])
         except Invalid as error:
             if len(part) == 1:
                 rejected.append(_rejected(part[0][0], error))
                 return
             half = len(part) // 2
-            await self._written(run_id, part[:half], rejected)
-            await self._written(run_id, part[half:], rejected)
+            await self._written(row, part[:half], rejected)
+            await self._written(row, part[half:], rejected)
 
 
 def _check_length(given: Sequence[Any], priced: Sequence[Any]) -> None:

@@ -20,6 +20,7 @@ from milepost.ingest.cut import Cutter, payload_of, text_of
 from milepost.ingest.fetch import Lander, Landing, Reader
 from milepost.ingest.finalise import Finaliser
 from milepost.ingest.keys import axis_of, read
+from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.plan import Plan
 from milepost.ingest.recent import Recent
 from milepost.ingest.source import Field, Identity, Partition, Source, Window, micros
@@ -79,6 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     consolidators: int = 4
     rate: str | None = None
     table: str | None = None
+    mapping_version: int | str = 1
     max_window: float | None = None
     quarantine_limit: float = 0.05
     removal_limit: float = 0.2
@@ -96,6 +98,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             given = getattr(self, name)
             if not (callable(given) and name != "partition_by") and (name, given) != NO_VERSION:
                 check_text(given, what=name)
+        if isinstance(self.mapping_version, bool) or not isinstance(self.mapping_version, int):
+            check_text(self.mapping_version, what="mapping_version")
         check_text(self.queue, what="queue")
         if self.channel is not None:
             check_text(self.channel, what="channel")
@@ -132,6 +136,7 @@ class Declared(Generic[S]):
                 column=DOCUMENT,
                 hint="annotate it: def map(self, raw) -> YourRecord",
             )
+        self.fingerprint = Fingerprint(record, version=options.mapping_version)
         self._axis = axis_of(self._key_type(record), source.bounds)
         self._calls = Calls(host.client, name, source, options.rate)
         self._mark = Mark("time")
@@ -155,7 +160,7 @@ class Declared(Generic[S]):
             partitions=options.partitions,
             page=options.page,
         )
-        lander = Lander(client, self.target)
+        lander = Lander(client, self.target, self.fingerprint)
         identity = Identity(options.key, options.version)
         landing = Landing(client, identity)
         self._reader = Reader(client, self.source, self._calls, lander, landing)
@@ -165,6 +170,7 @@ class Declared(Generic[S]):
             self._calls,
             self.target,
             identity,
+            fingerprint=self.fingerprint,
             batch=options.batch,
             upsert=options.upsert,
             concurrency=options.concurrency,
@@ -345,9 +351,6 @@ class Declared(Generic[S]):
         """Read one partition."""
         client = self._client
         row = await client.run_async(pipelines.get, ctx.claim.run_id or "")
-        known = await client.run_async(watermarks.find, self.name)
-        # Rules that changed since the last run mean that records change that stayed the same.
-        again = row.root_mode == "full" and known.rules_digest not in (None, row.rules_digest)
         partition = Partition(
             read(low, self._axis),
             read(high, self._axis),
@@ -357,7 +360,7 @@ class Declared(Generic[S]):
         )
         window = self.window(row)
         split = partial(self._cutter.split, ctx, partition, window)
-        return await self._reader.read(ctx, partition, row, window, again=again, split=split)
+        return await self._reader.read(ctx, partition, row, window, split=split)
 
     async def _consolidate(self, ctx: Context) -> int:
         """Consolidate what nobody else works on."""

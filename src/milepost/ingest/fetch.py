@@ -13,6 +13,7 @@ from milepost.codec import limited
 from milepost.context import Context
 from milepost.errors import Invalid, LeaseLost, Unavailable
 from milepost.ingest.calls import Calls
+from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.source import (
     Gone,
     Identity,
@@ -46,12 +47,13 @@ Split = Callable[[int], Awaitable[bool]]
 class Lander:
     """Stores pages; partitions of one worker that come at the same time share a transaction."""
 
-    def __init__(self, client: Client, target: Target) -> None:
+    def __init__(self, client: Client, target: Target, fingerprint: Fingerprint) -> None:
         self._client = client
         self._target = target
+        self._fingerprint = fingerprint
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
 
-    async def land(self, page: Page, *, row: PipelineRunRow, again: bool) -> Answer:
+    async def land(self, page: Page, *, row: PipelineRunRow) -> Answer:
         """Store a page; answer what became of it, or raise `LeaseLost`."""
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop) or self._lines.setdefault(loop, _Line(self._client))
@@ -62,9 +64,9 @@ class Lander:
             seen=row.root_number,
             check=self._target.statement("check"),
             remove=self._target.statement("remove"),
-            again=again,
+            made_with=self._fingerprint.made_with(row.rules_digest),
         )
-        answer = await line.put((row.root_id, again), page, store)
+        answer = await line.put(row.root_id, page, store)
         if answer == "lost":
             raise LeaseLost(
                 f"job {page.claim.id} is no longer held: page {page.number} is not kept"
@@ -150,7 +152,6 @@ class Reader:
         row: PipelineRunRow,
         window: Window,
         *,
-        again: bool,
         split: Split,
     ) -> dict[str, int]:
         """Read a partition from where it came to, up to its end.
@@ -175,20 +176,20 @@ class Reader:
             ready = self._page(ctx, number, page.records, onward, share=share)
             if not isinstance(self._source, OffsetSource):
                 repeats.check(onward, ready)
-            told[await self._land(ready, row, again=again)] += 1
+            told[await self._land(ready, row)] += 1
             number, position, done = number + 1, onward, onward is None
             if fetched >= most and not done:
                 done, most = await split(fetched), TWICE * fetched
         return told
 
-    async def _land(self, page: Page, row: PipelineRunRow, *, again: bool) -> Answer:
+    async def _land(self, page: Page, row: PipelineRunRow) -> Answer:
         """Store a page; whether an answer that was lost had stored it, the next try says."""
         for pause in PAUSES:
             try:
-                return await self._lander.land(page, row=row, again=again)
+                return await self._lander.land(page, row=row)
             except Unavailable:
                 await asyncio.sleep(pause)
-        return await self._lander.land(page, row=row, again=again)
+        return await self._lander.land(page, row=row)
 
     async def _once_more(
         self, partition: Partition, row: PipelineRunRow, window: Window, number: int

@@ -26,10 +26,11 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 OWN = {
     "source_version": ("bigint", "INTEGER"),
     "content_hash": ("bytea", "BLOB"),
+    "made_with": ("bigint", "INTEGER"),
     "run_id": ("uuid", "TEXT"),
     "removed_at": ("timestamptz", "INTEGER"),
 }
-"""What the engine keeps beside the record: which version it is, from where, whether it is gone."""
+"""What the engine keeps beside a record: its version, from where, made with what, if it is gone."""
 DOCUMENT = "document"
 KEY = "key"
 """The key's column where a function says what the key is."""
@@ -278,7 +279,8 @@ class Target:
         names = [column.quoted for column in self.columns]
         given = [f"c{place}" for place in range(len(names))]
         kept = ", ".join(
-            f"{name} = excluded.{name}" for name in [*names[1:], "source_version", "content_hash"]
+            f"{name} = excluded.{name}"
+            for name in [*names[1:], "source_version", "content_hash", "made_with"]
         )
         if postgres:
             kinds = [column.postgres for column in self.columns]
@@ -292,17 +294,17 @@ class Target:
             # comes after it in the log, and does. Until then they are written again.
             lazy = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazy"
             rows = f"{lazy}, unnest({arrays}) AS i ({', '.join(given)}, version, hash)"
-            run = ":run_id::uuid"
+            run = ":made_with::bigint, :run_id::uuid"
         else:
             stars = [
                 f"{name}*" if column.sqlite == "BLOB" else name
                 for name, column in zip(given, self.columns, strict=True)
             ]
             rows = f"{{rows:{' '.join(stars)} version hash*}} AS i WHERE true"
-            run = ":run_id"
+            run = ":made_with, :run_id"
         return (
             f'INSERT INTO "{self.name}"\n'
-            f"  ({', '.join(names)}, source_version, content_hash, run_id)\n"
+            f"  ({', '.join(names)}, source_version, content_hash, made_with, run_id)\n"
             f"SELECT {', '.join(f'i.{name}' for name in given)}, i.version, i.hash, {run}\n"
             f"  FROM {rows}\n"
             f"ON CONFLICT ({self.key.quoted}) DO UPDATE\n"
@@ -330,17 +332,18 @@ class Target:
         return f"SELECT {self._own_key('value', postgres=False)} FROM json_each(:key)"
 
     def _check(self, *, postgres: bool) -> str:
-        """Tell which keys stand here with the content that they have in the landing table."""
+        """Tell which keys stand here with the landing table's content, made as it is made now."""
         rows = (
             "unnest(:key::text[], :hash::bytea[]) AS i (key, hash)"
             if postgres
             else "{rows:key hash*} AS i"
         )
         own = self._own_key("i.key", postgres=postgres)
+        made = ":made_with::bigint" if postgres else ":made_with"
         return (
             f'SELECT i.key FROM {rows}\n  JOIN "{self.name}" AS t\n'
             f"    ON t.{self.key.quoted} = {own} AND t.content_hash = i.hash\n"
-            f" WHERE t.removed_at IS NULL"
+            f" WHERE t.removed_at IS NULL AND t.made_with = {made}"
         )
 
     def _read(self, *, postgres: bool) -> str:
@@ -376,13 +379,16 @@ class Target:
             yield Call(self.statement(f"add {name}"))
         return missing
 
-    def write(self, run_id: str, rows: Sequence[tuple[list[Any], int, bytes]]) -> Steps[None]:
+    def write(
+        self, run_id: str, rows: Sequence[tuple[list[Any], int, bytes]], *, made_with: int
+    ) -> Steps[None]:
         """Write rows that are not older than what is there."""
         values = zip(*(row for row, _, _ in rows), strict=True)
         yield Call(
             self.statement("upsert"),
             {
                 "run_id": run_id,
+                "made_with": made_with,
                 "version": [version for _, version, _ in rows],
                 "hash": [digest for _, _, digest in rows],
                 **{f"c{place}": list(column) for place, column in enumerate(values)},

@@ -76,14 +76,13 @@ def land(
     seen: int,
     check: Statement,
     remove: Statement,
-    again: bool = False,
+    made_with: int,
     actor: str | None = None,
 ) -> Steps[list[Answer]]:
     """Store pages of different partitions; answer what became of each.
 
-    `check` is the statement that tells which records stand in the target as they are here, and
-    `remove` the one that removes there; with `again` all are to be consolidated again, the same or
-    not.
+    `check` is the statement that tells which records stand in the target as they are here and
+    were `made_with` the same, and `remove` the one that removes there.
     """
     held = yield from _held(pages)
     answers = [_answer(page, held.get(place)) for place, page in enumerate(pages)]
@@ -97,7 +96,7 @@ def land(
                 pipeline_id, root_id, page.gone, statement=remove, unless_seen=True
             )
     found = yield from _stored(applied, pipeline_id=pipeline_id, root_id=root_id, seen=seen)
-    settled = set() if again else (yield from _settled(found, check))
+    settled = yield from _settled(found, check, made_with)
     yield from _moved(applied)
     rows = [_row(page, root_id, found, settled) for page in applied]
     yield Call("page_add", {name: [row[name] for row in rows] for name in rows[0]})
@@ -165,12 +164,19 @@ def _stored(
     return {key: (fate, digest) for key, fate, digest in rows}
 
 
-def _settled(found: Mapping[str, tuple[int, bytes | None]], check: Statement) -> Steps[set[str]]:
-    """Tell which records are the same here and stand in the target just so: nothing to do."""
+def _settled(
+    found: Mapping[str, tuple[int, bytes | None]], check: Statement, made_with: int
+) -> Steps[set[str]]:
+    """Tell which records are the same here and stand in the target just so: nothing to do.
+
+    Records that were made with other rules or another mapping are behind, whichever run made them
+    and whichever came since (H-86).
+    """
     same = sorted(key for key, (fate, _) in found.items() if fate >= SAME)
     if not same:
         return set()
-    rows = yield Call(check, {"key": same, "hash": [found[key][1] for key in same]})
+    hashes = [found[key][1] for key in same]
+    rows = yield Call(check, {"key": same, "hash": hashes, "made_with": made_with})
     return {str(row[0]) for row in rows}
 
 
