@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 
 import milepost
-from milepost.store import catalog
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,21 +26,6 @@ def test_public_names_are_sorted_complete_and_few():
     assert list(milepost.__all__) == sorted(milepost.__all__)
     assert len(milepost.__all__) <= 60
     assert all(hasattr(milepost, name) for name in milepost.__all__)
-
-
-def test_both_dialects_resolve_the_same_queries_with_the_same_parameters():
-    assert catalog.names("postgres") == catalog.names("sqlite")
-    for name in sorted(catalog.names("sqlite")):
-        spellings = [catalog.query(name, dialect) for dialect in catalog.DIALECTS]
-        taken = [{*query.shared, *(row.rstrip("*") for row in query.rows)} for query in spellings]
-        assert taken[0] == taken[1], name
-
-
-def test_parameters_are_rewritten_and_nothing_else_is():
-    query = catalog.spelled("SELECT ':a', \"b:c\", :one::text, 5 % :two -- :no\n, :one")
-    assert query.parameters == ("one", "two")
-    assert query.numbered == "SELECT ':a', \"b:c\", $1::text, 5 % $2 -- :no\n, $1"
-    assert query.format == "SELECT ':a', \"b:c\", %(one)s::text, 5 %% %(two)s -- :no\n, %(one)s"
 
 
 def test_importing_milepost_loads_no_driver_and_no_terminal_library():

@@ -370,7 +370,7 @@ CLIENTS = {
 
 def statements(schema: str) -> Iterator[tuple[str, str]]:
     """Every statement that reads or writes rows, with NULL for what it is given."""
-    for name in sorted(names("postgres") - THEIRS):
+    for name in sorted(names() - THEIRS):
         text = query(name, "postgres", schema).text
         bare = re.sub(r"--[^\n]*", "", text).strip()
         if bare.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):

@@ -484,7 +484,7 @@ def test_every_column_is_sealed_or_said_to_be_readable(tmp_path, codec):
 @pytest.mark.parametrize("codec", ["aes"])
 def test_every_statement_that_writes_content_seals_it(codec):
     """A parameter is called as its column is, or as `SEALED` says."""
-    written = {name: query(name, "postgres").parameters for name in names("postgres")}
+    written = {name: query(name, "postgres").parameters for name in names()}
     taken = {parameter for parameters in written.values() for parameter in parameters}
     assert SEALED.keys() <= taken
     assert taken & (COLUMNS.keys() - SEALED.keys()) == set()

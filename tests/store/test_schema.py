@@ -42,13 +42,13 @@ def test_every_statement_names_its_schema(nowhere):
     assert "does not exist" in refusal(nowhere, "SELECT 1 FROM job")
     told = {
         name: refusal(nowhere, catalog.query(name, "postgres").numbered)
-        for name in catalog.names("postgres") - OF_THE_CALLER
+        for name in catalog.names() - OF_THE_CALLER
     }
     assert {name: text for name, text in told.items() if text} == {}
 
 
 def test_every_notification_goes_to_the_stores_own_channel():
-    texts = {name: catalog.query(name, "postgres", "a").text for name in catalog.names("postgres")}
+    texts = {name: catalog.query(name, "postgres", "a").text for name in catalog.names()}
     telling = {name: text for name, text in texts.items() if "pg_notify" in text}
     assert telling
     assert [name for name, text in telling.items() if "pg_notify('milepost_a'" not in text] == []

@@ -1,1 +1,1 @@
-"""The SQL files: named queries, one file each, and numbered migrations."""
+"""The SQL files: named queries by subject (README.md says how), and numbered migrations."""

@@ -1,63 +1,60 @@
-"""Named queries: one file each, looked up by dialect first and then in common.
+"""Named queries: found in the file of their subject, and spelled for every driver.
 
-Files say `:name` for a parameter; SQLite understands that, and for the other drivers it is
-rewritten once, here. `{now}`, `{micros}` and `{text:column}` stand for what the dialects spell
-differently in otherwise equal statements. On PostgreSQL the engine's own tables, views, sequences
-and functions are qualified with the store's schema, so that no statement depends on `search_path`;
-`{schema}` and `{channel}` are that schema and its channel for notifications.
-
-SQLite has no arrays: there `{rows:id fence payload*}` is a table of what those list parameters hold
-(a star says bytes), and a file that opens with `-- each`
-is run once per row of its list parameters. One that opens with `-- packed` answers with a single
-row, so that a thread fetches it at once and not row by row, each time in need of the interpreter's
-lock: the rows as JSON, the bytes of one of their columns (`-- packed 4`) in one piece, and their
-rowids, which the statement after `-- then` reads as `:picked`. After `-- packed, hopefully` that
-one is run first, with NULL for `:picked`; if it moves as many rows as were given, their first
-column is the answer.
+`milepost/sql/README.md` says how such a file is written: sections, words after a section's name,
+and what stands in braces. Statements say `:name` for a parameter; SQLite understands that, and for
+the other drivers it is rewritten once, here. On PostgreSQL the engine's own tables, views,
+sequences and functions are qualified with the store's schema, so that no statement depends on
+`search_path`. One tokenizer reads all of it: literals, quoted names and comments are never touched.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import NamedTuple
 
 from milepost.config import DEFAULT_SCHEMA, channel_of
 from milepost.errors import Invalid
 
-__all__ = ["DIALECTS", "Query", "Statement", "names", "only_column", "query", "spelled"]
+__all__ = [
+    "DIALECTS",
+    "Query",
+    "Statement",
+    "names",
+    "only_column",
+    "query",
+    "read",
+    "sections",
+    "spelled",
+]
 
 DIALECTS = ("postgres", "sqlite")
+THEN = "\n-- then\n"
 
-# Literals, quoted names and comments are stepped over; `::cast` is not a parameter.
-_MACRO = re.compile(r"\{(now|micros|schema|channel|text:[\w.]+|rows:[\w* ]+)\}")
-_ARRAY = re.compile(r"(\$\d+)::([\w ]+\[\])")
-_UNNEST = re.compile(r"\bunnest\([^()]*\)")
-_PACKED = re.compile(r"-- packed(?: (\d+))?(, hopefully)?\n")
-_THEN = "\n-- then\n"
-_ROWS = re.compile(r"\{rows:([\w* ]+)\}")
-_MADE = re.compile(
-    r"^\s*CREATE (?:OR REPLACE )?(?:TABLE|VIEW|SEQUENCE|FUNCTION) (?:IF NOT EXISTS )?(\w+)",
-    re.MULTILINE,
-)
-_CTE = re.compile(r"\b(\w+)\s*(?:\([^()]*\)\s*)?\bAS (?:NOT )?(?:MATERIALIZED )?\(")
-# Where a statement names a table or a function. `IS DISTINCT FROM` is followed by a value, and a
-# name before a dot is that of a row; literals, quoted names and comments are stepped over.
-_NAMED = re.compile(
-    r"\b(?:nextval|to_regclass)\('(\w+)'\)"
-    r"|'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*"
-    r"|(?<!DISTINCT )\b(?:FROM|JOIN|INTO|UPDATE|USING|TABLE)\s+"
-    r"(?:ONLY |IF NOT EXISTS )?(\w+)\b(?!\.)"
-    r"|\b(milepost_\w+)(?=\()"
-)
+# In this order: a word, white space, a literal, a quoted name, a comment, a cast, a parameter, a
+# macro; everything else is a mark of its own.
+_TOKEN = re.compile(r"\w+|\s+|'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:[a-z_][a-z0-9_]*|\{[^{}]*\}|.")
+# A table's name follows one of these; `IS DISTINCT FROM` is followed by a value.
+_BEFORE_TABLE = frozenset({"FROM", "JOIN", "INTO", "UPDATE", "USING", "TABLE"})
+_BETWEEN = frozenset({"ONLY", "IF", "NOT", "EXISTS"})
+_MADE = frozenset({"TABLE", "VIEW", "SEQUENCE", "FUNCTION"})
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
     "(SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + offset_us"
     " FROM clock)"
 )
-_TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
+
+
+class _Written(NamedTuple):
+    """A query as it is written for one database; a packed one has THEN between its statements."""
+
+    text: str
+    each: bool = False
+    optimistic: bool = False
+    bytes_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +69,12 @@ class Query:
     written: str
     lists: frozenset[str]
     placed: str
+    answers: bool
+    texts: tuple[str, ...]
+    """The statements that it consists of: the look and the move, if it is packed."""
     each: bool = False
-    idle: bool = False
-    """Whether there is nothing to do for it here: another statement has done it."""
     rows: tuple[str, ...] = ()
-    answers: bool = True
-    packed: bool = False
-    hopeful: bool = False
+    optimistic: bool = False
     bytes_at: int | None = None
 
     @property
@@ -87,9 +83,17 @@ class Query:
         return tuple(name for name in self.parameters if name not in ("rows", "bytes", "picked"))
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """The statements that a packed one consists of."""
-        return tuple(self.text.split(_THEN))
+    def idle(self) -> bool:
+        """Whether there is nothing to do for it here: another statement has done it."""
+        return not self.text
+
+    @property
+    def packed(self) -> bool:
+        """Whether a look answers in one row, and a move follows it."""
+        return len(self.texts) > 1
+
+
+# Files
 
 
 def _root() -> Traversable:
@@ -118,96 +122,201 @@ class Statement:
         return self.name
 
 
-def _source(name: str | Statement, dialect: str) -> str:
+def names() -> set[str]:
+    """Return the name of every query; each is there for both databases."""
+    return set(_blocks())
+
+
+@cache
+def _blocks() -> dict[str, str]:
+    return read(_root())
+
+
+def read(root: Traversable) -> dict[str, str]:
+    """Read the queries of a folder: what stands under each name."""
+    found: dict[str, str] = {}
+    for path in root.iterdir():
+        if path.is_dir() and path.name not in ("migrations", "__pycache__"):
+            raise Invalid(f"sql/{path.name}/: queries belong into the file of their subject")
+        if not path.name.endswith(".sql"):
+            continue
+        _, *blocks = f"\n{path.read_text(encoding='utf-8')}".split("\n-- name: ")
+        for block in blocks:
+            name, _, body = block.partition("\n")
+            if name in found:
+                raise Invalid(f"sql/{path.name}: there is another query named {name!r}")
+            found[name] = body
+    return found
+
+
+def _source(name: str | Statement, dialect: str) -> _Written:
     if isinstance(name, Statement):
-        return name.postgres if dialect == "postgres" else name.sqlite
-    for folder in (dialect, "common"):
-        path = _root() / folder / f"{name}.sql"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise Invalid(f"no query named {name!r} for {dialect}")
+        return _Written(name.postgres if dialect == "postgres" else name.sqlite)
+    if name not in _blocks():
+        raise Invalid(f"no query named {name!r}")
+    return sections(name, _blocks()[name])[dialect]
 
 
-def _rewrite(text: str, spell: Callable[[str], str]) -> str:
-    def spelled(match: re.Match[str]) -> str:
-        return spell(match.group(1)) if match.group(1) else match.group(0)
+def sections(name: str, block: str) -> dict[str, _Written]:
+    """Take a query's block apart: one statement for both databases, or a section for each."""
+    lines: dict[str, list[str]] = {"": []}
+    words: dict[str, str] = {}
+    section = ""
+    for line in block.splitlines():
+        heading, _, told = line.removeprefix("-- ").partition(": ")
+        if line.startswith("-- ") and heading in DIALECTS:
+            section = heading
+            words[section], lines[section] = told, []
+        else:
+            lines[section].append(line)
+    common = _statement(lines.pop(""))
+    if not lines and common:
+        return dict.fromkeys(DIALECTS, _Written(common))
+    said = {dialect for dialect in lines if any(lines[dialect])}
+    if said != set(DIALECTS) or common:
+        raise Invalid(f"query {name!r}: it needs one statement for both databases, or one for each")
+    return {
+        dialect: _described(name, _statement(lines[dialect]), words[dialect]) for dialect in lines
+    }
 
-    return _TOKEN.sub(spelled, text)
+
+def _statement(lines: list[str]) -> str:
+    """Leave out the comments before a statement: they are for whoever reads the file."""
+    start = 0
+    while start < len(lines) and (not lines[start] or lines[start].startswith("--")):
+        start += 1
+    return "\n".join(lines[start:]).strip()
+
+
+def _described(name: str, text: str, words: str) -> _Written:
+    """Take the words after a section's name: `each`, `optimistic`, `bytes 4`."""
+    found = _Written(text)
+    for word in filter(None, words.split(", ")):
+        match word.split():
+            case ["each"]:
+                found = found._replace(each=True)
+            case ["optimistic"]:
+                found = found._replace(optimistic=True)
+            case ["bytes", place] if place.isdigit():
+                found = found._replace(bytes_at=int(place))
+            case _:
+                raise Invalid(f"query {name!r}: no such word after a section's name: {word!r}")
+    return found
+
+
+# Spelling
 
 
 @cache
 def query(name: str | Statement, dialect: str, schema: str = DEFAULT_SCHEMA) -> Query:
     """Return a named or a given statement, ready for every driver of the dialect."""
-    source = _source(name, dialect).strip()
-    text = _MACRO.sub(lambda match: _expanded(match.group(1), dialect, schema), source)
+    source = _source(name, dialect)
+    text = _expanded(source.text, dialect, schema)
     if dialect == "postgres":
         text = _qualified(text, schema)
-    packed = _PACKED.match(source)
     return replace(
         spelled(text, str(name)),
-        each=source.startswith("-- each"),
-        idle=source.startswith("-- idle"),
-        rows=tuple(dict.fromkeys(n for listed in _ROWS.findall(source) for n in listed.split())),
-        packed=packed is not None,
-        hopeful=bool(packed and packed[2]),
-        bytes_at=int(packed[1]) if packed and packed[1] else None,
-        answers=bool(re.search(r"^(SELECT|RETURNING)\b", _bare(text), re.MULTILINE))
-        and not (_bare(text).startswith("INSERT") and "RETURNING" not in text),
+        each=source.each,
+        rows=tuple(dict.fromkeys(column for row in _rows_in(source.text) for column in row)),
+        optimistic=source.optimistic,
+        bytes_at=source.bytes_at,
     )
-
-
-@cache
-def _own() -> frozenset[str]:
-    """Name the tables, views, sequences and functions of a PostgreSQL store: what is created."""
-    folder = _root() / "migrations" / "postgres"
-    texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file()]
-    texts.append(_source("migration_table", "postgres"))
-    return frozenset(name for text in texts for name in _MADE.findall(text))
-
-
-def _qualified(text: str, schema: str) -> str:
-    """Name the schema of everything that is the engine's own; a CTE's name is the statement's."""
-    own = _own() - set(_CTE.findall(text))
-
-    def placed(found: re.Match[str]) -> str:
-        group = found.lastindex
-        if group is None or found[group] not in own:
-            return found[0]
-        start = found.start(group) - found.start()
-        return f'{found[0][:start]}"{schema}".{found[0][start:]}'
-
-    return _NAMED.sub(placed, text)
-
-
-def _bare(text: str) -> str:
-    return re.sub(r"^--[^\n]*\n", "", text, flags=re.MULTILINE).strip()
-
-
-def _expanded(macro: str, dialect: str, schema: str = DEFAULT_SCHEMA) -> str:
-    if macro == "schema":
-        return f'"{schema}"'
-    if macro == "channel":
-        return f"'{channel_of(schema)}'"
-    if macro.startswith("text:"):
-        column = macro.removeprefix("text:")
-        return f"{column}::text" if dialect == "postgres" else column
-    if macro.startswith("rows:"):
-        return _unpacked(macro.removeprefix("rows:").split())
-    if macro == "now":
-        return POSTGRES_NOW if dialect == "postgres" else SQLITE_NOW
-    return " * interval '1 microsecond'" if dialect == "postgres" else ""
 
 
 @cache
 def with_same(name: str | Statement, same: frozenset[str]) -> Query:
     """Spell a SQLite statement whose rows have the same in these columns: plain parameters."""
-    source = _source(name, "sqlite").strip()
+    source = _source(name, "sqlite").text
     if only_column(query(name, "sqlite").rows, same):
         # Nothing is taken apart more than once: a table of it would only cost.
         source = source.replace(" AS MATERIALIZED {rows:", " AS NOT MATERIALIZED {rows:")
-    source = _ROWS.sub(lambda match: _unpacked(match.group(1).split(), same), source)
-    text = _MACRO.sub(lambda match: _expanded(match.group(1), "sqlite"), source)
-    return replace(query(name, "sqlite"), text=text)
+    text = _expanded(source, "sqlite", same=same)
+    return replace(query(name, "sqlite"), text=text, texts=tuple(text.split(THEN)))
+
+
+def spelled(text: str, name: str = "") -> Query:
+    """Spell a statement with `:name` parameters for every driver."""
+    parts = _TOKEN.findall(text)
+    said = {place: part[1:] for place, part in enumerate(parts) if _is_parameter(part)}
+    numbers = {word: place for place, word in enumerate(dict.fromkeys(said.values()), start=1)}
+    dollars = {place: f"${numbers[word]}" for place, word in said.items()}
+    lists = _in_unnest(parts)
+    casts = {place: f"{dollars[place]}::text" for place in lists if parts[place + 1] == "::"}
+    doubled = [part.replace("%", "%%") for part in parts]
+    return Query(
+        name=name,
+        text=text,
+        parameters=tuple(numbers),
+        format=_joined(doubled, {place: f"%({word})s" for place, word in said.items()}),
+        numbered=_joined(parts, dollars),
+        written=_joined(parts, dollars | casts),
+        lists=frozenset(said[place] for place in lists),
+        placed=_joined(parts, {place: f"?{numbers[word]}" for place, word in said.items()}),
+        answers="RETURNING" in parts or {"INSERT", "UPDATE", "DELETE"}.isdisjoint(parts),
+        texts=tuple(text.split(THEN)),
+    )
+
+
+def _joined(parts: list[str], instead: Mapping[int, str]) -> str:
+    changed = list(parts)
+    for place, part in instead.items():
+        changed[place] = part
+    return "".join(changed)
+
+
+def _is_parameter(part: str) -> bool:
+    return part[0] == ":" and part not in (":", "::")
+
+
+def _in_unnest(parts: list[str]) -> set[int]:
+    """Find the parameters that are lists: an array each, of which `unnest` makes rows."""
+    found, inside = set(), False
+    for place, part in enumerate(parts):
+        if part in ("unnest", ")"):
+            inside = part == "unnest"
+        elif inside and _is_parameter(part):
+            found.add(place)
+    return found
+
+
+# Macros
+
+
+def _macro(name: str, given: str, *, dialect: str, schema: str, same: frozenset[str]) -> str:
+    is_postgres = dialect == "postgres"
+    match name:
+        case "now":
+            return POSTGRES_NOW if is_postgres else SQLITE_NOW
+        case "micros":
+            return " * interval '1 microsecond'" if is_postgres else ""
+        case "text":
+            return f"{given}::text" if is_postgres else given
+        case "rows":
+            return _unpacked(given.split(), same)
+        case "schema":
+            return f'"{schema}"'
+        case "channel":
+            return f"'{channel_of(schema)}'"
+        case _:
+            raise Invalid(f"nothing is known of {{{name}}} in a statement")
+
+
+def _expanded(
+    source: str, dialect: str, schema: str = DEFAULT_SCHEMA, *, same: frozenset[str] = frozenset()
+) -> str:
+    def expand(part: str) -> str:
+        if part[0] == "{" and part != "{":
+            name, _, given = part[1:-1].partition(":")
+            return _macro(name, given, dialect=dialect, schema=schema, same=same)
+        return part.replace("{schema}", f'"{schema}"') if part[0] == "'" else part
+
+    return "".join(map(expand, _TOKEN.findall(source)))
+
+
+def _rows_in(source: str) -> list[list[str]]:
+    """List the columns of every `{rows:...}`."""
+    found = (part for part in _TOKEN.findall(source) if part.startswith("{rows:"))
+    return [part[len("{rows:") : -1].split() for part in found]
 
 
 def only_column(names: Iterable[str], same: frozenset[str]) -> bool:
@@ -236,30 +345,62 @@ def _unpacked(names: list[str], same: frozenset[str] = frozenset()) -> str:
     return f"(SELECT {', '.join(columns)} FROM json_each(:rows))"
 
 
-def spelled(text: str, name: str = "") -> Query:
-    """Spell a statement with `:name` parameters for every driver."""
-    parameters = tuple(dict.fromkeys(m.group(1) for m in _TOKEN.finditer(text) if m.group(1)))
-    numbered = _rewrite(text, lambda word: f"${parameters.index(word) + 1}")
-    return Query(
-        name=name,
-        text=text,
-        parameters=parameters,
-        format=_rewrite(text.replace("%", "%%"), lambda word: f"%({word})s"),
-        numbered=numbered,
-        written=_UNNEST.sub(lambda match: _ARRAY.sub(r"\1::text::\2", match[0]), numbered),
-        lists=frozenset(
-            word for match in _UNNEST.finditer(text) for word in _TOKEN.findall(match[0]) if word
-        ),
-        placed=_rewrite(text, lambda word: f"?{parameters.index(word) + 1}"),
-    )
+# The store's schema
 
 
-def names(dialect: str) -> set[str]:
-    """Return the name of every query that the dialect resolves."""
-    return {
-        path.name.removesuffix(".sql")
-        for folder in (dialect, "common")
-        if (_root() / folder).is_dir()
-        for path in (_root() / folder).iterdir()
-        if path.name.endswith(".sql")
-    }
+@cache
+def _own() -> frozenset[str]:
+    """Name the tables, views, sequences and functions of a PostgreSQL store: what is created."""
+    folder = _root() / "migrations" / "postgres"
+    texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file()]
+    texts.append(_source("migration_table", "postgres").text)
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return frozenset(filter(None, (_created(line) for line in lines if line[:7] == "CREATE ")))
+
+
+def _created(line: str) -> str | None:
+    plain = line.replace(" OR REPLACE", "").replace(" IF NOT EXISTS", "")
+    _, kind, name, *_ = (part for part in _TOKEN.findall(plain) if not part.isspace())
+    return name if kind in _MADE else None
+
+
+def _qualified(text: str, schema: str) -> str:
+    """Name the schema of everything that is the engine's own; a CTE's name is the statement's."""
+    parts = _TOKEN.findall(text)
+    places = [place for place, part in enumerate(parts) if _is_said(part)]
+    said = ["", "", *(parts[place] for place in places), "", ""]
+    own = _own() - _ctes(said)
+    for near, place in enumerate(places, start=2):
+        word = parts[place]
+        if word.strip("'") in own and _is_named(said, near):
+            quote = "'" if word[0] == "'" else ""
+            parts[place] = f'{quote}"{schema}".{word.removeprefix(quote)}'
+    return "".join(parts)
+
+
+def _is_said(part: str) -> bool:
+    return not part.isspace() and part[:2] != "--"
+
+
+def _ctes(said: list[str]) -> set[str]:
+    found = set()
+    for place, word in enumerate(said):
+        if word == "AS" and said[place + 1] in ("(", "NOT", "MATERIALIZED"):
+            before = place - 1
+            if said[before] == ")":
+                before -= said[before::-1].index("(") + 1
+            found.add(said[before])
+    return found
+
+
+def _is_named(said: list[str], place: int) -> bool:
+    """Tell whether a table, a sequence or a function is named here, and not a row or a column."""
+    if said[place].startswith("'"):
+        return said[place - 1] == "(" and said[place - 2] in ("nextval", "to_regclass")
+    if said[place].startswith("milepost_") and said[place + 1] == "(":
+        return True
+    before = place - 1
+    while said[before] in _BETWEEN:
+        before -= 1
+    named = said[before] in _BEFORE_TABLE and said[before - 1] != "DISTINCT"
+    return named and said[place + 1] != "."

@@ -20,7 +20,7 @@ from milepost.errors import IllegalMove, Invalid, MilepostError, SchemaMismatch,
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive
-from milepost.store.sqlite_calls import Disappointed, Ready, execute, ready
+from milepost.store.sqlite_calls import OptimisticMiss, Ready, execute, ready
 from milepost.store.turns import Turn, Turns
 
 __all__ = [
@@ -128,7 +128,7 @@ class SqliteDriver:
         return turn.answer.result()
 
     def _one(self, turn: Turn) -> Any:
-        with suppress(Disappointed), self._transaction():
+        with suppress(OptimisticMiss), self._transaction():
             return turn.work(self._connection, alone=turn.simple)
         with self._transaction():
             return turn.work(self._connection)

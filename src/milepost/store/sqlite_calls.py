@@ -17,7 +17,7 @@ from milepost.errors import Invalid
 from milepost.store.catalog import Query, only_column, query, with_same
 from milepost.store.driver import Call, Rows
 
-__all__ = ["Answer", "Disappointed", "Ready", "execute", "ready"]
+__all__ = ["Answer", "OptimisticMiss", "Ready", "execute", "ready"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PORTION = 64 * 1024**2
@@ -27,15 +27,15 @@ Answer = Callable[[], Rows]
 
 
 class Ready(Protocol):
-    """A call that is spelled. One that is `alone` in its transaction may raise `Disappointed`."""
+    """A call that is spelled. One `alone` in its transaction may raise `OptimisticMiss`."""
 
     def __call__(self, connection: sqlite3.Connection, *, alone: bool = False) -> Answer:
         """Run it; what it answered is still to be read."""
         ...
 
 
-class Disappointed(Exception):  # noqa: N818 - no error: take it back, and run it with a look first
-    """Not everything could be moved, and what could was."""
+class OptimisticMiss(Exception):  # noqa: N818 - no error: roll back, and run it with a look first
+    """Some of the rows could not be moved, the others were."""
 
 
 def ready(call: Call) -> Ready:
@@ -116,31 +116,31 @@ def _answered(
     *,
     alone: bool = False,
 ) -> Answer:
-    if statement.hopeful:
-        hope = _hope if alone else _hope_in_part
-        if hope(connection, statement.texts[1], {**given, "picked": None}, len(keys)):
+    if statement.optimistic:
+        move = _move_all if alone else _move_all_or_undo
+        if move(connection, statement.texts[1], {**given, "picked": None}, len(keys)):
             return lambda: [[key] for key in keys]
     if statement.packed:
         return _execute_packed(connection, statement, given)
     return _known(connection.execute(statement.text, given).fetchall())
 
 
-def _hope(connection: sqlite3.Connection, move: str, given: dict[str, Any], count: int) -> bool:
-    """Move without a look first; who finds that not every row could be moved takes all back."""
+def _move_all(connection: sqlite3.Connection, move: str, given: dict[str, Any], count: int) -> bool:
+    """Move without a look first; the caller rolls back if not every row could be moved."""
     if connection.execute(move, given).rowcount != count:
-        raise Disappointed
+        raise OptimisticMiss
     return True
 
 
-def _hope_in_part(
+def _move_all_or_undo(
     connection: sqlite3.Connection, move: str, given: dict[str, Any], count: int
 ) -> bool:
     """Move without a look first, in a transaction that holds more: that must stay."""
-    connection.execute("SAVEPOINT hope")
+    connection.execute("SAVEPOINT optimistic")
     moved = connection.execute(move, given).rowcount == count
     if not moved:
-        connection.execute("ROLLBACK TO hope")
-    connection.execute("RELEASE hope")
+        connection.execute("ROLLBACK TO optimistic")
+    connection.execute("RELEASE optimistic")
     return moved
 
 

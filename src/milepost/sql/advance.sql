@@ -1,0 +1,139 @@
+-- Runs as they advance, stop and end.
+
+-- name: run_lock
+-- postgres
+-- Not FOR UPDATE: a publication's foreign key shares the run's key, and two settlers that both
+-- share it could never both have it whole.
+SELECT id::text, state, version, current_step, ending FROM run
+ WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[])))
+ ORDER BY run.id
+   FOR NO KEY UPDATE
+-- sqlite: each
+-- There is one writer.
+SELECT id, state, version, current_step, ending FROM run WHERE id = :id
+
+-- name: run_peek
+-- postgres
+SELECT id::text, state, version, current_step, ending FROM run
+ WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[])))
+-- sqlite: each
+SELECT id, state, version, current_step, ending FROM run WHERE id = :id
+
+-- name: run_move
+-- postgres
+UPDATE run
+   SET state = t.state, move = t.move, version = run.version + 1, actor = :actor, detail = :detail,
+       cause = coalesce(t.cause, run.cause), ending = coalesce(t.ending, run.ending),
+       current_step = coalesce(t.current_step, run.current_step), phase = t.phase,
+       watermark_after = coalesce('epoch'::timestamptz + t.watermark{micros}, run.watermark_after),
+       started_at = coalesce(started_at, CASE WHEN t.move = 'begin' THEN {now} END),
+       report = CASE WHEN t.move = 'finish'
+                     THEN (SELECT job.result FROM job JOIN step ON step.run_id = job.run_id
+                                                               AND step.number = job.step
+                            WHERE job.run_id = run.id AND step.role = 'reduce'
+                              AND job.state = 'SUCCEEDED') ELSE report END,
+       finished_at = CASE WHEN t.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN {now} END
+  FROM unnest(:id::uuid[], :version::integer[], :state::text[], :move::text[], :cause::text[],
+              :ending::text[], :current_step::integer[], :phase::text[], :watermark::bigint[])
+       AS t (id, version, state, move, cause, ending, current_step, phase, watermark)
+ WHERE run.id = t.id AND run.version = t.version
+RETURNING run.id::text
+-- sqlite: each
+UPDATE run
+   SET state = :state, move = :move, version = version + 1, actor = :actor, detail = :detail,
+       cause = coalesce(:cause, cause), ending = coalesce(:ending, ending),
+       current_step = coalesce(:current_step, current_step), phase = :phase,
+       watermark_after = coalesce(:watermark, watermark_after),
+       started_at = coalesce(started_at, CASE WHEN :move = 'begin' THEN {now} END),
+       report = CASE WHEN :move = 'finish'
+                     THEN (SELECT job.result FROM job JOIN step ON step.run_id = job.run_id
+                                                               AND step.number = job.step
+                            WHERE job.run_id = run.id AND step.role = 'reduce'
+                              AND job.state = 'SUCCEEDED') ELSE report END,
+       finished_at = CASE WHEN :state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN {now} END
+ WHERE id = :id AND version = :version
+RETURNING id
+
+-- name: run_succeeded_before
+-- What succeeded, step by step, in the runs that a run resumes.
+-- postgres
+WITH RECURSIVE chain (id, resumes) AS (
+  SELECT id, resumes FROM run WHERE id = :id
+  UNION ALL
+  SELECT run.id, run.resumes FROM run JOIN chain ON run.id = chain.resumes
+)
+SELECT c.step, sum(c.succeeded)
+  FROM step_count c
+ WHERE c.run_id = ANY (ARRAY(SELECT id FROM chain WHERE id <> :id))
+ GROUP BY c.step
+-- sqlite
+WITH RECURSIVE chain (id, resumes) AS (
+  SELECT id, resumes FROM run WHERE id = :id
+  UNION ALL
+  SELECT run.id, run.resumes FROM run JOIN chain ON run.id = chain.resumes
+)
+SELECT c.step, sum(c.succeeded)
+  FROM step_count c JOIN chain ON chain.id = c.run_id
+ WHERE c.run_id <> :id
+ GROUP BY c.step
+
+-- name: job_cancel_stopped
+-- Cancels what has not begun in a run that is stopping, a batch at a time.
+-- postgres
+-- (By the run's index, state by state: half of a large run may be over. `% 1 = 0` is always true:
+-- it makes the planner expect few rows, and look each up by its id.)
+WITH open AS MATERIALIZED (
+  SELECT found.id, found.fence
+    FROM (SELECT number FROM step WHERE run_id = :run_id OFFSET 0) step
+   CROSS JOIN unnest('{CREATED, GATED, WAITING, READY, QUEUED, RETRYING}'::text[]) AS s (state)
+   CROSS JOIN LATERAL (
+         SELECT id, fence FROM job
+          WHERE job.run_id = :run_id AND job.step = step.number
+            AND job.state BETWEEN s.state AND s.state AND job.state <> 'RUNNING'
+          ORDER BY job.state, job.id
+          LIMIT (SELECT :most::bigint)
+            FOR UPDATE SKIP LOCKED) found
+   LIMIT :most
+)
+UPDATE job
+   SET state = 'CANCELLED', move = 'cancel', version = version + 1, actor = :actor,
+       detail = 'the run is stopping', finished_at = {now}
+  FROM open
+ WHERE job.id = open.id AND open.fence % 1 = 0
+RETURNING job.id::text, job.run_id::text, job.step
+-- sqlite
+UPDATE job
+   SET state = 'CANCELLED', move = 'cancel', version = version + 1, actor = :actor,
+       detail = 'the run is stopping', finished_at = {now}
+ WHERE rowid IN (
+         SELECT rowid FROM job
+          WHERE run_id = :run_id
+            AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING')
+          LIMIT :most)
+RETURNING id, run_id, step
+
+-- name: run_late
+-- Runs that missed their deadline and are not stopping yet.
+SELECT {text:id} FROM run
+ WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at <= {now}
+ ORDER BY deadline_at
+ LIMIT :most
+
+-- name: run_forgotten
+-- Held runs that were neither sealed nor added to in time (H-107); how long that is was fixed when
+-- they were created.
+SELECT {text:id} FROM run
+ WHERE state = 'CREATED' AND due_at <= {now}
+   AND NOT EXISTS (SELECT 1 FROM step
+                    WHERE step.run_id = run.id
+                      AND step.filled_at > {now} - (run.due_at - run.created_at))
+ ORDER BY due_at
+ LIMIT :most
+
+-- name: run_is_forgotten
+-- Looks again at a held run whose row is locked by now: it may have been added to meanwhile.
+SELECT version FROM run
+ WHERE id = :id AND state = 'CREATED' AND due_at <= {now}
+   AND NOT EXISTS (SELECT 1 FROM step
+                    WHERE step.run_id = run.id
+                      AND step.filled_at > {now} - (run.due_at - run.created_at))

@@ -1,0 +1,172 @@
+-- Jobs on their way to a worker: the claim, and who is told that there is work.
+
+-- name: job_claim
+-- Takes the first jobs of each (queue, priority), from a floor; a dead worker gets nothing. A
+-- suspect, whose loss would end it, is claimed `alone` or not at all.
+-- postgres
+-- Below the floor the index may hold only dead entries that an old snapshot keeps alive. The
+-- worker's row is held so that it cannot be buried meanwhile. A run whose first job this is begins.
+-- For the planner: a run's state is asked for by a scalar subquery, because EXISTS may read the
+-- whole table of runs into a hash; a limit that it does not know beforehand keeps it from sorting
+-- the backlog; what `% 1 = 0` says is always true, and makes it expect so few rows that it looks
+-- each up by its id.
+WITH me AS MATERIALIZED (
+  SELECT id FROM worker
+   WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
+     FOR KEY SHARE
+), line AS MATERIALIZED (
+  SELECT l.queue, l.priority, l.floor
+    FROM unnest(:queue::text[], :priority::smallint[], :floor::bigint[])
+         WITH ORDINALITY AS l (queue, priority, floor, place), me
+   WHERE (SELECT paused FROM queue WHERE queue.name = l.queue) IS NOT TRUE
+   ORDER BY l.place
+), picked AS MATERIALIZED (
+  SELECT found.id, found.fence
+    FROM line CROSS JOIN LATERAL (
+         SELECT id, fence FROM job
+          WHERE job.queue = line.queue AND job.priority = line.priority
+            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
+            AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
+            AND errors + losses <= retries
+            AND (losses - poison_limit >= -1 OR (losses > 0 AND errors + losses - retries >= 0))
+                = :alone::boolean
+            AND (run_id IS NULL
+                 OR (SELECT run.state FROM run WHERE run.id = job.run_id)
+                    IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+          ORDER BY queued_seq
+          LIMIT (SELECT :most::bigint)
+            FOR UPDATE OF job SKIP LOCKED) found
+   LIMIT :most
+), taken AS (
+UPDATE job
+   SET state = 'RUNNING', move = 'claim', version = version + 1, fence = job.fence + 1,
+       worker_id = :worker_id, actor = :worker_id,
+       detail = CASE WHEN :alone::boolean THEN 'alone' END, phase = NULL,
+       started_at = coalesce(started_at, {now})
+  FROM picked
+ WHERE job.id = picked.id AND picked.fence % 1 = 0
+RETURNING job.id, kind, kind_version, job.fence, payload, codec, errors, losses, polls, releases,
+          retries, poll_limit, poison_limit, timeout_us, policy, run_id, step, ordinal, trace, queue,
+          priority, queued_seq, tenant, channel, deadline_at, origin_id
+), new AS MATERIALIZED (
+  SELECT id FROM run
+   WHERE id = ANY(ARRAY(SELECT DISTINCT run_id FROM taken WHERE run_id IS NOT NULL))
+     AND state = 'QUEUED'
+   ORDER BY id
+     FOR NO KEY UPDATE
+), begun AS (
+UPDATE run
+   SET state = 'RUNNING', move = 'begin', version = version + 1, actor = :worker_id, detail = NULL,
+       started_at = coalesce(started_at, {now})
+  FROM new
+ WHERE run.id = new.id
+)
+SELECT id::text, kind, kind_version, fence, payload, codec, errors, losses,
+       polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id::text, step,
+       ordinal, trace, queue, priority, queued_seq, tenant, channel,
+       (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint, origin_id::text
+  FROM taken
+-- sqlite: bytes 4
+-- The outer loop is the line and the inner one the index, each in its order: ORDER BY would sort
+-- the backlog. No job.*: all of it would be read.
+SELECT json_group_array(json_array(id, kind, kind_version, fence + 1, length(payload), codec, errors,
+         losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id, step,
+         ordinal, trace, queue, priority, queued_seq, tenant, channel,
+         CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END, origin_id)),
+       CAST(group_concat(payload, '') AS BLOB),
+       json_group_array(number)
+  FROM (SELECT job.rowid AS number, job.id, job.kind, job.kind_version, job.fence, job.payload,
+               job.codec, job.errors, job.losses, job.polls, job.releases, job.retries,
+               job.poll_limit, job.poison_limit, job.timeout_us, job.policy, job.run_id, job.step,
+               job.ordinal, job.trace, job.queue, job.priority, job.queued_seq, job.tenant,
+               job.channel, job.deadline_at, job.origin_id
+          FROM {rows:queue priority floor} AS line CROSS JOIN job INDEXED BY job_claim
+         WHERE job.queue = line.queue AND job.priority = line.priority
+           AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
+           AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
+           AND errors + losses <= retries
+           AND (losses - poison_limit >= -1 OR (losses > 0 AND errors + losses - retries >= 0))
+               = :alone
+           AND (run_id IS NULL
+                OR EXISTS (SELECT 1 FROM run
+                            WHERE run.id = job.run_id
+                              AND run.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING')))
+           AND EXISTS (SELECT 1 FROM worker
+                        WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now})
+           AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = line.queue AND paused)
+         LIMIT :most)
+-- then
+UPDATE job
+   SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,
+       worker_id = :worker_id, actor = :worker_id,
+       detail = CASE WHEN :alone THEN 'alone' END, phase = NULL,
+       started_at = coalesce(started_at, {now})
+ WHERE rowid IN (SELECT value FROM json_each(:picked))
+
+-- name: job_suspect
+-- The first suspect in line: a job whose loss would end it, because it was lost so often, and which
+-- therefore runs with no other in its process. There are few, and mostly none: an index has them, and
+-- those whose budget is spent.
+-- postgres
+WITH few AS MATERIALIZED (
+  SELECT state, errors, losses, retries, kind, kind_version, queue, priority, queued_seq, run_id
+    FROM job
+   WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
+          OR (losses > 0 AND errors + losses - retries = 0))
+     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+)
+SELECT queue, priority, queued_seq
+  FROM few
+ WHERE state = 'QUEUED' AND errors + losses <= retries
+   AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
+   AND (:queues::text[] IS NULL OR queue = ANY(:queues::text[]))
+   AND (SELECT paused FROM queue WHERE queue.name = few.queue) IS NOT TRUE
+   AND (run_id IS NULL
+        OR (SELECT run.state FROM run WHERE run.id = few.run_id)
+           IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+ ORDER BY priority DESC, queued_seq
+ LIMIT 1
+-- sqlite
+SELECT queue, priority, queued_seq
+  FROM job INDEXED BY job_spent
+ WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
+        OR (losses > 0 AND errors + losses - retries = 0))
+   AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+   AND state = 'QUEUED' AND errors + losses <= retries
+   AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
+   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
+   AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = job.queue AND paused)
+   AND (run_id IS NULL
+        OR EXISTS (SELECT 1 FROM run
+                    WHERE run.id = job.run_id
+                      AND run.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING')))
+ ORDER BY priority DESC, queued_seq
+ LIMIT 1
+
+-- name: run_begin
+-- Begins the runs whose first job was claimed.
+-- postgres
+-- Nothing to do: the claim itself begins the run, so that both commit together.
+-- sqlite
+UPDATE run
+   SET state = 'RUNNING', move = 'begin', version = version + 1, actor = :actor, detail = NULL,
+       started_at = coalesce(started_at, {now})
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state = 'QUEUED'
+RETURNING id
+
+-- name: job_next_due
+-- Microseconds until something sleeping is due; negative when overdue.
+-- postgres
+SELECT (extract(epoch FROM min(due_at) - {now}) * 1000000)::bigint
+  FROM job WHERE state IN ('WAITING', 'RETRYING')
+-- sqlite
+SELECT min(due_at) - {now} FROM job WHERE state IN ('WAITING', 'RETRYING')
+
+-- name: worker_hint
+-- postgres
+-- Tells those who rest that there may be work; nobody is told when none rests, because notifying
+-- serialises commits.
+SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))
+-- sqlite
+-- Those who rest look at the file's version.
+SELECT NULL WHERE false

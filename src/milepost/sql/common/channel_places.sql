@@ -1,1 +1,0 @@
-UPDATE channel SET places = :places WHERE name = :name

@@ -1,1 +1,0 @@
-UPDATE clock SET offset_us = offset_us + :by_us

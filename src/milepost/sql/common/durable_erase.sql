@@ -1,1 +1,0 @@
-DELETE FROM durable_step WHERE job_id = :id

@@ -1,1 +1,0 @@
-DELETE FROM failure WHERE job_id = :id

@@ -1,1 +1,0 @@
-SELECT fence, at, error FROM failure WHERE job_id = :id ORDER BY fence

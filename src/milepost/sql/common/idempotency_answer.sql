@@ -1,1 +1,0 @@
-UPDATE idempotency SET answer = :answer WHERE scope = :scope AND key = :key

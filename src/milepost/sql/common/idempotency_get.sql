@@ -1,1 +1,0 @@
-SELECT fingerprint, answer FROM idempotency WHERE scope = :scope AND key = :key

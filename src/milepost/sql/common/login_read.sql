@@ -1,1 +1,0 @@
-SELECT logins, session FROM source_budget WHERE name = :name

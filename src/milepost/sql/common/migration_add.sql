@@ -1,1 +1,0 @@
-INSERT INTO migration (number, name, checksum) VALUES (:number, :name, :checksum)

@@ -1,1 +1,0 @@
-SELECT number, name, checksum FROM migration ORDER BY number

@@ -1,1 +1,0 @@
-DELETE FROM job_output WHERE job_id = :id

@@ -1,1 +1,0 @@
-SELECT count(*) FROM page WHERE root_id = :root_id AND ordinal = :ordinal AND records = 0

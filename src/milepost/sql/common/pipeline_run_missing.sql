@@ -1,1 +1,0 @@
-UPDATE pipeline_run SET missing = :missing WHERE run_id = :run_id

@@ -1,1 +1,0 @@
-SELECT key FROM raw WHERE pipeline_id = :pipeline_id AND removed_by = :root_id ORDER BY key LIMIT :most

@@ -1,1 +1,0 @@
-SELECT coalesce(max(ordinal), -1) FROM reading WHERE root_id = :root_id

@@ -1,1 +1,0 @@
-SELECT least_us, set_at, set_by FROM retention

@@ -1,1 +1,0 @@
-UPDATE retention SET least_us = :least_us, set_at = {now}, set_by = :actor

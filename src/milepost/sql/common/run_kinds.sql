@@ -1,1 +1,0 @@
-SELECT kind, state, count(*) FROM run GROUP BY kind, state ORDER BY kind, state

@@ -1,3 +1,0 @@
-SELECT {text:id} FROM run
- WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
-   AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')

@@ -1,1 +1,0 @@
-SELECT count(*) FROM quarantine WHERE root_id = :root_id

@@ -1,1 +1,0 @@
-DELETE FROM signal WHERE job_id = :id

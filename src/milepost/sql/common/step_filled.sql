@@ -1,2 +1,0 @@
--- Says that a held run was added to now.
-UPDATE step SET filled_at = {now} WHERE run_id = :run_id AND number = :number

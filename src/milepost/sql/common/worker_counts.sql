@@ -1,1 +1,0 @@
-SELECT state, count(*) FROM worker GROUP BY state ORDER BY state

@@ -1,0 +1,41 @@
+-- Messages that came in, and the jobs made of them.
+
+-- name: inbox_add
+-- No row back means that this message was here before.
+INSERT INTO inbox (source, message_id, at, error, content)
+VALUES (:source, :message_id, {now}, :error, :content)
+ON CONFLICT (source, message_id) DO NOTHING
+RETURNING message_id
+
+-- name: inbox_forget
+-- Whoever sends a message again after that long is not recognised.
+-- postgres
+-- Found by their age, and then by where they lie: a join would read every message there is.
+DELETE FROM inbox
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM inbox WHERE at <= {now} - :keep_us{micros}
+                          ORDER BY at LIMIT :most))
+RETURNING message_id
+-- sqlite
+DELETE FROM inbox WHERE (source, message_id) IN (
+  SELECT source, message_id FROM inbox WHERE at <= {now} - :keep_us{micros} ORDER BY at LIMIT :most)
+RETURNING message_id
+
+-- name: inbox_get
+SELECT {text:job_id}, error FROM inbox WHERE source = :source AND message_id = :message_id
+
+-- name: inbox_job
+UPDATE inbox SET job_id = :job_id WHERE source = :source AND message_id = :message_id
+
+-- name: inbox_refused
+-- postgres
+SELECT source, message_id, at, error, content
+  FROM inbox
+ WHERE error IS NOT NULL AND (:source::text IS NULL OR source = :source)
+ ORDER BY at DESC
+ LIMIT :most
+-- sqlite
+SELECT source, message_id, at, error, content
+  FROM inbox
+ WHERE error IS NOT NULL AND (:source IS NULL OR source = :source)
+ ORDER BY at DESC
+ LIMIT :most

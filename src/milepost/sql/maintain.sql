@@ -1,0 +1,247 @@
+-- Maintenance of jobs: sleepers that are due, losses, deadlines, spent budgets.
+
+-- name: job_wake
+-- Sends on what sleeps and whose time has come; broker queues wait to be dispatched. What is to be
+-- retried and says not when (a move by hand) goes on at once; asked for apart, so that nobody walks
+-- over all that sleeps.
+-- postgres
+-- A delay counts from the entry in the journal: `due_at` was set before that was stamped, and long
+-- before where the statement waited for the row. (`% 1 = 0` is always true: it makes the planner
+-- expect few rows, and look each up by its id.)
+WITH ripe AS MATERIALIZED (
+  SELECT id, fence FROM job
+   WHERE state IN ('WAITING', 'RETRYING') AND due_at <= {now}
+     AND (delay_us IS NULL
+          OR coalesce((SELECT at FROM journal
+                        WHERE subject_id = job.id AND machine = 'job' AND seq = job.version)
+                      + delay_us{micros} <= {now}, true))
+   ORDER BY due_at
+   LIMIT :most
+     FOR UPDATE SKIP LOCKED
+), dateless AS MATERIALIZED (
+  SELECT id, fence FROM job
+   WHERE state IN ('WAITING', 'RETRYING') AND due_at IS NULL AND state = 'RETRYING'
+   LIMIT :most
+     FOR UPDATE SKIP LOCKED
+), going AS MATERIALIZED (
+  SELECT id, fence FROM ripe UNION ALL SELECT id, fence FROM dateless LIMIT :most
+)
+UPDATE job
+   SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END,
+       version = version + 1, actor = :actor, detail = NULL, delay_us = NULL,
+       queued_seq = nextval('queued_seq')
+  FROM going
+ WHERE job.id = going.id AND going.fence % 1 = 0
+RETURNING job.id::text
+-- sqlite
+UPDATE job
+   SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END,
+       version = version + 1, actor = :actor, detail = NULL, queued_seq = {now}
+ WHERE rowid IN (
+         SELECT rowid FROM (SELECT rowid FROM job
+                             WHERE state IN ('WAITING', 'RETRYING') AND due_at <= {now}
+                             ORDER BY due_at
+                             LIMIT :most)
+          UNION ALL
+         SELECT rowid FROM job
+          WHERE state IN ('WAITING', 'RETRYING') AND due_at IS NULL AND state = 'RETRYING'
+          LIMIT :most)
+RETURNING id
+
+-- name: job_lose
+-- Takes running jobs from workers that are dead or unknown. The worker who died is the detail. A
+-- loss in company accuses nobody: before one would end it, a job is claimed alone (job_claim).
+-- postgres
+-- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
+WITH lost AS MATERIALIZED (
+  SELECT job.id, job.fence, (cancel_reason IS NOT NULL OR coalesce((SELECT run.state = 'STOPPING' FROM run WHERE run.id = job.run_id), false)) AS stopped,
+         coalesce(phase = 'REQUESTING' AND policy = 'fail_unknown', false) AS unknown,
+         job.losses + 1 >= job.poison_limit
+         AND NOT EXISTS (SELECT 1 FROM job other
+                          WHERE other.worker_id = job.worker_id AND other.state = 'RUNNING'
+                            AND other.id <> job.id) AS poisoned
+    FROM job
+   WHERE job.state = 'RUNNING'
+     AND NOT EXISTS (SELECT 1 FROM worker WHERE worker.id = job.worker_id AND worker.state <> 'STOPPED')
+   ORDER BY job.worker_id
+   LIMIT :most
+     FOR UPDATE OF job SKIP LOCKED
+)
+UPDATE job
+   SET state = CASE WHEN lost.stopped THEN 'CANCELLED'
+                    WHEN coalesce(deadline_at <= {now}, false) THEN 'FAILED'
+                    WHEN lost.unknown OR lost.poisoned OR errors + losses + 1 > retries THEN 'FAILED'
+                    ELSE 'RETRYING' END,
+       move = CASE WHEN lost.stopped THEN 'cancel'
+                   WHEN coalesce(deadline_at <= {now}, false) THEN 'expire'
+                   ELSE 'lose' END,
+       cause = CASE WHEN lost.stopped THEN NULL
+                    WHEN coalesce(deadline_at <= {now}, false) THEN 'deadline'
+                    WHEN lost.unknown THEN 'outcome_unknown'
+                    WHEN lost.poisoned THEN 'poisoned'
+                    WHEN errors + losses + 1 > retries THEN 'attempts_exhausted' END,
+       losses = losses + CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN 0 ELSE 1 END,
+       -- Sent, perhaps, and never heard of: another attempt might do it twice (H-91).
+       error = CASE WHEN lost.unknown AND NOT lost.stopped
+                    THEN '{"type":"OutcomeUnknown","message":"the worker died after the request was about to be sent and before its answer was recorded: ask the remote whether it was done, then rerun the job or leave it","kind":"permanent","code":"outcome_unknown"}'
+                    ELSE error END,
+       finished_at = CASE WHEN lost.stopped OR lost.unknown OR coalesce(deadline_at <= {now}, false) OR lost.poisoned
+                               OR errors + losses + 1 > retries THEN {now} END,
+       due_at = {now}, delay_us = NULL, worker_id = NULL, version = version + 1, actor = :actor,
+       detail = job.worker_id
+  FROM lost
+ WHERE job.id = lost.id AND lost.fence % 1 = 0
+RETURNING job.id::text, job.run_id::text, job.step, job.state, job.detail
+-- sqlite
+UPDATE job
+   SET state = CASE WHEN lost.stopped THEN 'CANCELLED'
+                    WHEN lost.late OR lost.unknown OR lost.poisoned OR lost.spent THEN 'FAILED'
+                    ELSE 'RETRYING' END,
+       move = CASE WHEN lost.stopped THEN 'cancel' WHEN lost.late THEN 'expire' ELSE 'lose' END,
+       cause = CASE WHEN lost.stopped THEN NULL
+                    WHEN lost.late THEN 'deadline'
+                    WHEN lost.unknown THEN 'outcome_unknown'
+                    WHEN lost.poisoned THEN 'poisoned'
+                    WHEN lost.spent THEN 'attempts_exhausted' END,
+       losses = losses + CASE WHEN lost.stopped OR lost.late THEN 0 ELSE 1 END,
+       -- Sent, perhaps, and never heard of: another attempt might do it twice (H-91).
+       error = CASE WHEN lost.unknown AND NOT lost.stopped
+                    THEN '{"type":"OutcomeUnknown","message":"the worker died after the request was about to be sent and before its answer was recorded: ask the remote whether it was done, then rerun the job or leave it","kind":"permanent","code":"outcome_unknown"}'
+                    ELSE error END,
+       finished_at = CASE WHEN lost.stopped OR lost.late OR lost.unknown OR lost.poisoned OR lost.spent
+                          THEN {now} END,
+       due_at = {now}, worker_id = NULL, version = version + 1, actor = :actor,
+       detail = job.worker_id
+  FROM (SELECT job.rowid AS number,
+               cancel_reason IS NOT NULL
+               OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')
+               AS stopped,
+               coalesce(deadline_at <= {now}, false) AS late,
+               coalesce(phase = 'REQUESTING' AND policy = 'fail_unknown', false) AS unknown,
+               losses + 1 >= poison_limit
+               AND NOT EXISTS (SELECT 1 FROM job AS other
+                                WHERE other.worker_id = job.worker_id AND other.state = 'RUNNING'
+                                  AND other.id <> job.id) AS poisoned,
+               errors + losses + 1 > retries AS spent
+          FROM job
+         WHERE job.state = 'RUNNING'
+           AND NOT EXISTS (SELECT 1 FROM worker
+                            WHERE worker.id = job.worker_id AND worker.state <> 'STOPPED')
+         ORDER BY job.worker_id
+         LIMIT :most) AS lost
+ WHERE job.rowid = lost.number
+RETURNING id, run_id, step, state, detail
+
+-- name: job_expire
+-- Ends what missed its deadline, or missed its start, and is not running.
+-- postgres
+-- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
+WITH late AS MATERIALIZED (
+  SELECT id, fence FROM job
+   WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
+     AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+     AND least(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)) <= {now}
+     AND state <> 'RUNNING'
+     AND (deadline_at <= {now} OR (start_by <= {now} AND fence = 0))
+   ORDER BY least(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at))
+   LIMIT :most
+     FOR UPDATE SKIP LOCKED
+)
+UPDATE job
+   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       detail = CASE WHEN deadline_at <= {now} THEN 'deadline' ELSE 'start_within' END,
+       finished_at = {now}
+  FROM late
+ WHERE job.id = late.id AND late.fence % 1 = 0
+RETURNING job.id::text, job.run_id::text, job.step
+-- sqlite
+UPDATE job
+   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       detail = CASE WHEN deadline_at <= {now} THEN 'deadline' ELSE 'start_within' END,
+       finished_at = {now}
+ WHERE rowid IN (
+         SELECT rowid FROM job
+          WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
+            AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+            AND min(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)) <= {now}
+            AND state <> 'RUNNING'
+            AND (deadline_at <= {now} OR (start_by <= {now} AND fence = 0))
+          LIMIT :most)
+RETURNING id, run_id, step
+
+-- name: job_expire_held
+-- Ends held jobs that nobody submitted in time (H-108); those of a run wait for their run.
+-- postgres
+-- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
+WITH late AS MATERIALIZED (
+  SELECT id, fence FROM job
+   WHERE state = 'CREATED' AND run_id IS NULL
+     AND created_at <= {now} - :hold_us::bigint{micros}
+   ORDER BY created_at
+   LIMIT :most
+     FOR UPDATE SKIP LOCKED
+)
+UPDATE job
+   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       detail = 'hold_limit', finished_at = {now}
+  FROM late
+ WHERE job.id = late.id AND late.fence % 1 = 0
+RETURNING job.id::text
+-- sqlite
+UPDATE job
+   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       detail = 'hold_limit', finished_at = {now}
+ WHERE rowid IN (
+         SELECT rowid FROM job
+          WHERE state = 'CREATED' AND run_id IS NULL AND created_at <= {now} - :hold_us
+          ORDER BY created_at
+          LIMIT :most)
+RETURNING id
+
+-- name: job_reject
+UPDATE job
+   SET state = 'FAILED', move = 'reject', cause = 'rejected', version = version + 1,
+       actor = :actor, detail = :reason, finished_at = {now}
+ WHERE id = :id AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+RETURNING {text:id}, {text:run_id}, step
+
+-- name: job_reject_spent
+-- No job stays claimable with a spent budget (H-21).
+-- postgres
+-- The planner believes that a third of all have spent theirs: with a limit in the first part it
+-- would walk the table to find the next few at once, and mostly there are none. (`% 1 = 0` is
+-- always true: it makes it look each up by its id.)
+WITH spent AS MATERIALIZED (
+  SELECT id, errors + losses - retries AS over FROM job
+   WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
+          OR (losses > 0 AND errors + losses - retries = 0))
+     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+), picked AS MATERIALIZED (
+  SELECT id, fence FROM job
+   WHERE id = ANY (ARRAY(SELECT id FROM spent WHERE over > 0 LIMIT :most))
+     AND errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+     FOR UPDATE SKIP LOCKED
+)
+UPDATE job
+   SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1,
+       actor = :actor, detail = 'budget spent', finished_at = {now}
+  FROM picked
+ WHERE job.id = picked.id AND picked.fence % 1 = 0
+RETURNING job.id::text, job.run_id::text, job.step
+-- sqlite
+-- (A comparison with a column on its right is turned around by SQLite, and then no longer that of
+-- the index: the whole table would be walked.)
+UPDATE job
+   SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1,
+       actor = :actor, detail = 'budget spent', finished_at = {now}
+ WHERE rowid IN (SELECT rowid FROM job
+                  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
+                         OR (losses > 0 AND errors + losses - retries = 0))
+                    AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+                    AND errors + losses - retries > 0
+                  LIMIT :most)
+RETURNING id, run_id, step

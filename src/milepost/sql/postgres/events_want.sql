@@ -1,2 +1,0 @@
--- Every entry can be followed at any time.
-SELECT :keep_us::bigint

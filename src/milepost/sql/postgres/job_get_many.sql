@@ -1,3 +1,0 @@
-SELECT id::text, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, tags::text, tenant, unique_key, channel, trace, run_id::text, step, ordinal, parent_id::text, rerun_of::text, origin_id::text, (SELECT max(newer.id::text) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at
-  FROM job
- WHERE id = ANY(:id::uuid[])

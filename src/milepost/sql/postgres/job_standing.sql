@@ -1,1 +1,0 @@
-SELECT id::text, state FROM job WHERE id = ANY(:id::uuid[])

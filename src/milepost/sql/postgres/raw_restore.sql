@@ -1,3 +1,0 @@
--- For the planner: see raw_read.
-UPDATE raw SET removed_by = NULL
- WHERE pipeline_id = :pipeline_id AND key = ANY (ARRAY(SELECT unnest(:key::text[])))

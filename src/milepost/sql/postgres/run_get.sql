@@ -1,3 +1,0 @@
-SELECT id::text, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags::text, tenant, unique_key, params_key, channel, trace, parent_id::text, rerun_of::text, resumes::text, policy, move, created_at, started_at, finished_at, deadline_at
-  FROM run
- WHERE id = :id

@@ -1,1 +1,0 @@
-SELECT id::text, state FROM run WHERE id = ANY(:id::uuid[])

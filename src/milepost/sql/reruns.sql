@@ -1,0 +1,142 @@
+-- Jobs that run finished ones again.
+
+-- name: job_rerun
+-- Creates jobs that run finished ones again: on their own, or held in a run that resumes theirs. A
+-- fresh one has neither key nor steps of those before it.
+-- postgres
+-- Workers that rest are told. (OFFSET 0 keeps the planner from reading all jobs into a hash.)
+WITH again AS (
+INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, detail, deadline_at,
+                 start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, payload, tags,
+                 tenant, limit_key, trace, channel, parent_id, rerun_of, origin_id, run_id, step,
+                 ordinal, created_at)
+SELECT t.new_id, old.kind, old.kind_version, old.queue, old.priority, :state, 'create', :actor, NULL,
+       {now} + (old.deadline_at - old.created_at), {now} + (old.start_by - old.created_at),
+       old.timeout_us, old.retries, old.poll_limit, old.poison_limit, old.policy, old.codec,
+       old.payload, old.tags, old.tenant, old.limit_key, coalesce(:trace, old.trace), old.channel,
+       old.parent_id, old.id, CASE WHEN NOT :fresh::boolean THEN coalesce(old.origin_id, old.id) END,
+       :run_id, old.step, old.ordinal, {now}
+  FROM unnest(:old_id::uuid[], :new_id::uuid[]) AS t (old_id, new_id)
+ CROSS JOIN LATERAL (SELECT * FROM job WHERE job.id = t.old_id OFFSET 0) old
+ ORDER BY t.new_id
+RETURNING queue
+)
+SELECT pg_notify({channel}, queue) FROM (SELECT DISTINCT queue FROM again) AS told
+ WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state = 'IDLE')
+-- sqlite
+INSERT INTO job (id, queued_seq, kind, kind_version, queue, priority, state, move, actor, detail,
+                 deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec,
+                 payload, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, origin_id,
+                 run_id, step, ordinal, created_at)
+SELECT t.new_id, {now}, old.kind, old.kind_version, old.queue, old.priority, :state, 'create', :actor,
+       NULL, {now} + (old.deadline_at - old.created_at), {now} + (old.start_by - old.created_at),
+       old.timeout_us, old.retries, old.poll_limit, old.poison_limit, old.policy, old.codec,
+       old.payload, old.tags, old.tenant, old.limit_key, coalesce(:trace, old.trace), old.channel,
+       old.parent_id, old.id, CASE WHEN NOT :fresh THEN coalesce(old.origin_id, old.id) END,
+       :run_id, old.step, old.ordinal, {now}
+  FROM {rows:old_id new_id} AS t CROSS JOIN job AS old
+ WHERE old.id = t.old_id
+
+-- name: rerun_chain
+-- A job, those it runs again and those that run it again, the oldest first.
+-- postgres
+-- (OFFSET 0 keeps the planner from reading all jobs into a hash.)
+WITH RECURSIVE older (id, rerun_of, depth) AS (
+  SELECT id, rerun_of, 0 FROM job WHERE id = :id
+  UNION ALL
+  SELECT job.id, job.rerun_of, older.depth - 1 FROM older JOIN job ON job.id = older.rerun_of
+), newer (id, depth) AS (
+  SELECT id, 1 FROM job WHERE rerun_of = :id
+  UNION ALL
+  SELECT found.id, newer.depth + 1
+    FROM newer
+   CROSS JOIN LATERAL (SELECT job.id FROM job WHERE job.rerun_of = newer.id OFFSET 0) found
+), line (id, depth) AS (
+  SELECT id, depth FROM older
+  UNION ALL
+  SELECT id, depth FROM newer
+)
+SELECT id::text FROM line ORDER BY depth, line.id
+-- sqlite
+WITH RECURSIVE older (id, rerun_of, depth) AS (
+  SELECT id, rerun_of, 0 FROM job WHERE id = :id
+  UNION ALL
+  SELECT job.id, job.rerun_of, older.depth - 1 FROM older JOIN job ON job.id = older.rerun_of
+), newer (id, depth) AS (
+  SELECT id, 1 FROM job WHERE rerun_of = :id
+  UNION ALL
+  SELECT job.id, newer.depth + 1 FROM newer JOIN job ON job.rerun_of = newer.id
+), line (id, depth) AS (
+  SELECT id, depth FROM older
+  UNION ALL
+  SELECT id, depth FROM newer
+)
+SELECT id FROM line ORDER BY depth, line.id
+
+-- name: rerun_lock
+-- postgres
+-- Whoever else runs one of them again waits, and retention lets it stay.
+SELECT id::text, state, run_id::text, payload IS NULL, origin_id IS NOT NULL FROM job
+ WHERE id = ANY (:id::uuid[])
+ ORDER BY id
+   FOR UPDATE
+-- sqlite
+SELECT id, state, run_id, payload IS NULL, origin_id IS NOT NULL FROM job
+ WHERE id IN (SELECT value FROM json_each(:id))
+ ORDER BY id
+
+-- name: rerun_needs
+-- The open jobs that go on with the steps of this one.
+-- postgres
+-- (OFFSET 0 keeps the planner from reading all jobs into a hash.)
+WITH RECURSIVE newer (id, state) AS (
+  SELECT id, state FROM job WHERE rerun_of = :id AND origin_id IS NOT NULL
+  UNION ALL
+  SELECT found.id, found.state
+    FROM newer
+   CROSS JOIN LATERAL (SELECT job.id, job.state FROM job
+                        WHERE job.rerun_of = newer.id AND job.origin_id IS NOT NULL OFFSET 0) found
+)
+SELECT id::text FROM newer WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+-- sqlite
+WITH RECURSIVE newer (id, state) AS (
+  SELECT id, state FROM job WHERE rerun_of = :id AND origin_id IS NOT NULL
+  UNION ALL
+  SELECT job.id, job.state
+    FROM newer JOIN job ON job.rerun_of = newer.id
+   WHERE job.origin_id IS NOT NULL
+)
+SELECT id FROM newer WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+
+-- name: rerun_newest
+-- The jobs that run these again, one after the other, the newest last.
+-- postgres
+WITH RECURSIVE newer (first_id, id, depth) AS (
+  SELECT t.id, found.id, 1
+    FROM unnest(:id::uuid[]) AS t (id)
+   CROSS JOIN LATERAL (SELECT job.id FROM job WHERE job.rerun_of = t.id OFFSET 0) found
+  UNION ALL
+  SELECT newer.first_id, found.id, newer.depth + 1
+    FROM newer
+   CROSS JOIN LATERAL (SELECT job.id FROM job WHERE job.rerun_of = newer.id OFFSET 0) found
+)
+SELECT first_id::text, id::text FROM newer ORDER BY depth, newer.id
+-- sqlite
+WITH RECURSIVE newer (first_id, id, depth) AS (
+  SELECT t.value, job.id, 1 FROM json_each(:id) AS t CROSS JOIN job WHERE job.rerun_of = t.value
+  UNION ALL
+  SELECT newer.first_id, job.id, newer.depth + 1
+    FROM newer CROSS JOIN job
+   WHERE job.rerun_of = newer.id
+)
+SELECT first_id, id FROM newer ORDER BY depth, id
+
+-- name: rerun_older
+-- The jobs before this one whose steps it goes on with.
+WITH RECURSIVE older (id, before, depth) AS (
+  SELECT id, rerun_of, 0 FROM job WHERE id = :id AND origin_id IS NOT NULL
+  UNION ALL
+  SELECT job.id, CASE WHEN job.origin_id IS NOT NULL THEN job.rerun_of END, older.depth + 1
+    FROM older JOIN job ON job.id = older.before
+)
+SELECT {text:id} FROM older WHERE depth > 0

@@ -1,0 +1,240 @@
+-- What leaves the store with time.
+
+-- name: retention_begin
+-- postgres
+-- Lets the triggers remove the entries of what is deleted, until the end of this transaction.
+SELECT set_config('milepost.retaining', 'on', true)
+-- sqlite
+-- Lets the triggers remove the entries of what is deleted, until it is ended.
+UPDATE retention SET active = 1
+
+-- name: retention_chain
+-- These runs and those next to them in a chain of resumed runs: whose time is over?
+-- postgres
+SELECT run.id::text, run.resumes::text, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+       AND coalesce(run.finished_at,
+                    (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+                        AND seq = run.version))
+           <= {now} - (CASE run.state WHEN 'SUCCEEDED' THEN :succeeded_us::bigint
+                        ELSE :failed_us::bigint END){micros}
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = run.id AND machine = 'run'
+                          AND move <> 'erase'
+                          AND at > {now} - (SELECT least_us FROM retention){micros})
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'run' AND subject_id = run.id
+                          AND delivered_at IS NULL AND dead_at IS NULL)
+  FROM run
+ WHERE run.id = ANY (:id::uuid[]) OR run.resumes = ANY (:id::uuid[])
+-- sqlite
+SELECT run.id, run.resumes, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+       AND coalesce(run.finished_at,
+                    (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+                        AND seq = run.version))
+           <= {now} - (CASE run.state WHEN 'SUCCEEDED' THEN :succeeded_us
+                        ELSE :failed_us END)
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = run.id AND machine = 'run'
+                          AND move <> 'erase'
+                          AND at > {now} - (SELECT least_us FROM retention){micros})
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'run' AND subject_id = run.id
+                          AND delivered_at IS NULL AND dead_at IS NULL)
+  FROM run
+ WHERE run.id IN (SELECT value FROM json_each(:id)) OR run.resumes IN (SELECT value FROM json_each(:id))
+
+-- name: retention_end
+-- postgres
+SELECT set_config('milepost.retaining', '', true)
+-- sqlite
+UPDATE retention SET active = 0
+
+-- name: retention_forget_job
+-- postgres
+-- Whoever holds one is not waited for: it leaves another time. So does one that was run again. (`%
+-- 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
+WITH picked AS MATERIALIZED (
+  SELECT id, fence FROM job
+   WHERE id = ANY (:id::uuid[]) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+     AND (SELECT count(*) FROM job AS newer
+           WHERE newer.rerun_of = job.id AND newer.origin_id IS NOT NULL AND newer.run_id IS NULL) = 0
+   ORDER BY id
+     FOR UPDATE SKIP LOCKED
+)
+DELETE FROM job USING picked
+ WHERE job.id = picked.id AND picked.fence % 1 = 0
+RETURNING job.id::text
+-- sqlite
+DELETE FROM job
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+   AND (SELECT count(*) FROM job AS newer
+         WHERE newer.rerun_of = job.id AND newer.origin_id IS NOT NULL AND newer.run_id IS NULL) = 0
+RETURNING id
+
+-- name: retention_forget_run
+-- postgres
+-- Whoever holds one is not waited for: it leaves another time. (`% 1 = 0` is always true: it makes
+-- the planner expect few rows, and look each up by its id.)
+WITH picked AS MATERIALIZED (
+  SELECT id, fence FROM run
+   WHERE id = ANY (:id::uuid[]) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+   ORDER BY id
+     FOR UPDATE SKIP LOCKED
+)
+DELETE FROM run USING picked
+ WHERE run.id = picked.id AND picked.fence % 1 = 0
+RETURNING run.id::text
+-- sqlite
+DELETE FROM run
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+RETURNING id
+
+-- name: retention_hold_jobs
+-- postgres
+-- Whoever holds one is not waited for: it leaves another time. Whoever runs one again meanwhile
+-- waits, and then finds nothing.
+SELECT id::text, rerun_of::text FROM job
+ WHERE id = ANY (:id::uuid[]) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ ORDER BY id
+   FOR UPDATE SKIP LOCKED
+-- sqlite
+SELECT id, rerun_of FROM job
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+
+-- name: retention_jobs
+-- A page of old jobs, in the order of their ids, which is that of their births: whose time is over?
+-- Those of a run leave with it. One whose steps a newer job goes on with leaves with the newest of its
+-- chain, and that stays until the time of all before it is over: they must not speak for the chain
+-- again. A move by hand sets no finished_at; the journal knows. (What is too young is cut off outside:
+-- a range with two ends looks small to the planner, and then it sorts.)
+-- postgres
+SELECT job.id::text, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+       AND coalesce(job.finished_at,
+                    (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+                        AND seq = job.version))
+           <= {now} - (CASE job.state WHEN 'SUCCEEDED' THEN :succeeded_us::bigint
+                        ELSE :failed_us::bigint END){micros}
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = job.id AND machine = 'job'
+                          AND move <> 'erase'
+                          AND at > {now} - (SELECT least_us FROM retention){micros})
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'job' AND subject_id = job.id
+                          AND delivered_at IS NULL AND dead_at IS NULL)
+       AND (SELECT count(*) FROM job AS newer
+             WHERE newer.rerun_of = job.id AND newer.origin_id IS NOT NULL) = 0
+       AND (job.rerun_of IS NULL OR NOT EXISTS (
+            WITH RECURSIVE older (id, state, rerun_of, ended_at) AS (
+              SELECT o.id, o.state, o.rerun_of,
+                     coalesce(o.finished_at,
+                              (SELECT at FROM journal WHERE subject_id = o.id AND machine = 'job'
+                                  AND seq = o.version))
+                FROM job AS o WHERE o.id = job.rerun_of
+              UNION ALL
+              SELECT o.id, o.state, o.rerun_of,
+                     coalesce(o.finished_at,
+                              (SELECT at FROM journal WHERE subject_id = o.id AND machine = 'job'
+                                  AND seq = o.version))
+                FROM older CROSS JOIN job AS o WHERE o.id = older.rerun_of
+            )
+            SELECT 1 FROM older
+             WHERE ended_at > {now} - (CASE state WHEN 'SUCCEEDED' THEN :succeeded_us::bigint
+                                       ELSE :failed_us::bigint END){micros}))
+  FROM (SELECT id, state, run_id, rerun_of, finished_at, version FROM job
+         WHERE id > :after::uuid
+         ORDER BY id
+         LIMIT :most) AS job
+ WHERE job.id < :before::uuid
+-- sqlite
+SELECT job.id, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+       AND coalesce(job.finished_at,
+                    (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
+                        AND seq = job.version))
+           <= {now} - (CASE job.state WHEN 'SUCCEEDED' THEN :succeeded_us
+                        ELSE :failed_us END)
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = job.id AND machine = 'job'
+                          AND move <> 'erase'
+                          AND at > {now} - (SELECT least_us FROM retention){micros})
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'job' AND subject_id = job.id
+                          AND delivered_at IS NULL AND dead_at IS NULL)
+       AND (SELECT count(*) FROM job AS newer
+             WHERE newer.rerun_of = job.id AND newer.origin_id IS NOT NULL) = 0
+       AND (job.rerun_of IS NULL OR NOT EXISTS (
+            WITH RECURSIVE older (id, state, rerun_of, ended_at) AS (
+              SELECT o.id, o.state, o.rerun_of,
+                     coalesce(o.finished_at,
+                              (SELECT at FROM journal WHERE subject_id = o.id AND machine = 'job'
+                                  AND seq = o.version))
+                FROM job AS o WHERE o.id = job.rerun_of
+              UNION ALL
+              SELECT o.id, o.state, o.rerun_of,
+                     coalesce(o.finished_at,
+                              (SELECT at FROM journal WHERE subject_id = o.id AND machine = 'job'
+                                  AND seq = o.version))
+                FROM older CROSS JOIN job AS o WHERE o.id = older.rerun_of
+            )
+            SELECT 1 FROM older
+             WHERE ended_at > {now} - (CASE state WHEN 'SUCCEEDED' THEN :succeeded_us
+                                       ELSE :failed_us END)))
+  FROM (SELECT id, state, run_id, rerun_of, finished_at, version FROM job
+         WHERE id > :after
+         ORDER BY id
+         LIMIT :most) AS job
+ WHERE job.id < :before
+
+-- name: retention_lock
+-- postgres
+-- Whoever resumes one of them meanwhile waits, and then finds nothing.
+SELECT id::text FROM run WHERE id = ANY (:id::uuid[]) ORDER BY run.id FOR UPDATE SKIP LOCKED
+-- sqlite
+-- Nobody else writes in this transaction's time.
+SELECT id FROM run WHERE id IN (SELECT value FROM json_each(:id)) ORDER BY run.id
+
+-- name: retention_minimum
+SELECT least_us, set_at, set_by FROM retention
+
+-- name: retention_run_jobs
+-- postgres
+SELECT found.id::text
+  FROM unnest(:id::uuid[]) AS t (id)
+ CROSS JOIN LATERAL (
+       SELECT id FROM job
+        WHERE job.run_id = t.id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
+       OFFSET 0) found
+ LIMIT :most
+-- sqlite
+SELECT id FROM job WHERE run_id IN (SELECT value FROM json_each(:id)) LIMIT :most
+
+-- name: retention_runs
+-- A page of old runs, in the order of their ids, which is that of their births: whose time is over?
+-- postgres
+SELECT run.id::text, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+       AND coalesce(run.finished_at,
+                    (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+                        AND seq = run.version))
+           <= {now} - (CASE run.state WHEN 'SUCCEEDED' THEN :succeeded_us::bigint
+                        ELSE :failed_us::bigint END){micros}
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = run.id AND machine = 'run'
+                          AND move <> 'erase'
+                          AND at > {now} - (SELECT least_us FROM retention){micros})
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'run' AND subject_id = run.id
+                          AND delivered_at IS NULL AND dead_at IS NULL)
+  FROM (SELECT id, state, finished_at, version FROM run
+         WHERE id > :after::uuid
+         ORDER BY id
+         LIMIT :most) AS run
+ WHERE run.id < :before::uuid
+-- sqlite
+SELECT run.id, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+       AND coalesce(run.finished_at,
+                    (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
+                        AND seq = run.version))
+           <= {now} - (CASE run.state WHEN 'SUCCEEDED' THEN :succeeded_us
+                        ELSE :failed_us END)
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = run.id AND machine = 'run'
+                          AND move <> 'erase'
+                          AND at > {now} - (SELECT least_us FROM retention){micros})
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'run' AND subject_id = run.id
+                          AND delivered_at IS NULL AND dead_at IS NULL)
+  FROM (SELECT id, state, finished_at, version FROM run
+         WHERE id > :after
+         ORDER BY id
+         LIMIT :most) AS run
+ WHERE run.id < :before
+
+-- name: retention_set_minimum
+UPDATE retention SET least_us = :least_us, set_at = {now}, set_by = :actor

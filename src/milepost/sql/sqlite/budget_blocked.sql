@@ -1,1 +1,0 @@
-SELECT max(0, blocked_until - {now}) FROM source_budget WHERE name = :name

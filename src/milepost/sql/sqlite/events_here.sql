@@ -1,1 +1,0 @@
-SELECT CAST(coalesce(max(place), 0) AS TEXT) FROM feed

@@ -1,1 +1,0 @@
-UPDATE feed_switch SET until = 0 WHERE until > 0 AND until < {now} RETURNING id

@@ -1,9 +1,0 @@
--- A signal that came during the attempt, which did not take it, wakes the job that it puts to sleep;
--- an older one could have been read, and would wake it again after every attempt.
-UPDATE job
-   SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
-                    THEN 'READY' ELSE 'QUEUED' END,
-       move = 'wake', version = version + 1, actor = :actor, detail = 'signal', queued_seq = {now}
- WHERE id IN (SELECT value FROM json_each(:id)) AND state = 'WAITING'
-   AND EXISTS (SELECT 1 FROM signal WHERE signal.job_id = job.id AND signal.fence = job.fence)
-RETURNING id

@@ -1,1 +1,0 @@
-SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(:id))

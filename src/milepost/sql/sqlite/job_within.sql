@@ -1,1 +1,0 @@
-SELECT id FROM job WHERE id BETWEEN :low AND :high ORDER BY id LIMIT :most

@@ -1,2 +1,0 @@
--- There are no partitions here.
-SELECT 1 WHERE false

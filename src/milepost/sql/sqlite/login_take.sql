@@ -1,4 +1,0 @@
--- Compares and sets: who gets a row back logs in; the others wait for what that gives.
-UPDATE source_budget SET login_until = {now} + :lease_us
- WHERE name = :name AND logins = :seen AND coalesce(login_until, {now}) <= {now}
-RETURNING login_until

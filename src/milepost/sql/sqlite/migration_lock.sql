@@ -1,2 +1,0 @@
--- The runner's own BEGIN IMMEDIATE is the lock.
-SELECT 1

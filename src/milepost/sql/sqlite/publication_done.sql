@@ -1,2 +1,0 @@
--- each
-UPDATE publication SET published = :high WHERE producer_id = :producer_id

@@ -1,2 +1,0 @@
-SELECT key, version, hash, payload FROM raw
- WHERE pipeline_id = :pipeline_id AND key IN (SELECT value FROM json_each(:key))

@@ -1,2 +1,0 @@
-SELECT count(*) FROM raw
- WHERE pipeline_id = :pipeline_id AND root_id = :root_id AND ordinal = :ordinal

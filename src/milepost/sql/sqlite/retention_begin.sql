@@ -1,2 +1,0 @@
--- Lets the triggers remove the entries of what is deleted, until it is ended.
-UPDATE retention SET active = 1

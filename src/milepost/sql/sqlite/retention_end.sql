@@ -1,1 +1,0 @@
-UPDATE retention SET active = 0

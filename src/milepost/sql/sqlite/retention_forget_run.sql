@@ -1,3 +1,0 @@
-DELETE FROM run
- WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
-RETURNING id

@@ -1,1 +1,0 @@
-SELECT id FROM job WHERE run_id IN (SELECT value FROM json_each(:id)) LIMIT :most

@@ -1,2 +1,0 @@
--- each: there is one writer.
-SELECT id, state, version, current_step, ending FROM run WHERE id = :id

@@ -1,1 +1,0 @@
-SELECT id, state FROM run WHERE id IN (SELECT value FROM json_each(:id))

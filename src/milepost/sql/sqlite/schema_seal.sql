@@ -1,2 +1,0 @@
--- A file is a schema of its own.
-SELECT 1

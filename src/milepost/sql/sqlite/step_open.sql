@@ -1,2 +1,0 @@
--- each
-UPDATE step SET opened = true WHERE run_id = :run_id AND number = :number

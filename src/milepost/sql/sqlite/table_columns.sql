@@ -1,1 +1,0 @@
-SELECT name FROM pragma_table_info(:table)

@@ -1,3 +1,0 @@
-SELECT id, version, state, move, fence, NULL, actor, detail
-  FROM run
- ORDER BY run.id

@@ -1,2 +1,0 @@
--- Those who rest look at the file's version.
-SELECT NULL WHERE false

@@ -1,0 +1,123 @@
+-- Jobs as they are created and submitted.
+
+-- name: job_create
+-- postgres
+-- Arrays carry what differs between the jobs; all else they share. Workers that rest are told, once
+-- for the whole statement; nobody is told when none rests, because notifying serialises commits.
+WITH born AS (
+INSERT INTO job (id, payload, ordinal, kind, kind_version, queue, priority, state, move, actor, detail,
+                 due_at, delay_us, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy,
+                 codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step,
+                 created_at)
+SELECT t.id, t.payload, t.ordinal, :kind, :kind_version, :queue, :priority, :state, 'create', :actor,
+       NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
+       CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
+       {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
+       :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec, :tags::text::jsonb, :tenant,
+       :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
+  FROM unnest(:id::uuid[], :payload::bytea[], :ordinal::bigint[]) AS t (id, payload, ordinal)
+)
+SELECT pg_notify({channel}, :queue)
+ WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))
+-- sqlite
+INSERT INTO job (id, payload, ordinal, queued_seq, kind, kind_version, queue, priority, state, move, actor, detail, due_at, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step, created_at)
+SELECT t.id, t.payload, t.ordinal, {now}, :kind, :kind_version, :queue, :priority, :state, 'create',
+       :actor, NULL, coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us,
+       {now} + :start_within_us, :timeout_us, :retries, :poll_limit, :poison_limit, :policy,
+       :codec, :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step,
+       {now}
+  FROM {rows:id payload* ordinal} AS t
+
+-- name: job_create_unique
+-- postgres
+-- Waits for a rival's transaction: no row back means that the rival is there, and committed.
+INSERT INTO job (id, payload, ordinal, unique_key, kind, kind_version, queue, priority, state, move, actor, detail, due_at, delay_us, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step, created_at)
+VALUES (:id, :payload, :ordinal, :unique_key, :kind, :kind_version, :queue, :priority, :state, 'create',
+        :actor, NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
+        CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
+        {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
+        :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec, :tags::text::jsonb, :tenant,
+        :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now})
+ON CONFLICT (tenant, kind, unique_key)
+  WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+  DO NOTHING
+RETURNING id::text
+-- sqlite
+-- The trigger refuses a second live one, so it is looked for first (in one write transaction).
+INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, kind, kind_version, queue, priority, state, move, actor, detail, due_at, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step, created_at)
+SELECT :id, :payload, :ordinal, :unique_key, {now}, :kind, :kind_version, :queue, :priority, :state,
+       'create', :actor, NULL, coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us,
+       {now} + :start_within_us, :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec,
+       :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
+ WHERE NOT EXISTS (SELECT 1 FROM job
+                    WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
+                      AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+RETURNING id
+
+-- name: job_live_by_key
+SELECT {text:id} FROM job
+ WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
+   AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+
+-- name: job_standing
+-- postgres
+SELECT id::text, state FROM job WHERE id = ANY(:id::uuid[])
+-- sqlite
+SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(:id))
+
+-- name: job_create_in_steps
+-- Creates jobs as their steps have it pinned: gated, sleeping or queued as each stands now.
+-- postgres
+-- Workers that rest are told, as with any other job. (OFFSET 0 and MATERIALIZED keep the planner
+-- from reading all steps and runs into a hash.)
+WITH given AS MATERIALIZED (
+  SELECT * FROM unnest(:id::uuid[], :run_id::uuid[], :step::integer[], :parent_id::uuid[],
+                       :ordinal::bigint[], :codec::text[], :payload::bytea[])
+         WITH ORDINALITY AS t (id, run_id, step, parent_id, ordinal, codec, payload, place)
+), pinned AS MATERIALIZED (
+  SELECT s.*, r.tenant, r.trace
+    FROM (SELECT DISTINCT run_id, step FROM given) t
+   CROSS JOIN LATERAL (SELECT * FROM step
+                        WHERE step.run_id = t.run_id AND step.number = t.step OFFSET 0) s
+   CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
+), born AS (
+INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
+SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
+       CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
+            ELSE 'QUEUED' END,
+       'create', :actor, t.codec, t.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
+       {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
+       s.policy, s.tenant, s.trace, t.parent_id, t.run_id, t.step, t.ordinal,
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE s.poll_us END, {now}
+  FROM given t JOIN pinned s ON s.run_id = t.run_id AND s.number = t.step
+ ORDER BY t.place
+)
+SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))
+-- sqlite
+INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
+SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
+       CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
+            ELSE 'QUEUED' END,
+       'create', :actor, t.codec, t.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
+       {now} + s.deadline_us, {now} + s.start_within_us,
+       s.policy, r.tenant, r.trace, t.parent_id, t.run_id, t.step, t.ordinal,
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}
+  FROM {rows:id run_id step parent_id ordinal codec payload*} AS t
+ CROSS JOIN step s ON s.run_id = t.run_id AND s.number = t.step
+ CROSS JOIN run r ON r.id = t.run_id
+
+-- name: job_submit
+-- Releases a held job; where it goes depends on whether its time has come.
+-- postgres
+UPDATE job
+   SET state = CASE WHEN due_at > {now} THEN 'WAITING' ELSE 'QUEUED' END, move = 'submit',
+       version = version + 1, actor = :actor, detail = NULL, queued_seq = nextval('queued_seq')
+ WHERE id = ANY(:id::uuid[]) AND state = 'CREATED'
+RETURNING {text:id}
+-- sqlite
+UPDATE job
+   SET state = CASE WHEN due_at > {now} THEN 'WAITING' ELSE 'QUEUED' END, move = 'submit',
+       version = version + 1, actor = :actor, detail = NULL, queued_seq = {now}
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state = 'CREATED'
+RETURNING id

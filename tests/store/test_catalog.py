@@ -1,0 +1,103 @@
+"""Queries are found in the file of their subject, and spelled for every driver."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from milepost import Invalid
+from milepost.store import catalog
+
+SQL = Path(str(files("milepost.sql")))
+SUBJECTS = sorted(SQL.glob("*.sql"))
+EXPLAINED = (SQL / "README.md").read_text()
+
+
+def test_both_databases_take_the_same_parameters():
+    for name in sorted(catalog.names()):
+        spellings = [catalog.query(name, dialect) for dialect in catalog.DIALECTS]
+        taken = [
+            {*query.shared, *(row.rstrip("*") for row in query.rows)}
+            for query in spellings
+            if not query.idle
+        ]
+        assert taken, f"{name} does nothing anywhere"
+        assert taken[0] == taken[-1], name
+
+
+def test_parameters_are_rewritten_and_nothing_else_is():
+    query = catalog.spelled("SELECT ':a', \"b:c\", :one::text, 5 % :two -- :no\n, :one")
+    assert query.parameters == ("one", "two")
+    assert query.numbered == "SELECT ':a', \"b:c\", $1::text, 5 % $2 -- :no\n, $1"
+    assert query.format == "SELECT ':a', \"b:c\", %(one)s::text, 5 %% %(two)s -- :no\n, %(one)s"
+
+
+def test_comments_before_a_statement_are_not_sent():
+    for name in catalog.names():
+        for dialect in catalog.DIALECTS:
+            texts = catalog.query(name, dialect).texts
+            assert not [text for text in texts if text.startswith("--")], name
+
+
+def test_there_are_few_files_and_each_says_what_it_is_about():
+    assert 20 <= len(SUBJECTS) <= 60
+    for path in SUBJECTS:
+        heading, empty, first, *_ = path.read_text().splitlines()
+        assert heading.startswith("-- "), path.name
+        assert (empty, first[:9]) == ("", "-- name: "), path.name
+
+
+def test_all_that_files_say_is_explained_beside_them():
+    text = "\n".join(path.read_text() for path in SUBJECTS)
+    macros = set(re.findall(r"\{(\w+)[:}]", text))
+    words = re.findall(r"^-- (?:postgres|sqlite): (.*)", text, re.MULTILINE)
+    assert macros >= {"now", "rows"}
+    assert {macro for macro in macros if f"{{{macro}" not in EXPLAINED} == set()
+    said = {word.split()[0] for line in words for word in line.split(", ")}
+    assert said >= {"each", "optimistic"}
+    assert {word for word in said if f"| `{word}" not in EXPLAINED} == set()
+
+
+@pytest.mark.parametrize("folder", ["common", "postgres", "sqlite", "anything"])
+def test_a_query_in_a_folder_of_its_own_is_refused(tmp_path, folder):
+    (tmp_path / "jobs.sql").write_text("-- name: one\nSELECT 1\n")
+    (tmp_path / "migrations").mkdir()
+    assert set(catalog.read(tmp_path)) == {"one"}
+
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "two.sql").write_text("SELECT 2\n")
+    with pytest.raises(Invalid, match=rf"sql/{folder}/: .* the file of their subject"):
+        catalog.read(tmp_path)
+
+
+def test_a_name_is_given_once(tmp_path):
+    for subject in ("jobs", "runs"):
+        (tmp_path / f"{subject}.sql").write_text("-- About it.\n\n-- name: one\nSELECT 1\n")
+    with pytest.raises(Invalid, match=r"sql/\w+\.sql: .* another query named 'one'"):
+        catalog.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "",
+        "-- only said\n",
+        "-- postgres\nSELECT 1\n",
+        "-- postgres\nSELECT 1\n-- sqlite\n\n",
+        "SELECT 1\n-- sqlite\nSELECT 1\n",
+        "SELECT 1\n-- postgres\nSELECT 1\n-- sqlite\nSELECT 1\n",
+    ],
+)
+def test_a_query_is_there_for_both_databases_and_once(block):
+    with pytest.raises(Invalid, match="one statement for both databases, or one for each"):
+        catalog.sections("one", block)
+
+
+def test_a_word_that_is_unknown_is_refused():
+    with pytest.raises(Invalid, match="'hopefully'"):
+        catalog.sections("one", "-- postgres\nSELECT 1\n-- sqlite: each, hopefully\nSELECT 1\n")
+    with pytest.raises(Invalid, match=r"{never}"):
+        catalog.query(catalog.Statement("test:it", "SELECT {never}", "SELECT {never}"), "sqlite")
+    with pytest.raises(Invalid, match="no query named 'nothing'"):
+        catalog.query("nothing", "sqlite")
