@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,14 @@ from milepost.client import Client
 from milepost.context import Context
 from milepost.errors import Invalid
 from milepost.ingest.calls import Calls
+from milepost.ingest.columns import Part
 from milepost.ingest.fetch import is_unusable
 from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.source import Gone, Identity, Reject, Source
 from milepost.ingest.target import Target, raw_type
 from milepost.policy import Fail, storable
 from milepost.store import jobs, pages
+from milepost.store.driver import Steps
 from milepost.store.pages import Batch, Rejected
 from milepost.store.watermarks import PipelineRunRow
 
@@ -40,7 +42,7 @@ PASSING = (OSError, TimeoutError, MemoryError, Fail)
 REASON_LIMIT = 1_000
 
 Row = tuple[str, int, bytes, bytes]
-Ready = tuple[list[Any], int, bytes]
+Write = Callable[[Part], Steps[None]]
 
 
 class Consolidator:
@@ -105,9 +107,9 @@ class Consolidator:
         gone = {one.key: one.version for _, one in mapped if isinstance(one, Gone)}
         mapped = [(row, one) for row, one in mapped if not isinstance(one, Gone)]
         await self.note(ctx, "ApplyingPricing")
-        ready = await self._enriched(mapped, rules, rejected)
+        rows, ready = await self._enriched(mapped, rules, rejected)
         await self.note(ctx, "UpsertingBatch")
-        await self._upserted(row, ready, rejected)
+        await self._upserted(row, rows, ready, rejected)
         await self._client.run_async(
             pages.mark,
             ctx.claim,
@@ -130,9 +132,10 @@ class Consolidator:
 
     def _mapped_here(self, rows: Sequence[Row], rejected: list[Rejected]) -> list[tuple[Row, Any]]:
         found: list[tuple[Row, Any]] = []
+        map_, checked = self._source.map, self._checked
         for row in rows:
             try:
-                found.append((row, self._source.map(self._checked(row))))
+                found.append((row, map_(checked(row))))
             except MemoryError:
                 raise
             except Gone as gone:
@@ -166,15 +169,26 @@ class Consolidator:
 
     async def _enriched(
         self, mapped: list[tuple[Row, Any]], rules: Any, rejected: list[Rejected]
-    ) -> list[tuple[Row, Ready]]:
+    ) -> tuple[list[Row], Part]:
         records = await self._prices(mapped, rules, rejected)
-        ready: list[tuple[Row, Ready]] = []
+        rows = [row for row, _ in records]
+        try:
+            columns = self._target.rows([row[0] for row in rows], [one for _, one in records])
+        except Exception:  # noqa: BLE001 - one of them does not fit: which?
+            rows, columns = self._sorted_out(records, rejected)
+        return rows, Part([row[1] for row in rows], [row[2] for row in rows], columns)
+
+    def _sorted_out(
+        self, records: list[tuple[Row, Any]], rejected: list[Rejected]
+    ) -> tuple[list[Row], list[list[Any]]]:
+        rows, fitting = [], []
         for row, record in records:
             try:
-                ready.append((row, (self._target.row(row[0], record), row[1], row[2])))
+                fitting.append(self._target.row(row[0], record))
+                rows.append(row)
             except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
                 rejected.append(_rejected(row, error))
-        return ready
+        return rows, [list(column) for column in zip(*fitting, strict=True)]
 
     async def _prices(
         self, mapped: list[tuple[Row, Any]], rules: Any, rejected: list[Rejected]
@@ -203,37 +217,36 @@ class Consolidator:
     # Writing
 
     async def _upserted(
-        self, row: PipelineRunRow, ready: list[tuple[Row, Ready]], rejected: list[Rejected]
+        self, row: PipelineRunRow, rows: list[Row], ready: Part, rejected: list[Rejected]
     ) -> None:
         """Write a hundred a statement, five statements at a time; each is whole or not (H-85)."""
-        parts = [ready[at : at + self._upsert] for at in range(0, len(ready), self._upsert)]
+        made_with = self._fingerprint.made_with(row.rules_digest)
+        write = partial(self._target.write, row.root_id, made_with=made_with)
         free = asyncio.Semaphore(self._concurrency)
 
-        async def write(part: list[tuple[Row, Ready]]) -> None:
+        async def written(part: slice) -> None:
             async with free:
-                await self._written(row, part, rejected)
+                await self._written(write, rows[part], ready[part], rejected)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for part in parts:
-                    group.create_task(write(part))
+                for at in range(0, len(rows), self._upsert):
+                    group.create_task(written(slice(at, at + self._upsert)))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
 
     async def _written(
-        self, row: PipelineRunRow, part: list[tuple[Row, Ready]], rejected: list[Rejected]
+        self, write: Write, rows: list[Row], part: Part, rejected: list[Rejected]
     ) -> None:
-        made_with = self._fingerprint.made_with(row.rules_digest)
-        write = partial(self._target.write, row.root_id, made_with=made_with)
         try:
-            await self._client.run_async(write, [ready for _, ready in part])
+            await self._client.run_async(write, part)
         except Invalid as error:
-            if len(part) == 1:
-                rejected.append(_rejected(part[0][0], error))
+            if len(rows) == 1:
+                rejected.append(_rejected(rows[0], error))
                 return
-            half = len(part) // 2
-            await self._written(row, part[:half], rejected)
-            await self._written(row, part[half:], rejected)
+            half = len(rows) // 2
+            for some in (slice(half), slice(half, None)):
+                await self._written(write, rows[some], part[some], rejected)
 
 
 def _check_length(given: Sequence[Any], priced: Sequence[Any]) -> None:

@@ -225,7 +225,9 @@ class Identity:
 
 def _found(raw: Any, field: Field) -> Any:
     if isinstance(field, str):
-        return raw.get(field) if isinstance(raw, Mapping) else getattr(raw, field, None)
+        # A dict, as most are, is known by its type in a fraction of the time.
+        is_mapping = type(raw) is dict or isinstance(raw, Mapping)
+        return raw.get(field) if is_mapping else getattr(raw, field, None)
     try:
         return field(raw)
     except Exception as error:

@@ -1,28 +1,22 @@
 """The table that a pipeline keeps: made from the record's type, and widened when the type is."""
 
-import enum
-import math
-import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from milepost.codec import from_builtin
 from milepost.errors import Invalid
+from milepost.ingest.columns import NAME, Part, column_of, plain, to_json
 from milepost.ingest.source import INTEGERS, Field, Source
 from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 
-__all__ = ["Column", "Target", "fields_of", "record_type"]
+__all__ = ["Target", "fields_of", "record_type"]
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 OWN = {
     "source_version": ("bigint", "INTEGER"),
     "content_hash": ("bytea", "BLOB"),
@@ -34,75 +28,6 @@ OWN = {
 DOCUMENT = "document"
 KEY = "key"
 """The key's column where a function says what the key is."""
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _iso(value: Any) -> str:
-    return str(value.isoformat())
-
-
-def _whole(value: Any) -> int:
-    """Refuse what a database would round, or would not take."""
-    if int(value) not in INTEGERS:
-        raise ValueError(f"{value} does not fit into 64 bits")
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    """Refuse what is no number: SQLite would store nothing for it."""
-    if math.isnan(value):
-        raise ValueError("NaN is no number")
-    return float(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, enum.Enum) else value
-
-
-Converter = Callable[[Any], Any]
-TYPES: tuple[tuple[type, str, str, Converter], ...] = (
-    (bool, "boolean", "INTEGER", bool),
-    (int, "bigint", "INTEGER", _whole),
-    (float, "double precision", "REAL", _number),
-    (datetime, "timestamptz", "TEXT", _iso),
-    (date, "date", "TEXT", _iso),
-    (Decimal, "numeric", "TEXT", str),
-    (UUID, "uuid", "TEXT", str),
-    (str, "text", "TEXT", str),
-    (bytes, "bytea", "BLOB", bytes),
-)
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A column of a target: how each database calls its type, and how a value is handed over."""
-
-    name: str
-    postgres: str
-    sqlite: str
-    convert: Callable[[Any], Any]
-
-    @property
-    def quoted(self) -> str:
-        """The name as SQL takes it."""
-        return f'"{self.name}"'
-
-    @property
-    def is_json(self) -> bool:
-        """Whether what is stored is a text of JSON."""
-        return self.postgres == "jsonb"
-
-
-def _column(name: str, hint: Any) -> Column:
-    if not NAME.fullmatch(name):
-        raise Invalid(f"{name!r} cannot be the name of a column: letters, digits and _")
-    for type_, postgres, sqlite, convert in TYPES:
-        if isinstance(hint, type) and issubclass(hint, type_):
-            chosen = _plain if issubclass(hint, enum.Enum) else convert
-            return Column(name, postgres, sqlite, chosen)
-    return Column(name, "jsonb", "TEXT", _json)
 
 
 def _bare(hint: Any) -> Any:
@@ -193,9 +118,9 @@ class Target:
         own = told.pop(key_name, str)
         # Whole numbers stay numbers; every other key is told apart by its text.
         whole = isinstance(own, type) and issubclass(own, int)
-        self.key = _column(key_name, int if whole else str)
+        self.key = column_of(key_name, int if whole else str)
         self.is_whole = whole
-        self.columns = [self.key, *(_column(column, hint) for column, hint in told.items())]
+        self.columns = [self.key, *(column_of(column, hint) for column, hint in told.items())]
         both = zip(self._statements("postgres"), self._statements("sqlite"), strict=True)
         self._made = {
             verb: Statement(f"target:{name}:{verb}", postgres, sqlite)
@@ -208,17 +133,36 @@ class Target:
 
     # Values
 
+    def rows(self, keys: list[str], records: Sequence[Any]) -> list[list[Any]]:
+        """Take records apart, column by column, or raise if any of them does not fit.
+
+        Which of them, and why, is for `row` to say.
+        """
+        if self.is_document:
+            return [keys, list(map(to_json, records))]
+        [kind] = set(map(type, records))
+        names = [column.name for column in self.columns]
+        if issubclass(kind, Mapping):
+            values = [[one.get(name) for one in records] for name in names]
+        else:
+            values = [[getattr(one, name, None) for one in records] for name in names]
+        if not self._has_key:
+            values[0] = keys
+        if list(map(str, values[0])) != keys:
+            raise ValueError("map made another key of a record")
+        return [column.converted(all_) for column, all_ in zip(self.columns, values, strict=True)]
+
     def row(self, key: str, record: Any) -> list[Any]:
         """Take a record apart, or raise what says how it does not fit."""
         if self.is_document:
-            return [key, _json(record)]
+            return [key, to_json(record)]
         if isinstance(record, Mapping):
             values = [record.get(column.name) for column in self.columns]
         else:
             values = [getattr(record, column.name, None) for column in self.columns]
         if not self._has_key:
             values[0] = key
-        if str(_plain(values[0])) != key:
+        if str(plain(values[0])) != key:
             raise ValueError(f"map made {self.key.name}={values[0]!r} of the record with {key!r}")
         return [
             None if value is None else column.convert(value)
@@ -379,19 +323,16 @@ class Target:
             yield Call(self.statement(f"add {name}"))
         return missing
 
-    def write(
-        self, run_id: str, rows: Sequence[tuple[list[Any], int, bytes]], *, made_with: int
-    ) -> Steps[None]:
-        """Write rows that are not older than what is there."""
-        values = zip(*(row for row, _, _ in rows), strict=True)
+    def write(self, run_id: str, part: Part, *, made_with: int) -> Steps[None]:
+        """Write records that are not older than what is there."""
         yield Call(
             self.statement("upsert"),
             {
                 "run_id": run_id,
                 "made_with": made_with,
-                "version": [version for _, version, _ in rows],
-                "hash": [digest for _, _, digest in rows],
-                **{f"c{place}": list(column) for place, column in enumerate(values)},
+                "version": part.versions,
+                "hash": part.hashes,
+                **{f"c{place}": column for place, column in enumerate(part.columns)},
             },
             alone=True,
         )

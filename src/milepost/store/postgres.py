@@ -200,11 +200,20 @@ def _write_lists(connection: "psycopg.Connection[Any]") -> None:
     connection.adapters.register_dumper(list, ListDumper)
 
 
+NUMBERS = {int, float, bool}
+
+
 def array(values: list[Any]) -> str:
     """Spell a list as PostgreSQL reads an array; what its elements are, the query says."""
     if values and values.count(values[0]) == len(values):
         return f"{{{','.join([_element(values[0])] * len(values))}}}"
-    return _simple_words(values) or f"{{{','.join(map(_element, values))}}}"
+    words = _simple_words(values)
+    if words is not None:
+        return words
+    kinds = set(map(type, values))
+    if kinds == {bytes}:
+        return '{"\\\\x' + '","\\\\x'.join(map(bytes.hex, values)) + '"}'
+    return f"{{{','.join(map(_element if kinds - NUMBERS else str, values))}}}"
 
 
 def _simple_words(values: list[Any]) -> str | None:
