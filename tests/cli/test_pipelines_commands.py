@@ -238,3 +238,25 @@ def test_removals_are_dismissed_until_a_full_run_misses_them_again(program, caps
     for decision in ("confirm", "dismiss"):
         milepost(capsys, "removals", decision, "nothing", code=4)
         milepost(capsys, "removals", decision, "stones", "--reason", "", code=2)
+
+
+def test_a_table_is_released_at_a_prompt_on_the_record(program, capsys):
+    milepost(capsys, "release", "stones", code=4)
+    program()
+    milepost(capsys, "start", "stones.py", "stones")
+    drain()
+    milepost(capsys, "start", "stones.py", "stones")
+    milepost(capsys, "release", "stones", code=5)  # a run writes to it
+    drain()
+    milepost(capsys, "release", "stones", "--reason", "", code=2)
+    told = ("release", "STONES", "--reason", "it is called gems now", "--json")
+    assert json.loads(milepost(capsys, *told)) == {"table": "STONES", "pipeline": "stones"}
+    milepost(capsys, "release", "stones", code=5)
+    [row] = json.loads(milepost(capsys, "tables", "--json"))
+    assert (row["table"], row["pipeline"], row["reason"]) == (
+        "stones",
+        "stones",
+        "it is called gems now",
+    )
+    assert row["actor"]
+    assert "gems" in milepost(capsys, "tables")

@@ -1,9 +1,13 @@
 """A table is one pipeline's: by its own statements, by a row in the store, until it is released."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import msgspec
 import pytest
 
 import milepost as mp
+from milepost.store import tables
 
 
 class Painted(msgspec.Struct):
@@ -69,3 +73,152 @@ def test_two_apps_of_one_process_write_their_own_columns(app, raw, elsewhere):
         assert (record.price, record.colour) == ("9.50", "red")
     [stored] = raw.execute("SELECT price, colour FROM things")
     assert tuple(stored) == ("9.50", "red")
+
+
+@pytest.fixture
+def paints(app):
+    return app.pipeline("paints", Paints(Painted, ONE), **OPTIONS, table="things")
+
+
+@pytest.fixture
+def prices(app):
+    return app.pipeline("prices", Prices(Priced, ONE), **OPTIONS, table="things")
+
+
+def stored(raw, *columns):
+    rows = raw.execute(f"SELECT {', '.join(columns)} FROM things WHERE removed_at IS NULL")
+    return sorted(map(tuple, rows))
+
+
+def test_a_second_pipeline_on_a_table_is_refused_in_words(app, raw, paints, prices):
+    assert run(app, paints).state == "SUCCEEDED"
+    with pytest.raises(mp.IllegalMove) as refused:
+        prices.start()
+    for said in ("'paints'", "'prices'", "milepost pipelines release things"):
+        assert said in str(refused.value)
+    assert stored(raw, "price", "colour") == [("9.50", "red")]
+    assert run(app, paints).state == "SUCCEEDED"
+
+
+def test_names_that_differ_in_case_alone_are_one_table(app, paints):
+    run(app, paints)
+    other = app.pipeline("prices", Prices(Priced, ONE), **OPTIONS, table="Things")
+    with pytest.raises(mp.IllegalMove, match="'things' is one of pipeline 'paints'"):
+        other.start()
+
+
+def test_of_two_that_start_at_once_one_has_the_table(app, prices):
+    paints = app.pipeline("paints", Paints(Painted, ONE), **OPTIONS, table="things")
+    runs = [paints.start(), prices.start()]  # neither has claimed it yet
+    app.drain()
+    states = sorted(one.refresh().state for one in runs)
+    assert states == ["FAILED", "SUCCEEDED"]
+    loser = next(one for one in runs if one.state == "FAILED")
+    [error] = loser.errors
+    assert "milepost pipelines release things" in error.message
+
+
+def test_two_programs_that_claim_a_table_at_once_agree_on_one(app, paints, prices):
+    ids = {one.name: (one.start(), one.row.id)[1] for one in (paints, prices)}
+    both = Barrier(2)
+
+    def claimed(name, table):
+        both.wait()
+        try:
+            app.client.run(tables.claim, ids[name], name, table, exists=False)
+        except mp.IllegalMove as error:
+            return str(error)
+        return None
+
+    for number in range(10):
+        table = f"t{number}"
+        with ThreadPoolExecutor(2) as threads:
+            said = list(threads.map(claimed, ids, [table, table]))
+        assert said.count(None) == 1
+        [holding] = [one for one in app.client.run(tables.holdings) if one.table == table]
+        loser = next(name for name in ids if name != holding.pipeline)
+        words = next(text for text in said if text)
+        assert f"one of pipeline {holding.pipeline!r}, and pipeline {loser!r}" in words
+
+
+def test_a_released_table_is_taken_over_whole(app, raw, paints, prices):
+    """Nothing of the one before is taken for the new one's, even if its versions are higher."""
+    paints.source.records = [{**ONE, "id": 1}, {**ONE, "id": 2}]
+    run(app, paints)
+    assert paints.release(reason="renamed") == "paints"
+    prices.source.records = [{**ONE, "price": "1.00"}]
+    assert run(app, prices).state == "SUCCEEDED"
+    assert stored(raw, "id", "price", "colour") == [(1, "1.00", "red")]
+    with pytest.raises(mp.IllegalMove, match="one of pipeline 'prices'"):
+        paints.start()
+
+
+def test_a_table_is_not_released_while_its_pipeline_writes_to_it(app, paints):
+    started = paints.start()
+    app.drain()
+    again = paints.start()
+    with pytest.raises(mp.IllegalMove, match=f"run {again.id} of pipeline 'paints' is under way"):
+        paints.release(reason="now")
+    app.drain()
+    assert started.refresh().state == again.refresh().state == "SUCCEEDED"
+    assert paints.release(reason="now") == "paints"
+    with pytest.raises(mp.IllegalMove, match="is free"):
+        paints.release(reason="again")
+
+
+def test_a_release_is_on_the_record(app, paints, prices):
+    run(app, paints)
+    paints.release(reason="it is called prices now")
+    run(app, prices)
+    first, second = app.client.run(tables.holdings)
+    assert (first.table, first.pipeline, first.reason) == (
+        "things",
+        "paints",
+        "it is called prices now",
+    )
+    assert first.actor
+    assert first.claimed_at <= first.released_at <= second.claimed_at
+    assert (second.pipeline, second.released_at, second.actor) == ("prices", None, None)
+
+
+def test_a_run_that_goes_on_does_not_write_to_a_table_that_is_another_s(app, paints, prices, raw):
+    """Force, retry, replay and restore work on what was read before, without a plan."""
+    paints.source.records = [{"id": 7}]  # goes into quarantine
+    assert run(app, paints).counts.quarantined == 1
+    paints.release(reason="renamed")
+    run(app, prices)
+    paints.source.map = lambda raw: Painted(id=raw["id"], price="?", colour="?")
+    again = paints.quarantine.replay()
+    app.drain()
+    assert again.refresh().state == "FAILED"
+    assert stored(raw, "id", "price", "colour") == [(1, "9.50", "red")]
+
+
+def test_a_pipeline_takes_back_a_table_that_nobody_took(app, paints):
+    run(app, paints)
+    paints.release(reason="by mistake")
+    assert run(app, paints).state == "SUCCEEDED"
+    assert [record.id for record in paints.records()] == [1]
+
+
+def test_a_table_that_is_new_to_a_pipeline_is_filled_by_a_full_run_alone(app, database, paints):
+    """Only what changes would be in it; with the records it had before it looks complete."""
+    run(app, paints)
+    moved = mp.App(database.url)
+    elsewhere = moved.pipeline("paints", Paints(Painted, ONE), **OPTIONS, table="moved")
+    refused = run(moved, elsewhere)
+    assert refused.state == "FAILED"
+    assert run(moved, elsewhere, full=True).state == "SUCCEEDED"
+    assert [record.id for record in elsewhere.records()] == [1]
+    moved.close()
+
+
+def test_a_table_of_another_store_is_not_taken_without_a_word(app, raw, paints):
+    """Two stores may share a database, and tables lie outside of both."""
+    run(app, paints)
+    raw.execute("DELETE FROM pipeline_table")
+    refused = run(app, paints)
+    assert refused.state == "FAILED"
+    assert paints.release(reason="the store is new") is None
+    assert run(app, paints, full=True).state == "SUCCEEDED"
+    assert [record.id for record in paints.records()] == [1]

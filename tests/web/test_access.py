@@ -1,5 +1,7 @@
 """Who may do what: every route, every scope; and a foreign id is not there (H-116)."""
 
+import re
+
 import httpx2
 import pytest
 
@@ -41,6 +43,7 @@ MATRIX = {
     ("GET", "/v1/pipelines/{name}/removals"): "read",
     ("POST", "/v1/pipelines/{name}/removals:confirm"): "operate",
     ("POST", "/v1/pipelines/{name}/removals:dismiss"): "operate",
+    ("POST", "/v1/pipelines/{name}/table:release"): "operate",
     ("GET", "/v1/runs/{run_id}/partitions"): "read",
     ("GET", "/v1/runs"): "read",
     ("GET", "/v1/runs/{run_id}"): "read",
@@ -194,8 +197,8 @@ async def test_what_a_pipeline_keeps_is_no_tenants(app, api, token):
     """H-116: records in quarantine and those to be removed are the installation's."""
     app.pipeline("stones", mp.Source(), key="id", partition_by="price")
     tenant, free = token("theirs", "admin", tenant="acme"), token("free", "admin")
-    kept = [path for _, path in MATRIX if "quarantine" in path or "removals" in path]
-    assert len(kept) == 5
+    kept = [path for _, path in MATRIX if re.search("quarantine|removals|table:", path)]
+    assert len(kept) == 6
     for method, path in [route for route in MATRIX if route[1] in kept]:
         url = path.format(name="stones")
         assert (await api.request(method, url, headers=tenant)).status_code == 403, path

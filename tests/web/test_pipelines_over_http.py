@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import milepost as mp
+from milepost.store import tables
 
 
 class Stones(mp.Source):
@@ -225,3 +226,25 @@ async def test_a_decision_on_removals_that_cannot_be_meant_is_refused(api, pipel
             answer = await api.post(f"/v1/pipelines/stones/removals:{decision}", json=wrong)
             assert answer.status_code == 422, answer.text
     assert (await api.get("/v1/pipelines/stones/removals")).json()["keys"] == []
+
+
+async def test_a_table_is_released_over_http(app, api, pipeline):
+    """Which pipeline has the table is known by the store; the one that wants it is declared."""
+    await pipeline.start_async()
+    busy = await api.post("/v1/pipelines/stones/table:release")
+    assert busy.status_code == 404  # nothing has claimed it yet
+    await app.drain_async(timeout=20)
+    app.pipeline("gems", Stones(), key="id", partition_by="price", table="stones")
+    refused = await api.post("/v1/pipelines/gems/runs", json={})
+    assert (refused.status_code, "pipelines release stones" in refused.text) == (409, True)
+    answer = await api.post("/v1/pipelines/gems/table:release", json={"reason": "a new name"})
+    assert answer.json() == {"table": "stones", "pipeline": "stones"}
+    late = await api.post("/v1/pipelines/gems/table:release")
+    assert (late.status_code, "is free" in late.text) == (409, True)
+    assert (await api.post("/v1/pipelines/gems/runs", json={})).status_code == 202
+    await app.drain_async(timeout=20)
+    [first, second] = await app.client.run_async(tables.holdings)
+    assert (first.pipeline, first.reason, second.pipeline) == ("stones", "a new name", "gems")
+    assert (await api.post("/v1/pipelines/no/table:release")).status_code == 404
+    wrong = await api.post("/v1/pipelines/gems/table:release", json={"reason": ""})
+    assert wrong.status_code == 422

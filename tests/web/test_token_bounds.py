@@ -21,6 +21,7 @@ HARMLESS = {
     "/v1/requests/{job_id}/callback/{token}",
     "/v1/pipelines/{name}/removals:confirm",
     "/v1/pipelines/{name}/removals:dismiss",
+    "/v1/pipelines/{name}/table:release",
     "/v1/queues/{name}:pause",
     "/v1/queues/{name}:resume",
     "/v1/schedules/{name}:pause",

@@ -17,6 +17,7 @@ __all__ = [
     "Lookup",
     "acting",
     "birth_options",
+    "decision_reason",
     "id_argument",
     "json_option",
     "limit_option",
@@ -65,6 +66,13 @@ def json_option(command: F) -> F:
     """Add `--json`."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."
+    )(command)
+
+
+def decision_reason(command: F) -> F:
+    """Add `--reason` to what an operator decides."""
+    return click.option(
+        "--reason", default="decided by hand", show_default=True, help="Kept on the record."
     )(command)
 
 

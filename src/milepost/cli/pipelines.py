@@ -12,6 +12,7 @@ from milepost.cli.load import load_app
 from milepost.cli.options import (
     SECONDS,
     acting,
+    decision_reason,
     id_argument,
     json_option,
     limit_option,
@@ -20,6 +21,7 @@ from milepost.cli.options import (
     typed,
 )
 from milepost.cli.output import say, show_filled, show_json, show_table
+from milepost.cli.pipeline_tables import release, tables
 from milepost.cli.values import no_such
 from milepost.config import StoreUrl
 from milepost.errors import IllegalMove, Invalid
@@ -37,9 +39,6 @@ name_argument = click.argument("name")
 wait_option = click.option(
     "--wait", is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
 )
-decision_reason = click.option(
-    "--reason", default="decided by hand", show_default=True, help="Kept on the record."
-)
 timeout_option = click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", help="With --wait: give up then."
 )
@@ -51,6 +50,10 @@ def pipelines() -> None:
 
     Where an APP is asked for it is MODULE:APP, as in app:app, or a file, as in app.py.
     """
+
+
+pipelines.add_command(tables)
+pipelines.add_command(release)
 
 
 @pipelines.command("ls")

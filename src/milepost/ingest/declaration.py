@@ -13,7 +13,7 @@ from milepost.codec import check_text
 from milepost.config import Settings
 from milepost.context import Context
 from milepost.declare import Definition, Registry, check_seconds
-from milepost.errors import Invalid
+from milepost.errors import IllegalMove, Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.consolidate import Consolidator
 from milepost.ingest.cut import Cutter, payload_of, text_of
@@ -29,7 +29,8 @@ from milepost.lifecycle import JobState
 from milepost.outcome import micros as micros_in
 from milepost.policy import Fail
 from milepost.records import NewJob, NewRun, NewStep, Template
-from milepost.store import pipelines, watermarks
+from milepost.store import pipelines, tables, watermarks
+from milepost.store.driver import Call, Steps
 from milepost.store.pipelines import Planned
 from milepost.store.watermarks import STALE, Mark, PipelineRunRow
 from milepost.telemetry import Log
@@ -39,6 +40,7 @@ __all__ = ["Declared", "Host", "Options"]
 log = Log("milepost.pipeline")
 
 S = TypeVar("S", bound=Source[Any, Any, Any])
+T = TypeVar("T")
 
 PLAN, FETCH, CONSOLIDATE, FINALISE = range(4)
 DAY = 86_400.0
@@ -300,9 +302,9 @@ class Declared(Generic[S]):
         row = await client.run_async(pipelines.get, run_id)
         if row.is_planned:
             return None
+        await self._owned(self._prepare, run_id)
         if row.rules_digest is None:
             row = await self._fix(ctx)
-        await client.run_async(self.target.prepare)
         plan = await self.scan(self.window(row), is_full=row.mode == "full")
         jobs = [self.job(FETCH, run_id, payload_of(part), part.ordinal) for part in plan.partitions]
         planned = Planned(
@@ -316,6 +318,34 @@ class Declared(Generic[S]):
         )
         await client.run_async(pipelines.seal, ctx.claim, planned, actor="planner")
         return len(plan.partitions)
+
+    async def _owned(self, operation: Callable[[str], Steps[T]], run_id: str) -> T:
+        """Run an operation on the pipeline's own table; that it is not, no retry changes."""
+        try:
+            return await self._client.run_async(operation, run_id)
+        except (IllegalMove, Invalid) as error:
+            raise Fail(str(error)) from error
+
+    def _prepare(self, run_id: str) -> Steps[None]:
+        """Claim the table, and make it ready for records of this shape, before the first read."""
+        row = yield from pipelines.get(run_id)
+        table = self.target.name
+        exists = bool((yield from self.target.known()))
+        taken = yield from tables.claim(row.pipeline_id, self.name, table, exists=exists)
+        yield from self.target.prepare()
+        if taken and exists:
+            yield Call(self.target.statement("vacate"))
+        if (taken or not exists) and row.before_mark is not None and row.root_mode != "full":
+            raise IllegalMove(
+                f"table {table!r} is new to pipeline {self.name!r}, and this run reads only what "
+                "changed since the watermark: start with full=True to fill it"
+            )
+
+    def _hold(self, run_id: str) -> Steps[PipelineRunRow]:
+        """Read what a run is about; its table is still the pipeline's, whatever was released."""
+        row = yield from pipelines.get(run_id)
+        yield from tables.hold(row.pipeline_id, self.name, self.target.name)
+        return row
 
     async def _fix(self, ctx: Context) -> PipelineRunRow:
         end = await self._calls.remote(self.source.upper_bound)
@@ -349,8 +379,7 @@ class Declared(Generic[S]):
 
     async def _fetch(self, ctx: Context, low: Any, high: Any, estimate: int = 0) -> dict[str, int]:
         """Read one partition."""
-        client = self._client
-        row = await client.run_async(pipelines.get, ctx.claim.run_id or "")
+        row = await self._owned(self._hold, ctx.claim.run_id or "")
         partition = Partition(
             read(low, self._axis),
             read(high, self._axis),
@@ -364,12 +393,12 @@ class Declared(Generic[S]):
 
     async def _consolidate(self, ctx: Context) -> int:
         """Consolidate what nobody else works on."""
-        row = await self._client.run_async(pipelines.get, ctx.claim.run_id or "")
+        row = await self._owned(self._hold, ctx.claim.run_id or "")
         return await self._consolidator.consolidate(ctx, row)
 
     async def _finalise(self, ctx: Context) -> dict[str, Any]:
         """Remove what is gone, and report; the watermark moves with the run's last move."""
-        row = await self._client.run_async(pipelines.get, ctx.claim.run_id or "")
+        row = await self._owned(self._hold, ctx.claim.run_id or "")
         await self._consolidator.note(ctx, "UpdatingRunMetadata")
         report = await self._finaliser.finalise(ctx, row)
         await self._consolidator.note(ctx, "AdvancingWatermark")

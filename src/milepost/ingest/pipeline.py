@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from milepost.client import caller, refuse_in_loop
@@ -18,7 +19,7 @@ from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.outcome import micros as micros_in
 from milepost.policy import Later
 from milepost.records import NewJob, NewRun
-from milepost.store import pipelines, removals, watermarks
+from milepost.store import pipelines, removals, tables, watermarks
 from milepost.store.driver import Steps
 from milepost.store.pipelines import Asked, Gap
 from milepost.store.watermarks import Mark, PipelineRow
@@ -268,18 +269,39 @@ class Pipeline(Declared[S]):
 
     def restore(self, run: PipelineRun) -> int:
         """Bring back what a run has removed; answer with how many records that were."""
-        row = run.about
-        statement = self.target.statement("restore")
         done = 0
-        while some := self._client.run(
-            removals.restore,
-            root_id=row.root_id,
-            pipeline_id=row.pipeline_id,
-            statement=statement,
-            most=PAGE,
-        ):
+        while some := self._client.run(self._restore, run.id):
             done += some
         return done
+
+    def _restore(self, run_id: str) -> Steps[int]:
+        row = yield from self._hold(run_id)
+        return (
+            yield from removals.restore(
+                root_id=row.root_id,
+                pipeline_id=row.pipeline_id,
+                statement=self.target.statement("restore"),
+                most=PAGE,
+            )
+        )
+
+    # Its table
+
+    def release(self, *, reason: str) -> str | None:
+        """Let another pipeline have the table, whichever has it now; answer which that was.
+
+        Who did it and why stays on the record. While a run writes to it this is refused.
+        """
+        return self._client.run(self.releasing(reason=reason))
+
+    async def release_async(self, *, reason: str) -> str | None:
+        """Let another pipeline have the table, whichever has it now; answer which that was."""
+        return await self._client.run_async(self.releasing(reason=reason))
+
+    def releasing(self, *, reason: str) -> Callable[[], Steps[str | None]]:
+        """Answer with the operation that releases the table."""
+        check_text(reason, what="reason", most=PROSE_BYTES)
+        return partial(tables.release, self.target.name, actor=caller().actor, reason=reason)
 
     # What it keeps
 

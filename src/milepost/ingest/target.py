@@ -205,6 +205,14 @@ class Target:
             "restore",
             (f'UPDATE "{self.name}" SET removed_at = NULL WHERE {self.key.quoted} IN ({among})'),
         )
+        # What another pipeline left here is not this one's: it is back once it is read again.
+        yield (
+            "vacate",
+            (
+                f'UPDATE "{self.name}" SET removed_at = coalesce(removed_at, {{now}}),\n'
+                f"       source_version = {INTEGERS.start}, content_hash = NULL"
+            ),
+        )
         yield "read", self._read(postgres=is_postgres)
         yield "count", f'SELECT count(*) FROM "{self.name}" WHERE removed_at IS NULL'
 
@@ -306,18 +314,22 @@ class Target:
 
     # Operations
 
-    def prepare(self) -> Steps[list[str]]:
-        """Make the table, or add the columns that the record has and it has not."""
-        found = yield Call("table_columns", {"table": self.name})
-        known = {row[0] for row in found}
-        if not known:
-            yield Call(self.statement("create"))
-            return [column.name for column in self.columns]
-        if not set(OWN) <= known:
+    def known(self) -> Steps[set[str]]:
+        """Name the columns of the table: none if it is not there. Refuse one of somebody else."""
+        found = {row[0] for row in (yield Call("table_columns", {"table": self.name}))}
+        if found and not set(OWN) <= found:
             raise Invalid(
                 f"there is a table {self.name!r} that is no pipeline's; give the pipeline a "
                 'table="..." of its own'
             )
+        return found
+
+    def prepare(self) -> Steps[list[str]]:
+        """Make the table, or add the columns that the record has and it has not."""
+        known = yield from self.known()
+        if not known:
+            yield Call(self.statement("create"))
+            return [column.name for column in self.columns]
         missing = [column.name for column in self.columns if column.name not in known]
         for name in missing:
             yield Call(self.statement(f"add {name}"))

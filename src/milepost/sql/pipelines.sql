@@ -140,9 +140,6 @@ SELECT job.id, 0, progress.fraction, progress.next_offset, progress.records, pro
   FROM job JOIN progress ON progress.job_id = job.rerun_of
  WHERE job.run_id = :run_id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
 
--- name: table_columns
--- postgres
-SELECT attname FROM pg_attribute
- WHERE attrelid = to_regclass(quote_ident(:table)) AND attnum > 0 AND NOT attisdropped
--- sqlite
-SELECT name FROM pragma_table_info(:table)
+-- name: pipeline_hold
+-- Whoever starts a run of it waits until this transaction has ended.
+UPDATE pipeline SET runs = runs WHERE id = :pipeline_id

@@ -10,7 +10,7 @@ from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import RUN, RunState
 from milepost.policy import Fail
 from milepost.records import Claim, NewJob, NewRun, NewStep
-from milepost.store import births, chains, durable, jobs, runs
+from milepost.store import births, chains, durable, jobs, runs, tables
 from milepost.store.births import Child
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -69,6 +69,7 @@ def start(
 ) -> Steps[Started]:
     """Create a run that is to be planned; the live one of the pipeline answers instead, if any."""
     pipeline_id, mark = yield from _locked(asked)
+    yield from tables.check(asked.name, asked.target)
     mode = yield from _mode(asked, pipeline_id, mark)
     begin, until = _window(asked, mode, mark)
     new = msgspec.structs.replace(

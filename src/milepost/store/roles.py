@@ -64,6 +64,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # Pipelines. A source's session is a secret of those who log in.
     "pipeline": _open(submit="Iu", worker="IU", admin="IU"),
     "pipeline_run": _open(submit="I", worker="IU", admin="I"),
+    "pipeline_table": _open(worker="I", admin="IU"),
     "reading": _open(worker="IU"),
     "page": _open(worker="IU"),
     "raw": _open(worker="IU", admin="U"),

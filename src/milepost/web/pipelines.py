@@ -127,6 +127,13 @@ class Decided(BaseModel):
     records: int
 
 
+class Released(BaseModel):
+    """A table that is free, and the pipeline that had it."""
+
+    table: str
+    pipeline: str | None
+
+
 class DecisionDocument(BaseModel):
     """What an operator decided of the records that a full run did not see."""
 
@@ -394,6 +401,32 @@ def _deciding(
         return Answer(200, document.model_dump_json().encode())
 
     return decided
+
+
+@router.post(
+    "/v1/pipelines/{name}/table:release",
+    responses={
+        200: {"model": Released, "description": "The table is free, and whose it was."},
+        **problems(404, 409, 413, 415, 422),
+    },
+)
+async def release_table(
+    *,
+    name: str,
+    app: Held,
+    who: Annotated[Who, require("operate")],
+    once: Kept,
+    what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+) -> Response:
+    """Let the pipeline have its declared table, by taking it from the one that has it."""
+    pipeline = _whole(app, who, name)
+    releasing = pipeline.releasing(reason=what.reason)
+
+    def released() -> Steps[Answer]:
+        document = Released(table=pipeline.target.name, pipeline=(yield from releasing()))
+        return Answer(200, document.model_dump_json().encode())
+
+    return await once(released)
 
 
 @router.get("/v1/pipelines/{name}/quarantine", responses=problems(404, 422))

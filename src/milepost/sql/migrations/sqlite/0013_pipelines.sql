@@ -140,6 +140,19 @@ CREATE TABLE removal_decision (
   PRIMARY KEY (pipeline_id, root_id, decision)
 ) STRICT, WITHOUT ROWID;
 
+-- Which pipeline a table is one of, and which it was one of before: one at a time. Names that differ in
+-- case alone are one table.
+CREATE TABLE pipeline_table (
+  id INTEGER PRIMARY KEY,
+  pipeline_id INTEGER REFERENCES pipeline (id), -- NULL: no pipeline of this store had it
+  name TEXT NOT NULL,
+  claimed_at INTEGER NOT NULL,
+  released_at INTEGER,                       -- NULL: it is the pipeline's
+  actor TEXT,                                -- who released it, and why
+  reason TEXT
+) STRICT;
+CREATE UNIQUE INDEX pipeline_table_held ON pipeline_table (lower(name)) WHERE released_at IS NULL;
+
 CREATE TABLE quarantine (
   pipeline_id INTEGER NOT NULL,
   key TEXT NOT NULL,

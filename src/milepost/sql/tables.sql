@@ -1,0 +1,39 @@
+-- Whose a target table is.
+
+-- name: table_columns
+-- postgres
+SELECT attname FROM pg_attribute
+ WHERE attrelid = to_regclass(quote_ident(:table)) AND attnum > 0 AND NOT attisdropped
+-- sqlite
+SELECT name FROM pragma_table_info(:table)
+
+-- name: table_last
+-- Who held a table last. Names that differ in case alone are one: SQLite knows no difference.
+SELECT t.pipeline_id, t.name, p.name, t.released_at
+  FROM pipeline_table AS t LEFT JOIN pipeline AS p ON p.id = t.pipeline_id
+ WHERE lower(t.name) = lower(:table)
+ ORDER BY t.id DESC
+ LIMIT 1
+
+-- name: table_claim
+-- Of two pipelines that claim a table at once the index lets one have it; the other gets no row.
+INSERT INTO pipeline_table (pipeline_id, name, claimed_at)
+VALUES (:pipeline_id, :table, {now})
+ON CONFLICT DO NOTHING
+RETURNING id
+
+-- name: table_release
+UPDATE pipeline_table
+   SET released_at = {now}, actor = :actor, reason = :reason
+ WHERE lower(name) = lower(:table) AND pipeline_id = :pipeline_id AND released_at IS NULL
+RETURNING id
+
+-- name: table_give
+-- A table that this store has never held is free for its pipelines from now on.
+INSERT INTO pipeline_table (name, claimed_at, released_at, actor, reason)
+VALUES (:table, {now}, {now}, :actor, :reason)
+
+-- name: table_holdings
+SELECT t.name, p.name, t.claimed_at, t.released_at, t.actor, t.reason
+  FROM pipeline_table AS t LEFT JOIN pipeline AS p ON p.id = t.pipeline_id
+ ORDER BY lower(t.name), t.id
