@@ -5,6 +5,7 @@ from enum import StrEnum
 from milepost.machine import Machine, Move
 
 __all__ = [
+    "GROUPS",
     "JOB",
     "MACHINES",
     "RUN",
@@ -15,6 +16,7 @@ __all__ = [
     "RunState",
     "SlotState",
     "WorkerState",
+    "group_sql",
 ]
 
 
@@ -273,3 +275,21 @@ SLOT = Machine(
 )
 
 MACHINES = {machine.name: machine for machine in (JOB, RUN, WORKER, SLOT)}
+
+GROUPS: dict[str, tuple[StrEnum, ...]] = {
+    "final": _JOB_FINAL,  # of a job and of a run alike
+    "unsuccessful": (J.FAILED, J.CANCELLED),  # of a job and of a run alike
+    "open": _JOB_OPEN,
+    "submitted": tuple(state for state in _JOB_OPEN if state is not J.CREATED),
+    "unclaimed": tuple(state for state in _JOB_OPEN if state is not J.RUNNING),
+    "pending": (J.WAITING, J.READY, J.QUEUED, J.RETRYING),  # submitted, through its gate, unclaimed
+    "sleeping": (J.WAITING, J.RETRYING),
+    "active": tuple(state for state in _RUN_OPEN if state is not R.STOPPING),  # of a run
+    "resting": (W.IDLE, W.BACKOFF),  # of a worker
+}
+"""The lists of states that statements ask for; each says `{name}` in SQL."""
+
+
+def group_sql(name: str) -> str:
+    """Render the states of a group as SQL's IN takes them. Predicates of indexes say the same."""
+    return f"({', '.join(repr(state.value) for state in GROUPS[name])})"

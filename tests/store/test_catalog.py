@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from milepost import Invalid
+from milepost.lifecycle import GROUPS, JOB, MACHINES, RUN, group_sql
 from milepost.store import catalog
 
 SQL = Path(str(files("milepost.sql")))
@@ -53,10 +54,59 @@ def test_all_that_files_say_is_explained_beside_them():
     macros = set(re.findall(r"\{(\w+)[:}]", text))
     words = re.findall(r"^-- (?:postgres|sqlite): (.*)", text, re.MULTILINE)
     assert macros >= {"now", "rows"}
-    assert {macro for macro in macros if f"{{{macro}" not in EXPLAINED} == set()
+    assert {macro for macro in macros - set(GROUPS) if f"{{{macro}" not in EXPLAINED} == set()
     said = {word.split()[0] for line in words for word in line.split(", ")}
     assert said >= {"each", "optimistic"}
     assert {word for word in said if f"| `{word}" not in EXPLAINED} == set()
+
+
+def by_hand(text: str) -> list[str]:
+    """Find the states that are listed, or compared one after the other."""
+    listed = re.findall(r"\(\s*('[A-Z_]{4,}'(?:\s*,\s*'[A-Z_]{4,}')+)\s*\)", text)
+    state = r"[\w.]*state (?:=|<>) '([A-Z_]{4,})'"
+    compared = re.findall(rf"{state}\s+(?:OR|AND)\s+{state}", text)
+    return [*listed, *(" ".join(pair) for pair in compared if len(set(pair)) > 1)]
+
+
+def test_no_query_spells_a_list_of_states_by_hand():
+    assert {path.name: found for path in SUBJECTS if (found := by_hand(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("state IN ('WAITING', 'RETRYING')", ["'WAITING', 'RETRYING'"]),
+        ("IN ('WAITING',\n  'RETRYING')", ["'WAITING',\n  'RETRYING'"]),
+        ("job.state = 'READY' OR job.state = 'QUEUED'", ["READY QUEUED"]),
+        ("state <> 'FAILED'\n  AND state <> 'CANCELLED'", ["FAILED CANCELLED"]),
+        ("state = 'RUNNING' OR state <> 'RUNNING'", []),
+        ("state IN {sleeping} AND move IN ('retry', 'fail')", []),
+    ],
+)
+def test_the_search_for_lists_by_hand_finds_them(text, found):
+    assert by_hand(text) == found
+
+
+def test_every_list_of_states_is_of_a_machine_and_asked_for():
+    text = "\n".join(path.read_text() for path in SUBJECTS)
+    for name, states in GROUPS.items():
+        assert f" IN {{{name}}}" in text, name
+        assert any(set(states) <= set(machine.states) for machine in MACHINES.values()), name
+    assert set(GROUPS["final"]) == JOB.terminal == RUN.terminal
+    assert set(GROUPS["open"]) == JOB.live
+    assert set(GROUPS["unsuccessful"]) < RUN.terminal
+
+
+def test_migrations_list_states_as_queries_do():
+    """An index is found by its predicate: it says what `{name}` becomes, word for word."""
+    known = {group_sql(name) for name in GROUPS}
+    known.add(str(tuple(str(state) for state in RUN.states if state not in GROUPS["active"])))
+    for path in sorted((SQL / "migrations").rglob("*.sql")):
+        plain = re.sub(
+            r"-- begin rendered.*?-- end rendered", "", path.read_text(), flags=re.DOTALL
+        )
+        listed = re.findall(r"\bIN (\('[A-Z_]{4,}'[^()]*\))", plain)
+        assert set(listed) <= known, f"{path.parent.name}/{path.name}"
 
 
 @pytest.mark.parametrize("folder", ["common", "postgres", "sqlite", "anything"])

@@ -32,7 +32,7 @@ UPDATE run
                                                                AND step.number = job.step
                             WHERE job.run_id = run.id AND step.role = 'reduce'
                               AND job.state = 'SUCCEEDED') ELSE report END,
-       finished_at = CASE WHEN t.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN {now} END
+       finished_at = CASE WHEN t.state IN {final} THEN {now} END
   FROM unnest(:id::uuid[], :version::integer[], :state::text[], :move::text[], :cause::text[],
               :ending::text[], :current_step::integer[], :phase::text[], :watermark::bigint[])
        AS t (id, version, state, move, cause, ending, current_step, phase, watermark)
@@ -50,7 +50,7 @@ UPDATE run
                                                                AND step.number = job.step
                             WHERE job.run_id = run.id AND step.role = 'reduce'
                               AND job.state = 'SUCCEEDED') ELSE report END,
-       finished_at = CASE WHEN :state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN {now} END
+       finished_at = CASE WHEN :state IN {final} THEN {now} END
  WHERE id = :id AND version = :version
 RETURNING id
 
@@ -108,14 +108,14 @@ UPDATE job
  WHERE rowid IN (
          SELECT rowid FROM job
           WHERE run_id = :run_id
-            AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING')
+            AND state IN {unclaimed}
           LIMIT :most)
 RETURNING id, run_id, step
 
 -- name: run_late
 -- Runs that missed their deadline and are not stopping yet.
 SELECT {text:id} FROM run
- WHERE state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING') AND deadline_at <= {now}
+ WHERE state IN {active} AND deadline_at <= {now}
  ORDER BY deadline_at
  LIMIT :most
 

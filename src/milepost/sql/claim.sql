@@ -32,7 +32,7 @@ WITH me AS MATERIALIZED (
                 = :alone::boolean
             AND (run_id IS NULL
                  OR (SELECT run.state FROM run WHERE run.id = job.run_id)
-                    IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+                    IN {active})
           ORDER BY queued_seq
           LIMIT (SELECT :most::bigint)
             FOR UPDATE OF job SKIP LOCKED) found
@@ -90,7 +90,7 @@ SELECT json_group_array(json_array(id, kind, kind_version, fence + 1, length(pay
            AND (run_id IS NULL
                 OR EXISTS (SELECT 1 FROM run
                             WHERE run.id = job.run_id
-                              AND run.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING')))
+                              AND run.state IN {active}))
            AND EXISTS (SELECT 1 FROM worker
                         WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now})
            AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = line.queue AND paused)
@@ -113,7 +113,7 @@ WITH few AS MATERIALIZED (
     FROM job
    WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
           OR (losses > 0 AND errors + losses - retries = 0))
-     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+     AND state IN {pending}
 )
 SELECT queue, priority, queued_seq
   FROM few
@@ -123,7 +123,7 @@ SELECT queue, priority, queued_seq
    AND (SELECT paused FROM queue WHERE queue.name = few.queue) IS NOT TRUE
    AND (run_id IS NULL
         OR (SELECT run.state FROM run WHERE run.id = few.run_id)
-           IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+           IN {active})
  ORDER BY priority DESC, queued_seq
  LIMIT 1
 -- sqlite
@@ -131,7 +131,7 @@ SELECT queue, priority, queued_seq
   FROM job INDEXED BY job_spent
  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
         OR (losses > 0 AND errors + losses - retries = 0))
-   AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+   AND state IN {pending}
    AND state = 'QUEUED' AND errors + losses <= retries
    AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
    AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
@@ -139,7 +139,7 @@ SELECT queue, priority, queued_seq
    AND (run_id IS NULL
         OR EXISTS (SELECT 1 FROM run
                     WHERE run.id = job.run_id
-                      AND run.state IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING')))
+                      AND run.state IN {active}))
  ORDER BY priority DESC, queued_seq
  LIMIT 1
 
@@ -158,15 +158,15 @@ RETURNING id
 -- Microseconds until something sleeping is due; negative when overdue.
 -- postgres
 SELECT (extract(epoch FROM min(due_at) - {now}) * 1000000)::bigint
-  FROM job WHERE state IN ('WAITING', 'RETRYING')
+  FROM job WHERE state IN {sleeping}
 -- sqlite
-SELECT min(due_at) - {now} FROM job WHERE state IN ('WAITING', 'RETRYING')
+SELECT min(due_at) - {now} FROM job WHERE state IN {sleeping}
 
 -- name: worker_hint
 -- postgres
 -- Tells those who rest that there may be work; nobody is told when none rests, because notifying
 -- serialises commits.
-SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))
+SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
 -- Those who rest look at the file's version.
 SELECT NULL WHERE false

@@ -87,7 +87,7 @@ SELECT queue, state, count(*) FROM job GROUP BY queue, state ORDER BY queue, sta
 -- Whether anything that a worker or the clock could still move is left.
 SELECT count(*) FROM (
   SELECT 1 FROM job
-   WHERE state IN ('WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING', 'GATED')
+   WHERE state IN {submitted}
    LIMIT 1) AS anything
 
 -- name: failure_list
@@ -103,7 +103,7 @@ SELECT state, cancel_reason, run_id, step FROM job WHERE id = :id
 UPDATE job
    SET state = 'CANCELLED', move = 'cancel', version = version + 1,
        actor = :actor, detail = :reason, cancel_reason = :reason, finished_at = {now}
- WHERE id = :id AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING')
+ WHERE id = :id AND state IN {unclaimed}
 RETURNING {text:id}, {text:run_id}, step
 
 -- name: job_ask_to_stop
@@ -118,7 +118,7 @@ RETURNING version
 UPDATE job
    SET move = 'erase', version = version + 1, actor = :actor, detail = NULL,
        payload = NULL, result = NULL, error = NULL
- WHERE id = :id AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE id = :id AND state IN {final}
 RETURNING version
 
 -- name: failure_erase

@@ -45,7 +45,7 @@ SELECT job.id::text,
        (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job' ORDER BY seq OFFSET 1 LIMIT 1)
        < {now} - greatest(:history_us::bigint, (SELECT least_us FROM retention)){micros}
        AND (job.started_at IS NOT NULL OR job.fence = 0)
-       AND (job.finished_at IS NOT NULL OR job.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+       AND (job.finished_at IS NOT NULL OR job.state NOT IN {final})
        AND job.move <> 'erase'
   FROM (SELECT id, state, fence, move, started_at, finished_at FROM job
          WHERE id > :after::uuid
@@ -57,7 +57,7 @@ SELECT job.id,
        (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job' ORDER BY seq LIMIT 1 OFFSET 1)
        < {now} - max(:history_us, (SELECT least_us FROM retention))
        AND (job.started_at IS NOT NULL OR job.fence = 0)
-       AND (job.finished_at IS NOT NULL OR job.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+       AND (job.finished_at IS NOT NULL OR job.state NOT IN {final})
        AND job.move <> 'erase'
   FROM (SELECT id, state, fence, move, started_at, finished_at FROM job
          WHERE id > :after
@@ -88,7 +88,7 @@ UPDATE journal
           FROM job
          WHERE job.id IN (SELECT value FROM json_each(:id))
            AND (started_at IS NOT NULL OR fence = 0)
-           AND (finished_at IS NOT NULL OR state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+           AND (finished_at IS NOT NULL OR state NOT IN {final})
            AND move <> 'erase') AS due
  WHERE journal.subject_id = due.id AND journal.machine = 'job' AND journal.seq = due.upto
 RETURNING subject_id

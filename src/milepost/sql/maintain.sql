@@ -10,7 +10,7 @@
 -- expect few rows, and look each up by its id.)
 WITH ripe AS MATERIALIZED (
   SELECT id, fence FROM job
-   WHERE state IN ('WAITING', 'RETRYING') AND due_at <= {now}
+   WHERE state IN {sleeping} AND due_at <= {now}
      AND (delay_us IS NULL
           OR coalesce((SELECT at FROM journal
                         WHERE subject_id = job.id AND machine = 'job' AND seq = job.version)
@@ -20,7 +20,7 @@ WITH ripe AS MATERIALIZED (
      FOR UPDATE SKIP LOCKED
 ), dateless AS MATERIALIZED (
   SELECT id, fence FROM job
-   WHERE state IN ('WAITING', 'RETRYING') AND due_at IS NULL AND state = 'RETRYING'
+   WHERE state IN {sleeping} AND due_at IS NULL AND state = 'RETRYING'
    LIMIT :most
      FOR UPDATE SKIP LOCKED
 ), going AS MATERIALIZED (
@@ -43,12 +43,12 @@ UPDATE job
        version = version + 1, actor = :actor, detail = NULL, queued_seq = {now}
  WHERE rowid IN (
          SELECT rowid FROM (SELECT rowid FROM job
-                             WHERE state IN ('WAITING', 'RETRYING') AND due_at <= {now}
+                             WHERE state IN {sleeping} AND due_at <= {now}
                              ORDER BY due_at
                              LIMIT :most)
           UNION ALL
          SELECT rowid FROM job
-          WHERE state IN ('WAITING', 'RETRYING') AND due_at IS NULL AND state = 'RETRYING'
+          WHERE state IN {sleeping} AND due_at IS NULL AND state = 'RETRYING'
           LIMIT :most)
 RETURNING id
 
@@ -143,7 +143,7 @@ RETURNING id, run_id, step, state, detail
 WITH late AS MATERIALIZED (
   SELECT id, fence FROM job
    WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
-     AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+     AND state NOT IN {final}
      AND least(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)) <= {now}
      AND state <> 'RUNNING'
      AND (deadline_at <= {now} OR (start_by <= {now} AND fence = 0))
@@ -166,7 +166,7 @@ UPDATE job
  WHERE rowid IN (
          SELECT rowid FROM job
           WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
-            AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+            AND state NOT IN {final}
             AND min(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)) <= {now}
             AND state <> 'RUNNING'
             AND (deadline_at <= {now} OR (start_by <= {now} AND fence = 0))
@@ -206,7 +206,7 @@ RETURNING id
 UPDATE job
    SET state = 'FAILED', move = 'reject', cause = 'rejected', version = version + 1,
        actor = :actor, detail = :reason, finished_at = {now}
- WHERE id = :id AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+ WHERE id = :id AND state IN {pending}
 RETURNING {text:id}, {text:run_id}, step
 
 -- name: job_reject_spent
@@ -219,11 +219,11 @@ WITH spent AS MATERIALIZED (
   SELECT id, errors + losses - retries AS over FROM job
    WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
           OR (losses > 0 AND errors + losses - retries = 0))
-     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+     AND state IN {pending}
 ), picked AS MATERIALIZED (
   SELECT id, fence FROM job
    WHERE id = ANY (ARRAY(SELECT id FROM spent WHERE over > 0 LIMIT :most))
-     AND errors + losses > retries AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+     AND errors + losses > retries AND state IN {pending}
      FOR UPDATE SKIP LOCKED
 )
 UPDATE job
@@ -241,7 +241,7 @@ UPDATE job
  WHERE rowid IN (SELECT rowid FROM job
                   WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
                          OR (losses > 0 AND errors + losses - retries = 0))
-                    AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+                    AND state IN {pending}
                     AND errors + losses - retries > 0
                   LIMIT :most)
 RETURNING id, run_id, step

@@ -97,7 +97,7 @@ WITH RECURSIVE newer (id, state) AS (
    CROSS JOIN LATERAL (SELECT job.id, job.state FROM job
                         WHERE job.rerun_of = newer.id AND job.origin_id IS NOT NULL OFFSET 0) found
 )
-SELECT id::text FROM newer WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT id::text FROM newer WHERE state NOT IN {final}
 -- sqlite
 WITH RECURSIVE newer (id, state) AS (
   SELECT id, state FROM job WHERE rerun_of = :id AND origin_id IS NOT NULL
@@ -106,7 +106,7 @@ WITH RECURSIVE newer (id, state) AS (
     FROM newer JOIN job ON job.rerun_of = newer.id
    WHERE job.origin_id IS NOT NULL
 )
-SELECT id FROM newer WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT id FROM newer WHERE state NOT IN {final}
 
 -- name: rerun_newest
 -- The jobs that run these again, one after the other, the newest last.

@@ -14,7 +14,7 @@ SELECT {text:id} FROM chain ORDER BY depth DESC
 SELECT {text:run.id}, run.state
   FROM run
  WHERE run.resumes = :id
-   AND (run.state NOT IN ('FAILED', 'CANCELLED')
+   AND (run.state NOT IN {unsuccessful}
         OR EXISTS (SELECT 1 FROM journal
                     WHERE journal.subject_id = run.id AND journal.machine = 'run'
                       AND journal.move = 'seal'))
@@ -30,7 +30,7 @@ SELECT count(*) FROM journal
 -- postgres
 SELECT job.id::text
   FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
- WHERE job.run_id = :run_id AND job.state IN ('FAILED', 'CANCELLED')
+ WHERE job.run_id = :run_id AND job.state IN {unsuccessful}
    AND step.role NOT IN ('reduce', 'on_success', 'on_failure')
    AND job.id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
    AND (SELECT count(*) FROM job AS again
@@ -40,7 +40,7 @@ SELECT job.id::text
 -- sqlite
 SELECT job.id
   FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
- WHERE job.run_id = :run_id AND job.state IN ('FAILED', 'CANCELLED')
+ WHERE job.run_id = :run_id AND job.state IN {unsuccessful}
    AND step.role NOT IN ('reduce', 'on_success', 'on_failure')
    AND job.id > coalesce(:after, '')
    AND (SELECT count(*) FROM job AS again

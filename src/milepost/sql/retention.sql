@@ -11,7 +11,7 @@ UPDATE retention SET active = 1
 -- name: retention_chain
 -- These runs and those next to them in a chain of resumed runs: whose time is over?
 -- postgres
-SELECT run.id::text, run.resumes::text, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT run.id::text, run.resumes::text, run.state IN {final}
        AND coalesce(run.finished_at,
                     (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
                         AND seq = run.version))
@@ -25,7 +25,7 @@ SELECT run.id::text, run.resumes::text, run.state IN ('SUCCEEDED', 'FAILED', 'CA
   FROM run
  WHERE run.id = ANY (:id::uuid[]) OR run.resumes = ANY (:id::uuid[])
 -- sqlite
-SELECT run.id, run.resumes, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT run.id, run.resumes, run.state IN {final}
        AND coalesce(run.finished_at,
                     (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
                         AND seq = run.version))
@@ -51,7 +51,7 @@ UPDATE retention SET active = 0
 -- 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
 WITH picked AS MATERIALIZED (
   SELECT id, fence FROM job
-   WHERE id = ANY (:id::uuid[]) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+   WHERE id = ANY (:id::uuid[]) AND state IN {final}
      AND (SELECT count(*) FROM job AS newer
            WHERE newer.rerun_of = job.id AND newer.origin_id IS NOT NULL AND newer.run_id IS NULL) = 0
    ORDER BY id
@@ -62,7 +62,7 @@ DELETE FROM job USING picked
 RETURNING job.id::text
 -- sqlite
 DELETE FROM job
- WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state IN {final}
    AND (SELECT count(*) FROM job AS newer
          WHERE newer.rerun_of = job.id AND newer.origin_id IS NOT NULL AND newer.run_id IS NULL) = 0
 RETURNING id
@@ -73,7 +73,7 @@ RETURNING id
 -- the planner expect few rows, and look each up by its id.)
 WITH picked AS MATERIALIZED (
   SELECT id, fence FROM run
-   WHERE id = ANY (:id::uuid[]) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+   WHERE id = ANY (:id::uuid[]) AND state IN {final}
    ORDER BY id
      FOR UPDATE SKIP LOCKED
 )
@@ -82,7 +82,7 @@ DELETE FROM run USING picked
 RETURNING run.id::text
 -- sqlite
 DELETE FROM run
- WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state IN {final}
 RETURNING id
 
 -- name: retention_hold_jobs
@@ -90,12 +90,12 @@ RETURNING id
 -- Whoever holds one is not waited for: it leaves another time. Whoever runs one again meanwhile
 -- waits, and then finds nothing.
 SELECT id::text, rerun_of::text FROM job
- WHERE id = ANY (:id::uuid[]) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE id = ANY (:id::uuid[]) AND state IN {final}
  ORDER BY id
    FOR UPDATE SKIP LOCKED
 -- sqlite
 SELECT id, rerun_of FROM job
- WHERE id IN (SELECT value FROM json_each(:id)) AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE id IN (SELECT value FROM json_each(:id)) AND state IN {final}
 
 -- name: retention_jobs
 -- A page of old jobs, in the order of their ids, which is that of their births: whose time is over?
@@ -104,7 +104,7 @@ SELECT id, rerun_of FROM job
 -- again. A move by hand sets no finished_at; the journal knows. (What is too young is cut off outside:
 -- a range with two ends looks small to the planner, and then it sorts.)
 -- postgres
-SELECT job.id::text, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT job.id::text, job.run_id IS NULL AND job.state IN {final}
        AND coalesce(job.finished_at,
                     (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
                         AND seq = job.version))
@@ -140,7 +140,7 @@ SELECT job.id::text, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED',
          LIMIT :most) AS job
  WHERE job.id < :before::uuid
 -- sqlite
-SELECT job.id, job.run_id IS NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT job.id, job.run_id IS NULL AND job.state IN {final}
        AND coalesce(job.finished_at,
                     (SELECT at FROM journal WHERE subject_id = job.id AND machine = 'job'
                         AND seq = job.version))
@@ -202,7 +202,7 @@ SELECT id FROM job WHERE run_id IN (SELECT value FROM json_each(:id)) LIMIT :mos
 -- name: retention_runs
 -- A page of old runs, in the order of their ids, which is that of their births: whose time is over?
 -- postgres
-SELECT run.id::text, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT run.id::text, run.state IN {final}
        AND coalesce(run.finished_at,
                     (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
                         AND seq = run.version))
@@ -219,7 +219,7 @@ SELECT run.id::text, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
          LIMIT :most) AS run
  WHERE run.id < :before::uuid
 -- sqlite
-SELECT run.id, run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+SELECT run.id, run.state IN {final}
        AND coalesce(run.finished_at,
                     (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
                         AND seq = run.version))

@@ -11,7 +11,7 @@ VALUES (:id, :kind, :kind_version, :state, 'create', :actor, :payload, :codec, :
         :rerun_of, :resumes, :watermark_before::timestamptz,
         {now} + :deadline_us::bigint{micros}, {now} + :hold_us::bigint{micros}, {now})
 ON CONFLICT (tenant, kind, unique_key)
-  WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+  WHERE unique_key IS NOT NULL AND state NOT IN {final}
   DO NOTHING
 RETURNING id::text
 -- sqlite
@@ -27,13 +27,13 @@ RETURNING id
 -- name: run_live_by_key
 SELECT {text:id} FROM run
  WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
-   AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+   AND state NOT IN {final}
 
 -- name: run_reusable
 -- The newest run with these parameters that goes on, however it was started (H-106).
 SELECT {text:id} FROM run
  WHERE tenant = :tenant AND kind = :kind AND params_key = :params_key
-   AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND state <> 'STOPPING'
+   AND state NOT IN {final} AND state <> 'STOPPING'
  ORDER BY run.id DESC
  LIMIT 1
 
@@ -106,12 +106,12 @@ SELECT id FROM run WHERE id BETWEEN :low AND :high ORDER BY id LIMIT :most
 -- A page of the runs that maintenance looks at, in the order of their ids.
 -- postgres
 SELECT id::text, state FROM run
- WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND (:after::uuid IS NULL OR run.id > :after::uuid)
+ WHERE state NOT IN {final} AND (:after::uuid IS NULL OR run.id > :after::uuid)
  ORDER BY run.id
  LIMIT :most
 -- sqlite
 SELECT id, state FROM run
- WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND (:after IS NULL OR run.id > :after)
+ WHERE state NOT IN {final} AND (:after IS NULL OR run.id > :after)
  ORDER BY run.id
  LIMIT :most
 
@@ -123,7 +123,7 @@ SELECT kind, state, count(*) FROM run GROUP BY kind, state ORDER BY kind, state
 -- that looking at a run does not cost more the longer it has been running.
 -- postgres
 SELECT run_id::text, step, state, count(*) FROM job
- WHERE run_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RETRYING')
+ WHERE run_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND state IN {unclaimed}
  GROUP BY run_id, step, state
 UNION ALL
 SELECT run_id::text, step, 'RUNNING', count(*) FROM job
@@ -143,7 +143,7 @@ SELECT run_id::text, step, 'CANCELLED', sum(cancelled)::bigint FROM step_count
  GROUP BY run_id, step HAVING sum(cancelled) > 0
 -- sqlite: each
 SELECT run_id, step, state, count(*) FROM job
- WHERE run_id = :id AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING')
+ WHERE run_id = :id AND state IN {open}
  GROUP BY run_id, step, state
 UNION ALL
 SELECT run_id, step, 'SUCCEEDED', sum(succeeded) FROM step_count WHERE run_id = :id

@@ -18,7 +18,7 @@ SELECT t.id, t.payload, t.ordinal, :kind, :kind_version, :queue, :priority, :sta
   FROM unnest(:id::uuid[], :payload::bytea[], :ordinal::bigint[]) AS t (id, payload, ordinal)
 )
 SELECT pg_notify({channel}, :queue)
- WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))
+ WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
 INSERT INTO job (id, payload, ordinal, queued_seq, kind, kind_version, queue, priority, state, move, actor, detail, due_at, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step, created_at)
 SELECT t.id, t.payload, t.ordinal, {now}, :kind, :kind_version, :queue, :priority, :state, 'create',
@@ -39,7 +39,7 @@ VALUES (:id, :payload, :ordinal, :unique_key, :kind, :kind_version, :queue, :pri
         :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec, :tags::text::jsonb, :tenant,
         :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now})
 ON CONFLICT (tenant, kind, unique_key)
-  WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+  WHERE unique_key IS NOT NULL AND state NOT IN {final}
   DO NOTHING
 RETURNING id::text
 -- sqlite
@@ -51,13 +51,13 @@ SELECT :id, :payload, :ordinal, :unique_key, {now}, :kind, :kind_version, :queue
        :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
  WHERE NOT EXISTS (SELECT 1 FROM job
                     WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
-                      AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+                      AND state NOT IN {final})
 RETURNING id
 
 -- name: job_live_by_key
 SELECT {text:id} FROM job
  WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
-   AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+   AND state NOT IN {final}
 
 -- name: job_standing
 -- postgres
@@ -93,7 +93,7 @@ SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
   FROM given t JOIN pinned s ON s.run_id = t.run_id AND s.number = t.step
  ORDER BY t.place
 )
-SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN ('IDLE', 'BACKOFF'))
+SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
 INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
 SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,

@@ -38,12 +38,12 @@ SELECT DISTINCT {text:kept.job_id}, kept.what
 -- name: verify_messages
 -- A subject that ended without its message, and a message whose subject is gone or has not ended (I16).
 SELECT 'job', {text:job.id}, 'it ended and has a channel but no message' FROM job
- WHERE job.channel IS NOT NULL AND job.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE job.channel IS NOT NULL AND job.state IN {final}
    AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.machine = 'job' AND o.subject_id = job.id
                       AND o.channel = job.channel AND o.state = job.state)
  UNION ALL
 SELECT 'run', {text:run.id}, 'it ended and has a channel but no message' FROM run
- WHERE run.channel IS NOT NULL AND run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE run.channel IS NOT NULL AND run.state IN {final}
    AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.machine = 'run' AND o.subject_id = run.id
                       AND o.channel = run.channel AND o.state = run.state)
  UNION ALL
@@ -84,8 +84,8 @@ SELECT id, version, state, move, fence, NULL, actor, detail
 -- Final runs that still have open jobs.
 SELECT DISTINCT {text:run.id}, run.state
   FROM run JOIN job ON job.run_id = run.id
- WHERE run.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
-   AND job.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+ WHERE run.state IN {final}
+   AND job.state NOT IN {final}
 
 -- name: verify_steps
 -- Steps whose counters are not what their jobs say. Finished jobs may have left by retention, so there
@@ -98,7 +98,7 @@ SELECT {text:run_id}, step, sum(open), sum(has_open), sum(succeeded), sum(has_su
           FROM step_count
          UNION ALL
         SELECT run_id, step,
-               0, CASE WHEN state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') THEN 0 ELSE 1 END,
+               0, CASE WHEN state IN {final} THEN 0 ELSE 1 END,
                0, CASE state WHEN 'SUCCEEDED' THEN 1 ELSE 0 END,
                0, CASE state WHEN 'FAILED' THEN 1 ELSE 0 END,
                0, CASE state WHEN 'CANCELLED' THEN 1 ELSE 0 END

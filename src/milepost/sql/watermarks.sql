@@ -72,7 +72,7 @@ SELECT {text:reading.root_id}, ordinal, low, high, reading.start_mark, reading.e
    AND p.mode IN ('full', 'incremental')
    AND NOT EXISTS (SELECT 1 FROM pipeline_run AS live JOIN run ON run.id = live.run_id
                     WHERE live.root_id = reading.root_id
-                      AND run.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+                      AND run.state NOT IN {final})
  ORDER BY reading.root_id, ordinal
 
 -- name: reading_last

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from milepost.config import DEFAULT_SCHEMA, channel_of
 from milepost.errors import Invalid
+from milepost.lifecycle import GROUPS, group_sql
 
 __all__ = [
     "DIALECTS",
@@ -307,6 +308,8 @@ def _expanded(
     def expand(part: str) -> str:
         if part[0] == "{" and part != "{":
             name, _, given = part[1:-1].partition(":")
+            if name in GROUPS:
+                return group_sql(name)
             return _macro(name, given, dialect=dialect, schema=schema, same=same)
         return part.replace("{schema}", f'"{schema}"') if part[0] == "'" else part
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from milepost.lifecycle import JOB, RUN, Cause, JobState
+from milepost.lifecycle import JOB, RUN, Cause, JobState, group_sql
 from milepost.machine import Machine, among
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, View, Word
 
@@ -238,7 +238,7 @@ def _job_lifecycle(job: Subject) -> str:
         '"maxRetries"': "job.retries",
         '"lastError"': f"CASE WHEN job.state <> 'SUCCEEDED' THEN {job.message} END",
         '"errorType"': (
-            "CASE\n    WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'TERMINAL'\n"
+            f"CASE\n    WHEN job.state IN {group_sql('unsuccessful')} THEN 'TERMINAL'\n"
             "    WHEN job.state <> 'SUCCEEDED' AND job.errors + job.losses > 0 THEN 'RETRYABLE'\n"
             "  END"
         ),

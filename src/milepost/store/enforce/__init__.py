@@ -5,7 +5,7 @@ numbered migrations between `begin rendered` and `end rendered` lines; a test co
 fresh rendering.
 """
 
-from milepost.lifecycle import JOB, RUN
+from milepost.lifecycle import JOB, RUN, group_sql
 from milepost.machine import among
 from milepost.store.enforce import postgres, sqlite
 from milepost.store.enforce.rules import Guard, Rule, lite
@@ -70,7 +70,7 @@ _RUN_AGAIN: Rule = (
 _RESUMED: Rule = (
     (
         "NEW.resumes IS NOT NULL AND EXISTS (SELECT 1 FROM run"
-        " WHERE resumes = NEW.resumes AND state NOT IN ('FAILED', 'CANCELLED'))"
+        f" WHERE resumes = NEW.resumes AND state NOT IN {group_sql('unsuccessful')})"
     ),
     "another run resumes that one already; look it up first",
 )
