@@ -80,8 +80,7 @@ SELECT c.step, sum(c.succeeded)
 -- name: job_cancel_stopped
 -- Cancels what has not begun in a run that is stopping, a batch at a time.
 -- postgres
--- (By the run's index, state by state: half of a large run may be over. `% 1 = 0` is always true:
--- it makes the planner expect few rows, and look each up by its id.)
+-- By the run's index, state by state: half of a large run may be over.
 WITH open AS MATERIALIZED (
   SELECT found.id, found.fence
     FROM (SELECT number FROM step WHERE run_id = :run_id OFFSET 0) step

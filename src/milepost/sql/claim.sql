@@ -7,9 +7,7 @@
 -- Below the floor the index may hold only dead entries that an old snapshot keeps alive. The
 -- worker's row is held so that it cannot be buried meanwhile. A run whose first job this is begins.
 -- For the planner: a run's state is asked for by a scalar subquery, because EXISTS may read the
--- whole table of runs into a hash; a limit that it does not know beforehand keeps it from sorting
--- the backlog; what `% 1 = 0` says is always true, and makes it expect so few rows that it looks
--- each up by its id.
+-- whole table of runs into a hash.
 WITH me AS MATERIALIZED (
   SELECT id FROM worker
    WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}

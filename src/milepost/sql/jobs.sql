@@ -1,12 +1,7 @@
 -- Jobs as they are looked at, cancelled and erased.
 
 -- name: job_get
--- postgres
-SELECT id::text, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, tags::text, tenant, unique_key, channel, trace, run_id::text, step, ordinal, parent_id::text, rerun_of::text, origin_id::text, (SELECT max(newer.id::text) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at
-  FROM job
- WHERE id = :id
--- sqlite
-SELECT id, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, tags, tenant, unique_key, channel, trace, run_id, step, ordinal, parent_id, rerun_of, origin_id, (SELECT max(newer.id) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at
+SELECT {text:id}, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, {text:tags}, tenant, unique_key, channel, trace, {text:run_id}, step, ordinal, {text:parent_id}, {text:rerun_of}, {text:origin_id}, (SELECT max({text:newer.id}) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at
   FROM job
  WHERE id = :id
 

@@ -6,8 +6,7 @@
 -- over all that sleeps.
 -- postgres
 -- A delay counts from the entry in the journal: `due_at` was set before that was stamped, and long
--- before where the statement waited for the row. (`% 1 = 0` is always true: it makes the planner
--- expect few rows, and look each up by its id.)
+-- before where the statement waited for the row.
 WITH ripe AS MATERIALIZED (
   SELECT id, fence FROM job
    WHERE state IN {sleeping} AND due_at <= {now}
@@ -56,7 +55,6 @@ RETURNING id
 -- Takes running jobs from workers that are dead or unknown. The worker who died is the detail. A
 -- loss in company accuses nobody: before one would end it, a job is claimed alone (job_claim).
 -- postgres
--- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
 WITH lost AS MATERIALIZED (
   SELECT job.id, job.fence, (cancel_reason IS NOT NULL OR coalesce((SELECT run.state = 'STOPPING' FROM run WHERE run.id = job.run_id), false)) AS stopped,
          coalesce(phase = 'REQUESTING' AND policy = 'fail_unknown', false) AS unknown,
@@ -139,7 +137,6 @@ RETURNING id, run_id, step, state, detail
 -- name: job_expire
 -- Ends what missed its deadline, or missed its start, and is not running.
 -- postgres
--- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
 WITH late AS MATERIALIZED (
   SELECT id, fence FROM job
    WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL)
@@ -176,7 +173,6 @@ RETURNING id, run_id, step
 -- name: job_expire_held
 -- Ends held jobs that nobody submitted in time (H-108); those of a run wait for their run.
 -- postgres
--- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
 WITH late AS MATERIALIZED (
   SELECT id, fence FROM job
    WHERE state = 'CREATED' AND run_id IS NULL

@@ -4,8 +4,7 @@
 -- Takes what is due, with a new fence and until a time; never one whose line has an earlier
 -- message.
 -- postgres
--- For the planner: what comes first in a line is looked up, for a join would read all that waits;
--- and `% 1 = 0`, always true, makes it expect few rows and look each up by its id.
+-- For the planner: what comes first in a line is looked up, for a join would read all that waits.
 WITH picked AS MATERIALIZED (
   SELECT o.id, o.fence FROM outbox o
    WHERE o.channel = :channel AND o.delivered_at IS NULL AND o.dead_at IS NULL AND o.due_at <= {now}
@@ -40,8 +39,7 @@ RETURNING id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, 
 -- name: outbox_delivered
 -- No row back means that somebody else took it meanwhile: what they make of it counts.
 -- postgres
--- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id; CASE
--- hides from it that an index of all that waits would do.)
+-- CASE hides from the planner that an index of all that waits would do.
 UPDATE outbox SET delivered_at = {now}, error = NULL
   FROM unnest(:id::text[], :fence::bigint[]) AS held(id, fence)
  WHERE outbox.id = held.id AND outbox.fence = held.fence AND held.fence % 1 = 0
@@ -130,11 +128,7 @@ UPDATE outbox SET delivered_at = {now}, error = NULL
 RETURNING id
 
 -- name: outbox_get
--- postgres
-SELECT id, machine, subject_id::text, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
-  FROM outbox WHERE id = :id
--- sqlite
-SELECT id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox WHERE id = :id
 
 -- name: outbox_list

@@ -33,7 +33,6 @@ SELECT producer_id, fence, seq, step, job_id, codec, payload
 -- name: staged_remove
 -- postgres
 -- From where the last ones ended: below stand only dead entries, a million of them by and by.
--- (OFFSET 0 keeps the planner from reading all that is staged into a hash.)
 DELETE FROM staged WHERE ctid = ANY (ARRAY(
   SELECT found.ctid
     FROM unnest(:producer_id::uuid[], :fence::bigint[], :low::bigint[], :high::bigint[])
@@ -132,7 +131,6 @@ SELECT producer_id, fence, run_id, total, published FROM publication
 -- Turns staged outputs into jobs of their steps: gated, sleeping or queued as the step stands now.
 -- In a run that is stopping they are not wanted any more.
 -- postgres
--- (OFFSET 0 and MATERIALIZED keep the planner from reading all steps and runs into a hash.)
 WITH given AS MATERIALIZED (
   SELECT * FROM unnest(:producer_id::uuid[], :fence::bigint[], :run_id::uuid[], :low::bigint[],
                        :high::bigint[]) AS t (producer_id, fence, run_id, low, high)

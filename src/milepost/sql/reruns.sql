@@ -4,7 +4,7 @@
 -- Creates jobs that run finished ones again: on their own, or held in a run that resumes theirs. A
 -- fresh one has neither key nor steps of those before it.
 -- postgres
--- Workers that rest are told. (OFFSET 0 keeps the planner from reading all jobs into a hash.)
+-- Workers that rest are told.
 WITH again AS (
 INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, detail, deadline_at,
                  start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, payload, tags,
@@ -40,7 +40,6 @@ SELECT t.new_id, {now}, old.kind, old.kind_version, old.queue, old.priority, :st
 -- name: rerun_chain
 -- A job, those it runs again and those that run it again, the oldest first.
 -- postgres
--- (OFFSET 0 keeps the planner from reading all jobs into a hash.)
 WITH RECURSIVE older (id, rerun_of, depth) AS (
   SELECT id, rerun_of, 0 FROM job WHERE id = :id
   UNION ALL
@@ -88,7 +87,6 @@ SELECT id, state, run_id, payload IS NULL, origin_id IS NOT NULL FROM job
 -- name: rerun_needs
 -- The open jobs that go on with the steps of this one.
 -- postgres
--- (OFFSET 0 keeps the planner from reading all jobs into a hash.)
 WITH RECURSIVE newer (id, state) AS (
   SELECT id, state FROM job WHERE rerun_of = :id AND origin_id IS NOT NULL
   UNION ALL

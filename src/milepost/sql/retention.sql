@@ -47,8 +47,7 @@ UPDATE retention SET active = 0
 
 -- name: retention_forget_job
 -- postgres
--- Whoever holds one is not waited for: it leaves another time. So does one that was run again. (`%
--- 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
+-- Whoever holds one is not waited for: it leaves another time. So does one that was run again.
 WITH picked AS MATERIALIZED (
   SELECT id, fence FROM job
    WHERE id = ANY (:id::uuid[]) AND state IN {final}
@@ -69,8 +68,7 @@ RETURNING id
 
 -- name: retention_forget_run
 -- postgres
--- Whoever holds one is not waited for: it leaves another time. (`% 1 = 0` is always true: it makes
--- the planner expect few rows, and look each up by its id.)
+-- Whoever holds one is not waited for: it leaves another time.
 WITH picked AS MATERIALIZED (
   SELECT id, fence FROM run
    WHERE id = ANY (:id::uuid[]) AND state IN {final}
@@ -98,11 +96,11 @@ SELECT id, rerun_of FROM job
  WHERE id IN (SELECT value FROM json_each(:id)) AND state IN {final}
 
 -- name: retention_jobs
--- A page of old jobs, in the order of their ids, which is that of their births: whose time is over?
--- Those of a run leave with it. One whose steps a newer job goes on with leaves with the newest of its
--- chain, and that stays until the time of all before it is over: they must not speak for the chain
--- again. A move by hand sets no finished_at; the journal knows. (What is too young is cut off outside:
--- a range with two ends looks small to the planner, and then it sorts.)
+-- A page of old jobs, in the order of their ids, the order in which they were created: whose time
+-- is over? Those of a run leave with it. One whose steps a newer job goes on with leaves with the
+-- newest of its chain, and that stays until the time of all before it is over: they must not speak
+-- for the chain again. A move by hand sets no finished_at; the journal knows. (What is too young is
+-- cut off outside: a range with two ends looks small to the planner, and then it sorts.)
 -- postgres
 SELECT job.id::text, job.run_id IS NULL AND job.state IN {final}
        AND coalesce(job.finished_at,
@@ -200,7 +198,8 @@ SELECT found.id::text
 SELECT id FROM job WHERE run_id IN (SELECT value FROM json_each(:id)) LIMIT :most
 
 -- name: retention_runs
--- A page of old runs, in the order of their ids, which is that of their births: whose time is over?
+-- A page of old runs, in the order of their ids, the order in which they were created: whose time
+-- is over?
 -- postgres
 SELECT run.id::text, run.state IN {final}
        AND coalesce(run.finished_at,

@@ -44,12 +44,7 @@ SELECT id::text, state FROM run WHERE id = ANY(:id::uuid[])
 SELECT id, state FROM run WHERE id IN (SELECT value FROM json_each(:id))
 
 -- name: run_get
--- postgres
-SELECT id::text, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags::text, tenant, unique_key, params_key, channel, trace, parent_id::text, rerun_of::text, resumes::text, policy, move, created_at, started_at, finished_at, deadline_at
-  FROM run
- WHERE id = :id
--- sqlite
-SELECT id, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags, tenant, unique_key, params_key, channel, trace, parent_id, rerun_of, resumes, policy, move, created_at, started_at, finished_at, deadline_at
+SELECT {text:id}, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, {text:tags}, tenant, unique_key, params_key, channel, trace, {text:parent_id}, {text:rerun_of}, {text:resumes}, policy, move, created_at, started_at, finished_at, deadline_at
   FROM run
  WHERE id = :id
 

@@ -5,8 +5,7 @@
 -- that is not an end, that the job was asked to stop.
 -- postgres
 -- For the planner: CASE hides the state from statistics, which say that no job is RUNNING and would
--- scan for them all; what `% 1 = 0` says is always true, and makes it expect so few rows that it
--- looks each up by its id.
+-- scan for them all.
 UPDATE job
    SET state = i.state, move = i.move, version = version + 1, worker_id = NULL, actor = :actor,
        detail = i.detail,

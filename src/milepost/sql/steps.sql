@@ -57,9 +57,6 @@ UPDATE step SET opened = true WHERE run_id = :run_id AND number = :number
 -- Lets jobs of opened steps through their gate; a polling step's jobs sleep first. The flip of the
 -- step's row is the truth, this is its follow-up.
 -- postgres
--- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.
--- BETWEEN one state and the same lets it walk the run's index in order and stop at the limit;
--- OFFSET 0 keeps it from reading all steps into a hash.)
 WITH gated AS MATERIALIZED (
   SELECT found.id, found.fence, step.poll_us
     FROM unnest(:run_id::uuid[]) AS t (run_id)
@@ -102,9 +99,6 @@ RETURNING id
 -- name: job_release_held
 -- Submits the jobs of sealed runs.
 -- postgres
--- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.
--- BETWEEN one state and the same lets it walk the run's index in order and stop at the limit;
--- OFFSET 0 keeps it from reading all steps into a hash.)
 WITH held AS MATERIALIZED (
   SELECT found.id, found.fence, step.gated AND NOT step.opened AS gated, step.poll_us
     FROM unnest(:run_id::uuid[]) AS t (run_id)

@@ -68,8 +68,7 @@ SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(:id))
 -- name: job_create_in_steps
 -- Creates jobs as their steps have it pinned: gated, sleeping or queued as each stands now.
 -- postgres
--- Workers that rest are told, as with any other job. (OFFSET 0 and MATERIALIZED keep the planner
--- from reading all steps and runs into a hash.)
+-- Workers that rest are told, as with any other job.
 WITH given AS MATERIALIZED (
   SELECT * FROM unnest(:id::uuid[], :run_id::uuid[], :step::integer[], :parent_id::uuid[],
                        :ordinal::bigint[], :codec::text[], :payload::bytea[])

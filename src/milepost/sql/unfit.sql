@@ -54,7 +54,6 @@ RETURNING id
 -- Sends on what waits for another signature than those that it was tried with. They stay on its
 -- row: who has one of them does not wake it again.
 -- postgres
--- (`% 1 = 0` is always true: it makes the planner expect few rows, and look each up by its id.)
 WITH fitting AS MATERIALIZED (
   SELECT job.id, job.fence
     FROM unnest(:kind::text[], :kind_version::integer[], :signature::text[])

@@ -14,13 +14,7 @@ SELECT subject_id, seq, move, from_state, to_state, fence, actor, detail
  ORDER BY subject_id, machine, seq
 
 -- name: verify_job_rows
--- postgres
-SELECT id::text, version, state, move, fence, errors, losses, polls, releases,
-       worker_id, actor, detail
-  FROM job
- ORDER BY job.id
--- sqlite
-SELECT id, version, state, move, fence, errors, losses, polls, releases,
+SELECT {text:id}, version, state, move, fence, errors, losses, polls, releases,
        worker_id, actor, detail
   FROM job
  ORDER BY job.id
@@ -71,12 +65,7 @@ SELECT {text:job.id}
  ORDER BY job.id
 
 -- name: verify_run_rows
--- postgres
-SELECT id::text, version, state, move, fence, NULL, actor, detail
-  FROM run
- ORDER BY run.id
--- sqlite
-SELECT id, version, state, move, fence, NULL, actor, detail
+SELECT {text:id}, version, state, move, fence, NULL, actor, detail
   FROM run
  ORDER BY run.id
 
