@@ -71,6 +71,18 @@ def test_h_15_force_publishes_a_partial_run_and_leaves_the_gap_open(app, shop, p
     assert (pipeline.gaps, pipeline.watermark) == ([], failed.window.end)
 
 
+def test_a_run_that_was_never_planned_is_not_forced(app, shop, pipeline):
+    """It has read nothing: the forced run could only fail."""
+    shop.count = lambda window, low, high: 1 / 0
+    failed = go(app, pipeline.start())
+    assert (failed.state, failed.record.cause) == (mp.RunState.FAILED, "plan")
+    for force in (failed.force, lambda: pipeline.start(force=True)):
+        with pytest.raises(mp.IllegalMove, match="never planned"):
+            force()
+    del shop.count
+    assert go(app, failed.resume()).state == mp.RunState.SUCCEEDED
+
+
 def test_h_16_the_last_partition_to_end_may_be_the_one_that_fails(app, shop, pipeline):
     break_partition(shop, 2, after=1)
     run = go(app, pipeline.start())

@@ -96,6 +96,36 @@ def test_a_record_that_a_source_corrects_leaves_the_quarantine(app):
     assert why(pipeline) == {}
 
 
+@pytest.mark.parametrize("bad", [{"id": 2, "name": "\ud800"}, {"name": "nobody"}])
+def test_a_record_that_the_source_has_no_more_leaves_the_quarantine(app, bad):
+    source = Items(GOOD, bad)
+    pipeline, _ = read(app, source)
+    assert len(why(pipeline)) == 1
+    del source.records[1]
+    pipeline.start(full=True)
+    app.drain()
+    assert why(pipeline) == {}
+    assert [item.id for item in pipeline.records()] == [1]
+
+
+def test_a_record_in_quarantine_leaves_it_by_its_tombstone(app):
+    source = Items(GOOD, {"id": 2, "name": "\ud800"})
+    pipeline, _ = read(app, source)
+    source.records[1] = mp.Gone(2)
+    for _ in range(2):
+        run = pipeline.start()
+        app.drain()
+        assert (run.refresh().state, why(pipeline)) == ("SUCCEEDED", {})
+
+
+def test_a_replay_of_records_without_a_key_keeps_them_and_succeeds(app):
+    pipeline, _ = read(app, Items(GOOD, {"name": "nobody"}))
+    run = pipeline.quarantine.replay()
+    app.drain()
+    assert run.refresh().state == "SUCCEEDED", run.errors
+    assert len(why(pipeline)) == 1
+
+
 def test_not_a_number_is_not_stored_as_nothing(app):
     class Weighed(Items):
         def map(self, raw) -> Item:

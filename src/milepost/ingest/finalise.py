@@ -100,7 +100,9 @@ class Finaliser:
 
     async def _check_identified(self, row: PipelineRunRow, counted: Counts) -> None:
         """Refuse to end a run none of whose records could be told apart."""
-        if counted.quarantined and await self._client.run_async(removals.none_identified, row):
+        if row.root_mode == "replay" or not counted.quarantined:
+            return
+        if await self._client.run_async(removals.none_identified, row):
             raise Fail(
                 f"none of the {counted.fetched} records of this run could be identified: looked "
                 f"for {self._identity}; see `milepost pipelines quarantine ls {row.pipeline}`"
@@ -110,7 +112,7 @@ class Finaliser:
         """Refuse to end a run with too many in quarantine; what was replayed since is not there."""
         most = max(FEW, self._quarantine_limit * counted.fetched)
         held = await self._client.run_async(removals.rejected, row.root_id)
-        if row.mode != "replay" and held > most:
+        if row.root_mode != "replay" and held > most:
             raise Fail(
                 f"{held} of {counted.fetched} records are in quarantine, more than "
                 f"the limit of {self._quarantine_limit:.0%}: see `milepost pipelines quarantine ls "

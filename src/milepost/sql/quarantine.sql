@@ -32,10 +32,12 @@ SELECT key, {text:root_id}, version, type, reason, payload, at
 UPDATE quarantine SET resolved_at = {now}
  WHERE pipeline_id = :pipeline_id AND resolved_at IS NULL AND key = ANY (:key::text[])
    AND (root_id <> :root_id::uuid OR key <> ALL (:rejected::text[]))
+RETURNING key
 -- sqlite
 UPDATE quarantine SET resolved_at = {now}
  WHERE pipeline_id = :pipeline_id AND resolved_at IS NULL AND key IN (SELECT value FROM json_each(:key))
    AND (root_id <> :root_id OR key NOT IN (SELECT value FROM json_each(:rejected)))
+RETURNING key
 
 -- name: run_quarantined
 SELECT count(*) FROM quarantine WHERE root_id = :root_id

@@ -390,6 +390,11 @@ def _refuse_live(row: PipelineRunRow, new: NewRun) -> Steps[None]:
         raise IllegalMove(f"run {row.run_id} is {old.state}; it has not ended")
     if new.mode == "forced" and old.state == RunState.SUCCEEDED:
         raise IllegalMove(f"run {row.run_id} SUCCEEDED; there is nothing to force")
+    if new.mode == "forced" and not row.is_planned:
+        raise IllegalMove(
+            f"run {row.run_id} was never planned: it has read nothing that could be published; "
+            "resume it, or start another"
+        )
 
 
 def _add_linked(

@@ -86,8 +86,15 @@ def remove(
     if keys:
         own = {"pipeline_id": run.pipeline_id, "root_id": run.root_id}
         yield Call(statement, {"key": keys})
+        yield from _released(own, keys)
         yield Call("raw_remove", {**own, "key": keys})
     return len(keys)
+
+
+def _released(own: Mapping[str, Any], keys: Sequence[str]) -> Steps[list[str]]:
+    """Let records leave the quarantine that are gone from the source; answer with their keys."""
+    asked = {**own, "key": list(keys), "rejected": []}
+    return [row[0] for row in (yield Call("quarantine_resolve", asked))]
 
 
 def remove_known(
@@ -109,7 +116,8 @@ def remove_known(
         if not (is_seen and unless_seen) if told is None else version <= told:
             keys.append(key)
     if keys:
-        removed = [str(row[0]) for row in (yield Call(statement, {"key": sorted(keys)}))]
+        removed = {str(row[0]) for row in (yield Call(statement, {"key": sorted(keys)}))}
+        removed.update((yield from _released(own, keys)))
         yield Call("raw_remove", {**own, "key": sorted(removed)})
 
 
