@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check audit format bench prove soak docs clean
+.PHONY: demo test check audit format bench prove soak docs site clean
 
 $(STAMP): pyproject.toml uv.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +36,10 @@ format: $(STAMP)
 
 docs: $(STAMP)                     ## write the generated diagrams and reference pages
 	$(BIN)/python -m milepost.cli.reference
+
+site: $(STAMP)                     ## build the documents as a site, build/site/index.html; a broken link fails
+	VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --frozen --inexact --all-extras --group docs
+	$(BIN)/python -m sphinx -q -W -n --keep-going -c docs/site . build/site
 
 prove: $(STAMP)                    ## the full-size proofs: a tenth of each runs in `make test`
 	MILEPOST_PROVE=1 $(BIN)/python -m pytest -n 0 --timeout 3600 -m prove

@@ -125,3 +125,14 @@ def test_the_diagrams_drawn_by_hand_show_declared_moves_only():
             for name in names.replace("create, due later", "create").split(", "):
                 targets = machine.targets(name, None if source == "[*]" else source)
                 assert target in targets, f"{source} {name} {target}"
+
+
+def test_every_path_on_the_architecture_page_exists():
+    page = ROOT / "docs/explanation/architecture.md"
+    files = r"(?<![\w/.])((?:\w[\w-]*/)*\w[\w-]*\.(?:py|sql|md|json|toml))\b"
+    named = set(re.findall(files, page.read_text())) | set(
+        re.findall(r"`([\w/]+/)`", page.read_text())
+    )
+    homes = (ROOT, ROOT / "src/milepost", page.parent)
+    assert len(named) > 70
+    assert {path for path in named if not any((home / path).exists() for home in homes)} == set()

@@ -39,6 +39,11 @@ def test_readme_opens_with_the_two_commands():
     head = (ROOT / "README.md").read_text().split("## ")[0]
     assert "make demo" in head
     assert "make test" in head
+    assert head.count("\n") <= 30  # all of it on the first screen, with the picture
+
+
+def test_readme_stays_a_front_door():
+    assert (ROOT / "README.md").read_text().count("\n") <= 200
 
 
 def test_no_committed_text_names_a_path_of_some_machine():
