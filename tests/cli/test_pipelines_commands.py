@@ -36,10 +36,10 @@ class Stones(mp.Source):
     def map(self, raw) -> Stone:
         if raw["id"] == 7 and {picky}:
             raise mp.Reject("no sevens")
-        return Stone(raw["id"], raw["price"])
+        return Stone(raw["id"], raw["price"] * {mapping})
 
 stones = app.pipeline("stones", Stones(), key="id", version="updated_at", partition_by="price",
-                      partitions=2)
+                      partitions=2, mapping_version={mapping})
 """
 
 
@@ -49,9 +49,10 @@ def program(tmp_path, monkeypatch, database):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILEPOST_DATABASE_URL", database.url)
 
-    def write(*, broken=False, picky=False, stones=20):
+    def write(*, broken=False, picky=False, stones=20, mapping=1):
         text = PROGRAM
-        for name, value in (("broken", broken), ("picky", picky), ("stones", stones)):
+        told = {"broken": broken, "picky": picky, "stones": stones, "mapping": mapping}
+        for name, value in told.items():
             text = text.replace(f"{{{name}}}", str(value))
         (tmp_path / "stones.py").write_text(text)
 
@@ -184,6 +185,29 @@ def test_the_quarantine_is_listed_and_replayed(program, capsys):
     drain()
     assert json.loads(milepost(capsys, "quarantine", "ls", "stones", "--json")) == []
     milepost(capsys, "quarantine", "replay", "stones.py", "stones", code=5)
+
+
+def test_records_behind_the_mapping_are_told_of_and_made_anew(program, capsys):
+    milepost(capsys, "remap", "stones.py", "stones", code=5)  # nothing is landed
+    milepost(capsys, "start", "stones.py", "stones")
+    drain()
+    program(mapping=2, stones=0)
+    milepost(capsys, "start", "stones.py", "stones")
+    drain()
+    [listed] = json.loads(milepost(capsys, "ls", "--json"))
+    assert (listed["mode"], listed["behind"]) == ("incremental", 20)
+    with pytest.raises(SystemExit):
+        main(["pipelines", "ls"])
+    assert "20 records of stones are behind" in capsys.readouterr().err
+    run = json.loads(milepost(capsys, "remap", "stones.py", "stones", "--json"))
+    assert run["mode"] == "remap"
+    drain()
+    shown = json.loads(milepost(capsys, "show", run["id"], "--json"))
+    assert (shown["state"], shown["counts"]["fetched"]) == ("SUCCEEDED", 20)
+    told = json.loads(milepost(capsys, "show", run["id"], "--timeline", "--json"))
+    assert told[-1]["detail"] == "watermark left alone"
+    [listed] = json.loads(milepost(capsys, "ls", "--json"))
+    assert (listed["mode"], listed["behind"]) == ("remap", 0)
 
 
 def lose(program, capsys):

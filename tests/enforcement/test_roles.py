@@ -298,6 +298,9 @@ def test_a_pipeline_is_started_by_a_submitter_read_by_a_worker_and_set_by_an_adm
     apps["worker"].drain(timeout=20)
     assert run.refresh().state == "SUCCEEDED", run.errors
     assert pipelines["worker"].watermark is not None
+    remap = pipelines["submit"].remap()
+    apps["worker"].drain(timeout=20)
+    assert remap.refresh().state == mp.RunState.SUCCEEDED
     with pytest.raises(mp.IllegalMove, match="rights of an admin"):
         pipelines["worker"].override_watermark(None, reason="again")
     with pytest.raises(mp.MilepostError, match="lacks a right"):

@@ -34,6 +34,7 @@ MATRIX = {
     ("GET", "/v1/pipelines"): "read",
     ("GET", "/v1/pipelines/{name}"): "read",
     ("POST", "/v1/pipelines/{name}/runs"): "submit",
+    ("POST", "/v1/pipelines/{name}:remap"): "operate",
     ("GET", "/v1/pipelines/{name}/runs"): "read",
     ("POST", "/v1/pipelines/{name}/runs/{run_id}:force"): "operate",
     ("POST", "/v1/pipelines/{name}/runs/{run_id}:resume"): "operate",

@@ -149,6 +149,31 @@ async def test_force_retry_and_replay_over_http(app, api):
     assert (empty.status_code, "is empty" in empty.text) == (409, True)
 
 
+async def test_remap_over_http(app, api):
+    class Shelf(Leaky):
+        broken, fives, more = False, True, 0
+
+        def map(self, raw):
+            return {**super().map(raw), "more": self.more}
+
+    source = Shelf()
+    pipeline = app.pipeline("shelf", source, key="id", partition_by="price", partitions=2)
+    early = await api.post("/v1/pipelines/shelf:remap")
+    assert (early.status_code, "landed nothing" in early.text) == (409, True)
+    await api.post("/v1/pipelines/shelf/runs", json={})
+    await app.drain_async(timeout=20)
+    source.more, source.broken = 7, True
+    once = {"Idempotency-Key": "anew"}
+    answers = [await api.post("/v1/pipelines/shelf:remap", headers=once) for _ in range(2)]
+    assert (answers[0].status_code, answers[0].content) == (202, answers[1].content)
+    assert (await api.post("/v1/pipelines/shelf/runs", json={})).status_code == 409
+    await app.drain_async(timeout=20)
+    run = (await api.get(answers[0].headers["location"])).json()
+    assert (run["state"], run["done"]) == ("COMPLETE", True)
+    assert {one["more"] async for one in pipeline.records_async()} == {7}
+    assert (await api.get("/v1/pipelines/shelf")).json()["behind"] == 0
+
+
 async def test_a_run_of_another_pipeline_is_not_found(app, api, pipeline):
     app.pipeline("others", Stones(), key="id", partition_by="price", table="other_stones")
     run_id = (await api.post("/v1/pipelines/stones/runs", json={})).json()["id"]

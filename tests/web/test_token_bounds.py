@@ -50,6 +50,7 @@ async def making(app):
         "/v1/requests:batch": ("/v1/requests:batch", {"requests": [REQUEST]}),
         "/v1/batches/{name}/runs": ("/v1/batches/letters/runs", {"params": {"count": 1}}),
         "/v1/pipelines/{name}/runs": ("/v1/pipelines/stones/runs", {}),
+        "/v1/pipelines/{name}:remap": ("/v1/pipelines/stones:remap", None),
         "/v1/pipelines/{name}/runs/{run_id}:force": (f"{named}:force", None),
         "/v1/pipelines/{name}/runs/{run_id}:resume": (f"{named}:resume", None),
         "/v1/pipelines/{name}/runs/{run_id}:retry": (f"{named}:retry", {"partition": 0}),

@@ -78,6 +78,7 @@ def ls(store: StoreUrl, *, as_json: bool) -> None:
                     "mode": None if last is None else last.mode,
                     "gaps": len(run(operations.gaps, row.id)),
                     "quarantined": run(removals.unresolved, row.id),
+                    "behind": row.behind,
                     "dataset": row.dataset_version,
                 }
             )
@@ -85,6 +86,12 @@ def ls(store: StoreUrl, *, as_json: bool) -> None:
         show_json(documents)
     elif documents:
         show_table(tuple(documents[0]), [list(document.values()) for document in documents])
+        for document in documents:
+            if document["behind"]:
+                say(
+                    f"{document['behind']} records of {document['pipeline']} are behind its rules "
+                    "or its mapping: `milepost pipelines remap` makes them anew, or a full run"
+                )
     else:
         say("no pipeline has run here")
 
@@ -115,6 +122,20 @@ def start(
     pipeline = _declared(app, name)
     run = pipeline.start(full=full, since=_moment(since), until=_moment(until), force=force)
     _told(run, app, timeout, wait=wait, as_json=as_json)
+
+
+@pipelines.command()
+@app_argument
+@name_argument
+@wait_option
+@timeout_option
+@json_option
+def remap(app: str, name: str, timeout: float | None, *, wait: bool, as_json: bool) -> None:
+    """Make the table anew from what was landed, without reading the source; print the run's id.
+
+    Every landed record is mapped again, also those in quarantine; what was removed stays removed.
+    """
+    _told(_declared(app, name).remap(), app, timeout, wait=wait, as_json=as_json)
 
 
 @pipelines.command()

@@ -20,6 +20,7 @@ from milepost.policy import Fail, storable
 from milepost.store import jobs, pages
 from milepost.store.driver import Steps
 from milepost.store.pages import Batch, Rejected
+from milepost.store.pipelines import REMAP
 from milepost.store.watermarks import PipelineRunRow
 
 __all__ = ["PHASES", "Consolidator"]
@@ -105,6 +106,7 @@ class Consolidator:
         await self.note(ctx, "MappingDiamonds")
         mapped = await self._mapped(batch.records, rejected)
         gone = {one.key: one.version for _, one in mapped if isinstance(one, Gone)}
+        deleted = [at[0] for at, one in mapped if isinstance(one, Gone) and one.key == at[0]]
         mapped = [(row, one) for row, one in mapped if not isinstance(one, Gone)]
         await self.note(ctx, "ApplyingPricing")
         rows, ready = await self._enriched(mapped, rules, rejected)
@@ -118,7 +120,9 @@ class Consolidator:
             root_id=row.root_id,
             pipeline_id=row.pipeline_id,
             gone=gone,
+            deleted=deleted,
             remove=self._target.statement("remove"),
+            restore=row.root_mode == REMAP,
         )
 
     # Mapping

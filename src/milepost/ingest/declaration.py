@@ -18,7 +18,7 @@ from milepost.ingest.calls import Calls
 from milepost.ingest.consolidate import Consolidator
 from milepost.ingest.cut import Cutter, payload_of, text_of
 from milepost.ingest.fetch import Lander, Landing, Reader
-from milepost.ingest.finalise import Finaliser
+from milepost.ingest.finalise import Finaliser, counts
 from milepost.ingest.keys import axis_of, read
 from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.plan import Plan
@@ -29,9 +29,10 @@ from milepost.lifecycle import JobState
 from milepost.outcome import micros as micros_in
 from milepost.policy import Fail
 from milepost.records import NewJob, NewRun, NewStep, Template
-from milepost.store import pipelines, tables, watermarks
+from milepost.store import pages, pipelines, tables, watermarks
 from milepost.store.driver import Call, Steps
-from milepost.store.pipelines import Planned
+from milepost.store.pages import Place
+from milepost.store.pipelines import REMAP, Planned
 from milepost.store.watermarks import STALE, Mark, PipelineRunRow
 from milepost.telemetry import Log
 
@@ -183,6 +184,7 @@ class Declared(Generic[S]):
             self.target,
             recent,
             identity,
+            fingerprint=self.fingerprint,
             quarantine_limit=options.quarantine_limit,
             removal_limit=options.removal_limit,
         )
@@ -304,7 +306,9 @@ class Declared(Generic[S]):
             return None
         await self._owned(self._prepare, run_id)
         if row.rules_digest is None:
-            row = await self._fix(ctx)
+            row = await self._fix(ctx, row)
+        if row.mode == REMAP:
+            return await self._list(ctx, row)
         plan = await self.scan(self.window(row), is_full=row.mode == "full")
         jobs = [self.job(FETCH, run_id, payload_of(part), part.ordinal) for part in plan.partitions]
         planned = Planned(
@@ -318,6 +322,19 @@ class Declared(Generic[S]):
         )
         await client.run_async(pipelines.seal, ctx.claim, planned, actor="planner")
         return len(plan.partitions)
+
+    async def _list(self, ctx: Context, row: PipelineRunRow) -> int:
+        """Plan a run that makes records anew: list what was landed, for consolidation to take."""
+        place: Place | None = await self._client.run_async(pages.listed, row.root_id)
+        more = partial(pages.list_landed, root_id=row.root_id, pipeline_id=row.pipeline_id)
+        while place is not None:
+            ctx.check()
+            place = await self._client.run_async(more, ctx.claim, place)
+        listed = (await self._client.run_async(counts, row)).fetched
+        jobs = self.consolidating(row.run_id)
+        planned = Planned(jobs=jobs, bounds=[], counted=listed, calls=0, text="{}")
+        await self._client.run_async(pipelines.seal, ctx.claim, planned, actor="planner")
+        return listed
 
     async def _owned(self, operation: Callable[[str], Steps[T]], run_id: str) -> T:
         """Run an operation on the pipeline's own table; that it is not, no retry changes."""
@@ -335,7 +352,8 @@ class Declared(Generic[S]):
         yield from self.target.prepare()
         if taken and exists:
             yield Call(self.target.statement("vacate"))
-        if (taken or not exists) and row.before_mark is not None and row.root_mode != "full":
+        fills = row.root_mode in ("full", REMAP)
+        if (taken or not exists) and row.before_mark is not None and not fills:
             raise IllegalMove(
                 f"table {table!r} is new to pipeline {self.name!r}, and this run reads only what "
                 "changed since the watermark: start with full=True to fill it"
@@ -347,8 +365,9 @@ class Declared(Generic[S]):
         yield from tables.hold(row.pipeline_id, self.name, self.target.name)
         return row
 
-    async def _fix(self, ctx: Context) -> PipelineRunRow:
-        end = await self._calls.remote(self.source.upper_bound)
+    async def _fix(self, ctx: Context, row: PipelineRunRow) -> PipelineRunRow:
+        # What is made anew was read before, up to wherever that was.
+        end = None if row.mode == REMAP else await self._calls.remote(self.source.upper_bound)
         rules = await self._calls.remote(self.source.rules)
         data = None if rules is None else self._client.codec.encode(rules)
         longest = self.options.max_window

@@ -10,17 +10,24 @@ import msgspec
 
 from milepost.client import Client
 from milepost.context import Context
+from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.recent import Recent
 from milepost.ingest.source import Identity
 from milepost.ingest.target import Target
 from milepost.policy import Fail
-from milepost.store import pages, removals
+from milepost.store import pages, removals, watermarks
 from milepost.store.driver import Call, Steps
+from milepost.store.pipelines import REMAP
 from milepost.store.watermarks import Mark, PipelineRunRow
+from milepost.telemetry import Log
 
 __all__ = ["Counts", "Finaliser", "counts"]
 
+log = Log("milepost.pipeline")
+
 SOME = 1_000
+UNREAD = ("replay", REMAP)
+"""Runs that read nothing from the source: records they map again were identified once, or not."""
 FEW = 10
 """So many records may be in quarantine, whatever share they are."""
 
@@ -68,6 +75,7 @@ class Finaliser:
         recent: Recent,
         identity: Identity,
         *,
+        fingerprint: Fingerprint,
         quarantine_limit: float,
         removal_limit: float,
     ) -> None:
@@ -75,6 +83,7 @@ class Finaliser:
         self._target = target
         self._recent = recent
         self._identity = identity
+        self._fingerprint = fingerprint
         self._quarantine_limit = quarantine_limit
         self._removal_limit = removal_limit
 
@@ -89,6 +98,7 @@ class Finaliser:
         complete = await self._client.run_async(_is_complete, row)
         await self._remove(ctx, row, is_complete=complete)
         counted = await self._client.run_async(counts, row)
+        told = await self._behind(row)
         mark = Mark(row.measure)
         shown = [None if at is None else mark.shown(at) for at in (row.start_mark, row.end_mark)]
         return {
@@ -96,11 +106,12 @@ class Finaliser:
             "window": shown,
             "complete": complete,
             "counts": msgspec.structs.asdict(counted),
+            **told,
         }
 
     async def _check_identified(self, row: PipelineRunRow, counted: Counts) -> None:
         """Refuse to end a run none of whose records could be told apart."""
-        if row.root_mode == "replay" or not counted.quarantined:
+        if row.root_mode in UNREAD or not counted.quarantined:
             return
         if await self._client.run_async(removals.none_identified, row):
             raise Fail(
@@ -119,6 +130,34 @@ class Finaliser:
                 f"{row.pipeline}`. If it is the mapping, mend it, replay the quarantine and resume "
                 "the run; if it is the source, start a new one once that is mended"
             )
+
+    async def _behind(self, row: PipelineRunRow) -> dict[str, Any]:
+        """Count the records that were made with other rules or another mapping, and note it (H-86).
+
+        An incremental run makes none that is: while nothing changes, it need not count.
+        """
+        made_with = self._fingerprint.made_with(row.rules_digest)
+        known = await self._client.run_async(watermarks.find, row.pipeline)
+        if row.root_mode == "incremental" and (known.made_with, known.behind) == (made_with, 0):
+            return {"behind": 0}
+        behind = await self._client.run_async(self._target.behind, row.pipeline_id, made_with)
+        note = partial(watermarks.note_made, made_with=made_with, behind=behind)
+        await self._client.run_async(note, row)
+        if row.root_mode == REMAP and behind:
+            return {"behind": behind, "unlanded": await self._unlanded(row)}
+        return {"behind": behind}
+
+    async def _unlanded(self, row: PipelineRunRow) -> int:
+        """Say of how many records nothing is landed: nobody but the source can make them anew."""
+        count = await self._client.run_async(self._target.unlanded, row.pipeline_id)
+        if count:
+            log.warning(
+                "records stay as they were: what was landed of them has been erased",
+                pipeline=row.pipeline,
+                records=count,
+                hint="a full run reads them from the source again",
+            )
+        return count
 
     # Removal
 

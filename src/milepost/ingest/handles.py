@@ -64,7 +64,7 @@ class PipelineRun(RunHandle):
 
     @property
     def mode(self) -> str:
-        """Which kind of run it is: full, incremental, backfill, forced, retry or replay."""
+        """Which kind of run it is: full, incremental, backfill, forced, retry, replay or remap."""
         return self.record.mode or "full"
 
     @property
@@ -264,15 +264,15 @@ class Quarantine:
 
         def replayed() -> Steps[str]:
             row = yield from watermarks.find(name)
-            last = yield from pipelines.latest(row.id)
+            last = yield from pipelines.latest_ruled(row.id)
             if last is None:
-                raise NotFound(f"pipeline {name!r} has no run")
+                raise NotFound(f"pipeline {name!r} has no run that was planned")
             chosen = list((yield from _kept(row.id)) if keys is None else dict.fromkeys(keys))
             if not chosen:
                 raise IllegalMove(f"the quarantine of pipeline {name!r} is empty")
-            made = msgspec.structs.replace(new, rerun_of=last.run_id)
+            made = msgspec.structs.replace(new, rerun_of=last)
             work = pipeline.consolidating(new.id)
-            yield from _replay(last.run_id, made, pipeline.steps(first=FETCH), work, chosen)
+            yield from _replay(last, made, pipeline.steps(first=FETCH), work, chosen)
             return new.id
 
         return replayed

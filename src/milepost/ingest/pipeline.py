@@ -21,7 +21,7 @@ from milepost.policy import Later
 from milepost.records import NewJob, NewRun
 from milepost.store import pipelines, removals, tables, watermarks
 from milepost.store.driver import Steps
-from milepost.store.pipelines import Asked, Gap
+from milepost.store.pipelines import REMAP, Asked, Gap
 from milepost.store.watermarks import Mark, PipelineRow
 
 __all__ = ["Pipeline"]
@@ -83,21 +83,41 @@ class Pipeline(Declared[S]):
         started = await self._client.run_async(pipelines.start, asked, new, self.steps(), jobs)
         return self._handle(started.run_id)
 
+    def remap(self) -> PipelineRun:
+        """Make the target anew from what was landed, without reading the source, as a run.
+
+        Every landed record is mapped again and enriched with the rules of now, also those in
+        quarantine; what was removed stays removed. While a remap is under way, it is the one that
+        is returned; beside another run this is refused.
+        """
+        return self._handle(self._client.run(self.remapping()))
+
+    async def remap_async(self) -> PipelineRun:
+        """Make the target anew from what was landed, without reading the source, as a run."""
+        return self._handle(await self._client.run_async(self.remapping()))
+
+    def remapping(self) -> Callable[[], Steps[str]]:
+        """Answer with the operation that makes the run which maps everything landed again."""
+        return self._started(*self._asked(remap=True))
+
     def starting(
         self, *, full: bool = False, since: Any = None, until: Any = None, force: bool = False
     ) -> Callable[[], Steps[str]]:
         """Check what a start asks for; answer with the operation that makes it, once or again."""
         if force:
             return self._forcing(full=full, since=since, until=until)
-        asked, new, work = self._asked(full=full, since=since, until=until)
+        return self._started(*self._asked(full=full, since=since, until=until))
 
+    def _started(self, asked: Asked, new: NewRun, work: list[NewJob]) -> Callable[[], Steps[str]]:
         def started() -> Steps[str]:
             found = yield from pipelines.start(asked, new, self.steps(), work)
             return found.run_id
 
         return started
 
-    def _asked(self, *, full: bool, since: Any, until: Any) -> tuple[Asked, NewRun, list[NewJob]]:
+    def _asked(
+        self, *, full: bool = False, since: Any = None, until: Any = None, remap: bool = False
+    ) -> tuple[Asked, NewRun, list[NewJob]]:
         if full and not (since is None and until is None):
             raise Invalid("full=True reads everything; leave out since= and until=, or full=")
         begin, end = (None if at is None else self._marked(at) for at in (since, until))
@@ -114,6 +134,7 @@ class Pipeline(Declared[S]):
             target=self.target.name,
             measure=measure,
             full=full,
+            remap=remap,
             since=begin,
             until=end,
             overlap=overlap,
@@ -132,7 +153,8 @@ class Pipeline(Declared[S]):
         """
         row = await self.row_async()
         last = None if row is None else await self._client.run_async(pipelines.latest, row.id)
-        if last is not None and last.cause in RESUMED and not full:
+        # A remap that failed has no window to be closed: what comes next is not its business.
+        if last is not None and last.cause in RESUMED and last.mode != REMAP and not full:
             with suppress(Invalid, IllegalMove):
                 return (await self._handle(last.run_id).resume_async()).id
         try:
@@ -217,6 +239,25 @@ class Pipeline(Declared[S]):
         """What runs that ended left unread, read now; the watermark does not pass it (H-74)."""
         row = self.row
         return [] if row is None else self._client.run(pipelines.gaps, row.id)
+
+    @property
+    def behind(self) -> int:
+        """How many records were made with another mapping or older rules, counted now.
+
+        The rules are those of the last run that ended well. A full run or a remap makes them anew.
+        """
+        return self._client.run(self._behind)
+
+    async def behind_async(self) -> int:
+        """Count the records that were made with another mapping or older rules."""
+        return await self._client.run_async(self._behind)
+
+    def _behind(self) -> Steps[int]:
+        found = [row for row in (yield from watermarks.listing()) if row.name == self.name]
+        if not found or found[0].made_with is None:
+            return 0
+        row, made_with = found[0], self.fingerprint.made_with(found[0].rules_digest)
+        return (yield from self.target.behind(row.id, made_with))
 
     @property
     def quarantine(self) -> Quarantine:

@@ -177,7 +177,14 @@ class Target:
         }
         if self.is_document:
             return values[DOCUMENT]
-        return msgspec.convert(values, self.record, strict=False, dec_hook=from_builtin)
+        try:
+            return msgspec.convert(values, self.record, strict=False, dec_hook=from_builtin)
+        except msgspec.ValidationError as error:
+            raise Invalid(
+                f"table {self.name!r}: the record with {self.key.name}={row[0]!r} was made with "
+                f"another mapping and does not fit its type ({error}); make it anew by remap() or "
+                "a full run"
+            ) from error
 
     # Statements
 
@@ -215,6 +222,8 @@ class Target:
         )
         yield "read", self._read(postgres=is_postgres)
         yield "count", f'SELECT count(*) FROM "{self.name}" WHERE removed_at IS NULL'
+        yield "behind", self._behind(postgres=is_postgres)
+        yield "unlanded", self._lacking("raw", "true")
 
     def _kinds(self, *, postgres: bool) -> list[tuple[str, str]]:
         own = [(name, kinds[0] if postgres else kinds[1]) for name, kinds in OWN.items()]
@@ -312,6 +321,21 @@ class Target:
             f" ORDER BY {self.key.quoted}\n LIMIT :most"
         )
 
+    def _behind(self, *, postgres: bool) -> str:
+        """Count records made with anything else; those in quarantine cannot be made anew."""
+        other = "IS DISTINCT FROM :made_with::bigint" if postgres else "IS NOT :made_with"
+        return f"{self._lacking('quarantine', 'q.resolved_at IS NULL')}\n   AND t.made_with {other}"
+
+    def _lacking(self, table: str, where: str) -> str:
+        """Count records that are not in a table of the engine's."""
+        return (
+            f'SELECT count(*) FROM "{self.name}" AS t\n'
+            f" WHERE t.removed_at IS NULL\n"
+            f"   AND NOT EXISTS (SELECT 1 FROM {table} AS q\n"
+            f"                    WHERE q.pipeline_id = :pipeline_id AND {where}\n"
+            f"                      AND q.key = CAST(t.{self.key.quoted} AS text))"
+        )
+
     # Operations
 
     def known(self) -> Steps[set[str]]:
@@ -352,6 +376,17 @@ class Target:
     def read(self, *, after: Any, most: int) -> Steps[list[Any]]:
         """Read a page of what is there and not removed, in the order of the keys."""
         return (yield Call(self.statement("read"), {"after": after, "most": most}))
+
+    def behind(self, pipeline_id: int, made_with: int) -> Steps[int]:
+        """Count records that are there, could be made anew, and were made with anything else."""
+        told = {"pipeline_id": pipeline_id, "made_with": made_with}
+        [(count,)] = yield Call(self.statement("behind"), told)
+        return int(count)
+
+    def unlanded(self, pipeline_id: int) -> Steps[int]:
+        """Count records that are there and of which nothing is landed: only the source has them."""
+        [(count,)] = yield Call(self.statement("unlanded"), {"pipeline_id": pipeline_id})
+        return int(count)
 
     def count(self) -> Steps[int]:
         """Count what is there and not removed."""

@@ -55,6 +55,13 @@ SELECT i.place, coalesce(progress.saves, 0), coalesce(progress.done, 0),
   CROSS JOIN job ON job.id = i.id AND job.fence = i.fence AND job.state = 'RUNNING'
   LEFT JOIN progress ON progress.job_id = job.id
 
+-- name: page_last
+-- The last page of a partition, with the keys that are in it.
+SELECT number, keys FROM page
+ WHERE root_id = :root_id AND ordinal = :ordinal
+ ORDER BY number DESC
+ LIMIT 1
+
 -- name: page_note
 -- Notes on the jobs that are held which page was stored.
 -- postgres
@@ -137,6 +144,17 @@ UPDATE page SET taken_by = :id, taken_fence = :fence
         ORDER BY ordinal, number
         LIMIT :most)
 RETURNING ordinal, number, keys
+
+-- name: raw_any
+SELECT EXISTS (SELECT 1 FROM raw WHERE pipeline_id = :pipeline_id)
+
+-- name: raw_keys
+-- Keys of what was landed and is to be mapped again: of what was removed, only what the mapping itself
+-- took for a deletion.
+SELECT key FROM raw
+ WHERE pipeline_id = :pipeline_id AND key > :after AND (removed_by IS NULL OR fate = 4)
+ ORDER BY key
+ LIMIT :most
 
 -- name: raw_land
 -- What the source says of records; what is here already is replaced only by what is not older (H-83).

@@ -21,15 +21,21 @@ SELECT EXISTS (SELECT 1 FROM watermark_entry WHERE pipeline_id = :pipeline_id)
 
 -- name: pipeline_get
 SELECT id, name, mark, measure, target, {text:last_run_id}, last_run_completed_at, dataset_version,
-       rules_digest
+       rules_digest, made_with, behind
   FROM pipeline
  WHERE name = :name
 
 -- name: pipeline_list
 SELECT id, name, mark, measure, target, {text:last_run_id}, last_run_completed_at, dataset_version,
-       rules_digest
+       rules_digest, made_with, behind
   FROM pipeline
  ORDER BY name
+
+-- name: pipeline_made
+-- What the records of a pipeline are made with by now, and how many are not.
+UPDATE pipeline
+   SET rules_digest = :rules_digest, made_with = :made_with, behind = :behind
+ WHERE id = :pipeline_id
 
 -- name: pipeline_number
 -- The number of a pipeline's next run. Whoever asks holds the pipeline: others wait, and see the run.
@@ -77,6 +83,13 @@ SELECT {text:p.run_id}, {text:p.root_id}, p.mode, run.state, run.cause, p.start_
  WHERE p.pipeline_id = :pipeline_id
  ORDER BY p.number DESC
  LIMIT :most
+
+-- name: pipeline_run_ruled
+-- The last run whose rules are known: one that failed before has none.
+SELECT {text:run_id} FROM pipeline_run
+ WHERE pipeline_id = :pipeline_id AND rules_digest IS NOT NULL
+ ORDER BY number DESC
+ LIMIT 1
 
 -- name: pipeline_run_missing
 UPDATE pipeline_run SET missing = :missing WHERE run_id = :run_id

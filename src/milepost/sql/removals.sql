@@ -17,6 +17,21 @@ SELECT {text:root_id}, decision, records, actor, reason, at
  WHERE pipeline_id = :pipeline_id
  ORDER BY at, root_id
 
+-- name: raw_gone
+-- What was landed of these maps to a deletion: another mapping may say something else.
+-- postgres
+-- For the planner: see raw_read.
+UPDATE raw SET fate = 4
+ WHERE pipeline_id = :pipeline_id AND key = ANY (ARRAY(SELECT unnest(:key::text[])))
+-- sqlite
+UPDATE raw SET fate = 4
+ WHERE pipeline_id = :pipeline_id AND key IN (SELECT value FROM json_each(:key))
+
+-- name: raw_gone_for_good
+-- Landed deletions that a full run did not see are the source's own by now, whatever the mapping says.
+UPDATE raw SET fate = 2
+ WHERE pipeline_id = :pipeline_id AND removed_by IS NOT NULL AND fate = 4 AND seen < :seen
+
 -- name: raw_known
 -- What is known of keys and not removed: the version, and whether this run has seen it.
 -- postgres
@@ -88,9 +103,11 @@ SELECT key FROM raw WHERE pipeline_id = :pipeline_id AND removed_by = :root_id O
 -- For the planner: see raw_read.
 UPDATE raw SET removed_by = NULL
  WHERE pipeline_id = :pipeline_id AND key = ANY (ARRAY(SELECT unnest(:key::text[])))
+   AND removed_by IS NOT NULL
 -- sqlite
 UPDATE raw SET removed_by = NULL
  WHERE pipeline_id = :pipeline_id AND key IN (SELECT value FROM json_each(:key))
+   AND removed_by IS NOT NULL
 
 -- name: raw_unmark
 -- postgres

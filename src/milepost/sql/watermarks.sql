@@ -5,15 +5,13 @@
 -- postgres
 UPDATE pipeline
    SET mark = :mark, version = version + 1, move = 'advance', actor = :actor, reason = NULL, last_run_id = :run_id,
-       last_run_completed_at = {now}, dataset_version = dataset_version + 1,
-       rules_digest = coalesce(CAST(:rules_digest AS text), rules_digest)
+       last_run_completed_at = {now}, dataset_version = dataset_version + 1
  WHERE id = :pipeline_id AND mark IS NOT DISTINCT FROM CAST(:before_mark AS bigint)
 RETURNING mark
 -- sqlite
 UPDATE pipeline
    SET mark = :mark, version = version + 1, move = 'advance', actor = :actor, reason = NULL, last_run_id = :run_id,
-       last_run_completed_at = {now}, dataset_version = dataset_version + 1,
-       rules_digest = coalesce(:rules_digest, rules_digest)
+       last_run_completed_at = {now}, dataset_version = dataset_version + 1
  WHERE id = :pipeline_id AND mark IS :before_mark
 RETURNING mark
 

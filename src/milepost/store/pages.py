@@ -12,7 +12,7 @@ import msgspec
 
 from milepost.errors import LeaseLost
 from milepost.records import Claim
-from milepost.store import jobs, removals
+from milepost.store import durable, jobs, removals
 from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 
@@ -21,10 +21,13 @@ __all__ = [
     "Batch",
     "Cursor",
     "Page",
+    "Place",
     "Rejected",
     "counts",
     "cursor",
     "land",
+    "list_landed",
+    "listed",
     "mark",
     "read",
     "share",
@@ -34,6 +37,8 @@ __all__ = [
 
 Answer = Literal["applied", "duplicate", "completed", "lost"]
 FRESH, CHANGED, SAME = 0, 1, 2
+LISTED, LISTED_PAGE = 10_000, 500
+"""How many landed records are listed in one transaction at most, and in one page."""
 """Statements on a pipeline's own table are named after it, and made when it is declared."""
 
 
@@ -235,6 +240,58 @@ def _noted(
     )
 
 
+# Making anew
+
+
+class Place(msgspec.Struct, frozen=True):
+    """How far landed records are listed: the number of the next page, and the last key so far."""
+
+    number: int = 0
+    key: str = ""
+
+
+def listed(root_id: str) -> Steps[Place]:
+    """Tell how far the landed records of a pipeline are listed in pages of a run."""
+    rows = yield Call("page_last", {"root_id": root_id, "ordinal": 0})
+    if not rows:
+        return Place()
+    number, keys = rows[0]
+    return Place(number + 1, msgspec.json.decode(keys)[-1])
+
+
+def list_landed(
+    claim: Claim, place: Place, *, root_id: str, pipeline_id: int
+) -> Steps[Place | None]:
+    """List some more landed records in pages that are to be consolidated; None when all are.
+
+    They are unchanged records of pages that no source gave.
+    """
+    yield from durable.hold(claim)
+    asked = {"pipeline_id": pipeline_id, "after": place.key, "most": LISTED}
+    keys = [row[0] for row in (yield Call("raw_keys", asked))]
+    if not keys:
+        return None
+    parts = [keys[at : at + LISTED_PAGE] for at in range(0, len(keys), LISTED_PAGE)]
+    counts = [len(part) for part in parts]
+    nothing = [0] * len(parts)
+    yield Call(
+        "page_add",
+        {
+            "root_id": [root_id] * len(parts),
+            "ordinal": nothing,
+            "number": [place.number + more for more, _ in enumerate(parts)],
+            "id": [claim.id] * len(parts),
+            "records": counts,
+            "fresh": nothing,
+            "changed": nothing,
+            "unchanged": counts,
+            "pending": counts,
+            "keys": [msgspec.json.encode(part).decode() for part in parts],
+        },
+    )
+    return Place(place.number + len(parts), keys[-1])
+
+
 # Consolidating
 
 
@@ -284,16 +341,24 @@ def mark(
     pipeline_id: int,
     gone: Mapping[str, int | None],
     remove: Statement,
+    deleted: Sequence[str] = (),
+    restore: bool = False,
 ) -> Steps[None]:
     """Say that pages are consolidated, and put what could not be used into quarantine (H-75).
 
-    Records that `map` said are gone are removed.
+    Records that `map` said are gone are removed; `deleted` are those of which what was landed says
+    so itself. With `restore`, records that were used are not removed any more.
     """
     yield from jobs.note(claim, phase="MarkingConsolidated")
     whose = {"pipeline_id": pipeline_id, "root_id": root_id}
     yield from _quarantine(whose, [key for key, *_ in batch.records], rejected)
     if gone:
         yield from removals.remove_known(pipeline_id, root_id, gone, statement=remove)
+        yield Call("raw_gone", {"pipeline_id": pipeline_id, "key": list(deleted)})
+    if restore:
+        unused = {*gone, *(one.key for one in rejected)}
+        used = [key for key, *_ in batch.records if key not in unused]
+        yield Call("raw_restore", {"pipeline_id": pipeline_id, "key": used})
     done = yield Call(
         "page_done",
         {

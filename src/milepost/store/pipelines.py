@@ -17,6 +17,7 @@ from milepost.store.instants import instant
 from milepost.store.watermarks import Mark, PipelineRunRow
 
 __all__ = [
+    "REMAP",
     "Asked",
     "Gap",
     "Live",
@@ -27,6 +28,7 @@ __all__ = [
     "gaps",
     "get",
     "latest",
+    "latest_ruled",
     "link",
     "partitions",
     "recent",
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 SOME = 500
+REMAP = "remap"
+"""The mode of a run that reads nothing: it makes records anew from what was landed."""
 LIVE = "live"
 """The unique key of every run of a pipeline: one at a time (H-73)."""
 
@@ -48,6 +52,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     measure: str = "time"
     full: bool = False
+    remap: bool = False
     since: int | None = None
     until: int | None = None
     overlap: int = 0
@@ -123,6 +128,7 @@ def _refuse_other(run_id: str, asked: Asked, mode: str) -> Steps[None]:
         "incremental": live.root_mode in ("full", "incremental"),
         "full": live.root_mode == "full",
         "backfill": live.root_mode == "backfill" and same_window,
+        "remap": live.root_mode == "remap",
     }
     if not fits[mode]:
         raise IllegalMove(
@@ -138,6 +144,11 @@ def _numbered(pipeline_id: int) -> Steps[int]:
 
 
 def _mode(asked: Asked, pipeline_id: int, mark: int | None) -> Steps[str]:
+    if asked.remap:
+        [(landed,)] = yield Call("raw_any", {"pipeline_id": pipeline_id})
+        if not landed:
+            raise IllegalMove(f"pipeline {asked.name!r} has landed nothing yet; start a run first")
+        return REMAP
     if asked.since is not None or asked.until is not None:
         return "backfill"
     if asked.full:
@@ -158,7 +169,7 @@ def _window(asked: Asked, mode: str, mark: int | None) -> tuple[int | None, int 
     """Say where a run begins to read, and where it ends if that is known already."""
     if mode == "backfill":
         return asked.since, asked.until
-    if mode == "full":
+    if mode in ("full", REMAP):
         return None, None
     return (mark or 0) - asked.overlap, None
 
@@ -181,7 +192,7 @@ def fix(
     """
     yield from durable.hold(claim)
     row = yield from get(claim.run_id or "")
-    if row.end_mark is None and end is None:
+    if row.end_mark is None and end is None and row.mode != REMAP:
         [[now]] = yield Call("clock_now")
         end = round(instant(now).timestamp() * 1_000_000) - row.margin
     if end is not None and row.start_mark is not None and end < row.start_mark:
@@ -214,9 +225,10 @@ def seal(claim: Claim, planned: Planned, *, actor: str) -> Steps[bool]:
     """Store the plan and every partition, and let the run begin, all or nothing (H-49)."""
     yield from durable.hold(claim)
     row = yield from get(claim.run_id or "")
-    if row.is_planned or row.end_mark is None:
+    if row.is_planned or (row.end_mark is None and row.mode != REMAP):
         return False
-    yield from _set_out(row, planned.bounds)
+    if planned.bounds:
+        yield from _set_out(row, planned.bounds)
     yield from births.create(planned.jobs)
     told = {"counted": planned.counted, "calls": planned.calls, "plan": planned.text}
     if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
@@ -311,6 +323,12 @@ def latest(pipeline_id: int) -> Steps[Live | None]:
     return found[0] if found else None
 
 
+def latest_ruled(pipeline_id: int) -> Steps[str | None]:
+    """Find the last run whose rules are pinned: what is made like its records has them too."""
+    rows = yield Call("pipeline_run_ruled", {"pipeline_id": pipeline_id})
+    return rows[0][0] if rows else None
+
+
 class Gap(msgspec.Struct, frozen=True):
     """Something that a run set out to read and nobody has read."""
 
@@ -395,6 +413,8 @@ def _refuse_live(row: PipelineRunRow, new: NewRun) -> Steps[None]:
             f"run {row.run_id} was never planned: it has read nothing that could be published; "
             "resume it, or start another"
         )
+    if new.mode == "forced" and row.root_mode == REMAP:
+        raise IllegalMove(f"run {row.run_id} is a remap and has read nothing to force; resume it")
 
 
 def _add_linked(

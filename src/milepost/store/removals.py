@@ -47,6 +47,8 @@ def mark_missing(claim: Claim, run: PipelineRunRow, *, after: str, most: int) ->
     """Mark some of what a complete full run did not see; answer with where to go on, if so."""
     yield from durable.hold(claim)
     whose = {"root_id": run.root_id, "pipeline_id": run.pipeline_id, "seen": run.root_number}
+    if not after:
+        yield Call("raw_gone_for_good", whose)
     keys = [
         row[0] for row in (yield Call("raw_mark_missing", {**whose, "after": after, "most": most}))
     ]

@@ -30,6 +30,7 @@ __all__ = [
     "entries",
     "find",
     "listing",
+    "note_made",
     "override",
 ]
 
@@ -52,6 +53,8 @@ class PipelineRow(msgspec.Struct, frozen=True):
     last_run_completed_at: datetime | None
     dataset_version: int
     rules_digest: str | None
+    made_with: int | None
+    behind: int
 
     def document(self) -> dict[str, object]:
         """Tell the watermark in B's three fields."""
@@ -147,7 +150,6 @@ def _advance(run: "PipelineRunRow", mark: int, *, actor: str | None) -> Steps[En
             "mark": mark,
             "before_mark": run.before_mark,
             "actor": actor,
-            "rules_digest": run.rules_digest,
         },
     )
     if not moved:
@@ -186,6 +188,12 @@ class PipelineRunRow(msgspec.Struct, frozen=True):
     def is_planned(self) -> bool:
         """Whether its partitions are stored."""
         return self.planned_at is not None
+
+
+def note_made(run: PipelineRunRow, *, made_with: int, behind: int) -> Steps[None]:
+    """Note what records are made with by now, and how many were made with anything else."""
+    told = {"rules_digest": run.rules_digest, "made_with": made_with, "behind": behind}
+    yield Call("pipeline_made", {"pipeline_id": run.pipeline_id, **told})
 
 
 def find(name: str) -> Steps[PipelineRow]:

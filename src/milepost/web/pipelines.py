@@ -75,6 +75,8 @@ class PipelineDocument(BaseModel):
     dataset_version: int
     gaps: int
     quarantined: int
+    behind: int
+    """Records made with another mapping or older rules, when the last run ended well."""
 
 
 class Pipelines(BaseModel):
@@ -181,6 +183,7 @@ def _document(pipeline: Pipeline[Any]) -> Steps[PipelineDocument]:
         dataset_version=0 if row is None else row.dataset_version,
         gaps=0 if row is None else len((yield from pipelines.gaps(row.id))),
         quarantined=0 if row is None else (yield from removals.unresolved(row.id)),
+        behind=0 if row is None else row.behind,
     )
 
 
@@ -210,6 +213,16 @@ async def start(
     pipeline = _declared(app, who, name)
     who.check_new(pipeline.name)
     return await accepted(pipeline.starting(full=new.full, since=new.since, until=new.until))
+
+
+@router.post("/v1/pipelines/{name}:remap", status_code=202, responses=RUN_ACCEPTED)
+async def remap(
+    *, name: str, app: Held, who: Annotated[Who, require("operate")], accepted: Accepted
+) -> Response:
+    """Make the table anew from what was landed, without reading the source, as a run."""
+    pipeline = _whole(app, who, name)
+    who.check_new(pipeline.name)
+    return await accepted(pipeline.remapping())
 
 
 async def _of(app: Engine, who: Who, name: str, run_id: str) -> PipelineRun:

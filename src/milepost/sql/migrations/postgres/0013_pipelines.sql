@@ -9,6 +9,8 @@ CREATE TABLE pipeline (
   dataset_version bigint NOT NULL DEFAULT 0, -- grows with every run that ended well (H-85)
   version bigint NOT NULL DEFAULT 0,         -- grows with every move of the watermark
   runs bigint NOT NULL DEFAULT 0,            -- how many runs were started: their order
+  made_with bigint,                          -- rules and mapping of the last run that ended well
+  behind bigint NOT NULL DEFAULT 0,          -- records that were made with anything else, then
   created_at timestamptz NOT NULL DEFAULT milepost_now(),
   fresh_us bigint,                           -- how old the watermark may grow before it is told
   stale_at timestamptz,                      -- since when it is told; NULL while it is fresh
@@ -83,7 +85,7 @@ CREATE TABLE pipeline_run (
   calls integer,
   missing bigint,
   number bigint NOT NULL,                    -- the order of a pipeline's runs, by the database
-  mode text NOT NULL,                        -- full, incremental, backfill, forced, retry, replay
+  mode text NOT NULL,                        -- full, incremental, backfill, forced, retry, replay, remap
   rules_digest text,
   plan text,
   rules bytea                                -- pinned to the run (H-86)
@@ -172,7 +174,7 @@ CREATE TABLE page (
 CREATE INDEX page_pending ON page (root_id, ordinal, number) WHERE pending > 0;
 
 -- What the source said last of each of its records. `fate` is what the last sight of it was:
--- 0 new, 1 changed, 2 the same, 3 older than what is here.
+-- 0 new, 1 changed, 2 the same, 3 older than what is here; 4: what is here maps to a deletion.
 CREATE TABLE raw (
   version bigint NOT NULL,
   root_id uuid NOT NULL,                     -- the run that saw it last, changed or not (H-84)

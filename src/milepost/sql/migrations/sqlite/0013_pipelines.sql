@@ -12,6 +12,8 @@ CREATE TABLE pipeline (
   dataset_version INTEGER NOT NULL DEFAULT 0, -- grows with every run that ended well (H-85)
   version INTEGER NOT NULL DEFAULT 0,        -- grows with every move of the watermark
   runs INTEGER NOT NULL DEFAULT 0,           -- how many runs were started: their order
+  made_with INTEGER,                         -- rules and mapping of the last run that ended well
+  behind INTEGER NOT NULL DEFAULT 0,         -- records that were made with anything else, then
   queue TEXT NOT NULL DEFAULT 'default',
   channel TEXT,
   fresh_us INTEGER,                          -- how old the watermark may grow before it is told
@@ -57,7 +59,7 @@ CREATE TABLE pipeline_run (
   root_id TEXT NOT NULL,
   pipeline_id INTEGER NOT NULL REFERENCES pipeline (id),
   number INTEGER NOT NULL,                   -- the order of a pipeline's runs, by the database
-  mode TEXT NOT NULL,                        -- full, incremental, backfill, forced, retry, replay
+  mode TEXT NOT NULL,                        -- full, incremental, backfill, forced, retry, replay, remap
   before_mark INTEGER,                       -- the watermark it found: what it compares and sets
   start_mark INTEGER,                        -- NULL: from the beginning
   end_mark INTEGER,                          -- fixed before the first read (H-69)
@@ -110,7 +112,7 @@ CREATE TABLE page (
 CREATE INDEX page_pending ON page (root_id, ordinal, number) WHERE pending > 0;
 
 -- What the source said last of each of its records. `fate` is what the last sight of it was:
--- 0 new, 1 changed, 2 the same, 3 older than what is here.
+-- 0 new, 1 changed, 2 the same, 3 older than what is here; 4: what is here maps to a deletion.
 CREATE TABLE raw (
   pipeline_id INTEGER NOT NULL,
   key TEXT NOT NULL,
