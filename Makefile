@@ -39,7 +39,7 @@ docs: $(STAMP)                     ## write the generated diagrams and reference
 
 site: $(STAMP)                     ## build the documents as a site, build/site/index.html; a broken link fails
 	VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --frozen --inexact --all-extras --group docs
-	$(BIN)/python -m sphinx -q -W -n --keep-going -c docs/site . build/site
+	$(BIN)/python -m sphinx -q -W --fresh-env --write-all --keep-going -c docs/site . build/site
 
 prove: $(STAMP)                    ## the full-size proofs: a tenth of each runs in `make test`
 	MILEPOST_PROVE=1 $(BIN)/python -m pytest -n 0 --timeout 3600 -m prove

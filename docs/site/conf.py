@@ -2,6 +2,7 @@
 
 The source folder is the repository's root, so that links between pages are the same on the site,
 on a code host and in an editor. Pages hold no directives: the navigation is added here.
+Sphinx, because MkDocs 1 is no longer maintained and its successors are not finished.
 """
 
 import shutil
