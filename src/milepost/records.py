@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -21,9 +21,11 @@ __all__ = [
     "NewJob",
     "NewRun",
     "NewStep",
+    "Pinned",
     "Queue",
     "Run",
     "Settlement",
+    "Sql",
     "Standing",
     "StepCount",
     "Summary",
@@ -35,6 +37,18 @@ T = TypeVar("T")
 
 SNAPSHOT: Final = "snapshot"
 """The entry that stands for itself and all before it, when a history is too old to be whole."""
+
+
+class Sql(msgspec.Struct, frozen=True):
+    """What gives a record's field where that is not the plain column of its name."""
+
+    text: str
+    """As files in `sql/` say it; `$` stands for the field's name."""
+
+
+_AS_TEXT: Final = Sql("{text:$}")
+Id = Annotated[str, _AS_TEXT]
+Json = Annotated[str | None, _AS_TEXT]
 
 _COUNTED = {
     "retry": "errors",
@@ -182,24 +196,29 @@ class Standing:
         return _attempt(self.state, self.errors, self.losses)
 
 
-class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs created together have in common."""
+class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's row has from its kind and its options; a step's row has it for its jobs."""
 
     kind: str
     kind_version: int = 1
     queue: str = "default"
     priority: int = 0
+    retries: int = 3
+    poll_limit: int = 1000
+    poison_limit: int = 3
+    timeout_us: int | None = None
+    policy: str | None = None
+
+
+class Template(Pinned, frozen=True, kw_only=True):
+    """What jobs created together have in common."""
+
     state: str = JobState.QUEUED
     actor: str | None = None
     due_at: datetime | None = None
     delay_us: int | None = None
     deadline_us: int | None = None
     start_within_us: int | None = None
-    timeout_us: int | None = None
-    retries: int = 3
-    poll_limit: int = 1000
-    poison_limit: int = 3
-    policy: str | None = None
     codec: str = "json"
     tags: str | None = None
     tenant: str = ""
@@ -225,7 +244,7 @@ class NewJob(msgspec.Struct, frozen=True):
 class Claim(msgspec.Struct, frozen=True, gc=False):
     """A job that a worker holds: what it needs to run it, and the fence it must show."""
 
-    id: str
+    id: Id
     kind: str
     kind_version: int
     fence: int
@@ -240,7 +259,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     poison_limit: int
     timeout_us: int | None
     policy: str | None
-    run_id: str | None
+    run_id: Id | None
     step: int | None
     ordinal: int | None
     trace: str | None
@@ -250,7 +269,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     tenant: str
     channel: str | None
     remaining_us: int | None
-    origin_id: str | None = None
+    origin_id: Id | None = None
     """The job whose idempotency key and steps it goes on with; None: its own."""
 
     @property
@@ -269,7 +288,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 class Job(msgspec.Struct, frozen=True):
     """A job as it stood when it was read."""
 
-    id: str
+    id: Id
     kind: str
     kind_version: int
     queue: str
@@ -292,23 +311,28 @@ class Job(msgspec.Struct, frozen=True):
     payload: bytes | None
     result: bytes | None
     error: str | None
-    tags: str | None
+    tags: Json
     tenant: str
     unique_key: str | None
     channel: str | None
     trace: str | None
-    run_id: str | None
+    run_id: Id | None
     step: int | None
     ordinal: int | None
-    parent_id: str | None
-    rerun_of: str | None
-    origin_id: str | None
-    rerun_by: str | None
+    parent_id: Id | None
+    rerun_of: Id | None
+    origin_id: Id | None
+    rerun_by: Annotated[
+        str | None,
+        Sql("(SELECT max({text:newer.id}) FROM job AS newer WHERE newer.rerun_of = job.id)"),
+    ]
     cancel_reason: str | None
     move: str
     policy: str | None
-    progress: float | None
-    progress_text: str | None
+    progress: Annotated[float | None, Sql("(SELECT fraction FROM progress WHERE job_id = job.id)")]
+    progress_text: Annotated[
+        str | None, Sql("(SELECT message FROM progress WHERE job_id = job.id)")
+    ]
     due_at: datetime | None
     created_at: datetime
     started_at: datetime | None
@@ -356,24 +380,15 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     hold_us: int | None = None
 
 
-class NewStep(msgspec.Struct, frozen=True, kw_only=True):
+class NewStep(Pinned, frozen=True, kw_only=True):
     """A step about to be created: everything that fan-in and publishing need to know of it."""
 
     number: int
     name: str
-    kind: str
     role: str = "work"
-    kind_version: int = 1
-    queue: str = "default"
     gated: bool = False
     poll_us: int | None = None
-    policy: str | None = None
     slots: int = 1
-    priority: int = 0
-    retries: int = 3
-    poll_limit: int = 1000
-    poison_limit: int = 3
-    timeout_us: int | None = None
     deadline_us: int | None = None
     start_within_us: int | None = None
     tolerance: float = 0.0
@@ -413,7 +428,7 @@ class StepCount(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """A run as it stood when it was read."""
 
-    id: str
+    id: Id
     kind: str
     kind_version: int
     queue: str
@@ -429,15 +444,15 @@ class Run(msgspec.Struct, frozen=True):
     payload: bytes | None
     report: bytes | None
     error: str | None
-    tags: str | None
+    tags: Json
     tenant: str
     unique_key: str | None
     params_key: str | None
     channel: str | None
     trace: str | None
-    parent_id: str | None
-    rerun_of: str | None
-    resumes: str | None
+    parent_id: Id | None
+    rerun_of: Id | None
+    resumes: Id | None
     policy: str | None
     move: str
     created_at: datetime

@@ -8,7 +8,9 @@ import pytest
 
 from milepost import Invalid
 from milepost.lifecycle import GROUPS, JOB, MACHINES, RUN, group_sql
+from milepost.records import Claim, Job, NewStep, Pinned, Run
 from milepost.store import catalog
+from milepost.store.columns import columns, reader
 
 SQL = Path(str(files("milepost.sql")))
 SUBJECTS = sorted(SQL.glob("*.sql"))
@@ -151,3 +153,41 @@ def test_a_word_that_is_unknown_is_refused():
         catalog.query(catalog.Statement("test:it", "SELECT {never}", "SELECT {never}"), "sqlite")
     with pytest.raises(Invalid, match="no query named 'nothing'"):
         catalog.query("nothing", "sqlite")
+
+
+def test_a_list_of_columns_is_a_records_fields_in_their_order():
+    assert columns("pinned") == ", ".join(Pinned.__struct_fields__)
+    assert columns("step s.") == ", ".join(f"s.{name}" for name in NewStep.__struct_fields__)
+    assert columns("run").startswith("{text:id}, kind, kind_version, ")
+    shown = columns("claim | fence + 1 AS fence | {now} AS remaining_us")
+    assert shown.startswith("{text:id}, kind, kind_version, fence + 1, payload, ")
+    assert shown.endswith(", {now}, {text:origin_id}")
+    with pytest.raises(Invalid, match=r"expected one of claim, job"):
+        columns("jobs")
+    with pytest.raises(Invalid, match="no such field: fences"):
+        columns("claim | fence + 1 AS fences")
+
+
+def test_no_query_spells_the_columns_of_a_record_by_hand():
+    text = "\n".join(path.read_text() for path in SUBJECTS)
+    for name in set(Pinned.__struct_fields__) - set(IN_CONDITIONS):
+        assert not re.search(rf"\b{name}\b", text), f"{name}: say {{columns:pinned}}"
+
+
+IN_CONDITIONS = ("kind", "kind_version", "queue", "priority", "retries", "poison_limit", "policy")
+
+
+def test_the_bytes_of_a_packed_claim_are_its_payload():
+    assert catalog.query("job_claim", "sqlite").bytes_at == Claim.__struct_fields__.index("payload")
+
+
+@pytest.mark.parametrize("record", [Job, Run])
+def test_a_row_is_read_by_the_types_of_its_fields(record):
+    given = {name: name for name in record.__struct_fields__}
+    given |= {"state": "QUEUED", "created_at": 1_000_000, "started_at": None, "progress": None}
+    times = [name for name in given if name.endswith("_at") and given[name] == name]
+    given |= dict.fromkeys(times, 2_000_000)
+    made = reader(record)([given[name] for name in record.__struct_fields__])
+    assert made.state is JOB.states.QUEUED if record is Job else RUN.states.QUEUED
+    assert (made.created_at.timestamp(), made.started_at) == (1.0, None)
+    assert (made.finished_at.timestamp(), made.kind) == (2.0, "kind")

@@ -43,9 +43,7 @@ UPDATE job
        started_at = coalesce(started_at, {now})
   FROM picked
  WHERE job.id = picked.id AND picked.fence % 1 = 0
-RETURNING job.id, kind, kind_version, job.fence, payload, codec, errors, losses, polls, releases,
-          retries, poll_limit, poison_limit, timeout_us, policy, run_id, step, ordinal, trace, queue,
-          priority, queued_seq, tenant, channel, deadline_at, origin_id
+RETURNING {columns:claim job. | job.deadline_at AS remaining_us}
 ), new AS MATERIALIZED (
   SELECT id FROM run
    WHERE id = ANY(ARRAY(SELECT DISTINCT run_id FROM taken WHERE run_id IS NOT NULL))
@@ -59,25 +57,19 @@ UPDATE run
   FROM new
  WHERE run.id = new.id
 )
-SELECT id::text, kind, kind_version, fence, payload, codec, errors, losses,
-       polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id::text, step,
-       ordinal, trace, queue, priority, queued_seq, tenant, channel,
-       (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint, origin_id::text
+SELECT {columns:claim
+       | (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint AS remaining_us}
   FROM taken
 -- sqlite: bytes 4
 -- The outer loop is the line and the inner one the index, each in its order: ORDER BY would sort
 -- the backlog. No job.*: all of it would be read.
-SELECT json_group_array(json_array(id, kind, kind_version, fence + 1, length(payload), codec, errors,
-         losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, policy, run_id, step,
-         ordinal, trace, queue, priority, queued_seq, tenant, channel,
-         CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END, origin_id)),
+SELECT json_group_array(json_array(
+         {columns:claim | fence + 1 AS fence | length(payload) AS payload
+         | CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END AS remaining_us})),
        CAST(group_concat(payload, '') AS BLOB),
        json_group_array(number)
-  FROM (SELECT job.rowid AS number, job.id, job.kind, job.kind_version, job.fence, job.payload,
-               job.codec, job.errors, job.losses, job.polls, job.releases, job.retries,
-               job.poll_limit, job.poison_limit, job.timeout_us, job.policy, job.run_id, job.step,
-               job.ordinal, job.trace, job.queue, job.priority, job.queued_seq, job.tenant,
-               job.channel, job.deadline_at, job.origin_id
+  FROM (SELECT job.rowid AS number,
+               {columns:claim job. | job.deadline_at AS remaining_us}
           FROM {rows:queue priority floor} AS line CROSS JOIN job INDEXED BY job_claim
          WHERE job.queue = line.queue AND job.priority = line.priority
            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor

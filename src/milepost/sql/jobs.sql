@@ -1,17 +1,17 @@
 -- Jobs as they are looked at, cancelled and erased.
 
 -- name: job_get
-SELECT {text:id}, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, {text:tags}, tenant, unique_key, channel, trace, {text:run_id}, step, ordinal, {text:parent_id}, {text:rerun_of}, {text:origin_id}, (SELECT max({text:newer.id}) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at
+SELECT {columns:job}
   FROM job
  WHERE id = :id
 
 -- name: job_get_many
 -- postgres
-SELECT id::text, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, tags::text, tenant, unique_key, channel, trace, run_id::text, step, ordinal, parent_id::text, rerun_of::text, origin_id::text, (SELECT max(newer.id::text) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at
+SELECT {columns:job}
   FROM job
  WHERE id = ANY(:id::uuid[])
 -- sqlite
-SELECT id, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, tags, tenant, unique_key, channel, trace, run_id, step, ordinal, parent_id, rerun_of, origin_id, (SELECT max(newer.id) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at
+SELECT {columns:job}
   FROM job
  WHERE id IN (SELECT value FROM json_each(:id))
 
@@ -40,7 +40,7 @@ SELECT id, coalesce(octet_length(payload), 0) + coalesce(octet_length(result), 0
 ), fitting AS (
 SELECT id, sum(size) OVER (ORDER BY id DESC ROWS UNBOUNDED PRECEDING) - size AS ahead FROM listed
 )
-SELECT id::text, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, tags::text, tenant, unique_key, channel, trace, run_id::text, step, ordinal, parent_id::text, rerun_of::text, origin_id::text, (SELECT max(newer.id::text) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
+SELECT {columns:job}, (SELECT count(*) FROM listed)
   FROM job
  WHERE id = ANY(ARRAY(SELECT id FROM fitting WHERE :most_bytes::bigint IS NULL OR ahead < :most_bytes::bigint))
  ORDER BY job.id DESC
@@ -64,7 +64,7 @@ SELECT id, coalesce(length(payload), 0) + coalesce(length(result), 0) + coalesce
 ), fitting AS (
 SELECT id, sum(size) OVER (ORDER BY id DESC ROWS UNBOUNDED PRECEDING) - size AS ahead FROM listed
 )
-SELECT id, kind, kind_version, queue, priority, state, version, fence, worker_id, phase, cause, errors, losses, polls, releases, retries, poll_limit, poison_limit, timeout_us, codec, payload, result, error, tags, tenant, unique_key, channel, trace, run_id, step, ordinal, parent_id, rerun_of, origin_id, (SELECT max(newer.id) FROM job AS newer WHERE newer.rerun_of = job.id), cancel_reason, move, policy, (SELECT fraction FROM progress WHERE job_id = job.id), (SELECT message FROM progress WHERE job_id = job.id), due_at, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
+SELECT {columns:job}, (SELECT count(*) FROM listed)
   FROM job
  WHERE id IN (SELECT id FROM fitting WHERE :most_bytes IS NULL OR ahead < :most_bytes)
  ORDER BY job.id DESC

@@ -140,13 +140,14 @@ WITH given AS MATERIALIZED (
    CROSS JOIN LATERAL (SELECT * FROM step WHERE step.run_id = t.run_id OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
 )
-INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
-SELECT o.job_id, s.kind, s.kind_version, s.queue, s.priority,
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
+                 trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
+SELECT o.job_id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
-       'create', :actor, o.codec, o.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
+       'create', :actor, o.codec, o.payload,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
-       s.policy, s.tenant, s.trace, o.producer_id, s.run_id, s.number, o.seq,
+       s.tenant, s.trace, o.producer_id, s.run_id, s.number, o.seq,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE s.poll_us END, {now}
   FROM given t
@@ -157,13 +158,14 @@ SELECT o.job_id, s.kind, s.kind_version, s.queue, s.priority,
   JOIN pinned s ON s.run_id = t.run_id AND s.number = o.step
  ORDER BY o.producer_id, o.seq
 -- sqlite: each
-INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
-SELECT o.job_id, s.kind, s.kind_version, s.queue, s.priority,
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
+                 trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
+SELECT o.job_id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
-       'create', :actor, o.codec, o.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
+       'create', :actor, o.codec, o.payload,
        {now} + s.deadline_us, {now} + s.start_within_us,
-       s.policy, r.tenant, r.trace, o.producer_id, s.run_id, s.number, o.seq,
+       r.tenant, r.trace, o.producer_id, s.run_id, s.number, o.seq,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}
   FROM staged o
   JOIN step s ON s.run_id = :run_id AND s.number = o.step

@@ -44,7 +44,7 @@ SELECT id::text, state FROM run WHERE id = ANY(:id::uuid[])
 SELECT id, state FROM run WHERE id IN (SELECT value FROM json_each(:id))
 
 -- name: run_get
-SELECT {text:id}, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, {text:tags}, tenant, unique_key, params_key, channel, trace, {text:parent_id}, {text:rerun_of}, {text:resumes}, policy, move, created_at, started_at, finished_at, deadline_at
+SELECT {columns:run}
   FROM run
  WHERE id = :id
 
@@ -67,7 +67,7 @@ SELECT id, coalesce(octet_length(payload), 0) + coalesce(octet_length(report), 0
 ), fitting AS (
 SELECT id, sum(size) OVER (ORDER BY id DESC ROWS UNBOUNDED PRECEDING) - size AS ahead FROM listed
 )
-SELECT id::text, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags::text, tenant, unique_key, params_key, channel, trace, parent_id::text, rerun_of::text, resumes::text, policy, move, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
+SELECT {columns:run}, (SELECT count(*) FROM listed)
   FROM run
  WHERE id = ANY(ARRAY(SELECT id FROM fitting WHERE :most_bytes::bigint IS NULL OR ahead < :most_bytes::bigint))
  ORDER BY run.id DESC
@@ -86,7 +86,7 @@ SELECT id, coalesce(length(payload), 0) + coalesce(length(report), 0) + coalesce
 ), fitting AS (
 SELECT id, sum(size) OVER (ORDER BY id DESC ROWS UNBOUNDED PRECEDING) - size AS ahead FROM listed
 )
-SELECT id, kind, kind_version, queue, priority, state, version, current_step, ending, phase, cause, mode, codec, payload, report, error, tags, tenant, unique_key, params_key, channel, trace, parent_id, rerun_of, resumes, policy, move, created_at, started_at, finished_at, deadline_at, (SELECT count(*) FROM listed)
+SELECT {columns:run}, (SELECT count(*) FROM listed)
   FROM run
  WHERE id IN (SELECT id FROM fitting WHERE :most_bytes IS NULL OR ahead < :most_bytes)
  ORDER BY run.id DESC

@@ -2,26 +2,10 @@
 
 -- name: step_create
 -- postgres
-INSERT INTO step (run_id, number, name, role, kind, kind_version, queue, gated, opened, poll_us, policy,
-                  slots, priority, retries, poll_limit, poison_limit, timeout_us, deadline_us,
-                  start_within_us, tolerance, fail_fast)
-SELECT :run_id, t.*
-  FROM unnest(:number::integer[], :name::text[], :role::text[], :kind::text[],
-              :kind_version::integer[], :queue::text[], :gated::boolean[], :opened::boolean[],
-              :poll_us::bigint[], :policy::text[], :slots::smallint[], :priority::smallint[],
-              :retries::integer[], :poll_limit::integer[], :poison_limit::integer[],
-              :timeout_us::bigint[], :deadline_us::bigint[], :start_within_us::bigint[],
-              :tolerance::double precision[], :fail_fast::boolean[])
-       AS t (number, name, role, kind, kind_version, queue, gated, opened, poll_us, policy, slots,
-             priority, retries, poll_limit, poison_limit, timeout_us, deadline_us,
-             start_within_us, tolerance, fail_fast)
+INSERT INTO step (run_id, opened, {columns:step})
+SELECT :run_id, t.* FROM unnest(:opened::boolean[], {arrays:step}) AS t (opened, {columns:step})
 -- sqlite: each
-INSERT INTO step (run_id, number, name, role, kind, kind_version, queue, gated, opened, poll_us, policy,
-                  slots, priority, retries, poll_limit, poison_limit, timeout_us, deadline_us,
-                  start_within_us, tolerance, fail_fast)
-VALUES (:run_id, :number, :name, :role, :kind, :kind_version, :queue, :gated, :opened, :poll_us, :policy,
-        :slots, :priority, :retries, :poll_limit, :poison_limit, :timeout_us, :deadline_us,
-        :start_within_us, :tolerance, :fail_fast)
+INSERT INTO step (run_id, opened, {columns:step}) VALUES (:run_id, :opened, {columns:step :})
 
 -- name: step_count_create
 -- postgres
@@ -40,8 +24,7 @@ SELECT :run_id, :number, slot FROM numbered
 UPDATE step SET filled_at = {now} WHERE run_id = :run_id AND number = :number
 
 -- name: step_get
-SELECT s.kind, s.kind_version, s.queue, s.priority, s.retries, s.poll_limit, s.poison_limit,
-       s.timeout_us, s.deadline_us, s.start_within_us, s.policy, r.tenant, r.trace
+SELECT {columns:pinned s.}, s.deadline_us, s.start_within_us, r.tenant, r.trace
   FROM step s JOIN run r ON r.id = s.run_id
  WHERE s.run_id = :run_id AND s.number = :number
 

@@ -5,25 +5,25 @@
 -- Arrays carry what differs between the jobs; all else they share. Workers that rest are told, once
 -- for the whole statement; nobody is told when none rests, because notifying serialises commits.
 WITH born AS (
-INSERT INTO job (id, payload, ordinal, kind, kind_version, queue, priority, state, move, actor, detail,
-                 due_at, delay_us, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy,
-                 codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step,
-                 created_at)
-SELECT t.id, t.payload, t.ordinal, :kind, :kind_version, :queue, :priority, :state, 'create', :actor,
+INSERT INTO job (id, payload, ordinal, {columns:pinned}, state, move, actor, detail, due_at, delay_us,
+                 deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel, parent_id,
+                 rerun_of, run_id, step, created_at)
+SELECT t.id, t.payload, t.ordinal, {columns:pinned :}, :state, 'create', :actor,
        NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
        CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
        {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
-       :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec, :tags::text::jsonb, :tenant,
-       :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
+       :codec, :tags::text::jsonb, :tenant, :limit_key, :trace, :channel,
+       :parent_id, :rerun_of, :run_id, :step, {now}
   FROM unnest(:id::uuid[], :payload::bytea[], :ordinal::bigint[]) AS t (id, payload, ordinal)
 )
 SELECT pg_notify({channel}, :queue)
  WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
-INSERT INTO job (id, payload, ordinal, queued_seq, kind, kind_version, queue, priority, state, move, actor, detail, due_at, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step, created_at)
-SELECT t.id, t.payload, t.ordinal, {now}, :kind, :kind_version, :queue, :priority, :state, 'create',
-       :actor, NULL, coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us,
-       {now} + :start_within_us, :timeout_us, :retries, :poll_limit, :poison_limit, :policy,
+INSERT INTO job (id, payload, ordinal, queued_seq, {columns:pinned}, state, move, actor, detail, due_at,
+                 deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel, parent_id,
+                 rerun_of, run_id, step, created_at)
+SELECT t.id, t.payload, t.ordinal, {now}, {columns:pinned :}, :state, 'create', :actor, NULL,
+       coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us, {now} + :start_within_us,
        :codec, :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step,
        {now}
   FROM {rows:id payload* ordinal} AS t
@@ -31,23 +31,26 @@ SELECT t.id, t.payload, t.ordinal, {now}, :kind, :kind_version, :queue, :priorit
 -- name: job_create_unique
 -- postgres
 -- Waits for a rival's transaction: no row back means that the rival is there, and committed.
-INSERT INTO job (id, payload, ordinal, unique_key, kind, kind_version, queue, priority, state, move, actor, detail, due_at, delay_us, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step, created_at)
-VALUES (:id, :payload, :ordinal, :unique_key, :kind, :kind_version, :queue, :priority, :state, 'create',
-        :actor, NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
+INSERT INTO job (id, payload, ordinal, unique_key, {columns:pinned}, state, move, actor, detail, due_at,
+                 delay_us, deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel,
+                 parent_id, rerun_of, run_id, step, created_at)
+VALUES (:id, :payload, :ordinal, :unique_key, {columns:pinned :}, :state, 'create', :actor, NULL,
+        coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
         CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
         {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
-        :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec, :tags::text::jsonb, :tenant,
-        :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now})
+        :codec, :tags::text::jsonb, :tenant, :limit_key, :trace, :channel,
+        :parent_id, :rerun_of, :run_id, :step, {now})
 ON CONFLICT (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN {final}
   DO NOTHING
 RETURNING id::text
 -- sqlite
 -- The trigger refuses a second live one, so it is looked for first (in one write transaction).
-INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, kind, kind_version, queue, priority, state, move, actor, detail, due_at, deadline_at, start_by, timeout_us, retries, poll_limit, poison_limit, policy, codec, tags, tenant, limit_key, trace, channel, parent_id, rerun_of, run_id, step, created_at)
-SELECT :id, :payload, :ordinal, :unique_key, {now}, :kind, :kind_version, :queue, :priority, :state,
-       'create', :actor, NULL, coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us,
-       {now} + :start_within_us, :timeout_us, :retries, :poll_limit, :poison_limit, :policy, :codec,
+INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, {columns:pinned}, state, move, actor,
+                 detail, due_at, deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel,
+                 parent_id, rerun_of, run_id, step, created_at)
+SELECT :id, :payload, :ordinal, :unique_key, {now}, {columns:pinned :}, :state, 'create', :actor, NULL,
+       coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us, {now} + :start_within_us, :codec,
        :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
  WHERE NOT EXISTS (SELECT 1 FROM job
                     WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
@@ -80,13 +83,14 @@ WITH given AS MATERIALIZED (
                         WHERE step.run_id = t.run_id AND step.number = t.step OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
 ), born AS (
-INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
-SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
+                 trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
+SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
-       'create', :actor, t.codec, t.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
+       'create', :actor, t.codec, t.payload,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
-       s.policy, s.tenant, s.trace, t.parent_id, t.run_id, t.step, t.ordinal,
+       s.tenant, s.trace, t.parent_id, t.run_id, t.step, t.ordinal,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE s.poll_us END, {now}
   FROM given t JOIN pinned s ON s.run_id = t.run_id AND s.number = t.step
@@ -94,13 +98,14 @@ SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
 )
 SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
-INSERT INTO job (id, kind, kind_version, queue, priority, state, move, actor, codec, payload, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
-SELECT t.id, s.kind, s.kind_version, s.queue, s.priority,
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
+                 trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
+SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
-       'create', :actor, t.codec, t.payload, s.retries, s.poll_limit, s.poison_limit, s.timeout_us,
+       'create', :actor, t.codec, t.payload,
        {now} + s.deadline_us, {now} + s.start_within_us,
-       s.policy, r.tenant, r.trace, t.parent_id, t.run_id, t.step, t.ordinal,
+       r.tenant, r.trace, t.parent_id, t.run_id, t.step, t.ordinal,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}
   FROM {rows:id run_id step parent_id ordinal codec payload*} AS t
  CROSS JOIN step s ON s.run_id = t.run_id AND s.number = t.step

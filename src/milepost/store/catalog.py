@@ -18,6 +18,7 @@ from typing import NamedTuple
 from milepost.config import DEFAULT_SCHEMA, channel_of
 from milepost.errors import Invalid
 from milepost.lifecycle import GROUPS, group_sql
+from milepost.store.columns import arrays, columns
 
 __all__ = [
     "DIALECTS",
@@ -35,12 +36,16 @@ DIALECTS = ("postgres", "sqlite")
 THEN = "\n-- then\n"
 
 # In this order: a word, white space, a literal, a quoted name, a comment, a cast, a parameter, a
-# macro; everything else is a mark of its own.
-_TOKEN = re.compile(r"\w+|\s+|'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:[a-z_][a-z0-9_]*|\{[^{}]*\}|.")
+# macro (others may stand in it); everything else is a mark of its own.
+_TOKEN = re.compile(
+    r"\w+|\s+|'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:[a-z_][a-z0-9_]*"
+    r"|\{(?:[^{}]|\{[^{}]*\})*\}|."
+)
 # A table's name follows one of these; `IS DISTINCT FROM` is followed by a value.
 _BEFORE_TABLE = frozenset({"FROM", "JOIN", "INTO", "UPDATE", "USING", "TABLE"})
 _BETWEEN = frozenset({"ONLY", "IF", "NOT", "EXISTS"})
 _MADE = frozenset({"TABLE", "VIEW", "SEQUENCE", "FUNCTION"})
+_LISTS = {"columns": columns, "arrays": arrays}
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
@@ -310,6 +315,8 @@ def _expanded(
             name, _, given = part[1:-1].partition(":")
             if name in GROUPS:
                 return group_sql(name)
+            if name in _LISTS:
+                return _expanded(_LISTS[name](given), dialect, schema)
             return _macro(name, given, dialect=dialect, schema=schema, same=same)
         return part.replace("{schema}", f'"{schema}"') if part[0] == "'" else part
 

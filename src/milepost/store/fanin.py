@@ -13,7 +13,7 @@ import uuid_utils
 
 from milepost.errors import LeaseLost, NotFound
 from milepost.lifecycle import RUN, Cause, RunState
-from milepost.records import NewJob, StepCount, Template
+from milepost.records import NewJob, Pinned, StepCount, Template
 from milepost.store import births, watermarks
 from milepost.store.driver import Call, Rows, Steps
 
@@ -387,10 +387,7 @@ def _call_hooks(
             yield from births.create([NewJob(str(uuid_utils.uuid7()), payload, template)])
 
 
-_PINNED = (
-    *("kind", "kind_version", "queue", "priority", "retries", "poll_limit", "poison_limit"),
-    *("timeout_us", "deadline_us", "start_within_us", "policy", "tenant", "trace"),
-)
+_PINNED = (*Pinned.__struct_fields__, "deadline_us", "start_within_us", "tenant", "trace")
 
 
 def _pinned(run_id: str, number: int, *, actor: str | None) -> Steps[Template]:

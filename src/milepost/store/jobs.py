@@ -17,6 +17,7 @@ from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Claim, Entry, Job, Listed, Settlement, Standing
 from milepost.store import outputs, reruns, runs, unfit
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
@@ -581,12 +582,4 @@ def standing_at(subject_id: str, moment: datetime, *, machine: str = "job") -> S
     return standing
 
 
-_STATE = Job.__struct_fields__.index("state")
-_TIMES = Job.__struct_fields__.index("due_at")
-
-
-def _job(row: Sequence[Any]) -> Job:
-    columns = list(row)
-    columns[_STATE] = JobState(columns[_STATE])
-    columns[_TIMES:] = [None if at is None else instant(at) for at in columns[_TIMES:]]
-    return Job(*columns)
+_job = reader(Job)

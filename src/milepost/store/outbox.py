@@ -13,6 +13,7 @@ import msgspec
 
 from milepost.errors import NotFound
 from milepost.outcome import micros
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -322,10 +323,4 @@ def children(run_id: str) -> Steps[list[tuple[str, int]]]:
     return [(job_id, size) for job_id, size in rows]
 
 
-_TIMES = Message.__struct_fields__.index("created_at")
-
-
-def _message(row: Sequence[Any]) -> Message:
-    columns = list(row)
-    columns[_TIMES:] = [None if at is None else instant(at) for at in columns[_TIMES:]]
-    return Message(*columns)
+_message = reader(Message)

@@ -8,7 +8,6 @@ ends jobs twice; the driver repeats it if that collides.)
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import msgspec
 
@@ -17,9 +16,9 @@ from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import Cause, RunState
 from milepost.records import Listed, NewJob, NewRun, NewStep, Run, Settlement
 from milepost.store import births, fanin, outputs
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.fanin import HOOKS, Decision, Locked, decide, look_at, overdue, steps
-from milepost.store.instants import instant
 from milepost.store.outputs import publish, stage, sweep_staged
 
 __all__ = [
@@ -284,12 +283,4 @@ def live(*, after: str | None, most: int) -> Steps[list[tuple[str, RunState]]]:
     return [(run_id, RunState(state)) for run_id, state in rows]
 
 
-_STATE = Run.__struct_fields__.index("state")
-_TIMES = Run.__struct_fields__.index("created_at")
-
-
-def _run(row: Sequence[Any]) -> Run:
-    columns = list(row)
-    columns[_STATE] = RunState(columns[_STATE])
-    columns[_TIMES:] = [None if at is None else instant(at) for at in columns[_TIMES:]]
-    return Run(*columns)
+_run = reader(Run)

@@ -5,7 +5,6 @@ partition; what stays open after it ended is a gap, and the watermark stops befo
 (H-71, H-74).
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from milepost.errors import NotFound
 from milepost.lifecycle import Cause
 from milepost.records import NewJob, Template
 from milepost.store import births
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -209,11 +209,7 @@ def listing() -> Steps[list[PipelineRow]]:
     return [_row(row) for row in (yield Call("pipeline_list"))]
 
 
-def _row(row: Sequence[Any]) -> PipelineRow:
-    columns = list(row)
-    place = PipelineRow.__struct_fields__.index("last_run_completed_at")
-    columns[place] = None if columns[place] is None else instant(columns[place])
-    return PipelineRow(*columns)
+_row = reader(PipelineRow)
 
 
 def override(name: str, mark: int | None, *, actor: str, reason: str) -> Steps[PipelineRow]:

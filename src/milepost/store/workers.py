@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -11,6 +10,7 @@ from milepost.lifecycle import WORKER, WorkerState
 from milepost.outcome import micros
 from milepost.records import Queue, Worker
 from milepost.store import jobs
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -98,13 +98,10 @@ def prune(*, keep_seconds: float) -> Steps[None]:
 def listing(*, most: int = 1_000) -> Steps[list[Worker]]:
     """Read the workers, newest first."""
     rows = yield Call("worker_list", {"most": most})
-    return [_worker(list(row)) for row in rows]
+    return [_worker(row) for row in rows]
 
 
-def _worker(columns: list[Any]) -> Worker:
-    columns[9:12] = [instant(at) for at in columns[9:12]]
-    columns[12] = float(columns[12])
-    return Worker(*columns)
+_worker = reader(Worker)
 
 
 def counts() -> Steps[Mapping[str, int]]:

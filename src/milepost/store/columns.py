@@ -1,0 +1,117 @@
+"""Columns of the records: lists of them for statements, and rows read back in the same order."""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from milepost.errors import Invalid
+from milepost.records import Claim, Job, NewStep, Pinned, Run, Sql
+from milepost.store.instants import instant
+
+__all__ = ["RECORDS", "arrays", "columns", "reader"]
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+RECORDS: Mapping[str, type[msgspec.Struct]] = {
+    "claim": Claim,
+    "job": Job,
+    "pinned": Pinned,
+    "run": Run,
+    "step": NewStep,
+}
+"""The records that statements name in `{columns:...}`."""
+
+_UNIONS = (Union, types.UnionType)
+_ARRAYS = {str: "text[]", int: "bigint[]", bool: "boolean[]", float: "double precision[]"}
+
+
+def columns(given: str) -> str:
+    """List a record's columns in the order of its fields: `claim`, `pinned s.`, `pinned :`.
+
+    A prefix is for plain columns and parameters. After a bar stands what gives a field here:
+    `claim | fence + 1 AS fence`.
+    """
+    head, *others = given.split(" | ")
+    name, _, prefix = head.strip().partition(" ")
+    instead = dict(_aliased(other) for other in others)
+    fields = _record(name).__struct_fields__
+    if unknown := set(instead) - set(fields):
+        raise Invalid(f"{{columns:{name}}}: no such field: {', '.join(sorted(unknown))}")
+    told = {} if prefix else _spelled(name)
+    return ", ".join(instead.get(field) or told.get(field) or prefix + field for field in fields)
+
+
+def arrays(name: str) -> str:
+    """Give a list parameter for each column of a record, as PostgreSQL takes lists."""
+    record = _record(name)
+    hints = get_type_hints(record)
+    kinds = {field: _ARRAYS[_plain(hints[field])] for field in record.__struct_fields__}
+    return ", ".join(f":{field}::{kind}" for field, kind in kinds.items())
+
+
+def reader(record: type[R]) -> Callable[[Sequence[Any]], R]:
+    """Derive what makes a record of a row whose columns stand in the order of its fields."""
+    hints = get_type_hints(record)
+    places = [
+        (place, made)
+        for place, field in enumerate(record.__struct_fields__)
+        if (made := _made(_plain(hints[field]))) is not None
+    ]
+
+    def read(row: Sequence[Any]) -> R:
+        values = list(row)
+        for place, made in places:
+            if values[place] is not None:
+                values[place] = made(values[place])
+        return record(*values)
+
+    return read
+
+
+def _record(name: str) -> type[msgspec.Struct]:
+    if name not in RECORDS:
+        raise Invalid(f"{{columns:{name}}}: expected one of {', '.join(RECORDS)}")
+    return RECORDS[name]
+
+
+def _aliased(text: str) -> tuple[str, str]:
+    expression, _, field = text.strip().rpartition(" AS ")
+    return field, expression
+
+
+@cache
+def _spelled(name: str) -> Mapping[str, str]:
+    """Give the SQL of those fields that are no plain columns."""
+    hints = get_type_hints(_record(name), include_extras=True)
+    return {
+        field: told.text.replace("$", field)
+        for field, hint in hints.items()
+        for told in _annotations(hint)
+        if isinstance(told, Sql)
+    }
+
+
+def _annotations(hint: Any) -> list[Any]:
+    """Find what a type is annotated with, or the part of it that may be None."""
+    parts = (hint, *get_args(hint)) if get_origin(hint) in _UNIONS else (hint,)
+    return [told for part in parts for told in getattr(part, "__metadata__", ())]
+
+
+def _plain(hint: Any) -> Any:
+    """Take the type of a value that is there: `int` of `int | None`."""
+    if get_origin(hint) not in _UNIONS:
+        return hint
+    return next(part for part in get_args(hint) if part is not types.NoneType)
+
+
+def _made(type_: Any) -> Callable[[Any], Any] | None:
+    if type_ is datetime:
+        return instant
+    if type_ is float or (isinstance(type_, type) and issubclass(type_, Enum)):
+        return type_
+    return None
