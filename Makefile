@@ -35,7 +35,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 docs: $(STAMP)                     ## write the generated diagrams and reference pages
-	$(BIN)/python -m milepost.cli.reference
+	$(BIN)/python -m tools.reference
 
 site: $(STAMP)                     ## build the documents as a site, build/site/index.html; a broken link fails
 	VIRTUAL_ENV= UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --frozen --inexact --all-extras --group docs

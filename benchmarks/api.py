@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx2
 
 from benchmarks.store import SETTINGS, new_database
-from milepost.testing.servers import binaries, running
+from tests.support.servers import binaries, running
 
 APP = """
 import milepost as mp

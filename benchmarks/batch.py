@@ -29,7 +29,7 @@ from milepost.client import new_id
 from milepost.lifecycle import RUN
 from milepost.records import NewJob, NewRun, NewStep, Template
 from milepost.store import fanin, runs
-from milepost.testing.servers import running
+from tests.support.servers import running
 
 URL = os.environ.get("BENCH_MILEPOST_URL", "sqlite:///bench-batch.db")
 app = mp.App(URL)

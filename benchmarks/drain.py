@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from milepost.bench import probe, raw
 from milepost.config import StoreUrl
-from milepost.testing.servers import running
+from tests.support.servers import running
 
 PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"
 os.environ.setdefault("BENCH_PROBE", str(PROBE))

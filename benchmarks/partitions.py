@@ -26,7 +26,7 @@ from milepost.records import Settlement
 from milepost.store import jobs, retention, workers
 from milepost.store.driver import Driver
 from milepost.store.retention import FIRST, Keep
-from milepost.testing.servers import PostgresServer, running
+from tests.support.servers import PostgresServer, running
 
 WEEKS = 13
 WEEK = 7 * 86_400.0

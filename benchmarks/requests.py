@@ -25,7 +25,7 @@ import httpx2
 import milepost as mp
 from benchmarks.store import SETTINGS, new_database
 from milepost.store import jobs
-from milepost.testing.servers import binaries, running
+from tests.support.servers import binaries, running
 
 PENDING, DONE = b'{"status":"working"}', b'{"status":"done","value":42}'
 RULES = mp.Reply(state="$.status", complete=["done"], pending=["working"], failed=["error"])

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.drain import PROBE, Store
 from milepost.bench import probe
-from milepost.testing.servers import PostgresServer, running
+from tests.support.servers import PostgresServer, running
 
 HERE = "this tree"
 TICKS = os.sysconf("SC_CLK_TCK")

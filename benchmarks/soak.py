@@ -48,7 +48,7 @@ from rich.table import Table
 from milepost.config import StoreUrl
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
-from milepost.testing.servers import PostgresServer, running
+from tests.support.servers import PostgresServer, running
 
 WORKER = "soak"
 BATCH = 100

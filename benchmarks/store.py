@@ -35,7 +35,7 @@ from milepost.store import births, jobs, runs, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import Driver
 from milepost.store.migrate import migrate
-from milepost.testing.servers import PostgresServer, running
+from tests.support.servers import PostgresServer, running
 
 SETTINGS = {"shared_buffers": "256MB"}
 ROUNDS = 5

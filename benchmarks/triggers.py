@@ -16,7 +16,7 @@ import psycopg
 from milepost.config import StoreUrl
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
-from milepost.testing.servers import PostgresServer, running
+from tests.support.servers import PostgresServer, running
 
 SETTINGS = {"shared_buffers": "256MB"}
 ROWS = 100_000

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import settings
 
 # Before anything imports it: a failing assertion of the suite then shows its values.
-pytest.register_assert_rewrite("milepost.testing.suite")
+pytest.register_assert_rewrite("tests.support.suite")
 
 import milepost as mp  # noqa: E402
 from milepost.store import workers  # noqa: E402
-from milepost.testing.databases import Backends, Database, Raw, everyday_names  # noqa: E402
-from milepost.testing.prove import PROVING  # noqa: E402
-from milepost.testing.servers import scratch  # noqa: E402
+from tests.support.databases import Backends, Database, Raw, everyday_names  # noqa: E402
+from tests.support.prove import PROVING  # noqa: E402
+from tests.support.servers import scratch  # noqa: E402
 
 # Every day the same examples, so that what fails fails for everybody; new ones when proving.
 settings.register_profile("milepost", derandomize=not PROVING, deadline=None)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import milepost
-from milepost.cli import reference
-from milepost.cli.api_reference import api_page, told
+from tools import reference
+from tools.api_reference import api_page, told
 
 ROOT = Path(__file__).parents[1]
 

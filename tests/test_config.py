@@ -7,7 +7,7 @@ from milepost.config import Settings, StoreUrl, origins, store_url
 from milepost.errors import Invalid, SchemaMismatch, Unavailable
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
-from milepost.testing.databases import backend_names
+from tests.support.databases import backend_names
 
 
 def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_here():

@@ -11,7 +11,7 @@ import pytest
 
 import milepost as mp
 from milepost.config import Settings
-from milepost.testing.databases import Backends, backend_names
+from tests.support.databases import Backends, backend_names
 
 PAGE = Path(__file__).parent.parent / "docs/how-to/deploy-on-postgresql.md"
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]

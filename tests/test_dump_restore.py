@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from milepost.client import new_id
-from milepost.testing.databases import Backends, Database, Raw, backend_names
+from tests.support.databases import Backends, Database, Raw, backend_names
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "backup-and-restore.md"
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]

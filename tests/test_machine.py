@@ -21,7 +21,7 @@ from milepost.lifecycle import (
 )
 from milepost.machine import BIRTH, Machine, Move
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, VIEWS, Facts
-from milepost.testing.machines import first_states, illegal_triples, rules, walks
+from tests.support.machines import first_states, illegal_triples, rules, walks
 
 # The design's tables (section 2), copied by hand: move, from, to. A dash is before the birth,
 # "same" stays where it is.

@@ -20,8 +20,8 @@ from milepost.errors import Invalid
 from milepost.observe.verify import verify
 from milepost.store import workers
 from milepost.store.connect import open_async_driver, open_driver
-from milepost.testing.databases import Backends, Database, backend_names
-from milepost.testing.servers import scratch
+from tests.support.databases import Backends, Database, backend_names
+from tests.support.servers import scratch
 
 PGBOUNCER = (
     os.environ.get("MILEPOST_PGBOUNCER")

@@ -60,3 +60,17 @@ def test_every_module_imports():
     for path in sorted((ROOT / "src").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
         importlib.import_module(name.removesuffix(".__init__"))
+
+
+def test_the_product_imports_nothing_of_its_tests_and_tools():
+    """The wheel has neither: what imports them would fail at a user's."""
+    ours = re.compile(r"^\s*(from|import) (tests|tools|benchmarks|examples)\b", re.MULTILINE)
+    found = [path for path in (ROOT / "src").rglob("*.py") if ours.search(path.read_text())]
+    assert found == []
+
+
+def test_the_wheel_has_for_tests_what_users_call_and_no_more():
+    folder = ROOT / "src/milepost/testing"
+    assert {path.name for path in folder.rglob("*.py")} == {
+        *("__init__.py", "everywhere.py", "fresh.py", "plugin.py"),
+    }

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from milepost.cli import reference
 from milepost.lifecycle import MACHINES
 from milepost.specs import VIEWS
 from milepost.store import enforce, views
+from tools import reference
 
 ROOT = Path(__file__).parents[1]
 MIGRATIONS = ROOT / reference.MIGRATIONS

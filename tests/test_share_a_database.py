@@ -7,7 +7,7 @@ import pytest
 
 import milepost as mp
 from milepost.cli import main
-from milepost.testing.databases import Backends, backend_names
+from tests.support.databases import Backends, backend_names
 
 PAGE = Path(__file__).parent.parent / "docs/how-to/share-a-database.md"
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]

@@ -42,6 +42,11 @@ STYLE = """
 """
 
 
+def _stand_in(found: re.Match[str]) -> str:
+    """Replace a name by one of the same length."""
+    return (f"pc{found[1]}" if found[1] else "cli:ada").ljust(len(found[0]))
+
+
 class Session:
     """A terminal in a folder of its own, and the lines that it showed."""
 
@@ -69,8 +74,7 @@ class Session:
         os.close(reader)
         text = (printed or done.stderr).decode().replace("\r\n", "\n")
         names = rf"\b(?:{re.escape(os.uname().nodename)}(-\w+-\w+)|cli:\S+)"
-        stand_in = lambda found: f"pc{found[1]}" if found[1] else "cli:ada"  # noqa: E731
-        return re.sub(names, lambda found: stand_in(found).ljust(len(found[0])), text)
+        return re.sub(names, _stand_in, text)
 
     def type(self, command: str) -> None:
         """Show a command."""

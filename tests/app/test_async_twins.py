@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.cli import api_reference
-from milepost.testing.databases import Database
+from tests.support.databases import Database
+from tools import api_reference
 
 
 def twins() -> dict[CodeType, str]:

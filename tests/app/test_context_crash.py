@@ -11,7 +11,7 @@ import three_steps
 from milepost.job import Job
 from milepost.observe.verify import verify
 from milepost.store import workers
-from milepost.testing.prove import PROVING
+from tests.support.prove import PROVING
 
 KILLS = [
     ("job_claim", 1, "after"),

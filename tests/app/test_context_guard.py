@@ -14,7 +14,7 @@ from attempts import claimed, overtaken
 
 import milepost as mp
 from milepost.config import StoreUrl
-from milepost.testing.databases import backend_names, everyday_names
+from tests.support.databases import backend_names, everyday_names
 
 
 @pytest.fixture

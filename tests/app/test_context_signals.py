@@ -7,7 +7,7 @@ import pytest
 
 import milepost as mp
 from milepost.store import jobs
-from milepost.testing.databases import Database
+from tests.support.databases import Database
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from milepost.testing.prove import PROVING
+from tests.support.prove import PROVING
 
 PROGRAM = """
 # app.py

@@ -13,7 +13,7 @@ import sqlalchemy.orm
 
 import milepost as mp
 from milepost.config import StoreUrl
-from milepost.testing.databases import Database
+from tests.support.databases import Database
 
 
 class Named(sqlite3.Connection):

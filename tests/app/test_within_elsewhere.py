@@ -6,7 +6,7 @@ from test_within import ASYNC, SYNC
 
 import milepost as mp
 from milepost.observe.verify import verify
-from milepost.testing.databases import Backends, backend_names
+from tests.support.databases import Backends, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 NAMESAKES = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import milepost as mp
-from milepost.testing.prove import PROVING
+from tests.support.prove import PROVING
 
 ITEMS = 1_000_000 if PROVING else 20_000
 MEMORY_MIB = 100

@@ -13,7 +13,7 @@ from milepost.bench.scratch import fresh
 from milepost.config import StoreUrl
 from milepost.observe.verify import verify
 from milepost.store.connect import open_driver
-from milepost.testing.databases import backend_names
+from tests.support.databases import backend_names
 
 RATES = ("submit", "bulk", "drain", "drain_2", "drain_sync")
 

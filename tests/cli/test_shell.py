@@ -243,7 +243,7 @@ def test_every_command_that_shows_data_has_json():
 
 
 def test_the_committed_page_is_a_fresh_rendering():
-    from milepost.cli import reference
+    from tools import reference
 
     page = Path(__file__).parents[2] / reference.COMMANDS_PAGE
     assert page.read_text() == reference.commands_page(), "run `make docs`"

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from milepost.observe.verify import verify
-from milepost.testing.databases import Backends
-from milepost.testing.prove import PROVING, size
+from tests.support.databases import Backends
+from tests.support.prove import PROVING, size
 
 PROGRAM = """
 import asyncio

@@ -4,10 +4,10 @@ from signal import SIGTERM
 
 import pytest
 
-from milepost.testing.crash import Plan, broken_invariants, crash
-from milepost.testing.databases import _create_database, _migrate
-from milepost.testing.prove import PROVING
-from milepost.testing.servers import binaries, running
+from tests.support.crash import Plan, broken_invariants, crash
+from tests.support.databases import _create_database, _migrate
+from tests.support.prove import PROVING
+from tests.support.servers import binaries, running
 
 SHARE = 1 if PROVING else 10
 NEWEST = max(binaries(), key=int, default="")

@@ -12,8 +12,8 @@ from milepost.config import StoreUrl
 from milepost.lifecycle import RUN
 from milepost.observe.verify import verify
 from milepost.store.connect import open_driver
-from milepost.testing.prove import PROVING, size
-from milepost.testing.servers import binaries, running
+from tests.support.prove import PROVING, size
+from tests.support.servers import binaries, running
 
 VERSIONS = sorted(binaries(), key=int)
 JOBS = size(5_000)

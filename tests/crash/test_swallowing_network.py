@@ -14,9 +14,9 @@ import pytest
 
 import milepost as mp
 from milepost.observe.verify import verify
-from milepost.testing.databases import Backends, Database, backend_names
-from milepost.testing.prove import PROVING, size
-from milepost.testing.proxy import Network, Proxy, proxy
+from tests.support.databases import Backends, Database, backend_names
+from tests.support.prove import PROVING, size
+from tests.support.proxy import Network, Proxy, proxy
 
 POSTGRES = [name for name in backend_names() if name[8:].isdigit()][:1]
 LEASE = 6.0

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from milepost.machine import BIRTH, Machine
-from milepost.testing.databases import Raw
+from tests.support.databases import Raw
 
 Walk = tuple[tuple[str, str], ...]
 """(move, to) from birth on."""

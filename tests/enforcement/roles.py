@@ -8,7 +8,7 @@ from urllib.parse import quote
 import psycopg
 
 from milepost.store.roles import ROLES, script
-from milepost.testing.databases import Database, Raw
+from tests.support.databases import Database, Raw
 
 STORE = (
     "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'job' AND relkind = 'r'"

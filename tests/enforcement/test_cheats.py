@@ -17,7 +17,7 @@ from cheats import (
 from hands import everything, moved, put, refusal, walks
 
 from milepost.lifecycle import JOB, RUN, WORKER
-from milepost.testing.databases import Backends, Raw, backend_names
+from tests.support.databases import Backends, Raw, backend_names
 
 OWN_TABLE = {
     "postgres": [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hands import refusal
 
-from milepost.testing.databases import Backends, Database, Raw, backend_names
+from tests.support.databases import Backends, Database, Raw, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
 DEFINERS = """

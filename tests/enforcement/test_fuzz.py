@@ -5,9 +5,9 @@ import os
 import pytest
 
 from milepost.lifecycle import JOB, RUN
-from milepost.testing.databases import Backends, Raw, backend_names
-from milepost.testing.fuzz import agree, fold, journal, rows, shape
-from milepost.testing.prove import size
+from tests.support.databases import Backends, Raw, backend_names
+from tests.support.fuzz import agree, fold, journal, rows, shape
+from tests.support.prove import size
 
 STATEMENTS = size(20_000)
 SEEDS = [int(seed) for seed in os.environ.get("MILEPOST_SEEDS", "1").split(",")]

@@ -10,7 +10,7 @@ from milepost.config import StoreUrl
 from milepost.lifecycle import JOB, RUN
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
-from milepost.testing.databases import Backends, Database, Raw, backend_names
+from tests.support.databases import Backends, Database, Raw, backend_names
 
 JOB_ID, OTHER_ID = subject(1), subject(2)
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]

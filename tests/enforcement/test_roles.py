@@ -17,8 +17,8 @@ from milepost.observe.verify import verify
 from milepost.store.catalog import names, query
 from milepost.store.connect import open_driver
 from milepost.store.roles import FUNCTIONS, RIGHTS, ROLES, SEQUENCES, VERBS, columns
-from milepost.testing.databases import Backends, backend_names
-from milepost.testing.serving import served
+from tests.support.databases import Backends, backend_names
+from tests.support.serving import served
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
 

@@ -16,7 +16,7 @@ from milepost.config import StoreUrl
 from milepost.observe.verify import verify
 from milepost.store import jobs, workers
 from milepost.store.connect import open_driver
-from milepost.testing.databases import Backends, backend_names
+from tests.support.databases import Backends, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
 TABLES = ("token", "clock", "retention", "durable_step", "step_count", "pipeline", "outbox")

@@ -4,7 +4,7 @@ import pytest
 from hands import assignments, everything, moved, put, refusal, subject, walks
 
 from milepost.lifecycle import JOB
-from milepost.testing.databases import Backends, Raw
+from tests.support.databases import Backends, Raw
 
 JOB_ID, CHILD_ID = subject(1), subject(2)
 

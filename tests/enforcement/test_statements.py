@@ -5,7 +5,7 @@ from hands import assignments, born, everything, moved, put, refusal, subject, w
 
 from milepost.lifecycle import JOB
 from milepost.store.enforce import GUARDS
-from milepost.testing.databases import Backends, Raw, backend_names
+from tests.support.databases import Backends, Raw, backend_names
 
 BULK = 100_000
 FEW = [subject(number) for number in range(1, 6)]

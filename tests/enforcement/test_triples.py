@@ -8,7 +8,7 @@ from hands import Walk, born, moved, put, refusal, subject, walks
 
 from milepost.lifecycle import JOB, RUN, WORKER
 from milepost.machine import BIRTH, Machine
-from milepost.testing.databases import Raw
+from tests.support.databases import Raw
 
 Entry = tuple[int, str, str | None, str]
 

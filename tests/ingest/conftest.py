@@ -10,7 +10,7 @@ from diamond_shop import OPTIONS, Shop
 
 import milepost as mp
 from milepost.observe.verify import verify
-from milepost.testing.databases import Database
+from tests.support.databases import Database
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from generated_world import GOOD, SHAPES, UNUSABLE, World
 import milepost as mp
 from milepost.observe.verify import verify
 from milepost.store import failpoint
-from milepost.testing.databases import Backends
 from milepost.testing.everywhere import finish
 from milepost.testing.fresh import StoreClock
-from milepost.testing.prove import size
+from tests.support.databases import Backends
+from tests.support.prove import size
 
 SEEDS = [int(seed) for seed in os.environ.get("MILEPOST_SEEDS", "").split(",") if seed]
 EACH = 10

@@ -16,8 +16,8 @@ from diamond_shop import OPTIONS, Shop, ended, held, offered
 import milepost as mp
 from milepost.observe.verify import verify
 from milepost.testing import everywhere
-from milepost.testing.databases import Backends
-from milepost.testing.prove import PROVING
+from tests.support.databases import Backends
+from tests.support.prove import PROVING
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "diamonds"
 

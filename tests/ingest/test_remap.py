@@ -10,7 +10,7 @@ from diamond_shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 import milepost as mp
 from milepost.store import pages
 from milepost.testing import everywhere
-from milepost.testing.prove import PROVING
+from tests.support.prove import PROVING
 
 
 class Closed(Shop):

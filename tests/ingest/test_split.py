@@ -12,7 +12,7 @@ import milepost as mp
 from milepost.ingest import cut
 from milepost.store import pipelines
 from milepost.testing import everywhere
-from milepost.testing.prove import PROVING
+from tests.support.prove import PROVING
 
 
 def grown(shop):

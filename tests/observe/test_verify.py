@@ -8,8 +8,8 @@ import pytest
 from milepost.cli import main
 from milepost.observe.verify import verify
 from milepost.store import retention
-from milepost.testing.databases import Database, Raw
-from milepost.testing.suite import opened
+from tests.support.databases import Database, Raw
+from tests.support.suite import opened
 
 JOB = "018f0000-0000-7000-8000-{:012d}"
 

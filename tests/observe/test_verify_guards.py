@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from milepost.cli.verify import verify as command
 from milepost.observe.verify import verify
-from milepost.testing.databases import Database, Raw
+from tests.support.databases import Database, Raw
 
 RUN = "018f0000-0000-7000-8000-00000000000{}"
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from milepost import outcome
-from milepost.testing.databases import Database
-from milepost.testing.suite.store import Store, opened
+from tests.support.databases import Database
+from tests.support.suite.store import Store, opened
 
 
 @pytest.fixture

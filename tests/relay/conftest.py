@@ -8,7 +8,7 @@ from nats_servers import NatsServer
 
 import milepost as mp
 from milepost.observe.verify import verify
-from milepost.testing.databases import Database
+from tests.support.databases import Database
 
 
 @pytest.fixture

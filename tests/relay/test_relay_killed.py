@@ -21,7 +21,7 @@ from milepost.client import new_id
 from milepost.observe.verify import verify
 from milepost.records import NewJob, Template
 from milepost.store import births
-from milepost.testing.prove import size
+from tests.support.prove import size
 
 PROGRAM = Path(__file__).parent / "relay_worker.py"
 MESSAGES, KILLS, CRASHES = size(2_000), size(100), max(1, size(50) // 10)

@@ -6,7 +6,7 @@ import pytest
 from remote import Remote
 
 import milepost as mp
-from milepost.testing.databases import Database
+from tests.support.databases import Database
 
 
 @pytest.fixture

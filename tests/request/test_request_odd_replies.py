@@ -9,7 +9,7 @@ from remote import Says
 
 import milepost as mp
 from milepost.cli.output import job_summary
-from milepost.testing.serving import served
+from tests.support.serving import served
 
 YEAR = 366 * 86_400
 FAR = {"Date": "Fri, 01 Jan 0100 00:00:00 GMT", "Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}

@@ -19,8 +19,8 @@ import milepost as mp
 from milepost.request.guard import parse
 from milepost.request.secrets import Secrets
 from milepost.store import workers
-from milepost.testing.prove import PROVING
-from milepost.testing.serving import served
+from tests.support.prove import PROVING
+from tests.support.serving import served
 
 NAME = "partner-token"
 VALUE = "s3cr3t/+ \"q&<'\\-value~"

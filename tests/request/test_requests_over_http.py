@@ -8,7 +8,7 @@ import pytest
 from remote import Says
 
 import milepost as mp
-from milepost.testing.serving import served
+from tests.support.serving import served
 
 RULES = {"state": "$.status", "complete": ["done"], "pending": ["working"], "failed": ["error"]}
 WORKING, DONE = Says(json={"status": "working"}), Says(json={"status": "done", "value": 7})

@@ -23,7 +23,7 @@ import milepost as mp
 from milepost.store import inbox, workers
 from milepost.store.catalog import names, query
 from milepost.store.seal import COLUMNS, SEALED
-from milepost.testing.serving import served
+from tests.support.serving import served
 
 CANARY = "canary-in-a-coal-mine"
 READABLE = "asked-to-be-searched"

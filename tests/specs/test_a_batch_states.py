@@ -3,7 +3,7 @@
 import pytest
 
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
-from milepost.testing.machines import Diagram, can_tell
+from tests.support.machines import Diagram, can_tell
 
 CHUNK_VIEW = JOB_VIEWS["A"]
 INSTANCE_VIEW = RUN_VIEWS["A"]

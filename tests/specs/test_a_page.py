@@ -9,7 +9,7 @@ from test_a_batch_states import CHUNK, INSTANCE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "batch-states.md").read_text(encoding="utf-8")
-SUITES = (ROOT / "tests", ROOT / "src" / "milepost" / "testing" / "suite")
+SUITES = (ROOT / "tests",)
 ROW = re.compile(r"^\| *([A-Z_]*) *\| *([A-Z_]+) *\|.*\| (`test_.*`) \|$", re.MULTILINE)
 
 

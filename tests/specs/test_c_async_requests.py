@@ -4,7 +4,7 @@ import pytest
 
 from milepost.lifecycle import JOB, RUN
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
-from milepost.testing.machines import Diagram, can_tell
+from tests.support.machines import Diagram, can_tell
 
 VIEW = JOB_VIEWS["C"]
 BATCH_VIEW = RUN_VIEWS["C"]

@@ -4,7 +4,7 @@ import pytest
 
 from milepost.lifecycle import JOB
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.testing.machines import Diagram, can_tell
+from tests.support.machines import Diagram, can_tell
 
 VIEW = JOB_VIEWS["D"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from milepost.lifecycle import JOB, WORKER
 from milepost.specs import JOB_VIEWS, SLOT_VIEWS, WORKER_VIEWS, Facts
-from milepost.testing.machines import Diagram, can_tell
+from tests.support.machines import Diagram, can_tell
 
 TASK_VIEW = JOB_VIEWS["E"]
 WORKER_VIEW = WORKER_VIEWS["E"]

@@ -11,9 +11,9 @@ from milepost import outcome
 from milepost.records import NewJob, Template
 from milepost.store import births, jobs, retention
 from milepost.store.migrate import migrate
-from milepost.testing.databases import everyday_names
-from milepost.testing.suite import Store, opened
-from milepost.testing.suite.store import new_id
+from tests.support.databases import everyday_names
+from tests.support.suite import Store, opened
+from tests.support.suite.store import new_id
 
 DAY = 86_400
 WEEK = timedelta(days=7)

@@ -12,7 +12,7 @@ from milepost.errors import SchemaMismatch
 from milepost.observe.verify import verify
 from milepost.store import migrate as module
 from milepost.store.migrate import Migration, check, migrate, migrations, pending
-from milepost.testing.databases import Backends, Database, Raw, backend_names
+from tests.support.databases import Backends, Database, Raw, backend_names
 
 NUMBERS = [migration.number for migration in migrations("sqlite")]
 NEWEST = NUMBERS[-1]

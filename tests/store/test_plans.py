@@ -17,7 +17,7 @@ import pytest
 from milepost.store.catalog import query, with_same
 from milepost.store.postgres import array
 from milepost.store.sqlite_calls import _alike, _packed
-from milepost.testing.databases import Backends, Database, Raw, backend_names
+from tests.support.databases import Backends, Database, Raw, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 SMALL, LARGE = 60, 30_000

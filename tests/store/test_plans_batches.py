@@ -13,8 +13,8 @@ import pytest
 from test_plans import POSTGRES, SCENES, Scene, explained, plans, steps_of
 
 from milepost.store.catalog import query
-from milepost.testing.databases import Backends, Raw
-from milepost.testing.prove import PROVING
+from tests.support.databases import Backends, Raw
+from tests.support.prove import PROVING
 
 LARGE = 100_000 if PROVING else 20_000
 SMALL = 60

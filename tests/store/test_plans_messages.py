@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_plans import POSTGRES, SCENES, Scene, explained, plans, steps_of
 
-from milepost.testing.databases import Backends, Raw
+from tests.support.databases import Backends, Raw
 
 PAST, PRESENT = 20_000, 3_000
 SMALL = 40

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from test_plans import POSTGRES, Scene, plans
 
-from milepost.testing.databases import Backends, Raw
+from tests.support.databases import Backends, Raw
 
 RECORDS = 20_000
 ROOT = "00000000-0000-7000-8000-000000000001"

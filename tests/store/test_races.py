@@ -9,9 +9,9 @@ import racers
 
 from milepost.records import Claim
 from milepost.store import jobs, runs, workers
-from milepost.testing.databases import Backends, Database
-from milepost.testing.prove import size
-from milepost.testing.suite.store import Store, opened
+from tests.support.databases import Backends, Database
+from tests.support.prove import size
+from tests.support.suite.store import Store, opened
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1800)]
 

@@ -22,9 +22,9 @@ from milepost.store import births, jobs, runs, workers
 from milepost.store.catalog import query
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
-from milepost.testing.databases import Backends, Database, Raw, backend_names
-from milepost.testing.prove import PROVING, size
 from milepost.worker.publisher import BATCH
+from tests.support.databases import Backends, Database, Raw, backend_names
+from tests.support.prove import PROVING, size
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 FINISHED, QUEUED, FEW = size(1_000_000), size(100_000), 1_000

@@ -15,8 +15,8 @@ from milepost.observe.verify import verify
 from milepost.store import catalog
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
-from milepost.testing.databases import Backends, Raw, backend_names
 from milepost.worker.watch import open_watch
+from tests.support.databases import Backends, Raw, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 OF_THE_CALLER = {"guard_create", "guard_exists", "guard_fence", "guard_lock"}

@@ -10,7 +10,7 @@ import pytest
 import milepost as mp
 from milepost.cli import main
 from milepost.observe.verify import verify
-from milepost.testing.databases import Backends, Database, backend_names
+from tests.support.databases import Backends, Database, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
 STRANGE = {

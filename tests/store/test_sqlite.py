@@ -16,7 +16,7 @@ from milepost.store import jobs
 from milepost.store.driver import Call
 from milepost.store.sqlite import SqliteDriver
 from milepost.store.turns import Turn
-from milepost.testing.suite import Store
+from tests.support.suite import Store
 
 LOOK = Call("migration_exists")
 

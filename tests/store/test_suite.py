@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from milepost.testing import suite
-from milepost.testing.databases import Backends, backend_names
-from milepost.testing.prove import PROVING
-from milepost.testing.suite import COLOURS, Store, opened
+from tests.support import suite
+from tests.support.databases import Backends, backend_names
+from tests.support.prove import PROVING
+from tests.support.suite import COLOURS, Store, opened
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from milepost.testing.databases import Backends, backend_names, everyday_names
+from tests.support.databases import Backends, backend_names, everyday_names
 
 
 def address(backend: str, backends: Backends) -> str:

@@ -8,8 +8,8 @@ import pytest_asyncio
 
 import milepost as mp
 from milepost.store import tokens
-from milepost.testing.serving import served
 from milepost.web.api import create_api
+from tests.support.serving import served
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 import milepost as mp
-from milepost.testing.serving import served
 from milepost.web import watch
+from tests.support.serving import served
 
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 

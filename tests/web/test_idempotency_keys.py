@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from milepost.store import idempotency
-from milepost.testing.prove import size
 from milepost.web.api import describe
+from tests.support.prove import size
 
 CALL = {"kind": "convert", "args": ["a"], "options": {"tags": {"b": "1", "a": "2"}}}
 

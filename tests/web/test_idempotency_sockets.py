@@ -13,8 +13,8 @@ import pytest
 
 import milepost as mp
 from milepost.store import tokens
-from milepost.testing.databases import Database
-from milepost.testing.prove import size
+from tests.support.databases import Database
+from tests.support.prove import size
 
 APP = """
 import milepost as mp

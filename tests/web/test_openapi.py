@@ -19,9 +19,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from milepost.cli import reference
-from milepost.testing.prove import PROVING
 from milepost.web.api import describe
+from tests.support.prove import PROVING
+from tools import reference
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = 5000 if PROVING else 30

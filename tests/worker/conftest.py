@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 import milepost as mp
-from milepost.testing.databases import Database
+from tests.support.databases import Database
 
 QUICK = {
     "heartbeat": 0.2,

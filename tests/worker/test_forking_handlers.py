@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from milepost.testing.databases import Backends, everyday_names
+from tests.support.databases import Backends, everyday_names
 
 PROGRAM = """
 import asyncio, multiprocessing, os, signal, sys, time

@@ -20,8 +20,8 @@ from milepost.config import Limits, StoreUrl
 from milepost.store import workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import Call
-from milepost.testing.databases import backend_names
-from milepost.testing.proxy import Network, proxy
+from tests.support.databases import backend_names
+from tests.support.proxy import Network, proxy
 
 POSTGRES = [name for name in backend_names() if name[8:].isdigit()][:1]
 QUICK = Limits(command=1.0, connect=1.0, idle=1.0)

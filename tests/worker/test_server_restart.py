@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import milepost as mp
-from milepost.testing.servers import binaries, running
+from tests.support.servers import binaries, running
 
 NEWEST = max(binaries(), key=int, default="")
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from milepost.store import workers
-from milepost.testing.databases import Backends, everyday_names
+from tests.support.databases import Backends, everyday_names
 
 PROGRAM = """
 import asyncio, atexit, multiprocessing, threading, time

@@ -14,7 +14,7 @@ import pytest
 import milepost as mp
 from milepost.config import StoreUrl
 from milepost.store.connections import unreachable
-from milepost.testing.servers import binaries, running
+from tests.support.servers import binaries, running
 
 NEWEST = max(binaries(), key=int, default="")
 PROGRAM = """

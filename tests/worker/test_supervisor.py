@@ -12,7 +12,7 @@ import pytest
 
 import milepost as mp
 from milepost.cli.worker import Supervisor
-from milepost.testing.databases import Backends
+from tests.support.databases import Backends
 
 PROGRAM = """
 import os, time

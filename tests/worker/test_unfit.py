@@ -16,7 +16,7 @@ from milepost.observe.verify import verify
 from milepost.records import Settlement
 from milepost.store import jobs, unfit, workers
 from milepost.store.workers import NewWorker
-from milepost.testing.databases import Database
+from tests.support.databases import Database
 
 
 class Program:

@@ -23,5 +23,5 @@ How a route is added, one file per resource:
 5. Errors are raised as the engine's own (`NotFound`, `Invalid`, ...) or as `Problem`;
    `web.problems` turns each into an RFC 9457 document.
 6. Add the route's line to the matrix in tests/web/test_access.py (a route without one fails there),
-   and write docs/reference/openapi.json anew: `python -m milepost.cli.reference`.
+   and write docs/reference/openapi.json anew: `python -m tools.reference`.
 """

@@ -14,8 +14,8 @@ from typing import Any
 from milepost.lifecycle import JOB, RUN
 from milepost.machine import BIRTH, Machine
 from milepost.store.enforce import GUARDS
-from milepost.testing.databases import Raw
-from milepost.testing.fuzz_sql import CONTROLS, Changes, Operation, Plus, Value, render
+from tests.support.databases import Raw
+from tests.support.fuzz_sql import CONTROLS, Changes, Operation, Plus, Value, render
 
 __all__ = ["Agreement", "Operation", "agree", "fold", "journal", "rows", "shape"]
 
@@ -70,7 +70,7 @@ class _Fuzzer:
 
     def __init__(self, seed: int) -> None:
         # Repeatable chance, no secret.
-        self._chance = random.Random(seed)  # noqa: S311
+        self._chance = random.Random(seed)
         self._made = 0
         self.model: Model = {}
         self.pruned: set[tuple[str, str]] = set()
@@ -391,7 +391,7 @@ def _try(raw: Raw, operation: Operation, *, exists: bool, inside: bool) -> str |
 
 
 def _words(raw: Raw, statement: str, parameters: dict[str, Any]) -> str | None:
-    import psycopg  # noqa: PLC0415 - an extra: SQLite users need not have it
+    import psycopg
 
     try:
         raw.execute(statement, parameters)

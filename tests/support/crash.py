@@ -26,7 +26,7 @@ from milepost.context import Context, current
 from milepost.errors import Unavailable
 from milepost.observe.verify import verify
 from milepost.store.connect import open_driver
-from milepost.testing.servers import PostgresServer
+from tests.support.servers import PostgresServer
 
 __all__ = ["Figures", "Fleet", "Plan", "app", "broken_invariants", "crash", "program"]
 
@@ -48,6 +48,8 @@ SETTINGS = {
 TRIES = 1_000_000
 """A budget that no fault exhausts: whatever is lost is run again until it succeeds."""
 SETTLE_SECONDS = 120.0
+ROOT = Path(__file__).parents[2]
+"""Where the workers find this module."""
 
 
 def _connect(url: str) -> Any:
@@ -55,7 +57,7 @@ def _connect(url: str) -> Any:
     parsed = StoreUrl.parse(url)
     if parsed.dialect == "sqlite":
         return sqlite3.connect(parsed.target, isolation_level=None, timeout=30)
-    import psycopg  # noqa: PLC0415 - an extra
+    import psycopg
 
     return psycopg.connect(
         parsed.target,
@@ -107,7 +109,7 @@ def program(url: str | None = None) -> App:
 
 
 app = program()
-"""What `milepost worker milepost.testing.crash:app` runs."""
+"""What `milepost worker tests.support.crash:app` runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Plan:
     def events(self) -> list[str]:
         """Mix the faults, the same way for the same seed."""
         events = ["kill"] * self.kills + ["pause"] * self.pauses + ["restart"] * self.restarts
-        random.Random(self.seed).shuffle(events)  # noqa: S311 - a reproducible order
+        random.Random(self.seed).shuffle(events)
         return events
 
 
@@ -176,9 +178,14 @@ class Fleet:
 
     def _started(self) -> "subprocess.Popen[bytes]":
         arguments = ["worker", f"{__name__}:app", f"--concurrency={self._plan.concurrency}"]
-        return subprocess.Popen(  # noqa: S603 - ourselves
+        return subprocess.Popen(
             [sys.executable, "-m", "milepost.cli", *arguments],
-            env={**os.environ, **SETTINGS, "MILEPOST_DATABASE_URL": self._url},
+            env={
+                **os.environ,
+                **SETTINGS,
+                "MILEPOST_DATABASE_URL": self._url,
+                "PYTHONPATH": str(ROOT),
+            },
             cwd=self._folder,
             stdout=self._log,
             stderr=self._log,
@@ -290,7 +297,7 @@ def _go_through(
 
 def _submit(client: App, figures: Figures, total: int) -> None:
     """Submit up to that many; only what was acknowledged is owed."""
-    from milepost.job import Job  # noqa: PLC0415 - beside App
+    from milepost.job import Job
 
     kinds = [Job[Any, Any, Any, Any](client, definition) for definition in client.registry]
     while (count := len(figures.acknowledged)) < total:

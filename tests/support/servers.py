@@ -23,7 +23,7 @@ _FAST = {
 """For tests: they kill processes, not machines, and the page cache outlives a process.
 
 What is compiled for a query over a handful of rows costs more than it brings."""
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+_MEMORY = Path("/dev/shm")
 _MEMORY_LEAST = 4 * 1024**3
 
 
@@ -95,7 +95,7 @@ class PostgresServer:
     def _run(self, program: str, *arguments: str) -> None:
         # Files, not pipes: the server that pg_ctl leaves behind would hold a pipe open.
         with tempfile.TemporaryFile() as output:
-            done = subprocess.run(  # noqa: S603 - our own server's binaries
+            done = subprocess.run(
                 [str(self._binaries / program), *arguments],
                 stdout=output,
                 stderr=output,

@@ -1,5 +1,4 @@
 """Workers, elections and queues."""
-# ruff: noqa: D102 - a test's name states its promise
 
 import pytest
 
@@ -7,7 +6,7 @@ from milepost.errors import IllegalMove, LeaseLost
 from milepost.lifecycle import WorkerState
 from milepost.store import workers
 from milepost.store.workers import NewWorker
-from milepost.testing.suite.store import Store
+from tests.support.suite.store import Store
 
 __all__ = ["WorkerSuite"]
 

@@ -1,5 +1,4 @@
 """What people do to jobs, and what they can read of them."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from datetime import timedelta
 from threading import Barrier, Thread
@@ -10,7 +9,7 @@ from milepost import outcome
 from milepost.errors import NotFound
 from milepost.lifecycle import JOB
 from milepost.store import jobs, runs, workers
-from milepost.testing.suite.store import PROBLEM, Store, new_id, only
+from tests.support.suite.store import PROBLEM, Store, new_id, only
 
 __all__ = ["CancelSuite", "EraseSuite", "ReadSuite", "SignalSuite"]
 

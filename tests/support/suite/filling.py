@@ -1,5 +1,4 @@
 """Runs come into being: whole, in pieces, or not at all."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +7,7 @@ import pytest
 from milepost.errors import IllegalMove, Invalid
 from milepost.records import NewJob, NewRun, Template
 from milepost.store import fanin, jobs, runs
-from milepost.testing.suite.store import Store, new_id, plan
+from tests.support.suite.store import Store, new_id, plan
 
 __all__ = ["FillSuite"]
 

@@ -17,7 +17,7 @@ from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Templat
 from milepost.store import births, jobs, runs, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
-from milepost.testing.databases import Database, Raw
+from tests.support.databases import Database, Raw
 
 __all__ = ["BAD", "COLOURS", "GOOD", "PROBLEM", "Store", "new_id", "only", "opened", "plan"]
 

@@ -1,5 +1,4 @@
 """Histories that are too old are summed up: what is left folds to the same, and goes on."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from typing import Any
 
@@ -9,7 +8,7 @@ from milepost import outcome
 from milepost.errors import NotFound
 from milepost.records import Entry
 from milepost.store import events, jobs, retention, runs
-from milepost.testing.suite.store import PROBLEM, Store, new_id
+from tests.support.suite.store import PROBLEM, Store, new_id
 
 __all__ = ["HistorySuite"]
 

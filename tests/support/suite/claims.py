@@ -1,5 +1,4 @@
 """Who gets which job, and who gets nothing."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +6,7 @@ from milepost import outcome
 from milepost.lifecycle import WorkerState
 from milepost.store import births, jobs, runs, workers
 from milepost.store.jobs import Line
-from milepost.testing.suite.store import PROBLEM, Store
+from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["ClaimSuite"]
 

@@ -1,5 +1,4 @@
 """What time does to jobs: waking, falling due, missing a deadline."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from datetime import timedelta
 
@@ -7,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.store import jobs, runs, workers
-from milepost.testing.suite.store import PROBLEM, Store
+from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["ClockSuite", "TimerSuite"]
 

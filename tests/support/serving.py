@@ -18,8 +18,8 @@ def served(app: "App", *, access: str = "local") -> Iterator[str]:
 
     No worker runs but when a test says so.
     """
-    from milepost.web.api import create_api  # noqa: PLC0415 - an extra
-    from milepost.web.serve import link, listen, server  # noqa: PLC0415 - an extra
+    from milepost.web.api import create_api
+    from milepost.web.serve import link, listen, server
 
     api = create_api(app, access=access)
     serving = server(api, connections=app.settings.api_connections)

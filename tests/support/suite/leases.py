@@ -1,5 +1,4 @@
 """Leases belong to workers, fences to jobs."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +7,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import LeaseLost
 from milepost.store import jobs, runs, workers
-from milepost.testing.suite.store import PROBLEM, Store
+from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["LeaseSuite"]
 

@@ -1,5 +1,4 @@
 """Runs stop: cancelled, or failed while jobs are open."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +7,7 @@ import pytest
 from milepost import outcome
 from milepost.records import NewJob, Template
 from milepost.store import births, jobs, runs
-from milepost.testing.suite.store import BAD, GOOD, PROBLEM, Store, new_id, only
+from tests.support.suite.store import BAD, GOOD, PROBLEM, Store, new_id, only
 
 __all__ = ["StopSuite"]
 

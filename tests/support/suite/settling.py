@@ -1,5 +1,4 @@
 """What an attempt comes to, written once, by whoever holds the lease."""
-# ruff: noqa: D102 - a test's name states its promise
 
 import pytest
 
@@ -8,7 +7,7 @@ from milepost.errors import LeaseLost
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome
 from milepost.store import jobs, runs, workers
-from milepost.testing.suite.store import PROBLEM, Store, new_id
+from tests.support.suite.store import PROBLEM, Store, new_id
 
 __all__ = ["SettleSuite"]
 

@@ -1,5 +1,4 @@
 """A crash at every point of every operation: nothing half done, and doing it again converges."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
 from milepost.store import births, failpoint, jobs, retention, runs, schedules, workers
 from milepost.store.driver import Steps
-from milepost.testing.suite.store import PROBLEM, Store, new_id, plan
+from tests.support.suite.store import PROBLEM, Store, new_id, plan
 
 __all__ = ["FailpointSuite"]
 

@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.01
 class Network(StrEnum):
     """What a network does with bytes."""
 
-    PASS = "pass"  # noqa: S105 - no password
+    PASS = "pass"
     SWALLOW = "swallow"  # taken, acknowledged and thrown away, both ways: half-open
     DEAF = "deaf"  # requests arrive, answers do not
     MUTE = "mute"  # requests do not arrive

@@ -1,5 +1,4 @@
 """What a job yields becomes jobs of the next step: staged, published, or taken back."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +7,7 @@ import pytest
 from milepost import outcome
 from milepost.records import Claim
 from milepost.store import jobs, runs
-from milepost.testing.suite.store import BAD, GOOD, PROBLEM, Store, only
+from tests.support.suite.store import BAD, GOOD, PROBLEM, Store, only
 
 __all__ = ["OutputSuite"]
 

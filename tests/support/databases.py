@@ -18,8 +18,8 @@ from milepost.store.catalog import spelled
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.store.migrate import migrate
-from milepost.testing.prove import PROVING
-from milepost.testing.servers import PostgresServer, binaries, running
+from tests.support.prove import PROVING
+from tests.support.servers import PostgresServer, binaries, running
 
 __all__ = ["Backends", "Database", "Raw", "backend_names", "everyday_names"]
 
@@ -138,7 +138,7 @@ def _raw_connection(url: str) -> Any:
     parsed = StoreUrl.parse(url)
     if parsed.dialect == "sqlite":
         return sqlite3.connect(parsed.target, isolation_level=None, timeout=30)
-    import psycopg  # noqa: PLC0415 - an extra: SQLite users need not have it
+    import psycopg
 
     connection = psycopg.connect(parsed.target, autocommit=True)
     # Statements in tests name tables as a person does who has set it so; what they make is theirs.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from enum import Enum
-from typing import Any
+from typing import Any, get_overloads
 
 import msgspec
 
@@ -164,8 +164,6 @@ def _row(name: str, member: tuple[Any, bool]) -> str:
 def _spoken(value: Any) -> Any:
     """Choose the signature that says most: `job` and `step` take what a declaration takes."""
     if value in (App.job, Batch.step):
-        from typing import get_overloads
-
         return get_overloads(value)[-1]
     return value
 

@@ -1,5 +1,4 @@
 """How jobs come into being."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,7 +10,7 @@ from milepost import outcome
 from milepost.errors import IllegalMove, Invalid
 from milepost.records import NewJob, Template
 from milepost.store import births, jobs, workers
-from milepost.testing.suite.store import Store, new_id
+from tests.support.suite.store import Store, new_id
 
 __all__ = ["BirthSuite"]
 

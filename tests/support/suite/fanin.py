@@ -1,5 +1,4 @@
 """Runs move on: fan-in, gates, the reducer and what a failure means."""
-# ruff: noqa: D102 - a test's name states its promise
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.store import fanin, jobs, runs
-from milepost.testing.suite.store import BAD, GOOD, Store, only
+from tests.support.suite.store import BAD, GOOD, Store, only
 
 __all__ = ["FanInSuite"]
 

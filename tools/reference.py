@@ -1,6 +1,7 @@
 """Writes what is generated: triggers in migrations, pages on machines, commands and names."""
 
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +9,12 @@ from pathlib import Path
 import click
 
 from milepost.cli import EXITS, cli
-from milepost.cli.api_reference import api_page
 from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS
 from milepost.store import enforce, views
+from milepost.web.api import describe
+from tools.api_reference import api_page
 
 MIGRATIONS = Path("src/milepost/sql/migrations")
 PAGE = Path("docs/reference/machines.md")
@@ -155,10 +157,6 @@ def _row(name: str, means: str) -> str:
 
 def openapi() -> str:
     """Write what the HTTP API is, as OpenAPI 3.1."""
-    import json
-
-    from milepost.web.api import describe  # it takes a while, and is an extra
-
     return json.dumps(describe().openapi(), indent=2, ensure_ascii=False) + "\n"
 
 

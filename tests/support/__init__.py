@@ -1,0 +1,1 @@
+"""What tests, examples and benchmarks share: servers, stores, suites, fuzzers, crashes."""

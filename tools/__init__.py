@@ -1,0 +1,1 @@
+"""What writes pages and takes measures of the project itself; no part of the wheel."""
