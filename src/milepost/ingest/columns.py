@@ -17,8 +17,10 @@ import msgspec
 from milepost.errors import Invalid
 from milepost.ingest.source import INTEGERS
 
-__all__ = ["NAME", "Column", "Part", "column_of", "plain", "to_json"]
+__all__ = ["NAME", "Column", "Part", "column_of", "key_of", "plain", "to_json"]
 
+DIGITS = 16_383
+"""How many digits after the point a numeric of PostgreSQL has at most."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
 
@@ -27,22 +29,74 @@ def to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _iso(value: Any) -> str:
-    return str(value.isoformat())
+# Each gives a value as its column takes it, or refuses one that would be another one there.
+
+
+def _flag(value: Any) -> bool:
+    if value not in (True, False):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return bool(value)
 
 
 def _whole(value: Any) -> int:
-    """Refuse what a database would round, or would not take."""
-    if int(value) not in INTEGERS:
+    whole = int(value)
+    if whole not in INTEGERS:
         raise ValueError(f"{value} does not fit into 64 bits")
-    return int(value)
+    if whole != value:
+        raise ValueError(f"{value!r} is no whole number")
+    return whole
 
 
 def _number(value: Any) -> float:
-    """Refuse what is no number: SQLite would store nothing for it."""
-    if math.isnan(value):
-        raise ValueError("NaN is no number")
-    return float(value)
+    """Refuse also NaN and infinity: SQLite would store nothing for them."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("NaN is no number" if math.isnan(number) else f"{number} is no number")
+    if number != value:
+        raise ValueError(f"{value!r} is no float: it would be {number!r}")
+    return number
+
+
+def _moment(value: Any) -> str:
+    if value.utcoffset() is None:
+        raise ValueError(f"{value} needs a time zone: PostgreSQL would take it for its session's")
+    return str(value.isoformat())
+
+
+def _day(value: Any) -> str:
+    if isinstance(value, datetime):
+        raise ValueError(f"{value!r} is no day: its time would be lost")  # noqa: TRY004 - as others
+    return str(value.isoformat())
+
+
+def _exact(value: Any) -> str:
+    """Refuse also a number with more digits than PostgreSQL keeps: it would round it."""
+    number = Decimal(value) if isinstance(value, int) else value
+    if not isinstance(number, Decimal):
+        raise ValueError(f"{value!r} is no Decimal")  # noqa: TRY004 - as others
+    if number.is_finite() and int(number.as_tuple().exponent) < -DIGITS:
+        raise ValueError(f"{value} has more than {DIGITS} digits after its point")
+    return str(number)
+
+
+def _uuid(value: Any) -> str:
+    return str(UUID(str(value)))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")  # noqa: TRY004 - as others
+    return str(value)
+
+
+def _key(value: Any) -> str:
+    return str(plain(value))
+
+
+def _data(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError(f"{value!r} is no bytes")  # noqa: TRY004 - as others
+    return bytes(value)
 
 
 def plain(value: Any) -> Any:
@@ -58,28 +112,39 @@ def _wholes(values: list[Any]) -> list[Any]:
 
 
 def _numbers(values: list[Any]) -> list[Any]:
-    if set(map(type, values)) == {float} and not any(map(math.isnan, values)):
+    if set(map(type, values)) == {float} and all(map(math.isfinite, values)):
         return values
     return list(map(_number, values))
+
+
+def _of(kind: type, convert: "Converter") -> Callable[[list[Any]], list[Any]]:
+    def converted(values: list[Any]) -> list[Any]:
+        return values if set(map(type, values)) == {kind} else list(map(convert, values))
+
+    return converted
 
 
 ALL: dict[Callable[[Any], Any], Callable[[list[Any]], list[Any]]] = {
     _whole: _wholes,
     _number: _numbers,
+    _flag: _of(bool, _flag),
+    _text: _of(str, _text),
+    _data: _of(bytes, _data),
 }
 """How all values of a column are converted at once, where that is quicker than one by one."""
 Converter = Callable[[Any], Any]
 TYPES: tuple[tuple[type, str, str, Converter], ...] = (
-    (bool, "boolean", "INTEGER", bool),
+    (bool, "boolean", "BOOLEAN_INTEGER", _flag),
     (int, "bigint", "INTEGER", _whole),
     (float, "double precision", "REAL", _number),
-    (datetime, "timestamptz", "TEXT", _iso),
-    (date, "date", "TEXT", _iso),
-    (Decimal, "numeric", "TEXT", str),
-    (UUID, "uuid", "TEXT", str),
-    (str, "text", "TEXT", str),
-    (bytes, "bytea", "BLOB", bytes),
+    (datetime, "timestamptz", "DATETIME_TEXT", _moment),
+    (date, "date", "DATE_TEXT", _day),
+    (Decimal, "numeric", "DECIMAL_TEXT", _exact),
+    (UUID, "uuid", "UUID_TEXT", _uuid),
+    (str, "text", "TEXT", _text),
+    (bytes, "bytea", "BLOB", _data),
 )
+"""SQLite stores by the word in a type's name that it knows; the rest says which type it is."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -109,15 +174,27 @@ class Column(msgspec.Struct, frozen=True):
         return list(map(self.convert, values))
 
 
-def column_of(name: str, hint: Any) -> Column:
-    """Choose the column for a field of that type."""
+def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise Invalid(f"{name!r} cannot be the name of a column: letters, digits and _")
+
+
+def column_of(name: str, hint: Any) -> Column:
+    """Choose the column for a field of that type."""
+    _check_name(name)
     for type_, postgres, sqlite, convert in TYPES:
         if isinstance(hint, type) and issubclass(hint, type_):
             chosen = plain if issubclass(hint, enum.Enum) else convert
             return Column(name, postgres, sqlite, chosen)
-    return Column(name, "jsonb", "TEXT", to_json)
+    return Column(name, "jsonb", "JSON_TEXT", to_json)
+
+
+def key_of(name: str, *, is_whole: bool) -> Column:
+    """Choose the column for the key: whole numbers are told apart as such, all else by its text."""
+    _check_name(name)
+    if is_whole:
+        return Column(name, "bigint", "INTEGER", _whole)
+    return Column(name, "text", "TEXT", _key)
 
 
 class Part(msgspec.Struct, frozen=True):

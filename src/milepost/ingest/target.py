@@ -10,7 +10,8 @@ import msgspec
 
 from milepost.codec import from_builtin
 from milepost.errors import Invalid
-from milepost.ingest.columns import NAME, Part, column_of, plain, to_json
+from milepost.ingest.changes import Change
+from milepost.ingest.columns import NAME, Part, column_of, key_of, plain, to_json
 from milepost.ingest.source import INTEGERS, Field, Source
 from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
@@ -96,6 +97,31 @@ def _given(class_: type, place: int) -> Any:
     return None
 
 
+def _check_names(fields: Mapping[str, Any]) -> None:
+    """Refuse two columns of one name; SQLite does not tell them apart by case."""
+    taken = sorted(name for name in fields if name.lower() in OWN)
+    if taken:
+        raise Invalid(f"the record has {', '.join(taken)}: the engine keeps that itself")
+    folded = [name.lower() for name in fields]
+    alike = sorted(name for name in fields if folded.count(name.lower()) > 1)
+    if alike:
+        raise Invalid(f"the record has {' and '.join(alike)}: in SQLite they are one column")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The columns of a table that is there, and their types as the database tells them."""
+
+    dialect: str = ""
+    types: Mapping[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.types)
+
+    def type_of(self, column: str) -> str | None:
+        """Tell the type of a column; SQLite finds it in any case."""
+        return self.types.get(column.lower() if self.dialect == "sqlite" else column)
+
+
 class Target:
     """The table of one pipeline: its columns, and the statements on it."""
 
@@ -112,13 +138,11 @@ class Target:
         key_name = key if isinstance(key, str) else KEY
         self._has_key = isinstance(key, str) or (fields is not None and KEY in fields)
         told = {key_name: str, DOCUMENT: dict} if fields is None else dict(fields)
-        taken = sorted(set(told) & set(OWN))
-        if taken:
-            raise Invalid(f"the record has {', '.join(taken)}: the engine keeps that itself")
+        _check_names(told)
         own = told.pop(key_name, str)
         # Whole numbers stay numbers; every other key is told apart by its text.
         whole = isinstance(own, type) and issubclass(own, int)
-        self.key = column_of(key_name, int if whole else str)
+        self.key = key_of(key_name, is_whole=whole)
         self.is_whole = whole
         self.columns = [self.key, *(column_of(column, hint) for column, hint in told.items())]
         both = zip(self._statements("postgres"), self._statements("sqlite"), strict=True)
@@ -192,6 +216,8 @@ class Target:
         is_postgres = dialect == "postgres"
         yield "upsert", self._upsert(postgres=is_postgres)
         yield "create", self._create(postgres=is_postgres)
+        # On SQLite whoever writes is alone.
+        yield "lock", f'LOCK TABLE "{self.name}" IN ACCESS EXCLUSIVE MODE' if is_postgres else ""
         for column in self.columns:
             kind = column.postgres if is_postgres else column.sqlite
             yield (
@@ -338,10 +364,11 @@ class Target:
 
     # Operations
 
-    def known(self) -> Steps[set[str]]:
-        """Name the columns of the table: none if it is not there. Refuse one of somebody else."""
-        found = {row[0] for row in (yield Call("table_columns", {"table": self.name}))}
-        if found and not set(OWN) <= found:
+    def known(self) -> Steps[Found]:
+        """Read the columns of the table: none if it is not there. Refuse one of somebody else."""
+        rows = yield Call("table_columns", {"table": self.name})
+        found = Found(rows[0][2], {name: kind for name, kind, _ in rows}) if rows else Found()
+        if found and not all(map(found.type_of, OWN)):
             raise Invalid(
                 f"there is a table {self.name!r} that is no pipeline's; give the pipeline a "
                 'table="..." of its own'
@@ -349,15 +376,45 @@ class Target:
         return found
 
     def prepare(self) -> Steps[list[str]]:
-        """Make the table, or add the columns that the record has and it has not."""
+        """Make the table, or the columns that it lacks, and change types that keep every value.
+
+        Any other change is refused, with the statements that make it.
+        """
         known = yield from self.known()
         if not known:
             yield Call(self.statement("create"))
             return [column.name for column in self.columns]
-        missing = [column.name for column in self.columns if column.name not in known]
+        yield from self._widen(known)
+        missing = [column.name for column in self.columns if known.type_of(column.name) is None]
         for name in missing:
             yield Call(self.statement(f"add {name}"))
         return missing
+
+    def _widen(self, known: Found) -> Steps[None]:
+        changes = [
+            Change(self.name, column, kind, known.dialect, is_key=column is self.key)
+            for column in self.columns
+            if (kind := known.type_of(column.name)) is not None
+        ]
+        changes = [change for change in changes if change.is_real]
+        for change in changes:
+            if why := (yield from self._refused(change)):
+                raise Invalid(change.refusal(why))
+        for change in changes:
+            for statement in change.statements():
+                yield Call(statement)
+
+    def _refused(self, change: Change) -> Steps[str | None]:
+        """Say why a column keeps its type, if so."""
+        if not change.widens:
+            return "its values would not stay what they are"
+        # Nobody writes between the look and the change.
+        yield Call(self.statement("lock"))
+        for (value,) in (yield Call(change.lossy)):
+            return f"{value!r} is among its values, and would be another one"
+        told = {"table": self.name, "column": change.column.name}
+        users = [row[0] for row in (yield Call("table_users", told))]
+        return f"{', '.join(users)} must be dropped first, and made again after" if users else None
 
     def write(self, run_id: str, part: Part, *, made_with: int) -> Steps[None]:
         """Write records that are not older than what is there."""

@@ -1,11 +1,29 @@
 -- Whose a target table is.
 
 -- name: table_columns
+-- The columns and their types as the database tells them; last, which database that is.
 -- postgres
-SELECT attname FROM pg_attribute
+SELECT attname, format_type(atttypid, atttypmod), 'postgres' FROM pg_attribute
  WHERE attrelid = to_regclass(quote_ident(:table)) AND attnum > 0 AND NOT attisdropped
 -- sqlite
-SELECT name FROM pragma_table_info(:table)
+SELECT lower(name), upper(type), 'sqlite' FROM pragma_table_info(:table)
+
+-- name: table_users
+-- What keeps a column from being changed.
+-- postgres
+SELECT DISTINCT 'view ' || pg_rewrite.ev_class::regclass::text
+  FROM pg_depend
+  JOIN pg_rewrite ON pg_rewrite.oid = pg_depend.objid
+  JOIN pg_attribute ON pg_attribute.attrelid = pg_depend.refobjid
+                   AND pg_attribute.attnum = pg_depend.refobjsubid
+ WHERE pg_depend.classid = 'pg_rewrite'::regclass AND pg_depend.refclassid = 'pg_class'::regclass
+   AND pg_attribute.attrelid = to_regclass(quote_ident(:table)) AND pg_attribute.attname = :column
+-- sqlite
+-- Which column it is does not matter: SQLite reads all of them when one is dropped.
+SELECT type || ' ' || name FROM sqlite_schema
+ WHERE sql IS NOT NULL AND :column <> ''
+   AND (type IN ('index', 'trigger') AND lower(tbl_name) = lower(:table)
+        OR type IN ('view', 'trigger') AND instr(lower(sql), lower(:table)) > 0)
 
 -- name: table_last
 -- Who held a table last. Names that differ in case alone are one: SQLite knows no difference.

@@ -240,7 +240,7 @@ def _element(value: Any) -> str:
 
 
 class _Collision(Exception):  # noqa: N818 - never leaves this module
-    """A deadlock or a serialisation failure: the operation may simply be run again."""
+    """A deadlock, a serialisation failure, a column changed: the operation may be run again."""
 
 
 class _Unsent(Exception):  # noqa: N818 - never leaves this module
@@ -259,7 +259,9 @@ def _translated(connection: "psycopg.Connection[Any]") -> Iterator[None]:
         yield
     except BaseException as error:
         if not connection.closed and connection.info.transaction_status:
-            _roll_back(connection)
+            _roll_back(connection)  # which also forgets what was prepared
+        elif _is_outdated(error):
+            connection.execute("DEALLOCATE ALL")
         if isinstance(error, UnicodeEncodeError) or (
             isinstance(error, psycopg.DataError) and error.sqlstate is None
         ):
@@ -282,7 +284,7 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0
     """Translate a database's error; what is a mistake of ours stays as it is."""
     if sqlstate in REFUSED:
         return IllegalMove(_first_line(error).removeprefix("milepost: "))
-    if sqlstate in COLLIDED:
+    if sqlstate in COLLIDED or _is_outdated(error):
         return _Collision(str(error))
     if sqlstate == EXISTS:
         return IllegalMove(f"it exists: {error}")
@@ -305,6 +307,13 @@ def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0
     if sqlstate is None or sqlstate[:2] in ("08", "53", "57", "58", "25"):
         return Unavailable(f"PostgreSQL cannot be used now: {error}")
     return error
+
+
+def _is_outdated(error: BaseException) -> bool:
+    """Tell whether a statement was prepared before a column got another type, in any language."""
+    told = getattr(error, "diag", None)
+    routine = getattr(told, "source_function", None) or getattr(error, "server_source_function", "")
+    return routine == "RevalidateCachedQuery"
 
 
 def _first_line(error: Exception) -> str:

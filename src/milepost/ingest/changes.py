@@ -1,0 +1,151 @@
+"""A column whose field got another type: changed if every value stays as it is, refused if not."""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from milepost.ingest.columns import Column
+from milepost.store.catalog import Statement
+
+__all__ = ["Change"]
+
+SPELLED = {"timestamptz": "timestamp with time zone"}
+"""Types that PostgreSQL tells in other words than it takes."""
+WIDER = {
+    "bigint": "smallint|integer|boolean",
+    "double precision": "smallint|integer|bigint",
+    "numeric": r"smallint|integer|bigint|numeric\(.*\)",
+    "text": r"character varying(\(\d+\))?",
+    "timestamp with time zone": r"timestamp\(\d\) with time zone",
+    "INTEGER": "BOOLEAN_INTEGER",
+    "REAL": "INTEGER",
+    "DECIMAL_TEXT": "INTEGER",
+}
+"""What a column may have been if everything that it holds is the same in this one: True is 1."""
+EXACT = 2**53
+"""Up to here every whole number is a float; beyond, those with zeros enough at their end."""
+NUMBERS = ("bigint", "double precision", "numeric")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A column that is in the table with another type than its field has."""
+
+    table: str
+    column: Column
+    found: str
+    dialect: str
+    is_key: bool = False
+
+    @property
+    def needed(self) -> str:
+        """The type that it must have, as the database tells it."""
+        if self.dialect == "sqlite":
+            return self.column.sqlite
+        return SPELLED.get(self.column.postgres, self.column.postgres)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether there is anything to change."""
+        return self.found != self.needed
+
+    @property
+    def widens(self) -> bool:
+        """Whether the type keeps every value; of whole numbers in floats, most: `lossy` tells."""
+        allowed = WIDER.get(self.needed)
+        return not self.is_key and allowed is not None and bool(re.fullmatch(allowed, self.found))
+
+    @property
+    def lossy(self) -> Statement:
+        """Look for a value that would not come back as it is."""
+        name, least = self.column.quoted, -(2**63)
+        # The lowest bit divides what is left of a float's 53.
+        rest = f"abs({name}) / ({name} & -{name}) > {EXACT}"
+        inexact = (
+            f"CASE WHEN {name} BETWEEN -{EXACT} AND {EXACT} OR {name} = {least} THEN false"
+            f" ELSE {rest} END"
+        )
+        strange = f"typeof({name}) NOT IN ('integer', 'null')"
+        is_float = self.needed in ("double precision", "REAL")
+        postgres = inexact.replace(name, f"{name}::bigint") if is_float else "false"
+        sqlite = f"{strange} OR {inexact}" if is_float else strange
+        look = f'SELECT {{}} FROM "{self.table}" WHERE {{}} LIMIT 1'
+        return self._statement(look.format(name, postgres), look.format(name, sqlite), "lossy")
+
+    def statements(self) -> list[Statement]:
+        """Change it."""
+        return [self._statement(text, text, "widen") for text in self._texts()]
+
+    def _statement(self, postgres: str, sqlite: str, verb: str) -> Statement:
+        return Statement(f"target:{self.table}:{verb}", postgres, sqlite)
+
+    def refusal(self, why: str) -> str:
+        """Say what is refused, and how it is done by hand."""
+        texts = "; ".join(self._texts())
+        return (
+            f"column {self.column.name!r} of table {self.table!r} is {self.found}, and its field "
+            f"now needs {self.needed}: {why}. Nothing was read. If that is meant, run `{texts};` "
+            "and start with full=True, which makes every record anew; or give the field another "
+            "name"
+        )
+
+    def _texts(self) -> Iterator[str]:
+        table, name = f'"{self.table}"', self.column.quoted
+        if self.dialect == "postgres":
+            kind, value = self.column.postgres, self._in_postgres()
+            yield f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind} USING {value}"
+            return
+        if self.is_key:
+            # A key cannot be dropped: the table is made anew.
+            yield f'ALTER TABLE {table} RENAME TO "{self.table}_before"'
+            return
+        new = f'"{self.column.name}_changed"'
+        yield f"ALTER TABLE {table} ADD COLUMN {new} {self.needed}"
+        yield f"UPDATE {table} SET {new} = {self._in_sqlite()}"
+        yield f"ALTER TABLE {table} DROP COLUMN {name}"
+        yield f"ALTER TABLE {table} RENAME COLUMN {new} TO {name}"
+
+    def _in_postgres(self) -> str:  # noqa: PLR0911 - a table
+        """Convert a value, or let the statement fail: by way of text nothing is rounded."""
+        name, kind = self.column.quoted, self.column.postgres
+        match self.found, kind:
+            case (("smallint" | "integer" | "bigint"), ("bigint" | "double precision" | "numeric")):
+                return f"{name}::{kind}"
+            case "boolean", number if number in NUMBERS:
+                return f"{name}::integer::{kind}"
+            case "date", "timestamptz":
+                return f"{name}::timestamp AT TIME ZONE 'UTC'"
+            case "timestamp with time zone", "date":
+                return f"({name} AT TIME ZONE 'UTC')::date"
+            case _, "jsonb":
+                return f"to_jsonb({name})"
+            case _, "bytea":
+                return f"convert_to({name}::text, 'UTF8')"
+            case "jsonb", _:
+                return f"({name} #>> '{{}}')::{kind}"
+            case "bytea", _:
+                return f"convert_from({name}, 'UTF8')::{kind}"
+        return f"{name}::text::{kind}"
+
+    def _in_sqlite(self) -> str:  # noqa: PLR0911 - likewise
+        """Convert a value; one that does not fit is NULL, and not something else."""
+        name, needed = self.column.quoted, self.needed
+        match self.found, needed:
+            case (("INTEGER" | "BOOLEAN_INTEGER"), ("INTEGER" | "REAL")):
+                return f"CAST({name} AS {needed})"
+            case "REAL", "INTEGER":
+                whole = f"CAST({name} AS INTEGER)"
+                return f"CASE WHEN {whole} = {name} THEN {whole} END"
+            case _, "INTEGER" | "BOOLEAN_INTEGER" | "REAL":
+                kinds = "('integer', 'real')" if needed == "REAL" else "('integer')"
+                kind = f"CASE WHEN json_valid({name}) THEN json_type({name}) END"
+                return f"CASE WHEN {kind} IN {kinds} THEN CAST({name} AS {needed}) END"
+            case "DATE_TEXT", "DATETIME_TEXT":
+                return f"{name} || 'T00:00:00+00:00'"
+            case "DATETIME_TEXT", "DATE_TEXT":
+                return f"substr({name}, 1, 10)"
+            case _, "JSON_TEXT":
+                return f"json_quote({name})"
+            case "JSON_TEXT", _:
+                return f"CAST(json_extract({name}, '$') AS {needed})"
+        return f"CAST({name} AS {needed})"
