@@ -55,7 +55,6 @@ def land(app, pipeline, row, *given):
         root_id=row.root_id,
         seen=row.root_number,
         check=pipeline.target.statement("check"),
-        remove=pipeline.target.statement("remove"),
         made_with=1,
     )
 

@@ -63,6 +63,32 @@ def test_a_tombstone_that_is_older_than_the_record_removes_nothing(app, yard, pi
     assert 5 not in held(pipeline)
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_tombstone_holds_whichever_page_of_a_run_tells_it(app, first, partitions):
+    """A source that gives its changes one by one gives a record and its deletion, in any order."""
+
+    class Log(Shop):
+        def fetch(self, window, partition, cursor):
+            page = super().fetch(window, partition, cursor)
+            begins = partition.is_first and cursor is None
+            ends = partition.is_last and page.next is None
+            late = T0 + timedelta(days=1)
+            told = [mp.Gone(2, late), mp.Gone(7, late), mp.Gone(4, T0), mp.Gone(5)]
+            return mp.Page(
+                [*page.records, *(told if (begins if first else ends) else [])], page.next
+            )
+
+    changes = Log(10)
+    pipeline = app.pipeline("log", changes, **{**OPTIONS, "partitions": partitions}, retries=0)
+    assert go(app, pipeline.start()).state == mp.RunState.SUCCEEDED
+    # Of the other two, one is newer than its deletion, and one was seen by the same run.
+    del changes.data[2], changes.data[7]
+    assert held(pipeline) == offered(changes)
+    go(app, pipeline.remap())
+    assert held(pipeline) == offered(changes)
+
+
 def raised(key):
     raise mp.Gone(key)
 

@@ -457,7 +457,7 @@ def test_keys_are_taken_from_the_environment(tmp_path, monkeypatch, codec):
 
 
 NOT_CONTENT = """
-actor cause channel checksum codec covered_by cron decision ending fingerprint from_state hash
+actor cause channel checksum codec covered_by cron decision ending fingerprint from_state gone hash
 high holder host key keys kind kinds limit_key line low machine measure missed missing_in mode
 move name params_key paused_by phase plan policy program queue queues removed_by resumes role
 rules_digest scope scopes set_by slots source state stopped_by tags taken_by target template

@@ -63,7 +63,6 @@ class Lander:
             root_id=row.root_id,
             seen=row.root_number,
             check=self._target.statement("check"),
-            remove=self._target.statement("remove"),
             made_with=self._fingerprint.made_with(row.rules_digest),
         )
         answer = await line.put(row.root_id, page, store)

@@ -92,6 +92,9 @@ class Finaliser:
         left = await self._client.run_async(pages.unfinished, row.root_id)
         if left:
             raise RuntimeError(f"{left} records of run {row.root_id} are not consolidated yet")
+        apply = partial(pages.apply_gone, statement=self._target.statement("remove"))
+        while await self._client.run_async(apply, ctx.claim, row):
+            pass
         counted = await self._client.run_async(counts, row)
         await self._check_identified(row, counted)
         await self._check_quarantine(row, counted)

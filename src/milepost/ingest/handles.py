@@ -365,6 +365,7 @@ def _replay(
             "id": [work[0].id for _ in places],
             "pending": count,
             "keys": [msgspec.json.encode(list(keys[at : at + BATCH])).decode() for at in places],
+            "gone": [None for _ in places],
             **{name: [0 for _ in places] for name in ("records", "fresh", "changed", "unchanged")},
         },
     )

@@ -3,18 +3,18 @@
 -- name: page_add
 -- postgres
 INSERT INTO page (root_id, ordinal, number, job_id, records, fresh, changed, unchanged, pending,
-                  keys, at)
+                  keys, gone, at)
 SELECT i.root_id, i.ordinal, i.number, i.id, i.records, i.fresh, i.changed, i.unchanged, i.pending,
-       i.keys, {now}
+       i.keys, i.gone, {now}
   FROM unnest(:root_id::uuid[], :ordinal::integer[], :number::integer[], :id::uuid[],
               :records::integer[], :fresh::integer[], :changed::integer[], :unchanged::integer[],
-              :pending::integer[], :keys::text[])
-       AS i (root_id, ordinal, number, id, records, fresh, changed, unchanged, pending, keys)
+              :pending::integer[], :keys::text[], :gone::text[])
+       AS i (root_id, ordinal, number, id, records, fresh, changed, unchanged, pending, keys, gone)
 -- sqlite: each
 INSERT INTO page (root_id, ordinal, number, job_id, records, fresh, changed, unchanged, pending,
-                  keys, at)
+                  keys, gone, at)
 VALUES (:root_id, :ordinal, :number, :id, :records, :fresh, :changed, :unchanged, :pending, :keys,
-        {now})
+        :gone, {now})
 
 -- name: page_average
 SELECT count(*), coalesce(sum(pending), 0) FROM page WHERE root_id = :root_id AND pending > 0
@@ -35,6 +35,19 @@ RETURNING number
 
 -- name: page_empty
 SELECT count(*) FROM page WHERE root_id = :root_id AND ordinal = :ordinal AND records = 0
+
+-- name: page_gone
+-- Pages of a run that tell of deletions which are not applied yet.
+SELECT ordinal, number, gone FROM page WHERE root_id = :root_id AND gone IS NOT NULL LIMIT :most
+
+-- name: page_gone_done
+-- postgres
+UPDATE page SET gone = NULL
+  FROM unnest(:ordinal::integer[], :number::integer[]) AS i (ordinal, number)
+ WHERE page.root_id = :root_id::uuid AND page.ordinal = i.ordinal AND page.number = i.number
+-- sqlite: each
+UPDATE page SET gone = NULL
+ WHERE root_id = :root_id AND ordinal = :ordinal AND number = :number
 
 -- name: page_hold
 -- Holds the jobs whose pages are to be stored. What is missing from the answer lost its lease.

@@ -15,6 +15,7 @@ from milepost.records import Claim
 from milepost.store import durable, jobs, removals
 from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
+from milepost.store.watermarks import PipelineRunRow
 
 __all__ = [
     "Answer",
@@ -23,6 +24,7 @@ __all__ = [
     "Page",
     "Place",
     "Rejected",
+    "apply_gone",
     "counts",
     "cursor",
     "land",
@@ -37,6 +39,7 @@ __all__ = [
 
 Answer = Literal["applied", "duplicate", "completed", "lost"]
 FRESH, CHANGED, SAME = 0, 1, 2
+GONE_PAGES = 100
 LISTED, LISTED_PAGE = 10_000, 500
 """How many landed records are listed in one transaction at most, and in one page."""
 """Statements on a pipeline's own table are named after it, and made when it is declared."""
@@ -80,14 +83,13 @@ def land(
     root_id: str,
     seen: int,
     check: Statement,
-    remove: Statement,
     made_with: int,
     actor: str | None = None,
 ) -> Steps[list[Answer]]:
     """Store pages of different partitions; answer what became of each.
 
     `check` is the statement that tells which records stand in the target as they are here and
-    were `made_with` the same, and `remove` the one that removes there.
+    were `made_with` the same.
     """
     held = yield from _held(pages)
     answers = [_answer(page, held.get(place)) for place, page in enumerate(pages)]
@@ -95,11 +97,6 @@ def land(
     applied = [page for page, answer in zip(pages, answers, strict=True) if answer == "applied"]
     if not applied:
         return answers
-    for page in applied:
-        if page.gone:
-            yield from removals.remove_known(
-                pipeline_id, root_id, page.gone, statement=remove, unless_seen=True
-            )
     found = yield from _stored(applied, pipeline_id=pipeline_id, root_id=root_id, seen=seen)
     settled = yield from _settled(found, check, made_with)
     yield from _moved(applied)
@@ -222,6 +219,7 @@ def _row(
         "unchanged": page.count - fresh - changed,
         "pending": len(todo),
         "keys": msgspec.json.encode(todo).decode() if todo else None,
+        "gone": msgspec.json.encode(page.gone).decode() if page.gone else None,
     }
 
 
@@ -238,6 +236,25 @@ def _noted(
             "actor": [actor] * len(pages),
         },
     )
+
+
+def apply_gone(claim: Claim, run: PipelineRunRow, *, statement: Statement) -> Steps[int]:
+    """Remove what some pages of a run say was deleted; answer with how many pages that were.
+
+    Once everything that the run has read is in the target, so that it does not matter which was
+    read first, a record or its deletion.
+    """
+    yield from durable.hold(claim)
+    rows = yield Call("page_gone", {"root_id": run.root_id, "most": GONE_PAGES})
+    for *_, told in rows:
+        gone = msgspec.json.decode(told)
+        yield from removals.remove_known(
+            run.pipeline_id, run.root_id, gone, statement=statement, unless_seen=True
+        )
+    if rows:
+        places = {"ordinal": [row[0] for row in rows], "number": [row[1] for row in rows]}
+        yield Call("page_gone_done", {"root_id": run.root_id, **places})
+    return len(rows)
 
 
 # Making anew
@@ -287,6 +304,7 @@ def list_landed(
             "unchanged": counts,
             "pending": counts,
             "keys": [msgspec.json.encode(part).decode() for part in parts],
+            "gone": [None] * len(parts),
         },
     )
     return Place(place.number + len(parts), keys[-1])

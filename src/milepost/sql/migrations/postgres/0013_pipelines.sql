@@ -169,6 +169,7 @@ CREATE TABLE page (
   unchanged integer NOT NULL,
   pending integer NOT NULL,                  -- records that are not consolidated yet
   keys text,                                 -- their keys
+  gone text,                                 -- what the source says was deleted; applied last
   PRIMARY KEY (root_id, ordinal, number)
 );
 CREATE INDEX page_pending ON page (root_id, ordinal, number) WHERE pending > 0;

@@ -104,6 +104,7 @@ CREATE TABLE page (
   unchanged INTEGER NOT NULL,
   pending INTEGER NOT NULL,                  -- records that are not consolidated yet
   keys TEXT,                                 -- their keys
+  gone TEXT,                                 -- what the source says was deleted; applied last
   taken_by TEXT,                             -- the consolidating job that works on it
   taken_fence INTEGER,
   at INTEGER NOT NULL,
