@@ -28,6 +28,7 @@ def declare(world: World, url: str, **options: Any) -> tuple[mp.App, Any]:
         quarantine_limit=1.0,
         retries=4,
         retry_delay=0,
+        mapping_version=world.mapping,
         **options,
     )
     return app, pipeline
@@ -64,7 +65,7 @@ def raw_of(world: World) -> Any:
 
 def source_of(world: World) -> mp.Source:
     """Make the source: by cursors or by offsets, asynchronous or not."""
-    record, given = record_of(world), raw_of(world)
+    record, given, times = record_of(world), raw_of(world), world.mapping + 1
     is_offset = world.style == "offsets"
     base = mp.OffsetSource[given, record] if is_offset else mp.Source[given, record, Any]
 
@@ -81,7 +82,7 @@ def source_of(world: World) -> mp.Source:
             return fetched(world, window, partition, cursor)
 
         def map(self, raw: given) -> record:
-            return mapped(world, record, raw)
+            return corrected(mapped(world, record, raw), times)
 
         def enrich(self, records, rules):
             return [enriched(one, rules) for one in records]
@@ -97,7 +98,7 @@ def source_of(world: World) -> mp.Source:
             return fetched(world, window, partition, cursor)
 
         async def map(self, raw: given) -> record:
-            return mapped(world, record, raw)
+            return corrected(mapped(world, record, raw), times)
 
     return AsyncThings() if world.is_async else Things()
 
@@ -146,6 +147,13 @@ def mapped(world, record, raw):
     if given.get("moment"):
         given["moment"] = msgspec.convert(raw["moment"], datetime)
     return record(**{**given, "id": key})
+
+
+def corrected(record, times):
+    """Write a text more often with every correction of the mapping."""
+    if isinstance(record, mp.Gone) or record.text is None:
+        return record
+    return msgspec.structs.replace(record, text=record.text * times)
 
 
 def enriched(record, rules):

@@ -180,6 +180,7 @@ class World:
         # What changes:
         self.now: Any = 1_000 if self.is_sequence else T0
         self.shape = 0
+        self.mapping = 0
         self.factor = 1
         self.reprice()
 
@@ -381,12 +382,18 @@ class World:
                 best[row.value] = row
         return list(best.values())
 
+    def steady(self) -> list[Row]:
+        """List the rows that count, and that nothing happens to while somebody reads."""
+        moving = {number for _, number, _ in self._coming}
+        return [row for row in self.winners() if row.number not in moving]
+
     def expected(self, row: Row) -> dict[str, Any]:
         """Say what the target must hold of a row, by the rules and the record type of now."""
         raw = row.raw
         price = raw["base"] * self.factor
+        text = None if raw["text"] is None else raw["text"] * (self.mapping + 1)
         shapes = [
-            {"id": row.value, "price": price, "text": raw["text"], "extra": raw["extra"]},
+            {"id": row.value, "price": price, "text": text, "extra": raw["extra"]},
             {"weight": raw["weight"], "moment": raw["moment"]},
             {"price": price / 2},
         ]

@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from generated_source import NAME, declare
@@ -26,7 +27,7 @@ from milepost.observe.verify import verify
 from milepost.store import failpoint
 from milepost.testing.everywhere import finish
 from milepost.testing.fresh import StoreClock
-from tests.support.databases import Backends
+from tests.support.databases import Backends, Database
 from tests.support.prove import size
 
 SEEDS = [int(seed) for seed in os.environ.get("MILEPOST_SEEDS", "").split(",") if seed]
@@ -34,8 +35,7 @@ EACH = 10
 """How many seeds a test takes."""
 POINTS = 900
 """About how many statements and calls of a source a run makes."""
-TYPES = os.environ.get("TYPES") == "1"
-"""Whether record types change."""
+READING = ("full", "incremental", "backfill")
 PLAUSIBLE = ("removals confirm", "could be identified", "watermark_conflict")
 """Why a run may fail though the source was there all the time."""
 
@@ -43,12 +43,13 @@ PLAUSIBLE = ("removals confirm", "could be identified", "watermark_conflict")
 class Life:
     """A world, the program that reads it, and everything that befalls them."""
 
-    def __init__(self, url: str, seed: int) -> None:
-        self.url = url
+    def __init__(self, database: Database, seed: int) -> None:
+        self.database = database
         self.world = World(seed)
         self.chance = self.world.chance
         self.told: list[str] = []
         self.judged: set[str] = set()
+        self.has_target = False
         self.options = {
             "partitions": self.chance.randrange(1, 5),
             "consolidators": self.chance.randrange(1, 3),
@@ -62,7 +63,7 @@ class Life:
         """Start the program anew, with the record type of now."""
         if hasattr(self, "app"):
             self.app.close()
-        self.app, self.pipeline = declare(self.world, self.url, **self.options)
+        self.app, self.pipeline = declare(self.world, self.database.url, **self.options)
 
     # What befalls it
 
@@ -71,11 +72,13 @@ class Life:
         chance, world = self.chance, self.world
         self.change()
         self.pass_time(chance.randrange(6))
-        if chance.random() < 0.4:
+        is_still = chance.random() < 0.6
+        if not is_still:
             world.mutate(chance.randrange(1, 4), during=True)
         world.broken = chance.choice([None] * 6 + ["fetch", "fetch", "count"])
         act = chance.choice([*[self.start] * 3, *[self.full] * 2, *self.possible()])
         self.tell(f"{act.__name__}" + f", {world.broken} is broken" * bool(world.broken))
+        kept = self.safe()
         is_within = chance.random() < 0.2
         if not is_within:
             self.attempt(act)
@@ -86,19 +89,25 @@ class Life:
         if chance.random() < 0.2:
             self.change()
         finish(self.app)
-        self.judge()
+        for run in self.judged_now():
+            if is_still and run.state == mp.RunState.SUCCEEDED and run.mode in READING:
+                self.check_window(run)
+        self.check_kept(kept)
         world.broken = None
         world.settle()
 
     def change(self) -> None:
-        """Change the rules, or deploy the next record type."""
-        if self.chance.random() < 0.3:
-            self.world.reprice()
-            self.tell(f"the factor is {self.world.factor}")
-        if TYPES and self.chance.random() < 0.15 and self.world.shape < SHAPES - 1:
-            self.world.shape += 1
+        """Change the rules, or deploy the next record type or a corrected mapping."""
+        chance, world = self.chance, self.world
+        if chance.random() < 0.3:
+            world.reprice()
+            self.tell(f"the factor is {world.factor}")
+        if chance.random() < 0.3:
+            what = chance.choice(["shape", "mapping", "nothing"])
+            world.shape = min(world.shape + (what == "shape"), SHAPES - 1)
+            world.mapping += what == "mapping"
             self.deploy()
-            self.tell(f"deployed shape {self.world.shape}")
+            self.tell(f"deployed shape {world.shape}, mapping {world.mapping}")
 
     def pass_time(self, times: int) -> None:
         """Let so many things happen; a world without a clock lives by the store's."""
@@ -144,6 +153,9 @@ class Life:
     def replay(self):
         self.pipeline.quarantine.replay()
 
+    def remap(self):
+        self.pipeline.remap()
+
     def confirm(self):
         self.pipeline.removals.confirm(reason="they are gone")
 
@@ -167,7 +179,7 @@ class Life:
         if self.pipeline.row is None:
             return acts
         acts += [self.go_back] * (self.pipeline.watermark is not None) + [self.cancel]
-        acts += [self.replay] * bool(len(self.pipeline.quarantine))
+        acts += [self.remap] + [self.replay] * bool(len(self.pipeline.quarantine))
         acts += [self.confirm, self.dismiss] * 2 * bool(len(self.pipeline.removals))
         if self.app.runs.list(kind=NAME, limit=1) and self.last().state == mp.RunState.FAILED:
             acts += [self.resume, self.force] * 3
@@ -213,16 +225,53 @@ class Life:
 
     # What must hold
 
-    def judge(self) -> None:
-        """Refuse a run that failed though nothing was in its way."""
-        for run in self.app.runs.list(kind=NAME):
-            if run.id not in self.judged:
-                self.judged.add(run.id)
-                why = f"{run.record.cause} {[error.message for error in run.errors]}"
-                self.tell(f"{run.record.mode} run {run.state} {why if run.errors else ''}")
-                assert run.done
-                may_fail = self.world.broken or any(word in why for word in PLAUSIBLE)
-                assert may_fail or run.state != mp.RunState.FAILED, why
+    def held(self) -> set[str]:
+        """Read the keys of the target, as anybody can who has its table."""
+        if not self.has_target:
+            return set()
+        name = "key" if self.world.has_key_function else "id"
+        with self.database.raw() as raw:
+            rows = raw.execute(f"SELECT {name} FROM {NAME} WHERE removed_at IS NULL")
+        return {str(key) for (key,) in rows}
+
+    def safe(self) -> dict[str, Any]:
+        """List records that stand in the target and in the source: nothing may remove them."""
+        held, steady = self.held(), self.world.steady()
+        return {row.key: row.at for row in steady if row.fate == GOOD and row.key in held}
+
+    def check_kept(self, before) -> None:
+        """Refuse that a record was removed by mistake, whatever the run was."""
+        good = {row.key: row.at for row in self.world.winners() if row.fate == GOOD}
+        same = {key for key, at in before.items() if good.get(key) == at}
+        assert same <= self.held(), same - self.held()
+
+    def check_window(self, run) -> None:
+        """Compare what a run has read, if nothing changed meanwhile.
+
+        One that went on with another did not read again what that had read.
+        """
+        if run.about.root_id != run.id:
+            return
+        found = {self.world.key_text(one.id): one.text for one in self.pipeline.records()}
+        kept = {one.key for one in self.pipeline.quarantine}
+        for row in self.world.winners():
+            if row.key is not None and run.window.covers(row.at):
+                assert (row.key in kept) == (row.fate == UNUSABLE), (run, row)
+                if row.fate != UNUSABLE:
+                    assert (row.key in found) == (row.fate == GOOD), (run, row)
+
+    def judged_now(self) -> list[Any]:
+        """List the runs that ended now; refuse one that failed though nothing was in its way."""
+        runs = [run for run in self.app.runs.list(kind=NAME) if run.id not in self.judged]
+        for run in runs:
+            self.judged.add(run.id)
+            why = f"{run.record.cause} {[error.message for error in run.errors]}"
+            self.tell(f"{run.record.mode} run {run.state} {why if run.errors else ''}")
+            assert run.done
+            may_fail = self.world.broken or any(word in why for word in PLAUSIBLE)
+            assert may_fail or run.state != mp.RunState.FAILED, why
+            self.has_target |= run.state == mp.RunState.SUCCEEDED
+        return [self.pipeline.run(run.id).refresh() for run in runs]
 
     def end(self) -> None:
         """Run once more, in peace, and compare."""
@@ -278,7 +327,7 @@ def differ(found, wanted, key):
 
 def live(backends: Backends, backend: str, seed: int) -> None:
     database = backends.fresh(backend)
-    life = Life(database.url, seed)
+    life = Life(database, seed)
     try:
         life.pass_time(life.chance.randrange(4, 16))
         for _ in range(life.chance.randrange(1, 5)):

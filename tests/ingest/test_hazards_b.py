@@ -634,6 +634,34 @@ def test_the_finaliser_goes_on_at_its_cursor(app, shop):
     assert len(shop.fetched) == 18
 
 
+@pytest.mark.parametrize("ends", ["an attempt", "the run"])
+def test_h_81_a_finaliser_that_goes_on_removes_nothing_that_it_found_there(app, shop, ends):
+    """It was marked again as missing, behind the cursor of the look that had found it."""
+    tries = 9 if ends == "an attempt" else 0
+    options = {**OPTIONS, "partitions": 1, "removal_limit": 1.0}
+    pipeline = app.pipeline("kept", shop, **options, retries=tries, retry_delay=0)
+    go(app, pipeline.start())
+    fetch, pages = shop.fetch, []
+
+    def changing(window, partition, cursor):
+        if window.start is None and cursor is None:
+            for number in range(9):  # after the window's end: this run does not see them
+                shop.put(number, price=number * 10)
+        pages.append(window.start is not None)
+        if pages.count(True) == 4 and pages[-1]:  # the second page of the second look
+            raise BrokenError("away")
+        return fetch(window, partition, cursor)
+
+    del shop.data[29]
+    shop.fetch = changing
+    run = go(app, pipeline.start(full=True))
+    if ends == "the run":
+        assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finaliser")
+        run = go(app, run.resume())
+    assert (run.state, run.counts.removed) == (mp.RunState.SUCCEEDED, 1)
+    assert held(pipeline).keys() == offered(shop).keys()
+
+
 @pytest.mark.parametrize("late", [0, 60])
 def test_h_81_what_changed_while_a_full_run_read_is_not_removed(app, shop, pipeline, late):
     """Nor what was committed late, with a time before the window's end (H-70)."""

@@ -171,7 +171,9 @@ class Finaliser:
         if row.root_mode == "full":
             if await self._client.run_async(removals.is_dismissed, row):
                 return
-            await self._mark_missing(ctx, row)
+            # Once: records that were found to be there since then would be marked again.
+            if not await self._recent.has_begun(ctx, row):
+                await self._mark_missing(ctx, row)
         if not await self._is_sure(ctx, row):
             return
         found = await self._client.run_async(removals.missing, row.pipeline_id)

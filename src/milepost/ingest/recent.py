@@ -33,8 +33,9 @@ AHEAD_US = 3_600_000_000
 
 
 class Look(msgspec.Struct, frozen=True):
-    """How far reading came: the window's end, the pass, the part, its cursor, and what was seen."""
+    """How far a run came: the window's end, the pass, the part, its cursor, and what was seen."""
 
+    run_id: str
     end: int
     number: int = 0
     part: int = 0
@@ -45,7 +46,7 @@ class Look(msgspec.Struct, frozen=True):
 
     def next_pass(self) -> "Look":
         """Begin again, to compare with what this pass has seen."""
-        return Look(self.end, number=self.number + 1, before=self.seen)
+        return Look(self.run_id, self.end, number=self.number + 1, before=self.seen)
 
 
 class Recent:
@@ -70,8 +71,7 @@ class Recent:
 
     async def confirmed(self, ctx: Context, row: PipelineRunRow) -> bool:
         """Unmark what is there after all; tell whether what is still marked is gone for certain."""
-        kept = await ctx.cursor_async()
-        look = Look(await self._end(row)) if kept is None else msgspec.convert(kept, Look)
+        look = await self._kept(ctx, row) or Look(row.run_id, await self._end(row))
         while look.number < PASSES and look.count <= MOST:
             if look.part < len(self._parts):
                 look = await self._read_page(ctx, row, look)
@@ -81,6 +81,16 @@ class Recent:
                 look = look.next_pass()
             await ctx.save_async(msgspec.to_builtins(look))
         return False
+
+    async def has_begun(self, ctx: Context, row: PipelineRunRow) -> bool:
+        """Tell whether an attempt of this run has looked already."""
+        return await self._kept(ctx, row) is not None
+
+    async def _kept(self, ctx: Context, row: PipelineRunRow) -> Look | None:
+        """Read how far this run came; one that it goes on with looked at what was there then."""
+        kept = await ctx.cursor_async()
+        look = None if kept is None else msgspec.convert(kept, Look)
+        return look if look is not None and look.run_id == row.run_id else None
 
     async def _end(self, row: PipelineRunRow) -> int:
         """Fix where the window ends before its first page is read (H-69)."""
