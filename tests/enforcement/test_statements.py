@@ -6,8 +6,9 @@ from hands import assignments, born, everything, moved, put, refusal, subject, w
 from milepost.lifecycle import JOB
 from milepost.store.enforce import GUARDS
 from tests.support.databases import Backends, Raw, backend_names
+from tests.support.prove import size
 
-BULK = 100_000
+BULK = size(100_000)
 FEW = [subject(number) for number in range(1, 6)]
 LISTED = ", ".join(f"'{name}'" for name in FEW)
 CLAIM = assignments(JOB, "claim", "RUNNING")
@@ -134,6 +135,7 @@ def bulk_birth(raw: Raw) -> str:
     )
 
 
+@pytest.mark.prove
 def test_a_statement_over_100_000_rows_is_journalled_whole_or_refused_whole(raw: Raw):
     raw.execute(bulk_birth(raw))
     assert entries(raw, "create") == BULK

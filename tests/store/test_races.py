@@ -73,7 +73,7 @@ def test_last_children_that_end_together_advance_their_run_once_h58(
 ) -> None:
     rounds = size(1_000)
     claims = last_children(store, rounds, 4, slots=slots)
-    barrier = racers.SPAWN.Barrier(4)
+    barrier = racers.RACING.Barrier(4)
     point = point if store.dialect == "postgres" else ""
     arguments = (store.database.url, point, barrier)
     # In four slots, too: who shares one waits for the other to commit, and none would come to meet.
@@ -99,7 +99,7 @@ def test_last_children_of_which_one_is_killed_anywhere_advance_their_run_once(
 ) -> None:
     rounds = size(200)
     claims = last_children(store, rounds, 4, slots=4)
-    barrier = racers.SPAWN.Barrier(4)
+    barrier = racers.RACING.Barrier(4)
     settlers = [
         (racers.settle_together, (store.database.url, "", barrier, taken, {}, slot))
         for slot, taken in enumerate(claims[1:])
@@ -127,7 +127,7 @@ def recover(store: Store) -> None:
 def test_settlers_of_the_same_runs_take_turns_without_a_deadlock(store: Store) -> None:
     rounds, width, settlers = size(40), 25, 6
     claims = last_children(store, rounds * width, settlers, slots=1)
-    barrier = racers.SPAWN.Barrier(settlers)
+    barrier = racers.RACING.Barrier(settlers)
     batches = [[taken[at : at + width] for at in range(0, len(taken), width)] for taken in claims]
     racers.race(
         [
