@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml uv.lock
 
 demo: $(STAMP)
 	$(BIN)/milepost demo
+	$(BIN)/python examples/fhir_import/demo.py
 	$(BIN)/python examples/diamonds/demo.py
 
 # Four processes read the tests: what the first compiles, the others need not.

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, get_overloads
 
@@ -13,26 +13,30 @@ import milepost
 from milepost import testing
 from milepost.app import App
 from milepost.batch.declaration import Collect, FailFast, Tolerate
-from milepost.batch.handles import RunHandle
+from milepost.batch.handles import RunError, RunHandle, StepState
 from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
 from milepost.config import OPENING, Settings
 from milepost.context import Context
 from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
-from milepost.handles import JobHandle, Jobs
+from milepost.handles import JobError, JobHandle, Jobs
 from milepost.ingest.finalise import Counts
-from milepost.ingest.handles import PipelineRun, Quarantine, Removals
+from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Removals
 from milepost.ingest.pipeline import Pipeline
 from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
 from milepost.job import Job
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
+from milepost.records import Entry, Queue, Worker
+from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing
 from milepost.relay.nats import Nats
 from milepost.relay.pull import Channels
 from milepost.request.batch import RequestBatch, Response
 from milepost.request.declaration import Poll, Reply
 from milepost.schedules import Schedules
+from milepost.store.explain import Explanation
+from milepost.store.schedules import Schedule
 from milepost.workers import Workers
 
 __all__ = ["api_page", "told"]
@@ -42,29 +46,39 @@ INTRODUCTION = """\
 
 This page is written by `make docs` from the code; change the docstrings, not this.
 
-`import milepost as mp` gives the names below that are marked with `mp.`; the others are what they
-return. A call marked with *async* has a twin with the suffix `_async` that takes the same arguments
-and is awaited. Whatever is not on this page may change with any release.
+`import milepost as mp` gives the names below that are marked with `mp.`, to call and to annotate;
+an arrow says where such a thing comes from. A call marked with *async* has a twin with the suffix
+`_async` that takes the same arguments and is awaited. Whatever is not on this page may
+change with any release.
 """
 
 SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "Declaring and running": (("mp.App", App), ("@app.job → Job", Job)),
-    "Looking at jobs": (("mp.JobHandle", JobHandle), ("app.jobs", Jobs)),
+    "Declaring and running": (("mp.App", App), ("@app.job → mp.Job", Job)),
+    "Looking at jobs": (
+        ("mp.JobHandle", JobHandle),
+        ("job.error → mp.JobError", JobError),
+        ("job.history → mp.Entry", Entry),
+        ("job.explain() → mp.Explanation", Explanation),
+        ("app.jobs", Jobs),
+    ),
     "Inside a handler": (("mp.Context", Context),),
     "Batches": (
-        ("app.batch → Batch", Batch),
+        ("app.batch → mp.Batch", Batch),
         ("mp.RunHandle", RunHandle),
+        ("run.steps → mp.StepState", StepState),
+        ("run.errors → mp.RunError", RunError),
         ("app.runs", Runs),
         *((f"mp.{policy.__name__}", policy) for policy in (FailFast, Collect, Tolerate)),
     ),
     "Pipelines": (
-        ("app.pipeline → Pipeline", Pipeline),
+        ("app.pipeline → mp.Pipeline", Pipeline),
         *(
             (f"mp.{class_.__name__}", class_)
             for class_ in (Source, OffsetSource, Window, Partition, Page)
         ),
-        ("pipeline.start → PipelineRun", PipelineRun),
-        ("run.counts", Counts),
+        ("pipeline.start → mp.PipelineRun", PipelineRun),
+        ("run.counts → mp.Counts", Counts),
+        ("run.partitions → mp.PartitionState", PartitionState),
         ("pipeline.quarantine", Quarantine),
         ("pipeline.removals", Removals),
         *((f"mp.{class_.__name__}", class_) for class_ in (Reject, Gone)),
@@ -72,25 +86,37 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "Requests": (
         ("mp.Reply", Reply),
         ("mp.Poll", Poll),
-        ("app.request_batch → RequestBatch", RequestBatch),
-        ("batch.responses() → Response", Response),
+        ("app.request_batch → mp.RequestBatch", RequestBatch),
+        ("batch.responses() → mp.Response", Response),
     ),
     "Encryption": (("mp.EncryptingCodec", EncryptingCodec),),
     "Queues, workers, schedules": (
         ("app.queues", Queues),
+        ("app.queues.list() → mp.Queue", Queue),
         ("app.workers", Workers),
+        ("app.workers.list() → mp.Worker", Worker),
         ("app.schedules", Schedules),
+        ("app.schedules.list() → mp.Schedule", Schedule),
     ),
-    "Final messages": (("app.channels", Channels), ("milepost.relay.nats.Nats", Nats)),
+    "Final messages": (
+        ("app.channels", Channels),
+        *(
+            (f"mp.{class_.__name__}", class_)
+            for class_ in (Nats, Broker, Outgoing, Incoming, Delivery)
+        ),
+    ),
     "What a handler can raise": tuple((f"mp.{k.__name__}", k) for k in (Fail, Later, Cancelled)),
 }
 TOLD_APART = (MilepostError, Enum)
+GIVEN = {Context, JobHandle, RunHandle, Broker, Delivery}
+"""Classes that nobody calls: they are handed out, or implemented."""
 HIDDEN = {
     App: {"client", "registry", "settings", "define"},
     Job: {"scheduled"},
     JobHandle: {"read", "record"},
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
     Batch: {"client", "fill", "named", "parameters", "payload", "plan", "report_type"},
+    Entry: {"with_attempt"},
     RunHandle: {"picture", "read", "record"},
     Pipeline: {"consolidating", "job", "new_run", "row", "scan", "starting", "steps", "window"},
     PipelineRun: {"about", "add", "picture", "read", "record", "refill_async", "submit"},
@@ -108,7 +134,7 @@ def api_page() -> str:
 
 def told() -> set[str]:
     """Name what the page tells of `mp.`: a test compares it with what there is."""
-    return set(re.findall(r"`mp\.(\w+)", api_page()))
+    return set(re.findall(r"(?:`|→ )mp\.(\w+)", api_page()))
 
 
 def _sections() -> dict[str, tuple[tuple[str, Any], ...]]:
@@ -127,12 +153,21 @@ def _section(title: str, entries: tuple[tuple[str, Any], ...]) -> str:
     parts = [f"## {title}"]
     for name, class_ in entries:
         parts += [f"### `{name}`", inspect.getdoc(class_) or ""]
-        if name.startswith("mp.") and class_ is not Context and not name.endswith("Handle"):
+        if name.startswith("mp.") and class_ not in GIVEN:
             parts.append(_code(f"{name}{_signature(class_)}"))
+        elif names := _fields(class_):
+            parts.append(f"Fields: {', '.join(f'`{field}`' for field in names)}.")
         rows = [_row(member, value) for member, value in _members(class_)]
         if rows:
             parts.append("\n".join(["| member | is |", "|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
+
+
+def _fields(class_: type) -> list[str]:
+    """Name the fields of a record."""
+    if issubclass(class_, msgspec.Struct):
+        return list(class_.__struct_fields__)
+    return [field.name for field in fields(class_)] if is_dataclass(class_) else []
 
 
 def _members(class_: type) -> Iterator[tuple[str, Any]]:

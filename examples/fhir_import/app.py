@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import milepost as mp
-from milepost.cli.fhir_import import Import, importer, make_patients
+from fhir_import import Import, importer, make_patients
 
 app = mp.App()
 patients = importer(app)

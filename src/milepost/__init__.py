@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from milepost import testing as testing
     from milepost.app import App
     from milepost.batch.declaration import Collect, FailFast, Tolerate
-    from milepost.batch.handles import RunHandle
+    from milepost.batch.handles import RunError, RunHandle, StepState
     from milepost.batch.outputs import to
+    from milepost.batch.start import Batch
     from milepost.context import Context, current
     from milepost.encrypt import EncryptingCodec
     from milepost.errors import (
@@ -28,46 +29,79 @@ if TYPE_CHECKING:
         Unavailable,
         WaitTimeout,
     )
-    from milepost.handles import JobHandle
+    from milepost.handles import JobError, JobHandle
+    from milepost.ingest.finalise import Counts
+    from milepost.ingest.handles import PartitionState, PipelineRun
+    from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
+    from milepost.job import Job
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import Cancelled, Fail, Later
+    from milepost.records import Entry, Queue, Worker
+    from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing
+    from milepost.relay.courier import Undelivered
+    from milepost.relay.nats import Nats
+    from milepost.request.batch import RequestBatch, Response
     from milepost.request.declaration import Poll, Reply
+    from milepost.store.explain import Explanation
+    from milepost.store.schedules import Schedule
 
 __all__ = [
     "AccessRefused",
     "App",
+    "Batch",
+    "Broker",
     "Cancelled",
     "Collect",
     "Context",
+    "Counts",
+    "Delivery",
     "EncryptingCodec",
+    "Entry",
+    "Explanation",
     "Fail",
     "FailFast",
     "Gone",
     "IllegalMove",
+    "Incoming",
     "Invalid",
+    "Job",
+    "JobError",
     "JobFailed",
     "JobHandle",
     "JobState",
     "Later",
     "LeaseLost",
     "MilepostError",
+    "Nats",
     "NotFinished",
     "NotFound",
     "OffsetSource",
+    "Outgoing",
     "Page",
     "Partition",
+    "PartitionState",
+    "Pipeline",
+    "PipelineRun",
     "Poll",
+    "Queue",
     "Reject",
     "Reply",
+    "RequestBatch",
+    "Response",
+    "RunError",
     "RunHandle",
     "RunState",
+    "Schedule",
     "SchemaMismatch",
     "Source",
+    "StepState",
     "Tolerate",
     "Unavailable",
+    "Undelivered",
     "WaitTimeout",
     "Window",
+    "Worker",
     "current",
     "to",
 ]
@@ -75,37 +109,59 @@ __all__ = [
 _HOMES = {
     "AccessRefused": "milepost.errors",
     "App": "milepost.app",
+    "Batch": "milepost.batch.start",
+    "Broker": "milepost.relay.broker",
     "Cancelled": "milepost.policy",
     "Collect": "milepost.batch.declaration",
     "Context": "milepost.context",
+    "Counts": "milepost.ingest.finalise",
+    "Delivery": "milepost.relay.broker",
     "EncryptingCodec": "milepost.encrypt",
+    "Entry": "milepost.records",
+    "Explanation": "milepost.store.explain",
     "Fail": "milepost.policy",
     "FailFast": "milepost.batch.declaration",
     "Gone": "milepost.ingest.source",
     "IllegalMove": "milepost.errors",
+    "Incoming": "milepost.relay.broker",
     "Invalid": "milepost.errors",
+    "Job": "milepost.job",
+    "JobError": "milepost.handles",
     "JobFailed": "milepost.errors",
     "JobHandle": "milepost.handles",
     "JobState": "milepost.lifecycle",
     "Later": "milepost.policy",
     "LeaseLost": "milepost.errors",
     "MilepostError": "milepost.errors",
+    "Nats": "milepost.relay.nats",
     "NotFinished": "milepost.errors",
     "NotFound": "milepost.errors",
     "OffsetSource": "milepost.ingest.source",
+    "Outgoing": "milepost.relay.broker",
     "Page": "milepost.ingest.source",
     "Partition": "milepost.ingest.source",
+    "PartitionState": "milepost.ingest.handles",
+    "Pipeline": "milepost.ingest.pipeline",
+    "PipelineRun": "milepost.ingest.handles",
     "Poll": "milepost.request.declaration",
+    "Queue": "milepost.records",
     "Reject": "milepost.ingest.source",
     "Reply": "milepost.request.declaration",
+    "RequestBatch": "milepost.request.batch",
+    "Response": "milepost.request.batch",
+    "RunError": "milepost.batch.handles",
     "RunHandle": "milepost.batch.handles",
     "RunState": "milepost.lifecycle",
+    "Schedule": "milepost.store.schedules",
     "SchemaMismatch": "milepost.errors",
     "Source": "milepost.ingest.source",
+    "StepState": "milepost.batch.handles",
     "Tolerate": "milepost.batch.declaration",
     "Unavailable": "milepost.errors",
+    "Undelivered": "milepost.relay.courier",
     "WaitTimeout": "milepost.errors",
     "Window": "milepost.ingest.source",
+    "Worker": "milepost.records",
     "current": "milepost.context",
     "to": "milepost.batch.outputs",
 }

@@ -250,7 +250,8 @@ def test_the_committed_page_is_a_fresh_rendering():
 
 
 def test_the_page_has_every_command_and_every_exit_code():
-    from milepost.cli import EXIT_CODES, EXITS, reference
+    from milepost.cli import EXIT_CODES, EXITS
+    from tools import reference
 
     page = reference.commands_page()
     for name in ("jobs ls", "jobs rerun", "queues pause", "config show", "bench", "submit"):

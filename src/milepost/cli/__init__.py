@@ -33,10 +33,7 @@ COMMANDS = {
     ),
     "completion": ("milepost.cli.completion", "Print the completion script of a shell."),
     "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
-    "demo": (
-        "milepost.cli.demo",
-        "Kill workers, show that nothing was lost; import a folder in steps.",
-    ),
+    "demo": ("milepost.demo.story", "Kill workers, show that nothing was lost or done twice."),
     "dev": ("milepost.cli.dev", "Run a file's app: store, worker, maintenance and API in one."),
     "explain": ("milepost.cli.explain", "Say why a job is, or is not, running."),
     "grants": ("milepost.cli.grants", "Print the SQL that gives PostgreSQL roles their rights."),

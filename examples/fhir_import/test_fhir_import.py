@@ -1,14 +1,18 @@
 """The import of FHIR patients: what it prints, what a run leaves, and a crash at every commit."""
 
+import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from demo import is_complete
 
 import milepost as mp
-from milepost.cli.fhir_import import (
+from fhir_import import (
     Import,
     Patient,
     Report,
@@ -19,7 +23,7 @@ from milepost.cli.fhir_import import (
     parsed,
 )
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "fhir_import"
+EXAMPLE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -28,10 +32,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def app(database):
-    made = mp.App(database.url)
-    yield made
-    made.close()
+def app(milepost_app):
+    return milepost_app
 
 
 def moves_of(job):
@@ -113,9 +115,38 @@ def test_putting_a_patient_again_changes_nothing(tmp_path):
     assert index.can_find(patient.id)
 
 
-def test_a_crash_at_any_commit_loses_no_patient_and_imports_none_twice(milepost_app, folder):
+def test_the_demonstration_imports_what_can_be_imported(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "demo.py"), "--patients", "60"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCEEDED 100%: find 1/1, parse 60/60 (3 failed), index 57/57" in done.stderr
+    assert "57 patients: 28 female, 28 male, 1 unknown; 3 files were refused" in done.stdout
+    assert "Of 60 files 57 can be imported; the search index holds 57." in done.stdout
+    assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
+
+
+def test_the_demonstration_sees_what_was_not_imported(app, folder):
+    make_patients(folder, 3)
+    run = importer(app).start(Import(folder=str(folder)))
+    app.drain(timeout=60)
+    assert is_complete(run.refresh(), folder, 3)
+    assert not is_complete(run, folder, 4)
+    with closing(sqlite3.connect(folder / "index.db", isolation_level=None)) as index:
+        index.execute("DELETE FROM document WHERE id = 'patient-0002'")
+    assert not is_complete(run, folder, 3)
+
+
+def test_a_crash_at_any_commit_loses_no_patient_and_imports_none_twice(folder):
     """H-56, H-65: outputs appear with the end of their producer, the report is about all."""
-    batch = importer(milepost_app)
+    app = mp.App()
+    batch = importer(app)
 
     def start():
         shutil.rmtree(folder, ignore_errors=True)
@@ -123,8 +154,8 @@ def test_a_crash_at_any_commit_loses_no_patient_and_imports_none_twice(milepost_
         batch.start(Import(folder=str(folder)))
 
     def check():
-        [run] = milepost_app.runs.list()
+        [run] = app.runs.list()
         assert run.report == Report(2, {"female": 1, "male": 1}, 1931)
         assert SearchIndex(str(folder)).names() == ["patient-0001", "patient-0002"]
 
-    assert mp.testing.crash_everywhere(milepost_app, start, check) > 10
+    assert mp.testing.crash_everywhere(app, start, check) > 10

@@ -1,8 +1,7 @@
 """A folder of FHIR patients is imported: find, parse, index behind a gate, poll, report.
 
 The batch is at the top; below it are the stand-ins that make it run anywhere: a folder of small
-files, some of them broken, and a search index that takes its time. `milepost demo` and
-`examples/fhir_import` run it.
+files, some of them broken, and a search index that takes its time.
 """
 
 import json
@@ -15,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 import milepost as mp
-from milepost.batch.start import Batch
 
 __all__ = ["Import", "Patient", "Report", "SearchIndex", "importer", "is_sound", "make_patients"]
 
@@ -47,7 +45,7 @@ class Report(msgspec.Struct, frozen=True):
     oldest: int | None
 
 
-def importer(app: mp.App) -> Batch:
+def importer(app: mp.App) -> mp.Batch:
     """Declare the import on an app. A tenth of the files may be broken before a run fails."""
     batch = app.batch("import-patients", params=Import, policy=mp.Tolerate(0.1))
 

@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 from milepost.app import App
-from milepost.cli.fhir_import import importer
 from milepost.context import Context
 from milepost.job import Job
 from milepost.policy import Fail, Later
@@ -50,4 +49,3 @@ def converter(app: App) -> Job[[Context, int], [int], str, str]:
 
 app = App()
 converter(app)
-importer(app)

@@ -1,4 +1,4 @@
-"""`milepost demo`: workers are killed and nothing is lost; then a folder is imported in steps."""
+"""`milepost demo`: workers are killed, and nothing is lost or done twice."""
 
 import os
 import signal
@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.bars import stepwise
 from milepost.cli.output import printable
 from milepost.errors import MilepostError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from milepost.batch.handles import RunHandle
-    from milepost.cli.fhir_import import Report
     from milepost.handles import JobHandle
     from milepost.records import Job
 
@@ -61,44 +57,32 @@ STATES = {
     show_default=True,
     help="How many are converted.",
 )
-@click.option(
-    "--patients",
-    type=click.IntRange(20),
-    metavar="N",
-    default=300,
-    show_default=True,
-    help="How many patients' files are imported.",
-)
-def demo(documents: int, patients: int) -> None:
+def demo(documents: int) -> None:
     """Convert documents, kill workers with SIGKILL, and show that nothing was lost or done twice.
 
-    Then a folder of FHIR patients is imported by a batch: step by step, with a gate and a report.
     Everything happens in a temporary folder, on a SQLite store, in less than two minutes.
     """
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 100)
     with tempfile.TemporaryDirectory(prefix="milepost-demo-") as folder:
-        good = _Story(console, Path(folder), documents, patients).told()
+        good = _Story(console, Path(folder), documents).told()
     sys.exit(0 if good else 1)
 
 
 class _Story:
     """One demonstration, from an empty folder to the verdict."""
 
-    def __init__(self, console: "Console", folder: Path, documents: int, patients: int) -> None:
+    def __init__(self, console: "Console", folder: Path, documents: int) -> None:
         from milepost.app import App
-        from milepost.cli.demo_app import converter
-        from milepost.cli.fhir_import import importer
+        from milepost.demo.documents import converter
 
         self.console = console
         self.documents = documents
-        self.patients = patients
         self.folder = folder
         self.url = f"sqlite:///{folder}/demo.db"
         self.app = App(self.url)
         self.job = converter(self.app)
-        self.batch = importer(self.app)
         self.killed: list[str] = []
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -112,12 +96,11 @@ class _Story:
         self._say_what_happened()
         self._show_a_history()
         honest, kept = self._nobody_cheats(), self._verdict()
-        imported = self._import()
         self.app.close()
-        return honest and kept and imported
+        return honest and kept
 
     def _begin(self) -> None:
-        from milepost.cli.demo_app import TABLE
+        from milepost.demo.documents import TABLE
 
         self.job.submit_many([(number,) for number in range(1, self.documents + 1)])
         with self._raw() as raw:
@@ -158,7 +141,7 @@ class _Story:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("MILEPOST_")}
         with (self.folder / "workers.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "milepost.cli", "worker", "milepost.cli.demo_app:app"],
+                [sys.executable, "-m", "milepost.cli", "worker", "milepost.demo.documents:app"],
                 cwd=self.folder,
                 env={**kept, **SETTINGS, "MILEPOST_DATABASE_URL": self.url},
                 stdout=log,
@@ -207,12 +190,6 @@ class _Story:
                 return True
         return False
 
-    def _await_a_worker(self, until: float) -> None:
-        """Let one come first: whoever watches is warned when nobody is at work."""
-        while not any(worker.state != "STOPPED" for worker in self.app.workers.list()):
-            self._check_on_workers(until)
-            time.sleep(LOOK_SECONDS)
-
     def _check_on_workers(self, until: float) -> None:
         log = self.folder / "workers.log"
         if any(process.poll() is not None for process in self.workers):
@@ -259,7 +236,7 @@ class _Story:
         self._say(f"Killed: {', '.join(self.killed) or 'nobody'}.\n")
 
     def _nobody_cheats(self) -> bool:
-        from milepost.cli.cheats import CHEATS, tried
+        from milepost.demo.cheats import CHEATS, tried
 
         with self._raw() as raw:
             said = tried(raw)
@@ -271,7 +248,7 @@ class _Story:
         return len(refused) == len(CHEATS)
 
     def _verdict(self) -> bool:
-        from milepost.cli.demo_app import is_supported
+        from milepost.demo.documents import is_supported
         from milepost.observe.verify import verify
 
         verdict = verify(self.app.client.driver)
@@ -289,54 +266,6 @@ class _Story:
             f"compared them with {verdict.rows:,} rows: [bold]{told}[/]."
         )
         return verdict.clean and not (lost or twice or strange)
-
-    # The second act
-
-    def _import(self) -> bool:
-        from milepost.cli.fhir_import import Import, is_sound, make_patients
-
-        folder = self.folder / "patients"
-        make_patients(folder, self.patients)
-        run = self.batch.start(Import(folder=str(folder)))
-        self._say(
-            f"\n[bold]6. A folder of {self.patients} FHIR patients[/] is imported by a batch: find "
-            "the files, parse each, index them once all are parsed, ask until they are found, "
-            "report. Some files are broken, some can only be read at the second attempt."
-        )
-        until = time.monotonic() + GIVE_UP_SECONDS
-        with (
-            self._at_work(),
-            stepwise(self.console, lambda line: self._say(f"   {line}")) as show,
-            warnings.catch_warnings(),
-        ):
-            # Its workers are on their way; on a slow machine that takes a while.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            self._await_a_worker(until)
-            for now in run.watch():
-                show(now)
-                self._check_on_workers(until)
-        sound = sum(map(is_sound, range(1, self.patients + 1)))
-        return self._say_what_was_imported(run, sound)
-
-    def _say_what_was_imported(self, run: "RunHandle", sound: int) -> bool:
-        from rich.markup import escape
-
-        from milepost.cli.fhir_import import SearchIndex
-        from milepost.observe.verify import verify
-
-        found = SearchIndex(str(self.folder / "patients")).names()
-        clean = verify(self.app.client.driver).clean
-        report: Report = run.report
-        genders = ", ".join(f"{count} {gender}" for gender, count in report.genders.items())
-        for error in run.errors[:2]:
-            self._say(f"   refused: {escape(printable(error.message))}")
-        self._say(
-            f"\n[bold]7. The report.[/] {report.patients} patients: {genders}; the oldest was born "
-            f"in {report.oldest}. {run.error_count} files were refused.\n   Of {self.patients} "
-            f"files {sound} can be imported; the search index holds [bold]{len(found)}[/]. "
-            f"milepost verify: [bold]{'clean' if clean else 'problems'}[/]."
-        )
-        return clean and len(found) == report.patients == sound
 
 
 def _held_by(handle: "JobHandle[Any]", workers: list[str]) -> bool:
