@@ -127,6 +127,17 @@ def test_a_full_run_notices_that_the_version_of_the_mapping_changed(declare, ver
     assert {record.note for record in new.records()} == {"rounded"}
 
 
+def test_records_that_a_worker_of_the_version_before_has_made_are_found_behind(declare):
+    """Two versions of a program share a store while one takes over from the other."""
+    old, before = declare(Shop(20))
+    go(old, before.start())
+    new, after = declare(Rounded(20), mapping_version=2)
+    assert go(old, after.start(full=True)).state == mp.RunState.SUCCEEDED  # the old one's worker
+    assert after.behind == 20
+    go(new, after.start(full=True))
+    assert (after.behind, {record.note for record in after.records()}) == (0, {"rounded"})
+
+
 def test_a_mapping_version_is_a_number_or_a_text(app):
     for wrong in (1.5, True, "", None):
         with pytest.raises(mp.Invalid, match="mapping_version"):
