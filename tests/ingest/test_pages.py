@@ -3,7 +3,7 @@
 import pytest
 from diamond_shop import OPTIONS, Shop
 
-from milepost.errors import LeaseLost
+from milepost.errors import IllegalMove, LeaseLost
 from milepost.store import jobs, pages, pipelines, workers
 from milepost.store.pages import Page
 
@@ -47,7 +47,7 @@ def page(claim, number, *keys, done=False):
     return Page(claim, number, b"{}", records, len(keys), done=done)
 
 
-def land(app, pipeline, row, *given):
+def land(app, pipeline, row, *given, fresh=False):
     return app.client.run(
         pages.land,
         given,
@@ -56,7 +56,21 @@ def land(app, pipeline, row, *given):
         seen=row.root_number,
         check=pipeline.target.statement("check"),
         made_with=1,
+        fresh=fresh,
     )
+
+
+def test_a_page_landed_as_new_is_refused_whole_where_a_record_is_known(app, pipeline, held):
+    claim, row = held
+    assert land(app, pipeline, row, page(claim, 0, "a", "b"), fresh=True) == ["applied"]
+    with pytest.raises(IllegalMove):
+        land(app, pipeline, row, page(claim, 1, "b", "c"), fresh=True)
+    assert app.client.run(pages.cursor, claim).pages == 1
+    assert land(app, pipeline, row, page(claim, 1, "b", "c")) == ["applied"]
+    found = app.client.run(pages.read, row.pipeline_id, ["a", "b", "c"])
+    assert sorted(key for key, *_ in found) == ["a", "b", "c"]
+    counted = app.client.run(pages.counts, row.run_id, row.root_id, row.pipeline_id)
+    assert (counted["fetched"], counted["new"], counted["unchanged"]) == (4, 3, 1)
 
 
 def test_h_46_a_page_is_applied_once_and_every_repetition_is_counted(app, pipeline, held):

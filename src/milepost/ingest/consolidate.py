@@ -3,13 +3,13 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from milepost.client import Client
 from milepost.context import Context
-from milepost.errors import Invalid
+from milepost.errors import IllegalMove, Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.columns import Part
 from milepost.ingest.fetch import is_unusable
@@ -43,7 +43,7 @@ PASSING = (OSError, TimeoutError, MemoryError, Fail)
 REASON_LIMIT = 1_000
 
 Row = tuple[str, int, bytes, bytes]
-Write = Callable[[Part], Steps[None]]
+Write = partial[Steps[None]]
 
 
 class Consolidator:
@@ -93,7 +93,7 @@ class Consolidator:
 
     async def note(self, ctx: Context, phase: str) -> None:
         """Say in B's word what is being done; a lease that was lost is noticed here."""
-        await self._client.run_async(jobs.note, ctx.claim, phase=phase)
+        await self._client.run_async(jobs.note, ctx.claim, phase=phase, alone=True)
 
     async def _taken(self, ctx: Context, row: PipelineRunRow, most: int) -> Batch:
         return await self._client.run_async(
@@ -111,7 +111,7 @@ class Consolidator:
         await self.note(ctx, "ApplyingPricing")
         rows, ready = await self._enriched(mapped, rules, rejected)
         await self.note(ctx, "UpsertingBatch")
-        await self._upserted(row, rows, ready, rejected)
+        await self._upserted(row, rows, ready, rejected, fresh=batch.fresh)
         await self._client.run_async(
             pages.mark,
             ctx.claim,
@@ -221,11 +221,17 @@ class Consolidator:
     # Writing
 
     async def _upserted(
-        self, row: PipelineRunRow, rows: list[Row], ready: Part, rejected: list[Rejected]
+        self,
+        row: PipelineRunRow,
+        rows: list[Row],
+        ready: Part,
+        rejected: list[Rejected],
+        *,
+        fresh: bool,
     ) -> None:
         """Write a hundred a statement, five statements at a time; each is whole or not (H-85)."""
         made_with = self._fingerprint.made_with(row.rules_digest)
-        write = partial(self._target.write, row.root_id, made_with=made_with)
+        write = partial(self._target.write, row.root_id, made_with=made_with, fresh=fresh)
         free = asyncio.Semaphore(self._concurrency)
 
         async def written(part: slice) -> None:
@@ -244,6 +250,11 @@ class Consolidator:
     ) -> None:
         try:
             await self._client.run_async(write, part)
+        except IllegalMove:
+            if not write.keywords["fresh"]:
+                raise
+            # What was expected to be new is there: an attempt before this one wrote it.
+            await self._written(partial(write, fresh=False), rows, part, rejected)
         except Invalid as error:
             if len(rows) == 1:
                 rejected.append(_rejected(rows[0], error))

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from milepost.client import Client
 from milepost.codec import limited
 from milepost.context import Context
-from milepost.errors import Invalid, LeaseLost, Unavailable
+from milepost.errors import IllegalMove, Invalid, LeaseLost, Unavailable
 from milepost.ingest.calls import Calls
 from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.source import (
@@ -37,6 +37,8 @@ PAGES = 64
 RECORDS = 3_000
 """How much is stored in one transaction at most."""
 TWICE = 2
+FIRST = 1
+"""The number of a pipeline's first run: before it, nothing was landed."""
 PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 """How long a store that is away is waited for with a page in hand (F3)."""
 
@@ -52,12 +54,23 @@ class Lander:
         self._target = target
         self._fingerprint = fingerprint
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+        self._twice: str | None = None
+        """The first run, once one of its records came twice."""
 
     async def land(self, page: Page, *, row: PipelineRunRow) -> Answer:
         """Store a page; answer what became of it, or raise `LeaseLost`."""
         loop = asyncio.get_running_loop()
-        line = self._lines.get(loop) or self._lines.setdefault(loop, _Line(self._client))
-        store = partial(
+        line = self._lines.get(loop) or self._lines.setdefault(loop, _Line())
+        answer = await line.put(row.root_id, page, partial(self._store, row))
+        if answer == "lost":
+            raise LeaseLost(
+                f"job {page.claim.id} is no longer held: page {page.number} is not kept"
+            )
+        return answer
+
+    async def _store(self, row: PipelineRunRow, group: list[Page]) -> list[Answer]:
+        """Store pages: in a pipeline's first run as new ones, until a record comes twice."""
+        land = partial(
             pages.land,
             pipeline_id=row.pipeline_id,
             root_id=row.root_id,
@@ -65,19 +78,18 @@ class Lander:
             check=self._target.statement("check"),
             made_with=self._fingerprint.made_with(row.rules_digest),
         )
-        answer = await line.put(row.root_id, page, store)
-        if answer == "lost":
-            raise LeaseLost(
-                f"job {page.claim.id} is no longer held: page {page.number} is not kept"
-            )
-        return answer
+        if row.root_number == FIRST and self._twice != row.root_id:
+            try:
+                return await self._client.run_async(partial(land, fresh=True), group)
+            except IllegalMove:
+                self._twice = row.root_id
+        return await self._client.run_async(land, group)
 
 
 class _Line:
     """Pages that wait for their transaction, in one event loop."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._waiting: deque[tuple[Any, Page, Any, asyncio.Future[Answer]]] = deque()
         self._storing: asyncio.Task[None] | None = None
 
@@ -108,7 +120,7 @@ class _Line:
 
     async def _store(self, group: list[tuple[Any, Page, Any, asyncio.Future[Answer]]]) -> None:
         try:
-            found = await self._client.run_async(group[0][2], [page for _, page, _, _ in group])
+            found = await group[0][2]([page for _, page, _, _ in group])
         except Exception as error:  # noqa: BLE001 - each partition hears of its own mistake only
             if len(group) == 1 or is_away(error):
                 for *_, answer in group:

@@ -214,7 +214,9 @@ class Target:
 
     def _statements(self, dialect: str) -> Iterator[tuple[str, str]]:
         is_postgres = dialect == "postgres"
-        yield "upsert", self._upsert(postgres=is_postgres)
+        insert = self._insert(postgres=is_postgres)
+        yield "insert", insert
+        yield "upsert", insert + self._if_there()
         yield "create", self._create(postgres=is_postgres)
         # On SQLite whoever writes is alone.
         yield "lock", f'LOCK TABLE "{self.name}" IN ACCESS EXCLUSIVE MODE' if is_postgres else ""
@@ -261,14 +263,9 @@ class Target:
         lines[0] += " PRIMARY KEY"
         return f'CREATE TABLE IF NOT EXISTS "{self.name}" (\n' + ",\n".join(lines) + "\n)"
 
-    def _upsert(self, *, postgres: bool) -> str:
-        """Write records that are not older than what is there (H-83); what was gone is back."""
+    def _insert(self, *, postgres: bool) -> str:
         names = [column.quoted for column in self.columns]
         given = [f"c{place}" for place in range(len(names))]
-        kept = ", ".join(
-            f"{name} = excluded.{name}"
-            for name in [*names[1:], "source_version", "content_hash", "made_with"]
-        )
         if postgres:
             kinds = [column.postgres for column in self.columns]
             arrays = ", ".join(
@@ -293,9 +290,16 @@ class Target:
             f'INSERT INTO "{self.name}"\n'
             f"  ({', '.join(names)}, source_version, content_hash, made_with, run_id)\n"
             f"SELECT {', '.join(f'i.{name}' for name in given)}, i.version, i.hash, {run}\n"
-            f"  FROM {rows}\n"
-            f"ON CONFLICT ({self.key.quoted}) DO UPDATE\n"
-            f"  SET {kept}, run_id = excluded.run_id, removed_at = NULL\n"
+            f"  FROM {rows}"
+        )
+
+    def _if_there(self) -> str:
+        """Replace a record by one that is not older (H-83); what was gone is back."""
+        kept = [column.quoted for column in self.columns[1:]]
+        kept += ["source_version", "content_hash", "made_with", "run_id"]
+        return (
+            f"\nON CONFLICT ({self.key.quoted}) DO UPDATE\n"
+            f"  SET {', '.join(f'{name} = excluded.{name}' for name in kept)}, removed_at = NULL\n"
             f' WHERE "{self.name}".source_version <= excluded.source_version'
         )
 
@@ -416,10 +420,14 @@ class Target:
         users = [row[0] for row in (yield Call("table_users", told))]
         return f"{', '.join(users)} must be dropped first, and made again after" if users else None
 
-    def write(self, run_id: str, part: Part, *, made_with: int) -> Steps[None]:
-        """Write records that are not older than what is there."""
+    def write(self, run_id: str, part: Part, *, made_with: int, fresh: bool = False) -> Steps[None]:
+        """Write records that are not older than what is there.
+
+        With `fresh` none is expected to be there, which is quicker; one that is refuses them all
+        by `IllegalMove`.
+        """
         yield Call(
-            self.statement("upsert"),
+            self.statement("insert" if fresh else "upsert"),
             {
                 "run_id": run_id,
                 "made_with": made_with,

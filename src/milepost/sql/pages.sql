@@ -145,7 +145,7 @@ WITH free AS MATERIALIZED (
 UPDATE page SET taken_by = :id::uuid, taken_fence = :fence::bigint
   FROM free
  WHERE page.root_id = free.root_id AND page.ordinal = free.ordinal AND page.number = free.number
-RETURNING page.ordinal, page.number, page.keys
+RETURNING page.ordinal, page.number, page.keys, page.fresh = page.pending
 -- sqlite
 UPDATE page SET taken_by = :id, taken_fence = :fence
  WHERE root_id = :root_id AND (ordinal, number) IN (
@@ -156,7 +156,7 @@ UPDATE page SET taken_by = :id, taken_fence = :fence
                                  AND job.fence = page.taken_fence AND job.state = 'RUNNING'))
         ORDER BY ordinal, number
         LIMIT :most)
-RETURNING ordinal, number, keys
+RETURNING ordinal, number, keys, fresh = pending
 
 -- name: raw_any
 SELECT EXISTS (SELECT 1 FROM raw WHERE pipeline_id = :pipeline_id)
@@ -168,6 +168,18 @@ SELECT key FROM raw
  WHERE pipeline_id = :pipeline_id AND key > :after AND (removed_by IS NULL OR fate = 4)
  ORDER BY key
  LIMIT :most
+
+-- name: raw_insert
+-- Records of which none was ever seen; one that was refuses them all, and raw_land is the way.
+-- postgres
+INSERT INTO raw (pipeline_id, key, version, hash, payload, root_id, seen, ordinal, fate)
+SELECT :pipeline_id, i.key, i.version, i.hash, i.payload, :root_id::uuid, :seen::bigint, i.ordinal, 0
+  FROM unnest(:key::text[], :version::bigint[], :hash::bytea[], :payload::bytea[],
+              :ordinal::integer[]) AS i (key, version, hash, payload, ordinal)
+-- sqlite
+INSERT INTO raw (pipeline_id, key, version, hash, payload, root_id, seen, ordinal, fate)
+SELECT :pipeline_id, i.key, i.version, i.hash, i.payload, :root_id, :seen, i.ordinal, 0
+  FROM {rows:key version hash* payload* ordinal} AS i
 
 -- name: raw_land
 -- What the source says of records; what is here already is replaced only by what is not older (H-83).

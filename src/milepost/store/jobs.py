@@ -258,9 +258,14 @@ def _touched(rows: Rows) -> set[str]:
 
 
 def note(
-    claim: Claim, *, phase: str | None, detail: str | None = None, actor: str | None = None
+    claim: Claim,
+    *,
+    phase: str | None,
+    detail: str | None = None,
+    actor: str | None = None,
+    alone: bool = False,
 ) -> Steps[int]:
-    """Record a phase of a running attempt, or raise `LeaseLost`."""
+    """Record a phase of a running attempt, or raise `LeaseLost`; `alone` if nothing follows."""
     rows = yield Call(
         "job_note",
         {
@@ -270,6 +275,7 @@ def note(
             "detail": detail,
             "actor": actor,
         },
+        alone=alone,
     )
     if not rows:
         raise LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}")

@@ -84,12 +84,14 @@ def land(
     seen: int,
     check: Statement,
     made_with: int,
+    fresh: bool = False,
     actor: str | None = None,
 ) -> Steps[list[Answer]]:
     """Store pages of different partitions; answer what became of each.
 
     `check` is the statement that tells which records stand in the target as they are here and
-    were `made_with` the same.
+    were `made_with` the same. With `fresh` no record is expected to be known, which is quicker; one
+    that is refuses them all by `IllegalMove`.
     """
     held = yield from _held(pages)
     answers = [_answer(page, held.get(place)) for place, page in enumerate(pages)]
@@ -97,7 +99,8 @@ def land(
     applied = [page for page, answer in zip(pages, answers, strict=True) if answer == "applied"]
     if not applied:
         return answers
-    found = yield from _stored(applied, pipeline_id=pipeline_id, root_id=root_id, seen=seen)
+    whose = {"pipeline_id": pipeline_id, "root_id": root_id, "seen": seen}
+    found = yield from _stored(applied, whose, fresh=fresh)
     settled = yield from _settled(found, check, made_with)
     yield from _moved(applied)
     rows = [_row(page, root_id, found, settled) for page in applied]
@@ -138,7 +141,7 @@ def _count_repeated(pages: Sequence[Page], answers: Sequence[Answer]) -> Steps[N
 
 
 def _stored(
-    pages: Sequence[Page], *, pipeline_id: int, root_id: str, seen: int
+    pages: Sequence[Page], whose: Mapping[str, Any], *, fresh: bool
 ) -> Steps[dict[str, tuple[int, bytes | None]]]:
     """Store the records; answer with what each was to what stood here, and what stands here now."""
     best: dict[str, tuple[int, bytes, bytes, int]] = {}
@@ -151,11 +154,9 @@ def _stored(
     if not keys:
         return {}
     rows = yield Call(
-        "raw_land",
+        "raw_insert" if fresh else "raw_land",
         {
-            "pipeline_id": pipeline_id,
-            "root_id": root_id,
-            "seen": seen,
+            **whose,
             "key": keys,
             "version": [best[key][0] for key in keys],
             "hash": [best[key][1] for key in keys],
@@ -163,6 +164,8 @@ def _stored(
             "ordinal": [best[key][3] for key in keys],
         },
     )
+    if fresh:
+        return dict.fromkeys(keys, (FRESH, None))
     return {key: (fate, digest) for key, fate, digest in rows}
 
 
@@ -318,6 +321,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     pages: Sequence[tuple[int, int]]
     records: Sequence[tuple[str, int, bytes, bytes]]
+    fresh: bool = False
+    """Whether no record was ever seen before these pages."""
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -342,12 +347,12 @@ def take(claim: Claim, *, root_id: str, pipeline_id: int, most: int) -> Steps[Ba
     taken = yield Call(
         "page_take", {"root_id": root_id, "id": claim.id, "fence": claim.fence, "most": most}
     )
-    pages = [(ordinal, number) for ordinal, number, _ in taken]
-    keys = sorted({key for *_, text in taken for key in msgspec.json.decode(text or "[]")})
+    pages = [(ordinal, number) for ordinal, number, *_ in taken]
+    keys = sorted({key for _, _, text, _ in taken for key in msgspec.json.decode(text or "[]")})
     if not keys:
         return Batch(pages, [])
     rows = yield Call("raw_read", {"pipeline_id": pipeline_id, "key": keys})
-    return Batch(pages, [tuple(row) for row in rows])
+    return Batch(pages, rows, all(fresh for *_, fresh in taken))
 
 
 def mark(

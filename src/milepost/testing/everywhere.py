@@ -48,7 +48,7 @@ OWN = re.compile(
 HANDLERS = "job_hold"
 """Begins a transaction that a handler writes in; what else is in it, nobody here can see."""
 WRITES = re.compile(r'\b(INSERT INTO|DELETE FROM|(?<!FOR )(?<!KEY )UPDATE [\w"])')
-TARGET_WRITES = (":upsert", ":remove", ":restore")
+TARGET_WRITES = (":insert", ":upsert", ":remove", ":restore")
 
 
 def crash_everywhere(app: App, start: Function, check: Function) -> int:
