@@ -27,8 +27,9 @@ def fill(raw: Raw) -> None:
     raw.execute("ALTER TABLE raw SET (autovacuum_enabled = false)")
     raw.execute(
         "INSERT INTO raw (pipeline_id, key, version, hash, payload, root_id, seen, ordinal,"
-        " missing_in) SELECT 1, 'k' || i, i, ''::bytea, decode(repeat('00', 150), 'hex'),"
-        f" '{ROOT}', 1, 0, '{ROOT}' FROM generate_series(1, {RECORDS}) AS i"
+        " missing_in, removed_by) SELECT 1, 'k' || i, i, ''::bytea,"
+        " decode(repeat('00', 150), 'hex'),"
+        f" '{ROOT}', 1, 0, '{ROOT}', '{ROOT}' FROM generate_series(1, {RECORDS}) AS i"
     )
 
 
