@@ -93,7 +93,6 @@ def create(
     NAME is what the journal calls whoever uses it. From the first token on, every request to the
     API needs one.
     """
-    from milepost.codec import check_text
     from milepost.request.hosts import read_rate
     from milepost.store import tokens as store_tokens
 
@@ -105,10 +104,7 @@ def create(
         requests=not kinds if requests is None else requests,
         rate=read_rate(rate),
     )
-    if tenant is not None:
-        check_text(tenant, what="tenant")
-    if queues and not _words(queues):
-        raise Invalid("--queue is blank: a token that is bound to no queue would see them all")
+    _check_reach(tenant, queues)
     token_id, secret, hashed = store_tokens.new_secret()
     with _opened(store) as client:
         client.run(
@@ -128,6 +124,15 @@ def create(
     else:
         click.echo(secret)
     say("keep it: it is not shown again; `milepost tokens revoke` ends it")
+
+
+def _check_reach(tenant: str | None, queues: tuple[str, ...]) -> None:
+    from milepost.codec import check_text
+
+    if tenant is not None:
+        check_text(tenant, what="tenant")
+    if queues and not _words(queues):
+        raise Invalid("--queue is blank: a token that is bound to no queue would see them all")
 
 
 def _words(given: tuple[str, ...]) -> tuple[str, ...]:
