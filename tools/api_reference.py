@@ -26,6 +26,7 @@ from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Rem
 from milepost.ingest.pipeline import Pipeline
 from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
 from milepost.job import Job
+from milepost.options import JobOptions, SubmitOptions, rules
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
 from milepost.records import Entry, Queue, Worker
@@ -38,6 +39,7 @@ from milepost.schedules import Schedules
 from milepost.store.explain import Explanation
 from milepost.store.schedules import Schedule
 from milepost.workers import Workers
+from tools.options_reference import options_section
 
 __all__ = ["api_page", "told"]
 
@@ -128,6 +130,7 @@ HIDDEN = {
 def api_page() -> str:
     """Write every public name with its signature and the promise of its docstring."""
     sections = [_section(title, entries) for title, entries in _sections().items()]
+    sections.insert(1, options_section())
     rest = [_functions(), _errors(), _states(), _settings(), _testing()]
     return "\n".join([INTRODUCTION, *sections, *rest])
 
@@ -203,6 +206,17 @@ def _spoken(value: Any) -> Any:
     return value
 
 
+def _one_by_one(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """Give the options that `app.job` and `job.options` take, each with its default."""
+    place = getattr(parameter.annotation, "__args__", (None,))[0]
+    if place not in (JobOptions, SubmitOptions):
+        yield parameter
+        return
+    for name, rule in rules(place).items():
+        default = rule.default if place is JobOptions else None
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+
+
 def _signature(value: Any) -> str:
     """Spell a call without its annotations, which a table has no room for."""
     try:
@@ -210,9 +224,10 @@ def _signature(value: Any) -> str:
     except ValueError:
         return "()"
     kept = [
-        parameter.replace(annotation=parameter.empty)
+        shown.replace(annotation=shown.empty)
         for parameter in signature.parameters.values()
         if parameter.name != "self"
+        for shown in _one_by_one(parameter)
     ]
     text = str(signature.replace(parameters=kept, return_annotation=signature.empty))
     return re.sub(r"<class '(\w+)'>", r"\1", text)

@@ -15,6 +15,7 @@ from milepost.specs import VIEWS
 from milepost.store import enforce, views
 from milepost.web.api import describe
 from tools.api_reference import api_page
+from tools.options_reference import APP, described
 
 MIGRATIONS = Path("src/milepost/sql/migrations")
 PAGE = Path("docs/reference/machines.md")
@@ -165,6 +166,7 @@ def main() -> None:
     for folder in sorted(MIGRATIONS.iterdir()):
         for name, path in newest(folder).items():
             path.write_text(rendered(path.read_text(), folder.name, {name}))
+    APP.write_text(described(APP.read_text()))
     PAGE.write_text(machines_page())
     COMMANDS_PAGE.write_text(commands_page())
     API_PAGE.write_text(api_page())

@@ -18,6 +18,7 @@ from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
 from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
+from milepost.options import JobOptions
 from milepost.process import Process
 from milepost.queues import Queues
 from milepost.records import NewJob, Run
@@ -121,28 +122,32 @@ class App:
     @overload
     def job(self, function: Callable[P, R], /) -> Job[P, P, R, R]: ...
     @overload
-    def job(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        retries: int = 3,
-        retry_delay: float = 1.0,
-        backoff: str = "fixed",
-        max_delay: float = 3600,
-        jitter: bool = False,
-        retry_on: tuple[type[BaseException], ...] | None = None,
-        fail_on: tuple[type[BaseException], ...] = (),
-        timeout: float | None = 3600,
-        deadline: float | None = None,
-        start_within: float | None = None,
-        poll_limit: int = 1000,
-        poison_limit: int = 3,
-        version: int = 1,
-    ) -> Declare: ...
+    def job(self, **options: Unpack[JobOptions]) -> Declare: ...
     def job(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
-        """Declare a job: `@app.job` or `@app.job(retries=5, …)`."""
+        """Declare a job: `@app.job` or `@app.job(retries=5, …)`.
+
+        Options:
+        * `queue`: The queue that its jobs wait in.
+        * `priority`: 0 to 9; jobs with a larger one are claimed first.
+        * `retries`: How many failed or lost attempts are followed by another one.
+        * `deadline`: Seconds from its submit until a job that has not ended fails; None: no
+          deadline.
+        * `start_within`: Seconds from its submit until a job that has not started fails; None: it
+          may wait.
+        * `poll_limit`: How often a handler may ask to be run later (`mp.Later`).
+        * `timeout`: Seconds that one attempt may take; None in a declaration: no limit.
+        * `poison_limit`: How many lost workers fail the job: it may be what kills them.
+        * `retry_delay`: Seconds before the next attempt.
+        * `backoff`: Whether the delay stays "fixed", or is doubled each time: "exponential".
+        * `max_delay`: The longest delay, in seconds.
+        * `jitter`: Whether a delay is a random part of itself, so that jobs do not return all at
+          once.
+        * `name`: The kind's name; the function's own unless given.
+        * `retry_on`: The errors that are followed by another attempt; the app's own unless given.
+        * `fail_on`: More errors that end the job at once, in addition to the app's.
+        * `version`: Counted up when waiting jobs must go on with the old code; versions stand side
+          by side.
+        """
         declare = Declare(self, **declared)
         return declare if function is None else declare(function)
 

@@ -13,10 +13,11 @@ from milepost.codec import Codec, check_text, from_builtin, hints
 from milepost.config import Settings
 from milepost.context import Context
 from milepost.errors import Invalid
+from milepost.options import DEFAULTS, check, default, pinned
 from milepost.outcome import Outcome
-from milepost.policy import SECONDS_MOST, Policy
+from milepost.policy import Policy
 
-__all__ = ["Arguments", "Definition", "Host", "Registry", "Unfit", "check_limits"]
+__all__ = ["Arguments", "Definition", "Host", "Registry", "Unfit"]
 
 
 _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -189,38 +190,6 @@ def _unites(hint: Any) -> bool:
     return hint is not Any
 
 
-LEAST = {"retries": 0, "poll_limit": 0, "poison_limit": 1, "version": 1}
-MOST = 2**31 - 1
-
-
-def check_limits(asked: Any) -> None:
-    """Refuse numbers and texts that cannot be meant; None is for what was not asked."""
-    for name, least in {**LEAST, "priority": 0}.items():
-        value = getattr(asked, name, None)
-        if value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise Invalid(f"{name}={value!r} must be a whole number")
-        if not least <= value <= (9 if name == "priority" else MOST):
-            within = f"between {least} and {9 if name == 'priority' else MOST}"
-            raise Invalid(f"{name}={value} must be {within}")
-    for name in ("timeout", "deadline", "start_within", "start_in"):
-        check_seconds(name, getattr(asked, name, None), zero=name != "timeout")
-    if getattr(asked, "queue", None) is not None:
-        check_text(asked.queue, what="queue")
-
-
-def check_seconds(name: str, value: Any, *, zero: bool) -> None:
-    """Refuse what is no duration; None is for what was not asked."""
-    if value is None:
-        return
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Invalid(f"{name}={value!r} must be a number of seconds")
-    if not (value >= 0 if zero else value > 0) or not value <= SECONDS_MOST:
-        within = "at least zero" if zero else "more than zero"
-        raise Invalid(f"{name}={value} must be {within} seconds, and at most a hundred years")
-
-
 class Outlet(Protocol):
     """Takes what a handler gives where that is more than a result: outputs of a batch's step."""
 
@@ -244,15 +213,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     function: Callable[..., Any]
     arguments: Arguments
     is_async: bool
-    version: int = 1
-    queue: str = "default"
-    priority: int = 0
-    retries: int = 3
-    timeout: float | None = 3600.0
-    deadline: float | None = None
-    start_within: float | None = None
-    poll_limit: int = 1000
-    poison_limit: int = 3
+    version: int = default("version")
+    options: Mapping[str, Any] = DEFAULTS
+    """Those that are stored with its jobs."""
     policy: Policy = Policy()
     feed: Callable[[Context], list[Any]] | None = None
     outlet: Outlet | None = None
@@ -261,9 +224,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse a declaration that cannot be meant, when it is declared."""
         check_text(self.name, what="name")
         try:
-            check_limits(self)
+            check({**self.options, "version": self.version})
         except Invalid as error:
             raise Invalid(f"job {self.name!r}: {error}") from error
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What rows have of it: those of steps, and of jobs that ask for nothing else."""
+        return {"kind": self.name, "kind_version": self.version, **pinned(self.options)}
 
     @property
     def word(self) -> str:

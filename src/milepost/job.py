@@ -6,92 +6,39 @@ import sqlite3
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from functools import cached_property
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from milepost.client import caller, new_id
-from milepost.codec import NAME_BYTES, check_tags, check_text, limited
+from milepost.codec import check_text, limited
 from milepost.context import Context
 from milepost.cron import Line, Missed
-from milepost.declare import Arguments, Definition, Host, check_limits
+from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
+from milepost.options import JobOptions, SubmitOptions, check, check_names, default, pinned, stored
+from milepost.options import declared as stored_options
 from milepost.outcome import micros
-from milepost.policy import Policy, RetryPolicy
+from milepost.policy import Policy, retry_policy
 from milepost.records import NewJob, Template
 from milepost.store import births
 from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
 from milepost.store.schedules import NewSchedule
 
-__all__ = ["Declare", "Job", "Options", "define", "error_classes"]
+__all__ = ["Declare", "Job", "define", "error_classes"]
 
 P = ParamSpec("P")
 C = ParamSpec("C")
 R = TypeVar("R")
 A = TypeVar("A")
-V = TypeVar("V")
 
 Errors = tuple[type[BaseException], ...]
-DECLARED = {
-    *("name", "queue", "priority", "retries", "retry_delay", "backoff", "max_delay", "jitter"),
-    *("retry_on", "fail_on", "timeout", "deadline", "start_within", "poll_limit", "poison_limit"),
-    "version",
-}
-
-UNIQUE_BYTES = 1_000
 LOAD_BYTES = 256 * 1024**2
 """How much one statement stores; beyond a few times that PostgreSQL refuses it."""
-START_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
-START_LAST = datetime(9000, 1, 1, tzinfo=UTC)
-"""Instants outside are mistakes, and databases and zones disagree on the last ones."""
-
 Borrowed = BorrowedConnection | BorrowedAsyncConnection
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What one submission asks for beyond its declaration."""
-
-    queue: str | None = None
-    priority: int | None = None
-    start_in: float | None = None
-    start_at: datetime | None = None
-    deadline: float | None = None
-    start_within: float | None = None
-    unique: str | None = None
-    tags: Mapping[str, str] | None = None
-    hold: bool = False
-    channel: str | None = None
-    retries: int | None = None
-    timeout: float | None = None
-    poll_limit: int | None = None
-    poison_limit: int | None = None
-    policy: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        check_limits(self)
-        if self.start_in is not None and self.start_at is not None:
-            raise Invalid("start_in and start_at exclude each other")
-        self._check_start_at()
-        for name in ("unique", "channel"):
-            if (text := getattr(self, name)) is not None:
-                check_text(text, what=name, most=UNIQUE_BYTES if name == "unique" else NAME_BYTES)
-        check_tags(self.tags)
-        if not isinstance(self.hold, bool):
-            raise Invalid(f"hold={self.hold!r} must be True or False")
-
-    def _check_start_at(self) -> None:
-        if self.start_at is None:
-            return
-        if not isinstance(self.start_at, datetime):
-            raise Invalid(f"start_at={self.start_at!r} must be a datetime; start_in takes seconds")
-        if self.start_at.tzinfo is None:
-            raise Invalid("start_at needs a time zone: datetime(..., tzinfo=UTC)")
-        if not START_FIRST < self.start_at < START_LAST:
-            raise Invalid(f"start_at={self.start_at.isoformat()} is beyond what calendars agree on")
 
 
 class Job(Generic[C, P, R, A]):
@@ -101,12 +48,16 @@ class Job(Generic[C, P, R, A]):
         self,
         app: Host,
         definition: Definition,
-        options: Options | None = None,
+        options: Mapping[str, Any] | None = None,
         borrowed: Borrowed | None = None,
+        *,
+        policy: str | None = None,
     ) -> None:
         self._app = app
-        self._options = options or Options()
+        self._options = options or {}
+        check(self._options)
         self._borrowed = borrowed
+        self._policy = policy
         self.definition = definition
         self.__doc__ = definition.function.__doc__
         self.__name__ = definition.name
@@ -139,48 +90,19 @@ class Job(Generic[C, P, R, A]):
         new = self._new([_arguments(call) for call in calls])
         return self._handles(await self._stored_async(new))
 
-    def options(
-        self,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        start_in: float | None = None,
-        start_at: datetime | None = None,
-        deadline: float | None = None,
-        start_within: float | None = None,
-        unique: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        hold: bool | None = None,
-        channel: str | None = None,
-        retries: int | None = None,
-        timeout: float | None = None,
-        poll_limit: int | None = None,
-        poison_limit: int | None = None,
-    ) -> "Job[C, P, R, A]":
+    def options(self, **options: Unpack[SubmitOptions]) -> "Job[C, P, R, A]":
         """Return a copy that submits with these options; what is left out stays as it was."""
-        given = {
-            "queue": queue,
-            "priority": priority,
-            "start_in": start_in,
-            "start_at": start_at,
-            "deadline": deadline,
-            "start_within": start_within,
-            "unique": unique,
-            "tags": dict(tags) if isinstance(tags, Mapping) else tags,
-            "hold": hold,
-            "channel": channel,
-            "retries": retries,
-            "timeout": timeout,
-            "poll_limit": poll_limit,
-            "poison_limit": poison_limit,
-        }
-        chosen = {name: value for name, value in given.items() if value is not None}
-        options = msgspec.structs.replace(self._options, **chosen)
-        return Job(self._app, self.definition, options, self._borrowed)
+        check_names(SubmitOptions, options, what=f"{self.definition.name}.options()")
+        given: dict[str, Any] = {n: value for n, value in options.items() if value is not None}
+        if isinstance(tags := given.get("tags"), Mapping):
+            given["tags"] = dict(tags)  # the caller may go on with theirs
+        chosen = {**self._options, **given}
+        return Job(self._app, self.definition, chosen, self._borrowed, policy=self._policy)
 
     def within(self, connection: Any) -> "Job[C, P, R, A]":
         """Return a copy that submits inside the caller's own transaction."""
-        return Job(self._app, self.definition, self._options, borrow(connection))
+        borrowed = borrow(connection)
+        return Job(self._app, self.definition, self._options, borrowed, policy=self._policy)
 
     def scheduled(
         self,
@@ -195,7 +117,7 @@ class Job(Generic[C, P, R, A]):
         if self._app is not app:
             raise Invalid(f"{self!r} is another app's; schedule it there")
         for option in ("unique", "start_in", "start_at", "hold"):
-            if getattr(self._options, option):
+            if self._options.get(option):
                 raise Invalid(f"a scheduled job takes no {option}: its slot is what it has")
         if self._borrowed is not None:
             raise Invalid("a schedule outlives a transaction: schedule the job without within()")
@@ -256,7 +178,7 @@ class Job(Generic[C, P, R, A]):
     def _new(self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[NewJob]:
         template = self._template()
         new = [
-            NewJob(new_id(), self._payload(*call), template, unique_key=self._options.unique)
+            NewJob(new_id(), self._payload(*call), template, unique_key=self._options.get("unique"))
             for call in calls
         ]
         if len(new) > 1 and (size := sum(len(job.payload or b"") for job in new)) > LOAD_BYTES:
@@ -274,41 +196,33 @@ class Job(Generic[C, P, R, A]):
         return limited(data, most=most, what=f"the arguments of {self.definition.name}")
 
     def _template(self) -> Template:
-        definition, options = self.definition, self._options
-        delay = None if options.start_in is None else micros(options.start_in)
+        options = self._options
+        delay = None if (start_in := options.get("start_in")) is None else micros(start_in)
+        start_at = options.get("start_at")
         # Whether a given time has come is for the store's clock to say, not for this machine's.
-        later = bool(delay) or options.start_at is not None
+        later = bool(delay) or start_at is not None
         state = JobState.WAITING if later else JobState.QUEUED
         return Template(
-            kind=definition.name,
-            kind_version=definition.version,
-            queue=options.queue or definition.queue,
-            priority=_chosen(options.priority, definition.priority),
-            state=JobState.CREATED.value if options.hold else state.value,
+            **self._pinned,
+            policy=self._policy,
+            state=JobState.CREATED.value if options.get("hold") else state.value,
             actor=caller().actor,
-            due_at=options.start_at,
+            due_at=start_at,
             delay_us=delay or None,
-            deadline_us=_micros(_chosen(options.deadline, definition.deadline)),
-            start_within_us=_micros(_chosen(options.start_within, definition.start_within)),
-            timeout_us=_micros(_chosen(options.timeout, definition.timeout)),
-            retries=_chosen(options.retries, definition.retries),
-            poll_limit=_chosen(options.poll_limit, definition.poll_limit),
-            poison_limit=_chosen(options.poison_limit, definition.poison_limit),
-            policy=options.policy,
             codec=self._app.client.codec.name,
-            tags=_tags(options.tags),
+            tags=_tags(options.get("tags")),
             tenant=caller().tenant,
             trace=caller().trace,
-            channel=options.channel,
+            channel=options.get("channel"),
         )
 
-
-def _chosen(option: V | None, declared: V) -> V:
-    return declared if option is None else option
-
-
-def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else micros(seconds)
+    @cached_property
+    def _pinned(self) -> Mapping[str, Any]:
+        """What the job's row has from its kind and its options: the same for every submit."""
+        if not self._options:
+            return self.definition.pinned
+        chosen = stored(self._options, self.definition.options)
+        return {**self.definition.pinned, **pinned(chosen)}
 
 
 def _tags(tags: Mapping[str, str] | None) -> str | None:
@@ -370,7 +284,7 @@ class Declare:
 
 def define(
     function: Callable[..., Any],
-    declared: dict[str, Any],
+    declared: Mapping[str, Any],
     *,
     retry_on: Errors,
     fail_on: Errors,
@@ -381,31 +295,22 @@ def define(
     `retry_on` and `fail_on` are the app's own; `what` names another decorator than `@app.job`.
     """
     _check_handler(function, yields=what is not None)
-    if unknown := sorted(set(declared) - DECLARED):
-        raise Invalid(
-            f"{what or '@app.job'} takes no {', '.join(unknown)}; it takes "
-            f"{', '.join(sorted(DECLARED))}"
-        )
-    name = declared.pop("name", None)
+    check_names(JobOptions, declared, what=what or "@app.job")
+    name = declared.get("name")
     name = check_text(function.__name__ if name is None else name, what="name")
-    retry = RetryPolicy(
-        delay=declared.pop("retry_delay", 1.0),
-        backoff=declared.pop("backoff", "fixed"),
-        max_delay=declared.pop("max_delay", 3600.0),
-        jitter=declared.pop("jitter", False),
-    )
     policy = Policy(
-        retry=retry,
-        retry_on=error_classes("retry_on", declared.pop("retry_on", None), retry_on),
-        fail_on=(*fail_on, *error_classes("fail_on", declared.pop("fail_on", None), ())),
+        retry=retry_policy(declared),
+        retry_on=error_classes("retry_on", declared.get("retry_on"), retry_on),
+        fail_on=(*fail_on, *error_classes("fail_on", declared.get("fail_on"), ())),
     )
     return Definition(
         name=name,
         function=function,
         arguments=Arguments(function, name),
         is_async=inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
+        version=declared.get("version", default("version")),
+        options=stored_options(declared),
         policy=policy,
-        **declared,
     )
 
 

@@ -1,13 +1,15 @@
 """What an error means for a job: pure decisions over data."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from milepost import outcome
 from milepost.errors import Invalid
 from milepost.lifecycle import Cause
+from milepost.options import SECONDS_MOST, default
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim
 
@@ -20,13 +22,12 @@ __all__ = [
     "after_error",
     "after_later",
     "problem_of",
+    "retry_policy",
     "storable",
 ]
 
 CODE_LIMIT = 100
 MESSAGE_LIMIT = 4_000
-SECONDS_MOST = 100 * 366 * 86_400
-"""A century: beyond it a duration is a mistake, and soon more than a database can add to a time."""
 BACKOFFS = ("fixed", "exponential")
 
 
@@ -66,10 +67,10 @@ class Cancelled(BaseException):
 class RetryPolicy(msgspec.Struct, frozen=True):
     """When an attempt that failed is followed by another (H-24)."""
 
-    delay: float = 1.0
-    backoff: str = "fixed"
-    max_delay: float = 3600.0
-    jitter: bool = False
+    delay: float = default("retry_delay")
+    backoff: str = default("backoff")
+    max_delay: float = default("max_delay")
+    jitter: bool = default("jitter")
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -95,6 +96,14 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     def _doubled(self, attempt: int) -> float:
         # Past the cap the power would only grow into an overflow.
         return self.delay * 2.0 ** min(attempt - 1, 64)
+
+
+def retry_policy(asked: Mapping[str, Any], **otherwise: Any) -> RetryPolicy:
+    """Make it of the options that were given, or else of those."""
+    given = {**otherwise, **asked}
+    fields = {"delay": "retry_delay"}
+    options = {field: fields.get(field, field) for field in RetryPolicy.__struct_fields__}
+    return RetryPolicy(**{field: given[name] for field, name in options.items() if name in given})
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from milepost.client import Client, refuse_in_loop
 from milepost.config import Settings
-from milepost.declare import Registry, check_seconds
+from milepost.declare import Registry
 from milepost.ending import Ending, on_signals
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
+from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver

@@ -10,6 +10,7 @@ import msgspec
 from milepost.errors import IllegalMove
 from milepost.lifecycle import JOB, JobState, RunState
 from milepost.machine import Machine
+from milepost.options import default
 from milepost.outcome import Outcome
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Claim",
     "Entry",
     "Job",
+    "Limits",
     "Listed",
     "NewJob",
     "NewRun",
@@ -196,17 +198,22 @@ class Standing:
         return _attempt(self.state, self.errors, self.losses)
 
 
-class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's options allow it; none of it ever changes."""
+
+    retries: int = default("retries")
+    poll_limit: int = default("poll_limit")
+    poison_limit: int = default("poison_limit")
+    timeout_us: int | None = None
+
+
+class Pinned(Limits, frozen=True, kw_only=True):
     """What a job's row has from its kind and its options; a step's row has it for its jobs."""
 
     kind: str
     kind_version: int = 1
-    queue: str = "default"
-    priority: int = 0
-    retries: int = 3
-    poll_limit: int = 1000
-    poison_limit: int = 3
-    timeout_us: int | None = None
+    queue: str = default("queue")
+    priority: int = default("priority")
     policy: str | None = None
 
 

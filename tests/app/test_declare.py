@@ -101,15 +101,23 @@ def test_an_annotation_that_cannot_be_checked_is_refused(idle):
 
 def test_with_and_without_parentheses_mean_the_same(idle):
     bare, called = idle.job(work), idle.job(name="called")(work)
-    assert bare.definition.retries == called.definition.retries == 3
+    assert bare.definition.options == called.definition.options
     assert bare.definition.name == "work"
 
 
 def test_the_defaults_are_those_of_the_contract(idle):
     definition = idle.job(work).definition
-    assert (definition.queue, definition.priority, definition.retries) == ("default", 0, 3)
-    assert (definition.timeout, definition.deadline, definition.start_within) == (3600, None, None)
-    assert (definition.poll_limit, definition.poison_limit, definition.version) == (1000, 3, 1)
+    assert definition.options == {
+        "queue": "default",
+        "priority": 0,
+        "retries": 3,
+        "poll_limit": 1000,
+        "poison_limit": 3,
+        "timeout": 3600,
+        "deadline": None,
+        "start_within": None,
+    }
+    assert definition.version == 1
     policy = definition.policy
     assert policy.retry == RetryPolicy(delay=1.0, backoff="fixed", max_delay=3600, jitter=False)
     assert (policy.retry_on, policy.fail_on) == ((Exception,), ())

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.errors import Invalid
+from milepost.options import SECONDS_MOST
 from milepost.policy import (
-    SECONDS_MOST,
     Fail,
     Later,
     Policy,

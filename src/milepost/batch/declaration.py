@@ -2,15 +2,16 @@
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import Any, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
 from milepost.batch.outputs import Inputs, Outlet, RunGiven
 from milepost.client import Client
 from milepost.codec import check_text, limited
-from milepost.declare import Definition, Host, check_seconds
+from milepost.declare import Definition, Host
 from milepost.errors import Invalid
+from milepost.options import StepOptions, check_seconds
 from milepost.outcome import micros
 from milepost.policy import POLL_SECONDS
 from milepost.records import NewStep
@@ -43,26 +44,6 @@ class Tolerate(msgspec.Struct, frozen=True, tag=True):
             raise Invalid(f"Tolerate({self.share}) takes a share between 0 and 1")
 
 
-class Declared(TypedDict, total=False):
-    """What steps, reducers and hooks take of the options of `@app.job`."""
-
-    name: str
-    queue: str
-    priority: int
-    retries: int
-    retry_delay: float
-    backoff: str
-    max_delay: float
-    jitter: bool
-    retry_on: tuple[type[BaseException], ...]
-    fail_on: tuple[type[BaseException], ...]
-    timeout: float | None
-    deadline: float | None
-    start_within: float | None
-    poll_limit: int
-    poison_limit: int
-
-
 Bearing = FailFast | Collect | Tolerate
 
 
@@ -86,24 +67,14 @@ class Step(msgspec.Struct, frozen=True):
 
     def planned(self, bearing: Bearing) -> NewStep:
         """Describe it for the store: everything that fan-in needs, pinned to the run."""
-        kind = self.definition
         return NewStep(
             number=self.number,
             name=self.name,
             role=self.role,
-            kind=kind.name,
-            kind_version=kind.version,
-            queue=kind.queue,
-            priority=kind.priority,
+            **self.definition.pinned,
             gated=self.gated,
-            poll_us=_micros(self.poll),
+            poll_us=None if self.poll is None else micros(self.poll),
             slots=SLOTS if self.role == "work" and self.number else 1,
-            retries=kind.retries,
-            poll_limit=kind.poll_limit,
-            poison_limit=kind.poison_limit,
-            timeout_us=_micros(kind.timeout),
-            deadline_us=_micros(kind.deadline),
-            start_within_us=_micros(kind.start_within),
             fail_fast=isinstance(bearing, FailFast),
             tolerance=bearing.share if isinstance(bearing, Tolerate) else 0.0,
         )
@@ -138,7 +109,7 @@ class Declaration:
         *,
         gated: bool = False,
         poll: float | bool | None = None,
-        **declared: Unpack[Declared],
+        **declared: Unpack[StepOptions],
     ) -> Callable[[F], F]: ...
     def step(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare the next step: `@batch.step` or `@batch.step(gated=True, poll=60, …)`."""
@@ -159,7 +130,7 @@ class Declaration:
     @overload
     def reduce(self, function: F, /) -> F: ...
     @overload
-    def reduce(self, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
+    def reduce(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
     def reduce(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare the reducer: it gets what the last step gave, and returns the report."""
         if function is None:
@@ -178,7 +149,7 @@ class Declaration:
     @overload
     def on_success(self, function: F, /) -> F: ...
     @overload
-    def on_success(self, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
+    def on_success(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
     def on_success(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare what is called with the run, as a job of its own, once it has SUCCEEDED."""
         return self._hook("on_success", function, declared)
@@ -186,7 +157,7 @@ class Declaration:
     @overload
     def on_failure(self, function: F, /) -> F: ...
     @overload
-    def on_failure(self, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
+    def on_failure(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
     def on_failure(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare what is called with the run, as a job of its own, once FAILED or CANCELLED."""
         return self._hook("on_failure", function, declared)
@@ -272,10 +243,6 @@ class Declaration:
             for place, step in enumerate(extra)
         ]
         return [step.planned(self.policy) for step in (*self.steps, *numbered)]
-
-
-def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else micros(seconds)
 
 
 def _poll(poll: Any) -> float | None:

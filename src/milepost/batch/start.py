@@ -11,9 +11,9 @@ from milepost.batch.declaration import Declaration, Step
 from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
 from milepost.codec import check_tags, check_text, from_builtin, limited, marks
-from milepost.declare import check_limits, check_seconds
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
+from milepost.options import check, check_seconds
 from milepost.outcome import micros
 from milepost.records import NewJob, NewRun, Run, Template
 from milepost.store import chains
@@ -104,7 +104,7 @@ class Batch(Declaration):
 
     def _new(self, params: Any, asked: "_Asked") -> tuple[NewRun, list[NewJob]]:
         check_seconds("deadline", asked.deadline, zero=False)
-        check_limits(asked)
+        check({"priority": asked.priority})
         check_tags(asked.tags)
         self.plan()
         data = self._checked(params)
@@ -117,7 +117,7 @@ class Batch(Declaration):
             codec=self.client.codec.name,
             actor=caller().actor,
             policy=msgspec.json.encode(self.policy).decode(),
-            queue=self.steps[0].definition.queue,
+            queue=self.steps[0].definition.options["queue"],
             priority=asked.priority,
             tenant=caller().tenant,
             trace=caller().trace,
@@ -176,21 +176,12 @@ class Batch(Declaration):
         tenant: str,
         held: bool = False,
     ) -> NewJob:
-        planned = step.planned(self.policy)
-        state = JobState.QUEUED if planned.poll_us is None else JobState.WAITING
+        poll = None if step.poll is None else micros(step.poll)
+        state = JobState.QUEUED if poll is None else JobState.WAITING
         template = Template(
-            kind=planned.kind,
-            kind_version=planned.kind_version,
-            queue=planned.queue,
-            priority=planned.priority,
+            **step.definition.pinned,
             state=JobState.CREATED.value if held else state.value,
-            delay_us=None if held else planned.poll_us,
-            timeout_us=planned.timeout_us,
-            deadline_us=planned.deadline_us,
-            start_within_us=planned.start_within_us,
-            retries=planned.retries,
-            poll_limit=planned.poll_limit,
-            poison_limit=planned.poison_limit,
+            delay_us=None if held else poll,
             codec=self.client.codec.name,
             actor=caller().actor,
             tenant=tenant,

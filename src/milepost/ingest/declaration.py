@@ -12,7 +12,7 @@ from milepost.client import Client, caller, new_id
 from milepost.codec import check_text
 from milepost.config import Settings
 from milepost.context import Context
-from milepost.declare import Definition, Registry, check_seconds
+from milepost.declare import Definition, Registry
 from milepost.errors import IllegalMove, Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.consolidate import Consolidator
@@ -26,6 +26,7 @@ from milepost.ingest.recent import Recent
 from milepost.ingest.source import Field, Identity, Partition, Source, Window, micros
 from milepost.ingest.target import DOCUMENT, Target, fields_of, raw_type, record_type
 from milepost.lifecycle import JobState
+from milepost.options import check_seconds
 from milepost.outcome import micros as micros_in
 from milepost.policy import Fail
 from milepost.records import NewJob, NewRun, NewStep, Template
@@ -245,14 +246,8 @@ class Declared(Generic[S]):
                 number=number,
                 name=names[number],
                 role=roles[number],
-                kind=kind.name,
-                kind_version=kind.version,
-                queue=kind.queue,
+                **kind.pinned,
                 gated=number == CONSOLIDATE,
-                retries=kind.retries,
-                poll_limit=kind.poll_limit,
-                poison_limit=kind.poison_limit,
-                timeout_us=None if kind.timeout is None else micros_in(kind.timeout),
                 # A failed plan ends a run at once; of the rest everything is tried: Collect.
                 fail_fast=number == PLAN,
             )
@@ -271,16 +266,9 @@ class Declared(Generic[S]):
         rerun_of: str | None = None,
     ) -> NewJob:
         """Describe a job of a run."""
-        kind = self._definitions[step]
         template = Template(
-            kind=kind.name,
-            kind_version=kind.version,
-            queue=kind.queue,
+            **self._definitions[step].pinned,
             state=state.value,
-            timeout_us=None if kind.timeout is None else micros_in(kind.timeout),
-            retries=kind.retries,
-            poll_limit=kind.poll_limit,
-            poison_limit=kind.poison_limit,
             codec=self._client.codec.name,
             actor=caller().actor,
             run_id=run_id,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from milepost.codec import check_text
-from milepost.declare import check_seconds
 from milepost.errors import Invalid
+from milepost.options import check_seconds
 from milepost.relay.broker import Broker, Published
 from milepost.relay.courier import Courier
 from milepost.relay.message import MOST_BYTES

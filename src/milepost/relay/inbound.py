@@ -18,7 +18,7 @@ from milepost.client import acting
 from milepost.codec import DEEPEST, check_text, nested_deeper
 from milepost.declare import Registry
 from milepost.errors import Invalid, MilepostError, Unavailable
-from milepost.job import Options
+from milepost.options import SubmitOptions, check_names, read
 from milepost.records import NewJob
 from milepost.relay.broker import Broker, Delivery, Incoming
 from milepost.relay.courier import cancelled
@@ -54,23 +54,19 @@ class Host(Protocol):
         ...
 
 
-class _Options(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be asked for beyond a kind's declaration."""
-
-
 class Submission(msgspec.Struct, forbid_unknown_fields=True):
     """A job as a message asks for it."""
 
     kind: str
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    options: _Options = _Options()
+    options: dict[str, Any] = {}
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The options that were given."""
-        given = {name: getattr(self.options, name) for name in self.options.__struct_fields__}
-        return {name: value for name, value in given.items() if value is not None}
+        """The options that were given, checked."""
+        check_names(SubmitOptions, self.options, what="options")
+        return read(SubmitOptions, self.options, what="options")
 
 
 class _Envelope(msgspec.Struct):

@@ -1,37 +1,26 @@
 """What `app.request` takes: one part is the request, the other is about its job."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
-from milepost.declare import check_seconds
 from milepost.errors import Invalid
-from milepost.policy import RetryPolicy
+from milepost.options import (
+    Retrying,
+    Submitting,
+    check_names,
+    check_seconds,
+    names,
+    read,
+)
+from milepost.policy import retry_policy
 from milepost.request.declaration import POLL_SECONDS, Reply, Request, Timeouts
 
-__all__ = ["Asked", "JobPart", "job_part", "read_job_part", "request_of"]
+__all__ = ["Asked", "job_part", "read_job_part", "request_of"]
 
 
-class JobPart(TypedDict, total=False):
-    """What is asked of the request's job."""
-
-    channel: str | None
-    queue: str | None
-    priority: int | None
-    start_in: float | None
-    start_at: datetime | None
-    deadline: float | None
-    start_within: float | None
-    unique: str | None
-    tags: Mapping[str, str] | None
-    hold: bool
-    retries: int
-    poll_limit: int
-
-
-class Asked(JobPart, total=False):
+class Asked(Submitting, Retrying, total=False):
     """What is asked of the request itself, and of its job."""
 
     headers: Mapping[str, str]
@@ -41,26 +30,18 @@ class Asked(JobPart, total=False):
     poll: float | None
     crash: str
     timeout: float | Mapping[str, float]
-    retry_delay: float
-    backoff: str
-    max_delay: float
-    jitter: bool
     redirects: int
     record: bool
     callback: bool
     secrets: Sequence[str]
 
 
-JOB_NAMES = frozenset(JobPart.__annotations__)
-NAMES = frozenset(Asked.__annotations__)
+JOB_NAMES = names(Submitting)
 
 
 def request_of(method: str, url: str, asked: Mapping[str, Any]) -> Request:
     """Make the request of what was asked, or raise `Invalid` naming what it does not take."""
-    if unknown := sorted(set(asked) - NAMES):
-        raise Invalid(
-            f"a request takes no {', '.join(unknown)}; it takes {', '.join(sorted(NAMES))}"
-        )
+    check_names(Asked, asked, what="a request")
     given = {**asked}
     return Request(
         method=method,
@@ -72,12 +53,7 @@ def request_of(method: str, url: str, asked: Mapping[str, Any]) -> Request:
         poll=given.get("poll", POLL_SECONDS),
         crash=given.get("crash", "resend"),
         timeouts=_timeouts(given.get("timeout")),
-        retry=RetryPolicy(
-            delay=given.get("retry_delay", 1.0),
-            backoff=given.get("backoff", "exponential"),
-            max_delay=given.get("max_delay", 3600.0),
-            jitter=given.get("jitter", True),
-        ),
+        retry=retry_policy(given, backoff="exponential", jitter=True),
         redirects=given.get("redirects", 0),
         record=bool(given.get("record", True)),
         secrets=_names(given.get("secrets") or []),
@@ -90,14 +66,8 @@ def job_part(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_job_part(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what is about the job from JSON's values, or raise `Invalid` saying what does not fit.
-
-    A program is told by its type checker; what comes over a wire is not.
-    """
-    try:
-        return dict(msgspec.convert(job_part(asked), JobPart, strict=True))
-    except msgspec.ValidationError as error:
-        raise Invalid(f"a request: {error}") from None
+    """Read what is about the job from JSON's values, or raise `Invalid` where it does not fit."""
+    return read(Submitting, job_part(asked), what="a request")
 
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:

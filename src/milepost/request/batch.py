@@ -15,10 +15,11 @@ from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
 from milepost.codec import check_tags, check_text, limited
 from milepost.context import Context
-from milepost.declare import Arguments, Definition, Host, check_limits, check_seconds
+from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.handles import JobError
 from milepost.lifecycle import JobState
+from milepost.options import check, check_seconds
 from milepost.outcome import micros
 from milepost.records import NewJob, NewRun, NewStep
 from milepost.request.attempt import Attempt
@@ -97,7 +98,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        check_limits(self)
+        check({"queue": self.queue, "priority": self.priority})
         check_seconds("deadline", self.deadline, zero=False)
         check_bearing(self.policy, what="a batch of requests")
         if self.channel is not None:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from milepost.codec import check_text
-from milepost.declare import check_seconds
 from milepost.errors import Invalid
+from milepost.options import check_seconds
 from milepost.policy import RetryPolicy
 from milepost.request.guard import parse
 from milepost.request.paths import check_path

@@ -14,7 +14,7 @@ from milepost.codec import check_text
 from milepost.context import Context
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
-from milepost.job import Job, Options
+from milepost.job import Job
 from milepost.outcome import Outcome
 from milepost.records import NewJob
 from milepost.request.asked import job_part, read_job_part, request_of
@@ -109,8 +109,7 @@ class Requests:
         request = request_of(method, url, asked)
         ready = self.prepared(request, callback=bool(asked.get("callback")))
         cautious = None if ready.crash == "resend" else ready.crash
-        options = Options(**job_part(asked), policy=cautious)
-        return Job(self._host, self.definition, options), ready
+        return Job(self._host, self.definition, job_part(asked), policy=cautious), ready
 
     def new(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]

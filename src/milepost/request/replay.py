@@ -14,8 +14,9 @@ from milepost.context import Context
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.handles import JobHandle
-from milepost.job import Job, Options
+from milepost.job import Job
 from milepost.lifecycle import JOB
+from milepost.options import DEFAULTS
 from milepost.outcome import Outcome
 from milepost.policy import Fail
 from milepost.records import Entry, NewJob
@@ -48,7 +49,7 @@ class Replays:
             function=self.run,
             arguments=Arguments(self.run, KIND),
             is_async=True,
-            retries=0,
+            options={**DEFAULTS, "retries": 0},
             outlet=kinds.Passed(),
         )
         host.registry.add(self.definition, own=True)
@@ -74,7 +75,7 @@ class Replays:
             raise Invalid(f"job {record.id} is {record.state}; only a finished one is replayed")
         self._request(record)
         job: Job[..., ..., Any, Any] = Job(
-            self._host, self.definition, Options(queue=queue or record.queue)
+            self._host, self.definition, {"queue": queue or record.queue}
         )
         made = job.new((record.id,), {})
         linked = msgspec.structs.replace(made.template, parent_id=record.id, tenant=record.tenant)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from milepost.lifecycle import JOB, RUN, Cause, JobState, group_sql
 from milepost.machine import Machine, among
+from milepost.records import Limits
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, View, Word
 
 __all__ = ["NAMES", "fresh"]
@@ -334,7 +335,7 @@ def _partition_progress(job: Subject) -> str:
 
 JOB_COLUMNS = (
     "id tenant kind kind_version queue priority state phase version move actor detail fence"
-    " worker_id errors losses polls releases retries poll_limit poison_limit timeout_us"
+    f" worker_id errors losses polls releases {' '.join(Limits.__struct_fields__)}"
     " cancel_reason error tags unique_key limit_key run_id step ordinal parent_id rerun_of"
     " origin_id trace channel policy codec"
 )

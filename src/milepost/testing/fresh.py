@@ -21,7 +21,7 @@ from milepost.app import App
 from milepost.client import Client, refuse_in_loop
 from milepost.config import StoreUrl
 from milepost.errors import Invalid, Unavailable
-from milepost.policy import SECONDS_MOST
+from milepost.options import SECONDS_MOST
 from milepost.store import workers
 from milepost.store.allow import allowed
 from milepost.store.connect import open_driver

@@ -1,16 +1,16 @@
 """/v1/jobs: submit, look, wait, and act on jobs."""
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import msgspec
 from fastapi import APIRouter, Body, Header, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.responses import Response
 
 from milepost.client import caller, new_id
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import JOB, JobState
+from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, NewJob
 from milepost.store import births, jobs, reruns, unfit
 from milepost.store.driver import Steps
@@ -41,6 +41,7 @@ __all__ = [
     "SUBMITTED",
     "History",
     "Reason",
+    "bounded",
     "check_template",
     "created",
     "id_within",
@@ -49,31 +50,38 @@ __all__ = [
 ]
 
 router = APIRouter(route_class=Route, tags=["jobs"])
+RULES = rules(SubmitOptions)
 ACCEPTED = {
     "Location": {"schema": {"type": "string"}},
     "Retry-After": {"schema": {"type": "integer"}},
 }
 
 
-class NewJobOptions(BaseModel):
-    """What a submission asks for beyond its kind's declaration."""
+def _options() -> type[BaseModel]:
+    """Make the model of the options of a submission, all of them optional."""
+    hints = get_type_hints(SubmitOptions)
+    fields: dict[str, Any] = {name: (hints[name], bounded(name)) for name in hints}
+    return create_model(
+        "NewJobOptions",
+        __config__=ConfigDict(extra="forbid", strict=True),
+        __doc__="What a submission asks for beyond its kind's declaration.",
+        **fields,
+    )
 
-    model_config = ConfigDict(extra="forbid", strict=True)
 
-    queue: str | None = Field(default=None, min_length=1)
-    priority: int | None = Field(default=None, ge=0, le=9)
-    start_in: float | None = Field(default=None, ge=0)
-    start_at: datetime | None = Field(default=None, strict=False)
-    deadline: float | None = Field(default=None, ge=0)
-    start_within: float | None = Field(default=None, ge=0)
-    unique: str | None = Field(default=None, min_length=1)
-    tags: dict[str, str] | None = None
-    hold: bool | None = None
-    channel: str | None = Field(default=None, min_length=1)
-    retries: int | None = Field(default=None, ge=0)
-    timeout: float | None = Field(default=None, gt=0)
-    poll_limit: int | None = Field(default=None, ge=0)
-    poison_limit: int | None = Field(default=None, ge=1)
+def bounded(name: str, default: Any = None) -> Any:
+    """Describe an option to the API: its bounds are those of its declaration."""
+    rule = RULES[name]
+    # JSON has no times: one arrives as a text.
+    strict = False if isinstance(rule, Moment) else None
+    bounds: dict[str, Any] = dict(rule.bounds)
+    return Field(default=default, strict=strict, **bounds)
+
+
+if TYPE_CHECKING:
+    NewJobOptions = BaseModel
+else:
+    NewJobOptions = _options()
 
 
 class Submission(BaseModel):

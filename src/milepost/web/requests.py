@@ -11,6 +11,7 @@ from starlette.responses import Response
 from milepost.batch.declaration import Bearing, Collect, FailFast, Tolerate
 from milepost.client import new_id
 from milepost.errors import IllegalMove, NotFound
+from milepost.options import DEFAULTS
 from milepost.records import Job
 from milepost.request.asked import job_part
 from milepost.request.batch import Asking
@@ -21,7 +22,7 @@ from milepost.web.auth import Who, check_channel, require
 from milepost.web.body import JsonRequest, PushedRoute, Route
 from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Kept
-from milepost.web.jobs import SUBMITTED, check_template, created, receive
+from milepost.web.jobs import SUBMITTED, bounded, check_template, created, receive
 from milepost.web.prefer import Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted
@@ -98,16 +99,16 @@ class NewRequest(Given):
     record: bool = True
     callback: bool = False
     secrets: list[str] = Field(default=[], examples=[["partner-token"]])
-    retries: int = Field(default=3, ge=0)
+    retries: int = bounded("retries", DEFAULTS["retries"])
     retry_delay: float = Field(default=1, ge=0)
-    queue: str | None = Field(default=None, min_length=1)
-    priority: int | None = Field(default=None, ge=0, le=9)
-    start_in: float | None = Field(default=None, ge=0)
-    deadline: float | None = Field(default=None, ge=0)
-    unique: str | None = Field(default=None, min_length=1)
+    queue: str | None = bounded("queue")
+    priority: int | None = bounded("priority")
+    start_in: float | None = bounded("start_in")
+    deadline: float | None = bounded("deadline")
+    unique: str | None = bounded("unique")
     tags: dict[str, str] | None = None
-    channel: str | None = Field(default=None, min_length=1)
-    poll_limit: int = Field(default=1000, ge=0)
+    channel: str | None = bounded("channel")
+    poll_limit: int = bounded("poll_limit", DEFAULTS["poll_limit"])
 
 
 class NewBatch(Given):
@@ -164,7 +165,7 @@ async def send_batch(
     asking = Asking(
         policy=new.bearing,
         final=None if new.final is None else new.final.asked(),
-        **{n: v for n, v in job_part(new.asked()).items() if n != "policy"},
+        **job_part(new.asked()),
     )
     items = [one.asked() for one in new.requests]
     run, plan, made = app.request_batches.starting(items, asking, {})

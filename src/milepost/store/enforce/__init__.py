@@ -7,6 +7,7 @@ fresh rendering.
 
 from milepost.lifecycle import JOB, RUN, group_sql
 from milepost.machine import among
+from milepost.records import Limits
 from milepost.store.enforce import postgres, sqlite
 from milepost.store.enforce.rules import Guard, Rule, lite
 
@@ -87,10 +88,7 @@ GUARDS = {
             "losses",
             "polls",
             "releases",
-            "retries",
-            "poll_limit",
-            "poison_limit",
-            "timeout_us",
+            *Limits.__struct_fields__,
             "cancel_reason",
             "unfit",
             "result",
@@ -107,10 +105,7 @@ GUARDS = {
             "kind_version",
             "created_at",
             "codec",
-            "retries",
-            "poll_limit",
-            "poison_limit",
-            "timeout_us",
+            *Limits.__struct_fields__,
             "deadline_at",
             "start_by",
             "policy",

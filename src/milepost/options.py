@@ -1,0 +1,313 @@
+"""Options of a job, each declared once: its type, bounds, default and meaning, and who takes it.
+
+A class below is a place that takes options; an option stands in the class of all places that take
+it. Its annotation holds its rule; the text under it is what an editor shows and what the reference
+page says. Signatures, checks, the API's model, inbound messages and the parameters of statements
+derive from here. CONTRIBUTING.md says how one is added.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Annotated, Any, TypedDict, get_type_hints
+
+import msgspec
+
+from milepost.codec import NAME_BYTES, check_tags, check_text
+from milepost.errors import Invalid
+from milepost.outcome import micros
+
+__all__ = [
+    "DEFAULTS",
+    "SECONDS_MOST",
+    "JobOptions",
+    "Moment",
+    "Retrying",
+    "Rule",
+    "StepOptions",
+    "SubmitOptions",
+    "Submitting",
+    "check",
+    "check_names",
+    "check_seconds",
+    "declared",
+    "default",
+    "names",
+    "pinned",
+    "read",
+    "rules",
+    "stored",
+]
+
+Errors = tuple[type[BaseException], ...]
+
+MOST = 2**31 - 1
+SECONDS_MOST = 100 * 366 * 86_400
+"""A century: beyond it a duration is a mistake, and soon more than a database can add to a time."""
+UNIQUE_BYTES = 1_000
+START_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
+START_LAST = datetime(9000, 1, 1, tzinfo=UTC)
+"""Instants outside are mistakes, and databases and zones disagree on the last ones."""
+
+
+# Rules
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What values an option takes; `default` is what a declaration has without it."""
+
+    default: Any = None
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for a value that the option does not take."""
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """Tell the bounds as JSON schemas and their like name them."""
+        return {}
+
+
+class Whole(Rule, frozen=True, kw_only=True):
+    """A whole number."""
+
+    least: int = 0
+    most: int = MOST
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for a value that is no whole number, or out of bounds."""
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Invalid(f"{name}={value!r} must be a whole number")
+        if not self.least <= value <= self.most:
+            raise Invalid(f"{name}={value} must be between {self.least} and {self.most}")
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """Tell the bounds; the last number that a column holds is not worth telling."""
+        return {"ge": self.least} | ({} if self.most == MOST else {"le": self.most})
+
+
+class Seconds(Rule, frozen=True, kw_only=True):
+    """A duration."""
+
+    zero: bool = True
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for a value that is no duration."""
+        check_seconds(name, value, zero=self.zero)
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """Tell the bounds."""
+        return {"ge" if self.zero else "gt": 0}
+
+
+class Text(Rule, frozen=True, kw_only=True):
+    """A text that is not blank, and takes so many bytes."""
+
+    most: int = NAME_BYTES
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for a value that is no text, or too long."""
+        check_text(value, what=name, most=self.most)
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """Tell the bounds."""
+        return {"min_length": 1}
+
+
+class Flag(Rule, frozen=True, kw_only=True):
+    """True or False."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for anything else."""
+        if not isinstance(value, bool):
+            raise Invalid(f"{name}={value!r} must be True or False")
+
+
+class Tags(Rule, frozen=True, kw_only=True):
+    """A few texts by name."""
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ARG002 - the texts are named one by one
+        """Raise `Invalid` for anything else."""
+        check_tags(value)
+
+
+class Moment(Rule, frozen=True, kw_only=True):
+    """A time with its zone."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for anything else, and for times that calendars disagree on."""
+        if not isinstance(value, datetime):
+            raise Invalid(f"{name}={value!r} must be a datetime; start_in takes seconds")
+        if value.tzinfo is None:
+            raise Invalid(f"{name} needs a time zone: datetime(..., tzinfo=UTC)")
+        if not START_FIRST < value < START_LAST:
+            raise Invalid(f"{name}={value.isoformat()} is beyond what calendars agree on")
+
+
+def check_seconds(name: str, value: Any, *, zero: bool) -> None:
+    """Refuse what is no duration; None is for what was not asked."""
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Invalid(f"{name}={value!r} must be a number of seconds")
+    if not (value >= 0 if zero else value > 0) or not value <= SECONDS_MOST:
+        within = "at least zero" if zero else "more than zero"
+        raise Invalid(f"{name}={value} must be {within} seconds, and at most a hundred years")
+
+
+# Options
+
+
+class _Everywhere(TypedDict, total=False):
+    """Taken by declarations and by submits; stored with each job."""
+
+    queue: Annotated[str | None, Text(default="default")]
+    """The queue that its jobs wait in."""
+    priority: Annotated[int | None, Whole(most=9, default=0)]
+    """0 to 9; jobs with a larger one are claimed first."""
+    retries: Annotated[int | None, Whole(default=3)]
+    """How many failed or lost attempts are followed by another one."""
+    deadline: Annotated[float | None, Seconds()]
+    """Seconds from its submit until a job that has not ended fails; None: no deadline."""
+    start_within: Annotated[float | None, Seconds()]
+    """Seconds from its submit until a job that has not started fails; None: it may wait."""
+    poll_limit: Annotated[int | None, Whole(default=1000)]
+    """How often a handler may ask to be run later (`mp.Later`)."""
+
+
+class _Handled(TypedDict, total=False):
+    """Taken where a handler of this program runs; stored with each job."""
+
+    timeout: Annotated[float | None, Seconds(zero=False, default=3600.0)]
+    """Seconds that one attempt may take; None in a declaration: no limit."""
+    poison_limit: Annotated[int | None, Whole(least=1, default=3)]
+    """How many lost workers fail the job: it may be what kills them."""
+
+
+class Retrying(TypedDict, total=False):
+    """Taken by declarations and by requests: when the next attempt follows."""
+
+    retry_delay: Annotated[float, Rule(default=1.0)]
+    """Seconds before the next attempt."""
+    backoff: Annotated[str, Rule(default="fixed")]
+    """Whether the delay stays "fixed", or is doubled each time: "exponential"."""
+    max_delay: Annotated[float, Rule(default=3600.0)]
+    """The longest delay, in seconds."""
+    jitter: Annotated[bool, Rule(default=False)]
+    """Whether a delay is a random part of itself, so that jobs do not return all at once."""
+
+
+class _Declaring(TypedDict, total=False):
+    """Taken by declarations alone."""
+
+    name: Annotated[str | None, Text()]
+    """The kind's name; the function's own unless given."""
+    retry_on: Annotated[Errors | None, Rule()]
+    """The errors that are followed by another attempt; the app's own unless given."""
+    fail_on: Annotated[Errors, Rule(default=())]
+    """More errors that end the job at once, in addition to the app's."""
+
+
+class Submitting(_Everywhere, total=False):
+    """Taken by submits: what one submission asks for beyond its declaration."""
+
+    start_in: Annotated[float | None, Seconds()]
+    """Seconds from now before which the job does not start."""
+    start_at: Annotated[datetime | None, Moment()]
+    """The time before which the job does not start; it has a zone."""
+    unique: Annotated[str | None, Text(most=UNIQUE_BYTES)]
+    """A key: while a job of the kind with it has not ended, a submit answers with that one."""
+    tags: Annotated[Mapping[str, str] | None, Tags()]
+    """Texts by name, for whoever looks at the job."""
+    hold: Annotated[bool | None, Flag()]
+    """Store the job without starting it; it starts once it is submitted."""
+    channel: Annotated[str | None, Text()]
+    """The channel that is told how the job ended."""
+
+
+class StepOptions(_Everywhere, _Handled, Retrying, _Declaring, total=False):
+    """What steps, reducers and hooks of a batch take."""
+
+
+class JobOptions(StepOptions, total=False):
+    """What `@app.job` takes."""
+
+    version: Annotated[int, Whole(least=1, default=1)]
+    """Counted up when waiting jobs must go on with the old code; versions stand side by side."""
+
+
+class SubmitOptions(Submitting, _Handled, total=False):
+    """What `job.options(...)` takes, and the options of a submission by API or message."""
+
+
+def rules(place: type) -> dict[str, Rule]:
+    """Give the rule of every option that a place takes."""
+    hints = get_type_hints(place, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+_RULES = {**rules(JobOptions), **rules(SubmitOptions)}
+_STORED = {**rules(_Everywhere), **rules(_Handled)}
+_SECONDS = frozenset(name for name, rule in _STORED.items() if isinstance(rule, Seconds))
+DEFAULTS: Mapping[str, Any] = MappingProxyType({n: rule.default for n, rule in _STORED.items()})
+"""The options that are stored with a job, as a declaration has them that names none."""
+
+
+def default(name: str) -> Any:
+    """Give what a declaration has without that option."""
+    return _RULES[name].default
+
+
+def check_names(place: type, asked: Mapping[str, Any], *, what: str) -> None:
+    """Raise `Invalid` naming the options that a place does not take."""
+    known = names(place)
+    if unknown := sorted(set(asked) - known):
+        raise Invalid(f"{what} takes no {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
+
+
+def names(place: type) -> frozenset[str]:
+    """Name the options that a place takes."""
+    return frozenset(place.__annotations__)
+
+
+def read(place: type, asked: Mapping[str, Any], *, what: str) -> dict[str, Any]:
+    """Read options from JSON's values, or raise `Invalid` saying what does not fit.
+
+    A program is told by its type checker; what comes over a wire is not.
+    """
+    try:
+        return dict(msgspec.convert(asked, place, strict=True))
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{what}: {error}") from None
+
+
+def stored(asked: Mapping[str, Any], otherwise: Mapping[str, Any] = DEFAULTS) -> dict[str, Any]:
+    """Choose the options that are stored with a job: those asked for, else the others."""
+    chosen = {name: asked.get(name) for name in _STORED}
+    return {name: otherwise[name] if v is None else v for name, v in chosen.items()}
+
+
+def declared(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose what a declaration stores with its jobs; of a duration None says that none is set."""
+    unlimited = {name: None for name in _SECONDS if name in asked and asked[name] is None}
+    return stored(asked) | unlimited
+
+
+def check(asked: Mapping[str, Any]) -> None:
+    """Raise `Invalid` for values that an option does not take; None is for what was not asked."""
+    for name, value in asked.items():
+        if value is not None and name in _RULES:
+            _RULES[name].check(name, value)
+    if asked.get("start_in") is not None and asked.get("start_at") is not None:
+        raise Invalid("start_in and start_at exclude each other")
+
+
+def pinned(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the options that are stored as the columns of a row: durations in microseconds."""
+    row = {name: chosen[name] for name in _STORED}
+    for name in _SECONDS:
+        seconds = row.pop(name)
+        row[f"{name}_us"] = None if seconds is None else micros(seconds)
+    return row
