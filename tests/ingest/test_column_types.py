@@ -2,8 +2,10 @@
 
 import itertools
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from threading import Barrier
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -328,3 +330,35 @@ async def test_a_reader_that_is_connected_sees_the_new_type(app, database):
 
 def _alone(target):
     return (yield Call(target.statement("read"), {"after": None, "most": 9}, alone=True))
+
+
+def test_a_run_without_a_plan_rounds_nothing_either(app, database):
+    """A replay, a retry and a forced run go on with what was read by a program before this one."""
+    run(database, source(int, 9.5))
+    other = mp.App(database.url)
+    pipeline = other.pipeline("items", source(float, 9.5), key="id", partition_by="at")
+    assert [kept.key for kept in pipeline.quarantine.list()] == ["1"]
+    again = pipeline.quarantine.replay()
+    other.drain()
+    assert again.refresh().state == "SUCCEEDED"
+    assert [record.price for record in pipeline.records()] == [9.5]
+    other.close()
+
+
+def test_two_programs_that_change_a_table_at_once_change_it_once(app):
+    """Those that consolidate a run begin together, perhaps with a record that has a field more."""
+    is_changed(app, made(int))
+    grown = msgspec.defstruct("Thing", [("id", int), ("value", float | None), ("note", str)])
+    target = Target("things", key="id", record=grown)
+    together = Barrier(4)
+
+    def prepared(_):
+        together.wait()
+        return is_changed(app, target)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(prepared, range(4))) == [None] * 4
+    keys = ["1"]
+    part = Part([1], [b"h"], target.rows(keys, [{"id": 1, "value": 0.5, "note": "new"}]))
+    app.client.run(target.write, RUN, part, made_with=1)
+    assert read(app, target) == [0.5]

@@ -353,6 +353,12 @@ class Declared(Generic[S]):
         yield from tables.hold(row.pipeline_id, self.name, self.target.name)
         return row
 
+    def _hold_ready(self, run_id: str) -> Steps[PipelineRunRow]:
+        """Make the table ready for records of this shape: another program may have read them."""
+        row = yield from self._hold(run_id)
+        yield from self.target.prepare()
+        return row
+
     async def _fix(self, ctx: Context, row: PipelineRunRow) -> PipelineRunRow:
         # What is made anew was read before, up to wherever that was.
         end = None if row.mode == REMAP else await self._calls.remote(self.source.upper_bound)
@@ -400,7 +406,7 @@ class Declared(Generic[S]):
 
     async def _consolidate(self, ctx: Context) -> int:
         """Consolidate what nobody else works on."""
-        row = await self._owned(self._hold, ctx.claim.run_id or "")
+        row = await self._owned(self._hold_ready, ctx.claim.run_id or "")
         return await self._consolidator.consolidate(ctx, row)
 
     async def _finalise(self, ctx: Context) -> dict[str, Any]:

@@ -388,37 +388,45 @@ class Target:
         if not known:
             yield Call(self.statement("create"))
             return [column.name for column in self.columns]
-        yield from self._widen(known)
-        missing = [column.name for column in self.columns if known.type_of(column.name) is None]
+        if not self._missing(known) and not self._changes(known):
+            return []
+        # One program at a time: what another one has changed by then is not changed again.
+        yield Call(self.statement("lock"))
+        known = yield from self.known()
+        yield from self._widen(self._changes(known))
+        missing = self._missing(known)
         for name in missing:
             yield Call(self.statement(f"add {name}"))
         return missing
 
-    def _widen(self, known: Found) -> Steps[None]:
-        changes = [
+    def _missing(self, known: Found) -> list[str]:
+        return [column.name for column in self.columns if known.type_of(column.name) is None]
+
+    def _changes(self, known: Found) -> list[Change]:
+        """List columns with another type than they need; refuse what changes their values."""
+        found = [
             Change(self.name, column, kind, known.dialect, is_key=column is self.key)
             for column in self.columns
             if (kind := known.type_of(column.name)) is not None
         ]
-        changes = [change for change in changes if change.is_real]
+        changes = [change for change in found if change.is_real]
         for change in changes:
-            if why := (yield from self._refused(change)):
+            if not change.widens:
+                raise Invalid(change.refusal("its values would not stay what they are"))
+        return changes
+
+    def _widen(self, changes: Sequence[Change]) -> Steps[None]:
+        for change in changes:
+            for (value,) in (yield Call(change.lossy)):
+                why = f"{value!r} is among its values, and would be another one"
+                raise Invalid(change.refusal(why))
+            told = {"table": self.name, "column": change.column.name}
+            if users := [row[0] for row in (yield Call("table_users", told))]:
+                why = f"{', '.join(users)} must be dropped first, and made again after"
                 raise Invalid(change.refusal(why))
         for change in changes:
             for statement in change.statements():
                 yield Call(statement)
-
-    def _refused(self, change: Change) -> Steps[str | None]:
-        """Say why a column keeps its type, if so."""
-        if not change.widens:
-            return "its values would not stay what they are"
-        # Nobody writes between the look and the change.
-        yield Call(self.statement("lock"))
-        for (value,) in (yield Call(change.lossy)):
-            return f"{value!r} is among its values, and would be another one"
-        told = {"table": self.name, "column": change.column.name}
-        users = [row[0] for row in (yield Call("table_users", told))]
-        return f"{', '.join(users)} must be dropped first, and made again after" if users else None
 
     def write(self, run_id: str, part: Part, *, made_with: int, fresh: bool = False) -> Steps[None]:
         """Write records that are not older than what is there.
