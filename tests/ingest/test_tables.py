@@ -1,6 +1,7 @@
 """A table is one pipeline's: by its own statements, by a row in the store, until it is released."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from threading import Barrier
 
 import msgspec
@@ -208,9 +209,46 @@ def test_a_table_that_is_new_to_a_pipeline_is_filled_by_a_full_run_alone(app, da
     elsewhere = moved.pipeline("paints", Paints(Painted, ONE), **OPTIONS, table="moved")
     refused = run(moved, elsewhere)
     assert refused.state == "FAILED"
+    assert "remap()" in refused.errors[0].message
+    broken = elsewhere.start(full=True)
+    elsewhere.source.fetch, fetch = None, elsewhere.source.fetch
+    moved.drain()
+    assert broken.refresh().state == "FAILED"
+    elsewhere.source.fetch = fetch
+    assert run(moved, elsewhere).state == "FAILED"  # it was claimed, and never filled
     assert run(moved, elsewhere, full=True).state == "SUCCEEDED"
+    assert run(moved, elsewhere).state == "SUCCEEDED"
     assert [record.id for record in elsewhere.records()] == [1]
     moved.close()
+
+
+def test_a_table_that_is_new_to_a_pipeline_is_filled_by_a_remap(app, database, paints):
+    run(app, paints)
+    moved = mp.App(database.url)
+    elsewhere = moved.pipeline("paints", Paints(Painted, ONE), **OPTIONS, table="moved")
+    made = elsewhere.remap()
+    moved.drain()
+    assert made.refresh().state == "SUCCEEDED"
+    assert run(moved, elsewhere).state == "SUCCEEDED"
+    assert [record.id for record in elsewhere.records()] == [1]
+    moved.close()
+
+
+def test_a_table_that_somebody_dropped_is_filled_by_a_full_run_alone(app, raw, paints):
+    run(app, paints)
+    raw.execute("DROP TABLE things")
+    assert run(app, paints).state == "FAILED"
+    assert run(app, paints, full=True).state == "SUCCEEDED"
+    assert [record.id for record in paints.records()] == [1]
+
+
+def test_whoever_sets_the_watermark_before_the_first_run_reads_from_there(app, paints):
+    """Nothing was landed, so the table lacks nothing."""
+    failed = paints.start()
+    failed.cancel("not all of it")
+    paints.override_watermark(datetime(2024, 1, 1, tzinfo=UTC), reason="older ones are elsewhere")
+    first = run(app, paints)
+    assert (first.mode, first.state) == ("incremental", "SUCCEEDED")
 
 
 def test_a_table_of_another_store_is_not_taken_without_a_word(app, raw, paints):

@@ -18,7 +18,7 @@ from milepost.ingest.calls import Calls
 from milepost.ingest.consolidate import Consolidator
 from milepost.ingest.cut import Cutter, payload_of, text_of
 from milepost.ingest.fetch import Lander, Landing, Reader
-from milepost.ingest.finalise import Finaliser, counts
+from milepost.ingest.finalise import Finaliser, counts, is_complete
 from milepost.ingest.keys import axis_of, read
 from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.plan import Plan
@@ -45,6 +45,8 @@ S = TypeVar("S", bound=Source[Any, Any, Any])
 T = TypeVar("T")
 
 PLAN, FETCH, CONSOLIDATE, FINALISE = range(4)
+FILLING = ("full", REMAP)
+"""Runs after which the table holds whatever was landed."""
 DAY = 86_400.0
 PAGE = 500
 NO_VERSION = ("version", None)
@@ -336,15 +338,17 @@ class Declared(Generic[S]):
         row = yield from pipelines.get(run_id)
         table = self.target.name
         exists = bool((yield from self.target.known()))
-        taken = yield from tables.claim(row.pipeline_id, self.name, table, exists=exists)
+        held = yield from tables.claim(row.pipeline_id, self.name, table, exists=exists)
         yield from self.target.prepare()
-        if taken and exists:
-            yield Call(self.target.statement("vacate"))
-        fills = row.root_mode in ("full", REMAP)
-        if (taken or not exists) and row.before_mark is not None and not fills:
+        is_filled = held.is_filled
+        if held.is_new:
+            if exists:
+                yield Call(self.target.statement("vacate"))
+            is_filled = yield from tables.begin(row.pipeline_id, table)
+        if not is_filled and row.before_mark is not None and row.root_mode not in FILLING:
             raise IllegalMove(
-                f"table {table!r} is new to pipeline {self.name!r}, and this run reads only what "
-                "changed since the watermark: start with full=True to fill it"
+                f"table {table!r} is new to pipeline {self.name!r} and lacks what it has read, "
+                "and this run reads what changed since: fill it with start(full=True) or remap()"
             )
 
     def _hold(self, run_id: str) -> Steps[PipelineRunRow]:
@@ -352,6 +356,13 @@ class Declared(Generic[S]):
         row = yield from pipelines.get(run_id)
         yield from tables.hold(row.pipeline_id, self.name, self.target.name)
         return row
+
+    def _fill(self, row: PipelineRunRow) -> Steps[None]:
+        """Note when the table holds all that was landed; whether the run ends well, or not."""
+        if row.root_mode in FILLING and (yield from is_complete(row)):
+            left = yield from pages.unfinished(row.root_id)
+            if not left:
+                yield from tables.fill(row.pipeline_id, self.target.name)
 
     def _hold_ready(self, run_id: str) -> Steps[PipelineRunRow]:
         """Make the table ready for records of this shape: another program may have read them."""
@@ -412,6 +423,7 @@ class Declared(Generic[S]):
     async def _finalise(self, ctx: Context) -> dict[str, Any]:
         """Remove what is gone, and report; the watermark moves with the run's last move."""
         row = await self._owned(self._hold, ctx.claim.run_id or "")
+        await self._client.run_async(self._fill, row)
         await self._consolidator.note(ctx, "UpdatingRunMetadata")
         report = await self._finaliser.finalise(ctx, row)
         await self._consolidator.note(ctx, "AdvancingWatermark")

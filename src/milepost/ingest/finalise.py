@@ -21,7 +21,7 @@ from milepost.store.pipelines import REMAP
 from milepost.store.watermarks import Mark, PipelineRunRow
 from milepost.telemetry import Log
 
-__all__ = ["Counts", "Finaliser", "counts"]
+__all__ = ["Counts", "Finaliser", "counts", "is_complete"]
 
 log = Log("milepost.pipeline")
 
@@ -98,7 +98,7 @@ class Finaliser:
         counted = await self._client.run_async(counts, row)
         await self._check_identified(row, counted)
         await self._check_quarantine(row, counted)
-        complete = await self._client.run_async(_is_complete, row)
+        complete = await self._client.run_async(is_complete, row)
         await self._remove(ctx, row, is_complete=complete)
         counted = await self._client.run_async(counts, row)
         told = await self._behind(row)
@@ -205,6 +205,7 @@ class Finaliser:
         return bool(found.marked) and await self._recent.confirmed(ctx, row)
 
 
-def _is_complete(row: PipelineRunRow) -> Steps[bool]:
+def is_complete(row: PipelineRunRow) -> Steps[bool]:
+    """Tell whether all that a run set out to read was read."""
     [(still_open,)] = yield Call("reading_open", {"root_id": row.root_id})
     return bool(not still_open)

@@ -27,7 +27,7 @@ SELECT type || ' ' || name FROM sqlite_schema
 
 -- name: table_last
 -- Who held a table last. Names that differ in case alone are one: SQLite knows no difference.
-SELECT t.pipeline_id, t.name, p.name, t.released_at
+SELECT t.pipeline_id, t.name, p.name, t.filled, t.released_at
   FROM pipeline_table AS t LEFT JOIN pipeline AS p ON p.id = t.pipeline_id
  WHERE lower(t.name) = lower(:table)
  ORDER BY t.id DESC
@@ -35,10 +35,22 @@ SELECT t.pipeline_id, t.name, p.name, t.released_at
 
 -- name: table_claim
 -- Of two pipelines that claim a table at once the index lets one have it; the other gets no row.
-INSERT INTO pipeline_table (pipeline_id, name, claimed_at)
-VALUES (:pipeline_id, :table, {now})
+INSERT INTO pipeline_table (pipeline_id, name, filled, claimed_at)
+VALUES (:pipeline_id, :table, :filled, {now})
 ON CONFLICT DO NOTHING
 RETURNING id
+
+-- name: table_made
+-- A table begins empty: that is all there is if its pipeline has landed nothing.
+UPDATE pipeline_table
+   SET filled = NOT EXISTS (SELECT 1 FROM raw WHERE pipeline_id = :pipeline_id AND removed_by IS NULL)
+ WHERE lower(name) = lower(:table) AND pipeline_id = :pipeline_id AND released_at IS NULL
+RETURNING filled
+
+-- name: table_fill
+UPDATE pipeline_table SET filled = true
+ WHERE lower(name) = lower(:table) AND pipeline_id = :pipeline_id AND released_at IS NULL
+   AND NOT filled
 
 -- name: table_release
 UPDATE pipeline_table

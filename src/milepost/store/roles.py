@@ -64,7 +64,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # Pipelines. A source's session is a secret of those who log in.
     "pipeline": _open(submit="Iu", worker="IU", admin="IU"),
     "pipeline_run": _open(submit="I", worker="IU", admin="I"),
-    "pipeline_table": _open(worker="I", admin="IU"),
+    "pipeline_table": _open(worker="Iu", admin="IU"),
     "reading": _open(worker="IU"),
     "page": _open(worker="IU"),
     "raw": _open(worker="IU", admin="U"),
@@ -99,6 +99,7 @@ _SOME = {
     "step": ("opened", "filled_at"),
     "publication": ("run_id", "withdrawn"),
     "progress": ("message", "position"),
+    "pipeline_table": ("filled",),
     "pipeline": ("queue", "channel", "target", "fresh_us", "runs"),
 }
 """What a client writes when it moves a job, or starts, fills or stops a run.

@@ -9,7 +9,17 @@ from milepost.lifecycle import RUN
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = ["Holding", "check", "claim", "hold", "holdings", "release"]
+__all__ = [
+    "Claimed",
+    "Holding",
+    "begin",
+    "check",
+    "claim",
+    "fill",
+    "hold",
+    "holdings",
+    "release",
+]
 
 
 class _Last(msgspec.Struct, frozen=True):
@@ -18,7 +28,15 @@ class _Last(msgspec.Struct, frozen=True):
     pipeline_id: int | None
     table: str
     pipeline: str | None
+    is_filled: bool
     is_free: bool
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A table that is held: whether it is new to its pipeline, or holds what that has landed."""
+
+    is_new: bool
+    is_filled: bool
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -36,8 +54,8 @@ def _last(table: str) -> Steps[_Last | None]:
     rows = yield Call("table_last", {"table": table})
     if not rows:
         return None
-    pipeline_id, name, pipeline, released_at = rows[0]
-    return _Last(pipeline_id, name, pipeline, is_free=released_at is not None)
+    pipeline_id, name, pipeline, filled, released_at = rows[0]
+    return _Last(pipeline_id, name, pipeline, bool(filled), is_free=released_at is not None)
 
 
 def check(name: str, table: str) -> Steps[None]:
@@ -47,8 +65,8 @@ def check(name: str, table: str) -> Steps[None]:
         raise _taken(last, name)
 
 
-def claim(pipeline_id: int, name: str, table: str, *, exists: bool) -> Steps[bool]:
-    """Hold a table for a pipeline, or raise; tell whether it was another's until now."""
+def claim(pipeline_id: int, name: str, table: str, *, exists: bool) -> Steps[Claimed]:
+    """Hold a table for a pipeline, or raise."""
     last = yield from _last(table)
     if last is None and exists:
         raise Invalid(
@@ -56,12 +74,26 @@ def claim(pipeline_id: int, name: str, table: str, *, exists: bool) -> Steps[boo
             f'table="..." of its own, or let it have that one: `milepost pipelines release {table}`'
         )
     if last is not None and not last.is_free and last.pipeline_id == pipeline_id:
-        return False
+        return Claimed(is_new=not exists, is_filled=last.is_filled)
     free = last is None or last.is_free
-    if not (free and (yield Call("table_claim", {"pipeline_id": pipeline_id, "table": table}))):
+    again = last is not None and last.pipeline_id == pipeline_id
+    filled = last is not None and again and last.is_filled
+    told = {"pipeline_id": pipeline_id, "table": table, "filled": filled}
+    if not (free and (yield Call("table_claim", told))):
         # Who lost a race sees the winner now.
         raise _taken((yield from _last(table)), name)
-    return last is not None and last.pipeline_id != pipeline_id
+    return Claimed(is_new=not (again and exists), is_filled=filled)
+
+
+def begin(pipeline_id: int, table: str) -> Steps[bool]:
+    """Note that a table is empty; tell whether that is all that its pipeline has landed."""
+    rows = yield Call("table_made", {"pipeline_id": pipeline_id, "table": table})
+    return bool(rows[0][0])
+
+
+def fill(pipeline_id: int, table: str) -> Steps[None]:
+    """Note that a table holds whatever its pipeline has landed."""
+    yield Call("table_fill", {"pipeline_id": pipeline_id, "table": table})
 
 
 def hold(pipeline_id: int, name: str, table: str) -> Steps[None]:

@@ -149,6 +149,7 @@ CREATE TABLE pipeline_table (
   id INTEGER PRIMARY KEY,
   pipeline_id INTEGER REFERENCES pipeline (id), -- NULL: no pipeline of this store had it
   name TEXT NOT NULL,
+  filled INTEGER NOT NULL DEFAULT 0,         -- it holds whatever its pipeline has landed
   claimed_at INTEGER NOT NULL,
   released_at INTEGER,                       -- NULL: it is the pipeline's
   actor TEXT,                                -- who released it, and why
