@@ -326,6 +326,7 @@ async def test_a_reader_that_is_connected_sees_the_new_type(app, database):
         app.client.run(_alone, whole),
     ):
         assert [row[1] for row in found] == [1.0, 0.5]
+    await app.client.close_async()
 
 
 def _alone(target):
