@@ -24,6 +24,7 @@ __all__ = [
     "limited",
     "marks",
     "nested_deeper",
+    "refuse_nan",
 ]
 
 DEEPEST = 200
@@ -97,7 +98,7 @@ class JsonCodec:
             raise Invalid(f"the value cannot be stored: {error}") from error
         # JSON has no NaN; msgspec writes null for it, and null alone does not say what it was.
         if b"null" in data:
-            _refuse_nan(value)
+            refuse_nan(value)
         # What is short cannot be deep. Brackets within texts may mislead; only then it is worth
         # taking the texts out.
         if len(data) > 2 * DEEPEST and _deeper(data) and _deeper(_TEXT.sub(b"", data)):
@@ -249,7 +250,8 @@ def nested_deeper(data: bytes, most: int) -> bool:
     return max(accumulate(memoryview(brackets).cast("b")), default=0) > most
 
 
-def _refuse_nan(value: Any) -> None:
+def refuse_nan(value: Any) -> None:
+    """Refuse NaN and infinity anywhere in a value: JSON has null for them, which says nothing."""
     stack = [value]
     while stack:
         item = stack.pop()

@@ -1,7 +1,8 @@
 """Records and cursors that nobody here wrote: exact, in quarantine, or refused in words."""
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
+from enum import StrEnum
 
 import msgspec
 import pytest
@@ -135,6 +136,54 @@ def test_not_a_number_is_not_stored_as_nothing(app):
     assert run.state == "SUCCEEDED"
     assert [item.id for item in pipeline.records()] == [1]
     assert "NaN" in why(pipeline)["2"]
+
+
+class Grade(StrEnum):
+    FINE = "fine"
+
+
+class Sample(msgspec.Struct):
+    id: int
+    moment: datetime | None = None
+    grade: Grade | None = None
+    notes: dict[str, float | str | None] | None = None
+
+
+# The second is one of a time zone whose offset had seconds then.
+AMSTERDAM = timezone(timedelta(minutes=19, seconds=32))
+VALUES = [
+    {"moment": datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))},
+    {"moment": datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))},
+    {"moment": datetime.min.replace(tzinfo=UTC)},
+    {"moment": datetime.max.replace(tzinfo=UTC)},
+    {"moment": datetime(1930, 5, 17, tzinfo=AMSTERDAM)},
+    {"moment": "today"},
+    {"grade": Grade.FINE},
+    {"grade": "fine"},
+    {"grade": "unheard of"},
+    {"notes": {"a": math.nan}},
+    {"notes": {"a": math.inf}},
+    {"notes": {"a": "\0"}},
+    {"notes": {"a": 0.1, "b": None}},
+]
+
+
+def test_every_value_is_exact_or_in_quarantine_and_the_target_can_be_read(app):
+    class Samples(Shelf):
+        def map(self, raw) -> Sample:
+            return Sample(raw["id"], **VALUES[raw["id"]])
+
+    pipeline, run = read(app, Samples(*({"id": number} for number in range(len(VALUES)))))
+    assert run.state == "SUCCEEDED", run.errors
+    kept = {int(key) for key in why(pipeline)}
+    found = {one.id: one for one in pipeline.records()}
+    assert kept | found.keys() == set(range(len(VALUES)))
+    assert not kept & found.keys()
+    assert {0, 1, 5, 8, 9, 10} <= kept
+    assert {2, 3, 4, 6, 7, 12} <= found.keys()
+    for number, one in found.items():
+        [(name, value)] = VALUES[number].items()
+        assert getattr(one, name) == value
 
 
 def test_a_run_none_of_whose_records_has_the_key_fails_and_names_the_field(app):

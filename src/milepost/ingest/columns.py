@@ -7,18 +7,20 @@ import enum
 import math
 import re
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import MAXYEAR, UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from milepost.codec import refuse_nan
 from milepost.errors import Invalid
 from milepost.ingest.source import INTEGERS
 
 __all__ = ["NAME", "Column", "Part", "column_of", "key_of", "plain", "to_json"]
 
+LAST_ODD_OFFSET = 1972
 DIGITS = 16_383
 """How many digits after the point a numeric of PostgreSQL has at most."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
@@ -26,7 +28,10 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
 def to_json(value: Any) -> str:
     """Spell a value that no type of a database fits."""
-    return msgspec.json.encode(value).decode()
+    data = msgspec.json.encode(value)
+    if b"null" in data:
+        refuse_nan(value)
+    return data.decode()
 
 
 # Each gives a value as its column takes it, or refuses one that would be another one there.
@@ -60,7 +65,18 @@ def _number(value: Any) -> float:
 def _moment(value: Any) -> str:
     if value.utcoffset() is None:
         raise ValueError(f"{value} needs a time zone: PostgreSQL would take it for its session's")
+    # Offsets had seconds once, which no reader of ISO times knows; and there are times at the ends
+    # of the calendar that have none in UTC: they could be stored, and never be read.
+    if not LAST_ODD_OFFSET < value.year < MAXYEAR:
+        value = _in_utc(value)
     return str(value.isoformat())
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{value} lies beyond the calendar in UTC") from error
 
 
 def _day(value: Any) -> str:
@@ -97,6 +113,13 @@ def _data(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ValueError(f"{value!r} is no bytes")  # noqa: TRY004 - as others
     return bytes(value)
+
+
+def _member_of(hint: type[enum.Enum]) -> Callable[[Any], Any]:
+    def member(value: Any) -> Any:
+        return value.value if type(value) is hint else hint(value).value
+
+    return member
 
 
 def plain(value: Any) -> Any:
@@ -184,7 +207,7 @@ def column_of(name: str, hint: Any) -> Column:
     _check_name(name)
     for type_, postgres, sqlite, convert in TYPES:
         if isinstance(hint, type) and issubclass(hint, type_):
-            chosen = plain if issubclass(hint, enum.Enum) else convert
+            chosen = _member_of(hint) if issubclass(hint, enum.Enum) else convert
             return Column(name, postgres, sqlite, chosen)
     return Column(name, "jsonb", "JSON_TEXT", to_json)
 
