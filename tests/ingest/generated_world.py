@@ -96,7 +96,7 @@ KEYED: list[dict[str, Any]] = [
     {"text": "x" * (LONGEST + 1)},
     {"text": object()},
     {"base": "seven"},
-    {"base": 2**64},
+    {"base": 10**400},
     {"trouble": "enrich"},
     *({"trouble": name} for name in ERRORS),
 ]

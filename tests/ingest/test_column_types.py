@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from diamond_shop import by_hand
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def write(app, target, values, *, first=0):
     records = [{"id": int(key), "value": value} for key, value in zip(keys, values, strict=True)]
     part = Part([1] * len(keys), [b"h"] * len(keys), target.rows(keys, records) if keys else [])
     if keys:
-        app.client.run(target.write, RUN, part, made_with=1)
+        app.client.run(target.write, by_hand(app), RUN, part, made_with=1)
 
 
 def read(app, target):
@@ -361,5 +362,5 @@ def test_two_programs_that_change_a_table_at_once_change_it_once(app):
         assert list(threads.map(prepared, range(4))) == [None] * 4
     keys = ["1"]
     part = Part([1], [b"h"], target.rows(keys, [{"id": 1, "value": 0.5, "note": "new"}]))
-    app.client.run(target.write, RUN, part, made_with=1)
+    app.client.run(target.write, by_hand(app), RUN, part, made_with=1)
     assert read(app, target) == [0.5]

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from diamond_shop import OPTIONS, T0, Shop, go, held, offered
+from diamond_shop import OPTIONS, T0, Shop, by_hand, go, held, offered
 
 from milepost.errors import IllegalMove
 from milepost.ingest.columns import Part
@@ -43,7 +43,7 @@ def test_h_83_what_stands_in_the_target_already_is_replaced_unless_it_is_newer(a
 
     def write(*_: object) -> None:
         """Write as an attempt does that is killed before it can mark its pages."""
-        app.client.run(pipeline.target.write, run.id, there, made_with=1)
+        app.client.run(pipeline.target.write, by_hand(app), run.id, there, made_with=1)
 
     shop.before_fetch = write
     run = go(app, run)
@@ -60,7 +60,8 @@ def test_records_written_as_new_are_refused_whole_where_one_is_there(app, pipeli
     def write(*ids):
         columns = [list(ids), [1] * len(ids), [T0.isoformat()] * len(ids), [None] * len(ids)]
         part = Part([1] * len(ids), [b""] * len(ids), columns)
-        app.client.run(pipeline.target.write, run_id, part, made_with=1, fresh=True)
+        claim = by_hand(app)
+        app.client.run(pipeline.target.write, claim, run_id, part, made_with=1, fresh=True)
 
     write(1, 2)
     with pytest.raises(IllegalMove):

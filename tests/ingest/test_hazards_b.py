@@ -698,6 +698,28 @@ def test_h_81_a_record_that_changes_in_every_run_is_not_removed(app, shop, pipel
     assert (run.counts.removed, held(pipeline)) == (1, offered(shop))
 
 
+@pytest.mark.parametrize("version", ["updated_at", None])
+def test_h_83_a_worker_that_wakes_late_writes_nothing(app, shop, version):
+    """It was paused with its records in hand: others have done its work since, and more."""
+    options = {**OPTIONS, "version": version, "removal_limit": 1.0}
+    pipeline = app.pipeline("late", shop, **options, retries=0)
+    write, writes = pipeline.target.write, []
+
+    def seen(*given, **named):
+        writes.append((given, named))
+        return write(*given, **named)
+
+    pipeline.target.write = seen
+    go(app, pipeline.start())
+    shop.put(3, price=33)
+    del shop.data[4]
+    go(app, pipeline.start(full=True))
+    assert held(pipeline) == offered(shop)
+    given, named = writes[0]
+    app.client.run(write, *given, **named)
+    assert held(pipeline) == offered(shop)
+
+
 def test_h_83_an_older_version_does_not_overwrite(app, shop, pipeline):
     go(app, pipeline.start())
     shop.put(3, price=33)

@@ -17,6 +17,7 @@ from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.source import Gone, Identity, Reject, Source
 from milepost.ingest.target import Target, raw_type
 from milepost.policy import Fail, storable
+from milepost.records import Claim
 from milepost.store import jobs, pages
 from milepost.store.driver import Steps
 from milepost.store.pages import Batch, Rejected
@@ -111,7 +112,7 @@ class Consolidator:
         await self.note(ctx, "ApplyingPricing")
         rows, ready = await self._enriched(mapped, rules, rejected)
         await self.note(ctx, "UpsertingBatch")
-        await self._upserted(row, rows, ready, rejected, fresh=batch.fresh)
+        await self._upserted(ctx.claim, row, rows, ready, rejected, fresh=batch.fresh)
         await self._client.run_async(
             pages.mark,
             ctx.claim,
@@ -222,6 +223,7 @@ class Consolidator:
 
     async def _upserted(
         self,
+        claim: Claim,
         row: PipelineRunRow,
         rows: list[Row],
         ready: Part,
@@ -231,7 +233,7 @@ class Consolidator:
     ) -> None:
         """Write a hundred a statement, five statements at a time; each is whole or not (H-85)."""
         made_with = self._fingerprint.made_with(row.rules_digest)
-        write = partial(self._target.write, row.root_id, made_with=made_with, fresh=fresh)
+        write = partial(self._target.write, claim, row.root_id, made_with=made_with, fresh=fresh)
         free = asyncio.Semaphore(self._concurrency)
 
         async def written(part: slice) -> None:

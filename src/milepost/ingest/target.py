@@ -13,6 +13,8 @@ from milepost.errors import Invalid
 from milepost.ingest.changes import Change
 from milepost.ingest.columns import NAME, Part, column_of, key_of, plain, to_json
 from milepost.ingest.source import INTEGERS, Field, Source
+from milepost.lifecycle import JobState
+from milepost.records import Claim
 from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 
@@ -264,6 +266,7 @@ class Target:
         return f'CREATE TABLE IF NOT EXISTS "{self.name}" (\n' + ",\n".join(lines) + "\n)"
 
     def _insert(self, *, postgres: bool) -> str:
+        """Write records, if the job is held: others have done the work of one that is not."""
         names = [column.quoted for column in self.columns]
         given = [f"c{place}" for place in range(len(names))]
         if postgres:
@@ -278,19 +281,21 @@ class Target:
             # comes after it in the log, and does. Until then they are written again.
             lazy = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazy"
             rows = f"{lazy}, unnest({arrays}) AS i ({', '.join(given)}, version, hash)"
-            run = ":made_with::bigint, :run_id::uuid"
+            run, job = ":made_with::bigint, :run_id::uuid", ":job_id::uuid"
         else:
             stars = [
                 f"{name}*" if column.sqlite == "BLOB" else name
                 for name, column in zip(given, self.columns, strict=True)
             ]
-            rows = f"{{rows:{' '.join(stars)} version hash*}} AS i WHERE true"
-            run = ":made_with, :run_id"
+            rows = f"{{rows:{' '.join(stars)} version hash*}} AS i"
+            run, job = ":made_with, :run_id", ":job_id"
         return (
             f'INSERT INTO "{self.name}"\n'
             f"  ({', '.join(names)}, source_version, content_hash, made_with, run_id)\n"
             f"SELECT {', '.join(f'i.{name}' for name in given)}, i.version, i.hash, {run}\n"
-            f"  FROM {rows}"
+            f"  FROM {rows}\n"
+            f" WHERE EXISTS (SELECT 1 FROM job WHERE job.id = {job} AND job.fence = :fence"
+            f" AND job.state = '{JobState.RUNNING}')"
         )
 
     def _if_there(self) -> str:
@@ -428,8 +433,10 @@ class Target:
             for statement in change.statements():
                 yield Call(statement)
 
-    def write(self, run_id: str, part: Part, *, made_with: int, fresh: bool = False) -> Steps[None]:
-        """Write records that are not older than what is there.
+    def write(
+        self, claim: Claim, run_id: str, part: Part, *, made_with: int, fresh: bool = False
+    ) -> Steps[None]:
+        """Write records that are not older than what is there, if the job is still held.
 
         With `fresh` none is expected to be there, which is quicker; one that is refuses them all
         by `IllegalMove`.
@@ -437,6 +444,8 @@ class Target:
         yield Call(
             self.statement("insert" if fresh else "upsert"),
             {
+                "job_id": claim.id,
+                "fence": claim.fence,
                 "run_id": run_id,
                 "made_with": made_with,
                 "version": part.versions,
