@@ -1,13 +1,17 @@
 """Where the store is: arguments win over the environment, and no password is ever printed."""
 
+from dataclasses import fields
+
 import pytest
 
 import milepost as mp
+from milepost import config
 from milepost.config import Settings, StoreUrl, origins, store_url
 from milepost.errors import Invalid, SchemaMismatch, Unavailable
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
 from tests.support.databases import backend_names
+from tools.options_reference import meanings
 
 
 def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_here():
@@ -180,3 +184,16 @@ def test_a_store_is_opened_by_an_address_as_sqlalchemy_writes_it(backends):
     assert app.counts() == {}
     app.close()
     backends.drop(database)
+
+
+def test_every_setting_is_declared_with_its_meaning():
+    told = meanings(config)
+    assert {field.name for field in fields(Settings) if not told.get(field.name)} == set()
+    assert sorted(config.RULED[config.OPENS]) == sorted(OPENING)
+    assert {"lease", "api_connections", "threads"} < set(config.RULED[config.POSITIVE])
+
+
+def test_a_setting_that_must_be_more_than_zero_is_refused_otherwise():
+    for name in config.RULED[config.POSITIVE]:
+        with pytest.raises(Invalid, match=f"^{name} must be more than zero|^heartbeat=10 s"):
+            Settings.load({}, **{name: "0"})

@@ -10,13 +10,13 @@ from typing import Any, get_overloads
 import msgspec
 
 import milepost
-from milepost import testing
+from milepost import config, testing
 from milepost.app import App
 from milepost.batch.declaration import Collect, FailFast, Tolerate
 from milepost.batch.handles import RunError, RunHandle, StepState
 from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
-from milepost.config import OPENING, Settings
+from milepost.config import OPENS, RULED, Settings, variable
 from milepost.context import Context
 from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
@@ -39,7 +39,7 @@ from milepost.schedules import Schedules
 from milepost.store.explain import Explanation
 from milepost.store.schedules import Schedule
 from milepost.workers import Workers
-from tools.options_reference import options_section
+from tools.options_reference import meanings, options_section
 
 __all__ = ["api_page", "told"]
 
@@ -280,18 +280,20 @@ def _states() -> str:
 
 
 def _settings() -> str:
+    meant = meanings(config)
     rows = [
-        f"| `{field.name}` | `MILEPOST_{field.name.upper()}` | {_default(field.default)} |"
+        f"| `{field.name}` | `{variable(field.name)}` | {_default(field.default)} | "
+        f"{_cell(meant[field.name])} |"
         for field in fields(Settings)
     ]
     told = (
         "Given to `mp.App` by name, else in the environment, else in the file that\n"
         "`MILEPOST_CONFIG` names, else in `milepost.toml` in the working folder. Durations are\n"
         "seconds, or have a unit: `30s`, `7d`. A file in the working folder cannot set\n"
-        f"{', '.join(f'`{name}`' for name in sorted(OPENING))}:\n"
+        f"{', '.join(f'`{name}`' for name in sorted(RULED[OPENS]))}:\n"
         "whoever may write there would decide who is let in.\n"
     )
-    head = ["## Settings\n", told, "| setting | variable | default |", "|---|---|---|"]
+    head = ["## Settings\n", told, "| setting | variable | default | means |", "|---|---|---|---|"]
     return "\n".join([*head, *rows, ""])
 
 

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from milepost.errors import Invalid
@@ -14,6 +14,10 @@ from milepost.errors import Invalid
 __all__ = [
     "DEFAULT_SCHEMA",
     "DEFAULT_URL",
+    "OPENS",
+    "POSITIVE",
+    "RULED",
+    "SIZE",
     "Limits",
     "Settings",
     "StoreUrl",
@@ -22,6 +26,7 @@ __all__ = [
     "origins",
     "seconds",
     "store_url",
+    "variable",
 ]
 
 DEFAULT_URL = "sqlite:///milepost.db"
@@ -186,10 +191,10 @@ def seconds(text: str, what: str) -> float:
 
 FILE = "milepost.toml"
 CONFIG = "MILEPOST_CONFIG"
-OPENING = frozenset(
-    {"request_allow", "request_ports", "host", "hosts", "request_redact", "request_secrets"}
-)
-"""Whoever may write into a folder would say by these who is let in, and what leaves the house."""
+POSITIVE = "more than zero"
+SIZE = "bytes, or with a unit"
+OPENS = "not from a file in the working folder"
+"""Whoever may write there would say by it who is let in, and what leaves the house."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,34 +232,62 @@ class Settings:
     The file is the one that MILEPOST_CONFIG names, else milepost.toml in the working folder.
     """
 
-    lease: float = 30.0
-    heartbeat: float = 10.0
-    sweep: float = 1.0
-    poll_min: float = 0.02
+    lease: Annotated[float, POSITIVE] = 30.0
+    """How long a worker keeps its jobs without a heartbeat; then others run them."""
+    heartbeat: Annotated[float, POSITIVE] = 10.0
+    """How often a worker renews its lease; at most half of it."""
+    sweep: Annotated[float, POSITIVE] = 1.0
+    """The longest pause between two looks for jobs that are due, lost or overdue."""
+    poll_min: Annotated[float, POSITIVE] = 0.02
+    """The first pause of a worker that finds no job; it is doubled while there is none."""
     poll_max: float = 2.0
+    """The longest pause of a worker that finds no job and is not woken."""
     error_wait: float = 5.0
+    """The longest pause before a store that failed is tried again."""
     recovery: float = 5.0
+    """How often a worker compares the jobs that it holds with the store's."""
     grace: float = 30.0
-    hold_limit: float = HOLD_LIMIT
-    concurrency: int = 100
-    threads: int = 16
+    """How long jobs may go on after SIGTERM before they are given back."""
+    hold_limit: Annotated[float, POSITIVE] = HOLD_LIMIT
+    """How long a held job or run may wait to be submitted, or to be added to."""
+    concurrency: Annotated[int, POSITIVE] = 100
+    """How many jobs a worker runs at a time."""
+    threads: Annotated[int, POSITIVE] = 16
+    """How many of them may be plain functions, which need a thread each."""
     keep_succeeded: float = 7 * 86_400.0
+    """How long jobs and runs are kept that SUCCEEDED; 60s to 36500d."""
     keep_failed: float = 30 * 86_400.0
+    """How long jobs and runs are kept that FAILED or were CANCELLED; 60s to 36500d."""
     keep_history: float = 90 * 86_400.0
-    max_payload: int = 1024**2
-    host: str = "127.0.0.1"
+    """How long the moves of jobs and runs that are still there are kept one by one."""
+    max_payload: Annotated[int, SIZE] = 1024**2
+    """How many bytes the arguments or the result of one job may have: 1048576, 512KiB, 4MB."""
+    host: Annotated[str, OPENS] = "127.0.0.1"
+    """The address that the API listens on."""
     port: int = 8000
-    hosts: str = ""
+    """The port that the API listens on; 0: any that is free."""
+    hosts: Annotated[str, OPENS] = ""
+    """Names that the API answers to, in addition to addresses and names without a dot."""
     api_rate: float = 1000.0
-    api_connections: int = 2_000
-    request_allow: str = ""
-    request_ports: str = "80,443,8080,8443"
-    request_per_host: int = 50
+    """How many requests a second each token may send to a server process."""
+    api_connections: Annotated[int, POSITIVE] = 2_000
+    """How many connections a server process has open at once."""
+    request_allow: Annotated[str, OPENS] = ""
+    """Addresses, networks and hosts that requests may reach though they are not public."""
+    request_ports: Annotated[str, OPENS] = "80,443,8080,8443"
+    """The ports of public hosts that requests may reach."""
+    request_per_host: Annotated[int, POSITIVE] = 50
+    """How many requests a worker sends to one host at a time."""
     request_rate: str = ""
-    request_redact: str = ""
-    request_secrets: str = ""
-    request_record: int = 16 * 1024
+    """How many requests a worker sends to one host, as in 25/s; empty: no limit."""
+    request_redact: Annotated[str, OPENS] = ""
+    """More names of headers and members whose values are kept out of records."""
+    request_secrets: Annotated[str, OPENS] = ""
+    """The names of secrets that requests may carry, and the hosts that each may go to."""
+    request_record: Annotated[int, SIZE] = 16 * 1024
+    """How many bytes of a request's and a reply's body are recorded: 16384, 16KiB."""
     public_url: str = ""
+    """The API's address as partners reach it, for callbacks."""
 
     @property
     def payload_most(self) -> int:
@@ -289,12 +322,11 @@ class Settings:
         filed = _filed(environment)
         chosen: dict[str, Any] = {}
         for field in fields(cls):
-            variable = f"MILEPOST_{field.name.upper()}"
             value = given.get(field.name)
             if value is None:
-                value = environment.get(variable, filed.get(field.name))
+                value = environment.get(variable(field.name), filed.get(field.name))
             if value is not None:
-                chosen[field.name] = _converted(field.name, field.type, value)
+                chosen[field.name] = _converted(field.name, value)
         loaded = cls(**chosen)
         loaded.check()
         return loaded
@@ -306,19 +338,13 @@ class Settings:
                 f"heartbeat={self.heartbeat:g} s must be at most half of lease={self.lease:g} s, "
                 "or one late heartbeat loses every job"
             )
-        for name in (
-            *("lease", "heartbeat", "sweep", "poll_min", "hold_limit"),
-            *("concurrency", "threads"),
-        ):
+        for name in RULED[POSITIVE]:
             if getattr(self, name) <= 0:
                 raise Invalid(f"{name} must be more than zero")
         if not 0 <= self.port <= PORT_MOST:
             raise Invalid(f"port={self.port} must be between 0 (any) and {PORT_MOST}")
         if not re.fullmatch(r"[0-9]{1,5}([,\s]+[0-9]{1,5})*", self.request_ports):
             raise Invalid("request_ports: expected numbers, such as 80,443")
-        for name in ("request_per_host", "api_connections"):
-            if getattr(self, name) <= 0:
-                raise Invalid(f"{name} must be more than zero")
         self._check_kept()
 
     def _check_kept(self) -> None:
@@ -337,6 +363,21 @@ class Settings:
                 )
 
 
+def _ruled(rule: str) -> tuple[str, ...]:
+    """Name the settings that are annotated with a rule."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return tuple(n for n, hint in hints.items() if rule in getattr(hint, "__metadata__", ()))
+
+
+_TYPES = get_type_hints(Settings)
+RULED = {rule: _ruled(rule) for rule in (POSITIVE, SIZE, OPENS)}
+
+
+def variable(name: str) -> str:
+    """Name the variable of the environment that sets it."""
+    return f"MILEPOST_{name.upper()}"
+
+
 def _duration(length: float) -> str:
     unit = next((unit for unit in ("d", "h", "m") if length >= _UNITS[unit]), "s")
     return f"{length / _UNITS[unit]:g}{unit}"
@@ -349,7 +390,7 @@ def origins(environment: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in ("database_url", *(field.name for field in fields(Settings))):
         variables = [
-            f"MILEPOST_{name.upper()}",
+            variable(name),
             *(["DATABASE_URL"] if name == "database_url" else []),
         ]
         places = [v for v in variables if environment.get(v)] + [path] * (name in filed)
@@ -357,12 +398,12 @@ def origins(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _converted(name: str, type_: object, value: object) -> float | int | str:
-    if type_ in (str, "str"):
+def _converted(name: str, value: object) -> float | int | str:
+    if _TYPES[name] is str:
         return str(value).strip()
-    if name in ("max_payload", "request_record"):
+    if name in RULED[SIZE]:
         return int(_measured(str(value), _SIZES, name))
-    if type_ in (int, "int"):
+    if _TYPES[name] is int:
         try:
             return int(str(value))
         except ValueError as error:
@@ -376,7 +417,7 @@ def _filed(environment: Mapping[str, str]) -> dict[str, object]:
         return _from_file(Path(named))
     here = Path(FILE)
     table = _from_file(here) if here.is_file() else {}
-    if opening := sorted(set(table) & OPENING):
+    if opening := sorted(set(table) & {*RULED[OPENS]}):
         raise Invalid(
             f"{here.absolute()} sets {', '.join(opening)}: what opens doors is not read from a "
             f"file that happens to lie in the working folder; set it in the environment, or name "

@@ -8,7 +8,7 @@ import click
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.options import json_option, store_option
 from milepost.cli.output import say, show_json, show_table
-from milepost.config import Settings, StoreUrl, origins
+from milepost.config import Settings, StoreUrl, origins, variable
 
 __all__ = ["config"]
 
@@ -42,7 +42,7 @@ def _mistyped(environment: Mapping[str, str], names: Sequence[str]) -> Iterator[
     """Find variables that are nearly called like a setting: nobody reads them."""
     from difflib import get_close_matches
 
-    known = [f"MILEPOST_{name.upper()}" for name in names]
-    for variable in sorted(environment):
-        if variable.startswith("MILEPOST_") and variable not in known:
-            yield from ((variable, near) for near in get_close_matches(variable, known, 1, 0.85))
+    known = list(map(variable, names))
+    for found in sorted(environment):
+        if found.startswith("MILEPOST_") and found not in known:
+            yield from ((found, near) for near in get_close_matches(found, known, 1, 0.85))
