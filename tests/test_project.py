@@ -92,5 +92,5 @@ def test_the_product_imports_nothing_of_its_tests_and_tools():
 def test_the_wheel_has_for_tests_what_users_call_and_no_more():
     folder = ROOT / "src/milepost/testing"
     assert {path.name for path in folder.rglob("*.py")} == {
-        *("__init__.py", "everywhere.py", "fresh.py", "plugin.py"),
+        *("__init__.py", "everywhere.py", "fresh.py", "plugin.py", "unit.py"),
     }

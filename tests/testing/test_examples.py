@@ -9,10 +9,13 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("example", ["fastapi_app"])
-def test_an_example_works_on_a_server(example, server):
+@pytest.mark.parametrize(
+    ("example", "chosen"),
+    [("fastapi_app", ""), ("fhir_import", "sound_file or too_many_broken or empty_folder")],
+)
+def test_an_example_works_on_a_server(example, chosen, server):
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:schemathesis"]
-    command.append(f"--milepost-store={server}")
+    command += [f"--milepost-store={server}", f"-k={chosen}"]
     done = subprocess.run(
         [*command, str(EXAMPLES / example)],
         cwd=EXAMPLES.parent,

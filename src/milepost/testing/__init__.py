@@ -1,4 +1,4 @@
-"""What tests need. For users: a fresh store, its clock, crashes at every commit (`__all__`).
+"""What users' tests call: fresh stores, their clock, crashes at every commit, a context.
 
 Each is loaded when it is first used: pytest imports this package for every test run of everybody
 who has Milepost installed.
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
         fresh_store,
         fresh_store_async,
     )
+    from milepost.testing.unit import Context
 
 __all__ = [
+    "Context",
     "StoreClock",
     "address",
     "connection",
@@ -27,13 +29,17 @@ __all__ = [
     "fresh_store_async",
 ]
 
-_EVERYWHERE = ("crash_everywhere", "crash_everywhere_async")
+_HOMES = {
+    "Context": "unit",
+    "crash_everywhere": "everywhere",
+    "crash_everywhere_async": "everywhere",
+}
+"""The others are in `fresh`."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'milepost.testing' has no attribute {name!r}")
-    home = "everywhere" if name in _EVERYWHERE else "fresh"
-    value = getattr(import_module(f"milepost.testing.{home}"), name)
+    value = getattr(import_module(f"milepost.testing.{_HOMES.get(name, 'fresh')}"), name)
     globals()[name] = value
     return value

@@ -1,0 +1,174 @@
+"""A context for unit tests: a handler is called as the function it is, and no store is opened.
+
+Steps, the cursor and signals are those of a worker's context, rules and encoding included; only
+what a store would keep is kept here, for the test to look at.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
+from typing import Any, Self, cast
+
+import uuid_utils
+
+from milepost import context
+from milepost.client import Client
+from milepost.codec import Codec, JsonCodec
+from milepost.config import Settings
+from milepost.errors import Invalid
+from milepost.records import Claim
+from milepost.store import durable, jobs
+from milepost.store.durable import Saved
+
+__all__ = ["Context"]
+
+
+class Context(context.Context):
+    """A handler's context without a store: call the handler with it, then look at what it left.
+
+    `steps` and `cursor` are what attempts before this one left, `signals` what was sent to the job.
+    Afterwards `ctx.steps`, `ctx.cursor`, `ctx.usage` and `ctx.reports` (each call of `progress`)
+    tell what the handler did. Inside `with ctx:` it is what `mp.current()` returns. A transaction
+    is a store's: a handler that opens one is refused, and is tested on `milepost_app`.
+    """
+
+    __slots__ = ("_kept", "_token", "reports")
+
+    def __init__(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - what a context calls it
+        attempt: int = 1,
+        steps: Mapping[str, Any] | None = None,
+        cursor: Any = None,
+        signals: Sequence[Any] = (),
+        codec: Codec | None = None,
+    ) -> None:
+        if attempt < 1:
+            raise Invalid(f"attempt={attempt}: attempts are counted from 1")
+        self._kept = _Kept(codec or JsonCodec(), steps or {}, cursor, signals)
+        self._token: Token[context.Context | None] | None = None
+        self.reports: list[tuple[float, str | None]] = []
+        """What `progress` was called with, in order."""
+        super().__init__(_claim(id or str(uuid_utils.uuid7()), attempt), self._kept.as_client())
+
+    @property
+    def steps(self) -> dict[str, Any]:
+        """The results of the steps that are done, by this attempt or one before it."""
+        return {name: self._kept.decoded(data) for name, data in self._kept.steps.items()}
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Ask the handler to stop, as `job.cancel(reason)` does."""
+        self.ask_to_stop(reason)
+
+    def next_attempt(self) -> "Context":
+        """Give the context of the attempt after this one, had this one failed or been lost."""
+        kept = self._kept
+        return Context(
+            id=self.id,
+            attempt=self.attempt + 1,
+            steps=self.steps,
+            cursor=kept.decoded(kept.saved.data),
+            signals=[kept.decoded(data) for data in kept.signals],
+            codec=kept.codec,
+        )
+
+    def __enter__(self) -> Self:
+        self._token = context.running.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            context.running.reset(self._token)
+
+    def _note(self, share: float, text: str | None) -> None:
+        super()._note(share, text)
+        self.reports.append((share, text))
+
+
+class _Kept:
+    """Stands where a context has its way to the store, and keeps what it would write."""
+
+    def __init__(
+        self, codec: Codec, steps: Mapping[str, Any], cursor: Any, signals: Sequence[Any]
+    ) -> None:
+        self.codec = codec
+        self.settings = Settings()
+        self.steps = {name: self._encoded(value) for name, value in steps.items()}
+        self.saved = Saved(0, self._encoded(cursor))
+        self.signals = [self._encoded(data) for data in signals]
+        self._operations: dict[Callable[..., Any], Callable[..., Any]] = {
+            durable.look: lambda _, name: (name in self.steps, self.steps.get(name)),
+            durable.record: lambda _, name, data: self.steps.setdefault(name, data),
+            durable.cursor: lambda _: self.saved,
+            durable.save: self._save,
+            durable.tell: lambda _: None,
+            jobs.signals: lambda _: self.signals,
+        }
+
+    def as_client(self) -> Client:
+        """Be what a context asks: of a client it uses only what is here."""
+        return cast("Client", self)
+
+    def run(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Answer an operation from memory."""
+        return self._operations[operation](*args, **kwargs)
+
+    async def run_async(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Answer an operation from memory."""
+        return self.run(operation, *args, **kwargs)
+
+    async def call_async(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a plain function in a thread."""
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    def lend(self, _: float) -> Any:
+        """Refuse: a transaction takes a store."""
+        raise Invalid(
+            "a context for unit tests has no store, and so no transaction: test this handler on "
+            "the fixture milepost_app or in milepost.testing.fresh_store(app)"
+        )
+
+    lend_async = lend
+
+    def decoded(self, data: bytes | None) -> Any:
+        """Read what was kept."""
+        return None if data is None else self.codec.decode(data)
+
+    def _encoded(self, value: Any) -> bytes | None:
+        return None if value is None else self.codec.encode(value)
+
+    def _save(self, _: Claim, data: bytes | None, *, after: Saved) -> Saved:
+        self.saved = Saved(after.number + 1, data)
+        return self.saved
+
+
+def _claim(job_id: str, attempt: int) -> Claim:
+    """Make the claim of an attempt whose forerunners raised errors."""
+    return Claim(
+        id=job_id,
+        kind="unit",
+        kind_version=1,
+        fence=attempt,
+        payload=None,
+        codec="json",
+        errors=attempt - 1,
+        losses=0,
+        polls=0,
+        releases=0,
+        retries=0,
+        poll_limit=0,
+        poison_limit=0,
+        timeout_us=None,
+        policy=None,
+        run_id=None,
+        step=None,
+        ordinal=None,
+        trace=None,
+        queue="default",
+        priority=0,
+        queued_seq=0,
+        tenant="",
+        channel=None,
+        remaining_us=None,
+    )
