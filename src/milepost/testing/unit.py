@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from typing import Any, Self, cast
 
+import msgspec
 import uuid_utils
 
 from milepost import context
@@ -144,31 +145,8 @@ class _Kept:
 
 
 def _claim(job_id: str, attempt: int) -> Claim:
-    """Make the claim of an attempt whose forerunners raised errors."""
-    return Claim(
-        id=job_id,
-        kind="unit",
-        kind_version=1,
-        fence=attempt,
-        payload=None,
-        codec="json",
-        errors=attempt - 1,
-        losses=0,
-        polls=0,
-        releases=0,
-        retries=0,
-        poll_limit=0,
-        poison_limit=0,
-        timeout_us=None,
-        policy=None,
-        run_id=None,
-        step=None,
-        ordinal=None,
-        trace=None,
-        queue="default",
-        priority=0,
-        queued_seq=0,
-        tenant="",
-        channel=None,
-        remaining_us=None,
-    )
+    """Make the claim of an attempt whose forerunners raised errors; the rest is empty."""
+    empty = {int: 0, str: ""}
+    values: dict[str, Any] = {f.name: empty.get(f.type) for f in msgspec.structs.fields(Claim)}
+    values |= {"id": job_id, "kind": "unit", "kind_version": 1, "queue": "default"}
+    return Claim(**values | {"fence": attempt, "errors": attempt - 1})
