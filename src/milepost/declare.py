@@ -4,6 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol, get_args
 
 import msgspec
@@ -13,7 +14,7 @@ from milepost.codec import Codec, check_text, from_builtin, hints
 from milepost.config import Settings
 from milepost.context import Context
 from milepost.errors import Invalid
-from milepost.options import DEFAULTS, check, default, pinned
+from milepost.options import DEFAULTS, check, default, pinned, stored
 from milepost.outcome import Outcome
 from milepost.policy import Policy
 
@@ -228,10 +229,10 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         except Invalid as error:
             raise Invalid(f"job {self.name!r}: {error}") from error
 
-    @property
-    def pinned(self) -> dict[str, Any]:
-        """What rows have of it: those of steps, and of jobs that ask for nothing else."""
-        return {"kind": self.name, "kind_version": self.version, **pinned(self.options)}
+    def pinned(self, asked: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """Give what rows have of it: those of its jobs, and of steps; a submit may ask for more."""
+        chosen = stored(asked, self.options) if asked else self.options
+        return {"kind": self.name, "kind_version": self.version, **pinned(chosen)}
 
     @property
     def word(self) -> str:

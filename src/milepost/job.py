@@ -19,7 +19,7 @@ from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
-from milepost.options import JobOptions, SubmitOptions, check, check_names, default, pinned, stored
+from milepost.options import JobOptions, SubmitOptions, check, check_names, default
 from milepost.options import declared as stored_options
 from milepost.outcome import micros
 from milepost.policy import Policy, retry_policy
@@ -55,7 +55,8 @@ class Job(Generic[C, P, R, A]):
     ) -> None:
         self._app = app
         self._options = options or {}
-        check(self._options)
+        if self._options:
+            check(self._options)
         self._borrowed = borrowed
         self._policy = policy
         self.definition = definition
@@ -219,10 +220,7 @@ class Job(Generic[C, P, R, A]):
     @cached_property
     def _pinned(self) -> Mapping[str, Any]:
         """What the job's row has from its kind and its options: the same for every submit."""
-        if not self._options:
-            return self.definition.pinned
-        chosen = stored(self._options, self.definition.options)
-        return {**self.definition.pinned, **pinned(chosen)}
+        return self.definition.pinned(self._options)
 
 
 def _tags(tags: Mapping[str, str] | None) -> str | None:

@@ -8,6 +8,7 @@ derive from here. CONTRIBUTING.md says how one is added.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, TypedDict, get_type_hints
 
@@ -250,7 +251,8 @@ def rules(place: type) -> dict[str, Rule]:
 
 _RULES = {**rules(JobOptions), **rules(SubmitOptions)}
 _STORED = {**rules(_Everywhere), **rules(_Handled)}
-_SECONDS = frozenset(name for name, rule in _STORED.items() if isinstance(rule, Seconds))
+_SECONDS = {name: f"{name}_us" for name, rule in _STORED.items() if isinstance(rule, Seconds)}
+_PLAIN = tuple(name for name in _STORED if name not in _SECONDS)
 DEFAULTS: Mapping[str, Any] = MappingProxyType({n: rule.default for n, rule in _STORED.items()})
 """The options that are stored with a job, as a declaration has them that names none."""
 
@@ -263,10 +265,12 @@ def default(name: str) -> Any:
 def check_names(place: type, asked: Mapping[str, Any], *, what: str) -> None:
     """Raise `Invalid` naming the options that a place does not take."""
     known = names(place)
-    if unknown := sorted(set(asked) - known):
-        raise Invalid(f"{what} takes no {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
+    if not known.issuperset(asked):
+        unknown = ", ".join(sorted(set(asked) - known))
+        raise Invalid(f"{what} takes no {unknown}; it takes {', '.join(sorted(known))}")
 
 
+@cache
 def names(place: type) -> frozenset[str]:
     """Name the options that a place takes."""
     return frozenset(place.__annotations__)
@@ -285,8 +289,8 @@ def read(place: type, asked: Mapping[str, Any], *, what: str) -> dict[str, Any]:
 
 def stored(asked: Mapping[str, Any], otherwise: Mapping[str, Any] = DEFAULTS) -> dict[str, Any]:
     """Choose the options that are stored with a job: those asked for, else the others."""
-    chosen = {name: asked.get(name) for name in _STORED}
-    return {name: otherwise[name] if v is None else v for name, v in chosen.items()}
+    given = {name: v for name, v in asked.items() if v is not None and name in _STORED}
+    return {**otherwise, **given}
 
 
 def declared(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,8 +310,8 @@ def check(asked: Mapping[str, Any]) -> None:
 
 def pinned(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Give the options that are stored as the columns of a row: durations in microseconds."""
-    row = {name: chosen[name] for name in _STORED}
-    for name in _SECONDS:
-        seconds = row.pop(name)
-        row[f"{name}_us"] = None if seconds is None else micros(seconds)
+    row = {name: chosen[name] for name in _PLAIN}
+    for name, column in _SECONDS.items():
+        seconds = chosen[name]
+        row[column] = None if seconds is None else micros(seconds)
     return row

@@ -71,7 +71,7 @@ class Step(msgspec.Struct, frozen=True):
             number=self.number,
             name=self.name,
             role=self.role,
-            **self.definition.pinned,
+            **self.definition.pinned(),
             gated=self.gated,
             poll_us=None if self.poll is None else micros(self.poll),
             slots=SLOTS if self.role == "work" and self.number else 1,

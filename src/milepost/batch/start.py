@@ -179,7 +179,7 @@ class Batch(Declaration):
         poll = None if step.poll is None else micros(step.poll)
         state = JobState.QUEUED if poll is None else JobState.WAITING
         template = Template(
-            **step.definition.pinned,
+            **step.definition.pinned(),
             state=JobState.CREATED.value if held else state.value,
             delay_us=None if held else poll,
             codec=self.client.codec.name,

@@ -248,7 +248,7 @@ class Declared(Generic[S]):
                 number=number,
                 name=names[number],
                 role=roles[number],
-                **kind.pinned,
+                **kind.pinned(),
                 gated=number == CONSOLIDATE,
                 # A failed plan ends a run at once; of the rest everything is tried: Collect.
                 fail_fast=number == PLAN,
@@ -269,7 +269,7 @@ class Declared(Generic[S]):
     ) -> NewJob:
         """Describe a job of a run."""
         template = Template(
-            **self._definitions[step].pinned,
+            **self._definitions[step].pinned(),
             state=state.value,
             codec=self._client.codec.name,
             actor=caller().actor,
