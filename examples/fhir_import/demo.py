@@ -43,7 +43,9 @@ def show(batch: mp.Batch, app: mp.App, folder: Path, count: int) -> bool:
     run = batch.start(Import(folder=str(folder)))
     with at_work(app):
         watched = subprocess.run([*MILEPOST, "runs", "watch", run.id], check=False)
-    return watched.returncode == 0 and is_complete(run.refresh(), folder, count)
+    if watched.returncode or not is_complete(run.refresh(), folder, count):
+        return False
+    return subprocess.run([*MILEPOST, "verify"], check=False).returncode == 0
 
 
 @contextmanager
@@ -75,7 +77,8 @@ def is_complete(run: mp.RunHandle, folder: Path, count: int) -> bool:
     genders = ", ".join(f"{many} {gender}" for gender, many in report.genders.items())
     print(
         f"{report.patients} patients: {genders}; {run.error_count} files were refused.\n"
-        f"Of {count} files {len(sound)} can be imported; the search index holds {len(found)}."
+        f"Of {count} files {len(sound)} can be imported; the search index holds {len(found)}.",
+        flush=True,
     )
     return found == sound and report.patients == len(sound)
 

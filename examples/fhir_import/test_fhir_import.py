@@ -129,6 +129,7 @@ def test_the_demonstration_imports_what_can_be_imported(tmp_path):
     assert "SUCCEEDED 100%: find 1/1, parse 60/60 (3 failed), index 57/57" in done.stderr
     assert "57 patients: 28 female, 28 male, 1 unknown; 3 files were refused" in done.stdout
     assert "Of 60 files 57 can be imported; the search index holds 57." in done.stdout
+    assert "clean" in done.stdout
     assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
 
 
