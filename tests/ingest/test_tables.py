@@ -242,6 +242,46 @@ def test_a_table_that_somebody_dropped_is_filled_by_a_full_run_alone(app, raw, p
     assert [record.id for record in paints.records()] == [1]
 
 
+class Doubted(Paints):
+    """Maps nothing with the number 2 until it is told to; fails while `broken`."""
+
+    broken = False
+    doubts = True
+
+    def fetch(self, window, partition, cursor):
+        if self.broken:
+            raise ValueError("broken")
+        return super().fetch(window, partition, cursor)
+
+    def map(self, raw) -> Painted:
+        if raw["id"] == 2 and self.doubts:
+            raise mp.Reject("not yet")
+        return super().map(raw)
+
+
+@pytest.mark.parametrize("how", ["replay", "resume"])
+def test_a_run_that_goes_on_does_not_make_a_dropped_table_anew(app, raw, how):
+    """It would hold the few records of this run, and the next incremental one would go on."""
+    source = Doubted(Painted, ONE, {**ONE, "id": 2})
+    pipeline = app.pipeline("paints", source, **OPTIONS, table="things")
+    run(app, pipeline)
+    source.broken = how == "resume"
+    failed = run(app, pipeline) if source.broken else None
+    source.broken = source.doubts = False
+    raw.execute("DROP TABLE things")
+    source.records = [{**ONE, "id": 3}]
+    again = failed.resume() if failed else pipeline.quarantine.replay()
+    app.drain()
+    assert again.refresh().state == "FAILED"
+    assert "start(full=True)" in again.errors[0].message
+    assert run(app, pipeline).state == "FAILED"
+    made = pipeline.remap()
+    app.drain()
+    assert made.refresh().state == "SUCCEEDED"
+    assert {1, 2} <= {record.id for record in pipeline.records()}
+    assert run(app, pipeline).state == "SUCCEEDED"
+
+
 def test_whoever_sets_the_watermark_before_the_first_run_reads_from_there(app, paints):
     """Nothing was landed, so the table lacks nothing."""
     failed = paints.start()

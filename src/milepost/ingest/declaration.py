@@ -367,7 +367,7 @@ class Declared(Generic[S]):
     def _hold_ready(self, run_id: str) -> Steps[PipelineRunRow]:
         """Make the table ready for records of this shape: another program may have read them."""
         row = yield from self._hold(run_id)
-        yield from self.target.prepare()
+        yield from self.target.prepare(create=False)
         return row
 
     async def _fix(self, ctx: Context, row: PipelineRunRow) -> PipelineRunRow:

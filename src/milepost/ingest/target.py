@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from milepost.codec import from_builtin
-from milepost.errors import Invalid
+from milepost.errors import IllegalMove, Invalid
 from milepost.ingest.changes import Change
 from milepost.ingest.columns import NAME, Part, column_of, key_of, plain, to_json
 from milepost.ingest.source import INTEGERS, Field, Source
@@ -313,9 +313,11 @@ class Target:
         if not self.is_whole:
             return key
         if postgres:
-            # Only what is a number may be compared as one: an AND promises no order.
+            # Only what is a number may be compared as one: an AND promises no order. As it is
+            # spelled: 007 is another record's key than 7.
             return (
-                f"CASE WHEN {key} ~ '^-?[0-9]{{1,19}}$' THEN CASE WHEN {key}::numeric BETWEEN"
+                f"CASE WHEN {key} ~ '^(0|-?[1-9][0-9]{{0,18}})$'"
+                f" THEN CASE WHEN {key}::numeric BETWEEN"
                 f" {INTEGERS.start} AND {INTEGERS.stop - 1} THEN {key}::bigint END END"
             )
         number = f"CAST({key} AS INTEGER)"
@@ -384,12 +386,18 @@ class Target:
             )
         return found
 
-    def prepare(self) -> Steps[list[str]]:
+    def prepare(self, *, create: bool = True) -> Steps[list[str]]:
         """Make the table, or the columns that it lacks, and change types that keep every value.
 
-        Any other change is refused, with the statements that make it.
+        Any other change is refused, with the statements that make it; so is, without `create`, a
+        table that is not there.
         """
         known = yield from self.known()
+        if not known and not create:
+            raise IllegalMove(
+                f"table {self.name!r} is not there any more: it was dropped or renamed after this "
+                "run had begun. Rename it back, or fill a new one with start(full=True) or remap()"
+            )
         if not known:
             yield Call(self.statement("create"))
             return [column.name for column in self.columns]
