@@ -50,7 +50,17 @@ def why(pipeline):
 
 
 GOOD = {"id": 1, "name": "good"}
+
+
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 HOSTILE = {
+    "what is nested deeper than Python can show": {"id": 2, "name": nested(100_000)},
     "a lone surrogate": {"id": 2, "name": "\ud800"},
     "NaN": {"id": 2, "weight": math.nan},
     "infinity": {"id": 2, "weight": math.inf},
@@ -228,6 +238,56 @@ def test_a_key_beyond_64_bits_removes_nobody_else(app):
     pipeline.start(full=True)
     app.drain()
     assert [item.id for item in pipeline.records()] == [2**63 - 1]
+
+
+def test_a_key_that_is_spelled_another_way_removes_nobody_else(app):
+    source = Items({"id": 7}, {"id": "007"}, {"id": "-0"}, {"id": 0})
+    pipeline, _ = read(app, source)
+    assert set(why(pipeline)) == {"007", "-0"}
+    del source.records[1:3]
+    pipeline.start(full=True)
+    app.drain()
+    assert [item.id for item in pipeline.records()] == [0, 7]
+
+
+def test_h_84_a_record_whose_version_cannot_be_read_is_not_taken_for_gone(app):
+    """It is in quarantine; what could be used of it before stays, also where it is looked again."""
+    source = Items({"id": 1, "size": 1}, {"id": 2, "size": 1}, {"id": 3, "size": 1})
+    pipeline, _ = read(app, source, version="size")
+    source.records[1:] = [{"id": 2, "size": "garbage"}]
+    run = pipeline.start(full=True)
+    app.drain()
+    assert (run.refresh().state, run.counts.removed) == ("SUCCEEDED", 1)
+    assert [item.id for item in pipeline.records()] == [1, 2]
+    assert len(pipeline.quarantine) == 1
+
+
+@pytest.mark.parametrize("key", ["\ud800", "a\0b", "k" * 10_000, "?", "", None])
+@pytest.mark.parametrize("where", ["page", "map"])
+def test_a_tombstone_whose_key_no_record_can_have_removes_nothing(app, key, where):
+    class Yard(Items):
+        def map(self, raw) -> Item:
+            if raw["name"] == "gone":
+                raise mp.Gone(key)
+            return msgspec.convert(raw, Item)
+
+    told = mp.Gone(key) if where == "page" else {"id": 2, "name": "gone"}
+    pipeline, run = read(app, Yard(GOOD, told))
+    assert (run.state, run.counts.removed) == ("SUCCEEDED", 0)
+    assert [item.id for item in pipeline.records()] == [1]
+
+
+@pytest.mark.parametrize("key", ["1", "2", "nobody"])
+def test_a_replay_takes_only_what_is_in_quarantine(app, key):
+    """One that was removed would be back."""
+    source = Items({"id": 1}, {"id": 2}, {"id": 3, "name": 3})
+    pipeline, _ = read(app, source)
+    del source.records[1]
+    pipeline.start(full=True)
+    app.drain()
+    with pytest.raises(mp.NotFound, match=f"'{key}' of pipeline 'items' is not in quarantine"):
+        pipeline.quarantine.replay(["3", key])
+    assert [item.id for item in pipeline.records()] == [1]
 
 
 class Paged(Items):

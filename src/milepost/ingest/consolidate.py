@@ -12,9 +12,9 @@ from milepost.context import Context
 from milepost.errors import IllegalMove, Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.columns import Part
-from milepost.ingest.fetch import is_unusable
+from milepost.ingest.fetch import is_unidentified, is_unusable
 from milepost.ingest.mapping import Fingerprint
-from milepost.ingest.source import Gone, Identity, Reject, Source
+from milepost.ingest.source import Gone, Identity, Reject, Source, could_be_key
 from milepost.ingest.target import Target, raw_type
 from milepost.policy import Fail, storable
 from milepost.records import Claim
@@ -106,7 +106,8 @@ class Consolidator:
         rejected: list[Rejected] = []
         await self.note(ctx, "MappingDiamonds")
         mapped = await self._mapped(batch.records, rejected)
-        gone = {one.key: one.version for _, one in mapped if isinstance(one, Gone)}
+        said = [one for _, one in mapped if isinstance(one, Gone)]
+        gone = {one.key: one.version for one in said if could_be_key(one.key)}
         deleted = [at[0] for at, one in mapped if isinstance(one, Gone) and one.key == at[0]]
         mapped = [(row, one) for row, one in mapped if not isinstance(one, Gone)]
         await self.note(ctx, "ApplyingPricing")
@@ -165,7 +166,7 @@ class Consolidator:
         if is_unusable(row[2]):
             raise Reject(self._client.codec.decode(row[3])["reason"])
         raw = self._client.codec.decode(row[3], self._raw)
-        if row[0].startswith("?"):
+        if is_unidentified(row[0]):
             self._identity.key_of(raw)
             self._identity.version_of(raw)
         return raw

@@ -22,6 +22,7 @@ from milepost.ingest.source import (
     Reject,
     Source,
     Window,
+    could_be_key,
     page_of,
 )
 from milepost.ingest.target import Target
@@ -31,7 +32,7 @@ from milepost.store.driver import Call, Steps, is_away
 from milepost.store.pages import Answer, Page
 from milepost.store.watermarks import PipelineRunRow
 
-__all__ = ["Lander", "Landing", "Reader", "is_unusable"]
+__all__ = ["Lander", "Landing", "Reader", "is_unidentified", "is_unusable"]
 
 PAGES = 64
 RECORDS = 3_000
@@ -225,11 +226,16 @@ class Reader:
     ) -> Page:
         found: dict[str, tuple[int, bytes, bytes]] = {}
         gone: dict[str, int | None] = {}
+        there: list[str] = []
         for raw in records:
             if isinstance(raw, Gone):
-                gone[raw.key] = raw.version
+                # One whose key no record can have removes none.
+                if could_be_key(raw.key):
+                    gone[raw.key] = raw.version
                 continue
             key, version, digest, payload = self._landing.of(raw)
+            if is_unidentified(key):
+                there += self._landing.keys_of(raw)
             if key not in found or found[key][0] <= version:
                 found[key] = (version, digest, payload)
         # A record that is there is not gone, unless a newer version says so.
@@ -249,6 +255,7 @@ class Reader:
             done=onward is None,
             fraction=share,
             gone=gone,
+            there=there,
         )
 
     def _encoded(self, cursor: Any) -> bytes:
@@ -307,6 +314,11 @@ HASH_BYTES = 16
 SHOWN_CHARACTERS = 4_000
 
 
+def is_unidentified(key: str) -> bool:
+    """Tell whether a key was made up, for a record whose own key or version cannot be read."""
+    return key.startswith("?")
+
+
 def is_unusable(digest: bytes) -> bool:
     """Tell whether what was landed only describes the record."""
     return len(digest) > HASH_BYTES
@@ -328,13 +340,27 @@ class Landing:
         except Reject:
             return f"?{digest.hex()}", 0, digest, payload
 
+    def keys_of(self, raw: Any) -> list[str]:
+        """Tell the key of a record that is there, though it could not be landed with it."""
+        try:
+            return [self._identity.key_of(raw)]
+        except Reject:
+            return []
+
     def _payload(self, raw: Any) -> tuple[bytes, bytes]:
         codec, most = self._client.codec, self._client.settings.max_payload
         try:
             return limited(codec.encode(raw), most=most, what="a record"), b""
         except Invalid as error:
-            shown = storable(repr(raw))[:SHOWN_CHARACTERS]
+            shown = storable(_shown(raw))[:SHOWN_CHARACTERS]
             return codec.encode({"reason": storable(str(error)), "record": shown}), UNUSABLE
+
+
+def _shown(raw: Any) -> str:
+    try:
+        return repr(raw)
+    except Exception as error:  # noqa: BLE001 - one that holds itself too deep, or its own mistake
+        return f"<{type(raw).__name__}: {type(error).__name__}>"
 
 
 def _seen(row: PipelineRunRow, ordinal: int) -> Steps[int]:

@@ -267,9 +267,16 @@ class Quarantine:
             last = yield from pipelines.latest_ruled(row.id)
             if last is None:
                 raise NotFound(f"pipeline {name!r} has no run that was planned")
-            chosen = list((yield from _kept(row.id)) if keys is None else dict.fromkeys(keys))
+            held = yield from _kept(row.id)
+            chosen = held if keys is None else list(dict.fromkeys(keys))
             if not chosen:
                 raise IllegalMove(f"the quarantine of pipeline {name!r} is empty")
+            if absent := sorted(set(chosen).difference(held)):
+                # It was corrected, or removed, and a replay would bring it back.
+                raise NotFound(
+                    f"{', '.join(map(repr, absent[:5]))} of pipeline {name!r} is not in quarantine;"
+                    f" see `milepost pipelines quarantine ls {name}`"
+                )
             made = msgspec.structs.replace(new, rerun_of=last)
             work = pipeline.consolidating(new.id)
             yield from _replay(last, made, pipeline.steps(first=FETCH), work, chosen)

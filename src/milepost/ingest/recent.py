@@ -16,7 +16,7 @@ import msgspec
 from milepost.client import Client
 from milepost.context import Context
 from milepost.ingest.calls import Calls
-from milepost.ingest.fetch import Landing
+from milepost.ingest.fetch import Landing, is_unidentified
 from milepost.ingest.keys import HIGHEST, LOWEST, Axis
 from milepost.ingest.source import Gone, Partition, Source, Window, page_of
 from milepost.store import removals, workers
@@ -116,8 +116,10 @@ class Recent:
         page = page_of(self._source, answer, look.position)
         there = [raw for raw in page.records if not isinstance(raw, Gone)]
         landed = [one[:3] for one in map(self._landing.of, there)]
-        # One without a key was never removed by it.
-        keys = [key for key, _, _ in landed if not key.startswith("?")]
+        # One without a key was never removed by it; one whose version cannot be read has a key.
+        keys = [key for key, _, _ in landed if not is_unidentified(key)]
+        if len(keys) < len(landed):
+            keys = [key for raw in there for key in self._landing.keys_of(raw)]
         if keys:
             await self._client.run_async(
                 removals.unmark, ctx.claim, pipeline_id=row.pipeline_id, keys=keys

@@ -43,7 +43,7 @@ class Gone(Exception):  # noqa: N818 - what a source says, not what went wrong h
 
     def __init__(self, key: Any, version: Any = None) -> None:
         super().__init__(key)
-        self.key = str(key)
+        self.key = "" if key is None else str(key)
         self.version = None if version is None else stamp(version)
 
 
@@ -212,10 +212,7 @@ class Identity:
         if value is None or value == "":
             raise Reject(f"it has no {self.key_name}, which is its key")
         text = str(value)
-        if text.startswith("?"):
-            raise Reject(f"{self.key_name}={text[:40]!r} cannot be a key: it begins with ?")
-        if len(text) > PLAIN_KEY_CHARACTERS or not text.isascii() or "\0" in text:
-            _check_key(text, self.key_name)
+        _check_key(text, self.key_name)
         return text
 
     def version_of(self, raw: Any) -> int:
@@ -239,10 +236,22 @@ def _named(field: Field) -> str:
 
 
 def _check_key(text: str, name: str) -> None:
+    if text.startswith("?"):
+        raise Reject(f"{name}={text[:40]!r} cannot be a key: it begins with ?")
+    if len(text) > PLAIN_KEY_CHARACTERS or not text.isascii() or "\0" in text:
+        try:
+            check_text(text, what=name)
+        except Invalid as error:
+            raise Reject(str(error)) from error
+
+
+def could_be_key(text: str) -> bool:
+    """Tell whether a record can have that key: no other one was ever landed with it."""
     try:
-        check_text(text, what=name)
-    except Invalid as error:
-        raise Reject(str(error)) from error
+        _check_key(text, "key")
+    except Reject:
+        return False
+    return bool(text)
 
 
 def stamp(value: Any) -> int:

@@ -224,6 +224,16 @@ SELECT key, version, hash, payload FROM raw
 SELECT key, version, hash, payload FROM raw
  WHERE pipeline_id = :pipeline_id AND key IN (SELECT value FROM json_each(:key))
 
+-- name: raw_there
+-- Records that a run has seen and could not land with their key: what is known of them stays (H-84).
+-- postgres
+-- For the planner: see raw_read.
+UPDATE raw SET seen = greatest(seen, :seen::bigint), missing_in = NULL
+ WHERE pipeline_id = :pipeline_id AND key = ANY (ARRAY(SELECT unnest(:key::text[])))
+-- sqlite
+UPDATE raw SET seen = max(seen, :seen), missing_in = NULL
+ WHERE pipeline_id = :pipeline_id AND key IN (SELECT value FROM json_each(:key))
+
 -- name: raw_seen
 -- postgres
 SELECT count(*) FROM raw

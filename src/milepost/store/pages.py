@@ -57,6 +57,8 @@ class Page(msgspec.Struct, frozen=True):
     fraction: float | None = None
     gone: Mapping[str, int | None] = {}
     """Keys of records that the source says were deleted, with the version if it says that too."""
+    there: Sequence[str] = ()
+    """Keys of records that the source has, but not so that they could be landed with their key."""
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -101,6 +103,8 @@ def land(
         return answers
     whose = {"pipeline_id": pipeline_id, "root_id": root_id, "seen": seen}
     found = yield from _stored(applied, whose, fresh=fresh)
+    if there := sorted({key for page in applied for key in page.there}):
+        yield Call("raw_there", {**whose, "key": there})
     settled = yield from _settled(found, check, made_with)
     yield from _moved(applied)
     rows = [_row(page, root_id, found, settled) for page in applied]
