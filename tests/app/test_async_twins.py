@@ -281,6 +281,11 @@ async def pipelines(app: mp.App, _database: Database, _remote: str) -> None:
     assert isinstance(mark, datetime)
     await pipeline.override_watermark_async(mark - timedelta(hours=1), reason="read again")
     assert await pipeline.watermark_async() == mark - timedelta(hours=1)
+    assert await pipeline.behind_async() == 0
+    remapped = await pipeline.remap_async()
+    await app.drain_async(timeout=20)
+    assert (await remapped.refresh_async()).state == "SUCCEEDED"
+    assert await pipeline.release_async(reason="another has it") == "shop"
 
 
 async def requests(app: mp.App, _database: Database, remote: str) -> None:
