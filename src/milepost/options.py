@@ -20,6 +20,7 @@ from milepost.outcome import micros
 
 __all__ = [
     "DEFAULTS",
+    "HIGHEST",
     "SECONDS_MOST",
     "JobOptions",
     "Moment",
@@ -43,6 +44,8 @@ __all__ = [
 Errors = tuple[type[BaseException], ...]
 
 MOST = 2**31 - 1
+HIGHEST = 9
+"""Priorities are 0 to 9, larger first."""
 SECONDS_MOST = 100 * 366 * 86_400
 """A century: beyond it a duration is a mistake, and soon more than a database can add to a time."""
 UNIQUE_BYTES = 1_000
@@ -166,7 +169,7 @@ class _Everywhere(TypedDict, total=False):
 
     queue: Annotated[str | None, Text(default="default")]
     """The queue that its jobs wait in."""
-    priority: Annotated[int | None, Whole(most=9, default=0)]
+    priority: Annotated[int | None, Whole(most=HIGHEST, default=0)]
     """0 to 9; jobs with a larger one are claimed first."""
     retries: Annotated[int | None, Whole(default=3)]
     """How many failed or lost attempts are followed by another one."""

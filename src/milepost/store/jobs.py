@@ -15,6 +15,7 @@ import msgspec
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
+from milepost.options import HIGHEST
 from milepost.records import Claim, Entry, Job, Listed, Settlement, Standing
 from milepost.store import outputs, reruns, runs, unfit
 from milepost.store.columns import reader
@@ -22,7 +23,6 @@ from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
 __all__ = [
-    "HIGHEST",
     "Line",
     "Noted",
     "Settled",
@@ -62,8 +62,6 @@ __all__ = [
 SIGNALS_MOST = 1_000
 """How many signals a job keeps that it has not read."""
 
-HIGHEST = 9
-"""Priorities are 0 to 9, larger first."""
 SOFT_MOVES = frozenset({"retry", "later", "release"})
 _BY_AGE = itemgetter(*(Claim.__struct_fields__.index(name) for name in ("queued_seq", "id")))
 _BY_PRIORITY = itemgetter(Claim.__struct_fields__.index("priority"))

@@ -8,9 +8,11 @@ from starlette.responses import Response
 
 from milepost.batch.start import Batch
 from milepost.errors import NotFound
+from milepost.options import DEFAULTS
 from milepost.web.auth import Who, check_channel, require
 from milepost.web.body import Route
 from milepost.web.engine import Engine, Held
+from milepost.web.jobs import bounded
 from milepost.web.paging import Cursor, Limit
 from milepost.web.problems import problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted, RunPage, pages
@@ -29,9 +31,9 @@ class StartOptions(BaseModel):
         default=False, description="Take the live run with the same parameters, if there is one."
     )
     deadline: float | None = Field(default=None, gt=0)
-    priority: int = Field(default=0, ge=0, le=9)
+    priority: int = bounded("priority", DEFAULTS["priority"])
     tags: dict[str, str] | None = None
-    channel: str | None = Field(default=None, min_length=1)
+    channel: str | None = bounded("channel")
 
 
 class Start(BaseModel):

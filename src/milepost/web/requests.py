@@ -119,9 +119,9 @@ class NewBatch(Given):
     policy: Literal["fail_fast", "collect"] | float = Field(
         default="fail_fast", description="Or the share of requests that may fail."
     )
-    channel: str | None = Field(default=None, min_length=1)
-    queue: str | None = Field(default=None, min_length=1)
-    priority: int = Field(default=0, ge=0, le=9)
+    channel: str | None = bounded("channel")
+    queue: str | None = bounded("queue")
+    priority: int = bounded("priority", DEFAULTS["priority"])
     deadline: float | None = Field(default=None, gt=0)
     tags: dict[str, str] | None = None
 

@@ -10,8 +10,9 @@ and only when that is empty it is asked.
 
 from collections.abc import Iterable
 
+from milepost.options import HIGHEST
 from milepost.records import Claim
-from milepost.store.jobs import HIGHEST, Line, lines
+from milepost.store.jobs import Line, lines
 
 __all__ = ["Floors"]
 
