@@ -122,6 +122,8 @@ class Row:
     fate: str
     key: str | None
     """What the engine must know it by; None where nothing tells."""
+    last: str | None = None
+    """As what the target may keep its last good version, where the version tells nothing."""
 
     @property
     def order(self) -> list[int]:
@@ -367,8 +369,10 @@ class World:
         if self.key_kind == "int" and not self.has_key_function and chance.random() < 0.3:
             long = 2**64 + row.number
             return replace(row, raw={**row.raw, "id": long}, fate=UNUSABLE, key=str(long))
-        odd = {"at": "yesterday"} if self.is_versioned and chance.random() < 0.3 else None
-        raw = {**row.raw, **(odd or chance.choice(KEYLESS))}
+        if self.is_versioned and chance.random() < 0.3:
+            raw = {**row.raw, "at": "yesterday"}
+            return replace(row, raw=raw, fate=UNUSABLE, key=None, last=row.key)
+        raw = {**row.raw, **chance.choice(KEYLESS)}
         return replace(row, raw=raw, fate=UNUSABLE, key=None)
 
     # What must come of it

@@ -192,6 +192,30 @@ def test_columns_are_added_when_the_type_grows(database, raw):
     app.close()
 
 
+def test_a_field_that_the_table_lacks_yet_is_not_read_as_its_own_name(database):
+    """SQLite takes a quoted name that is no column for a text."""
+
+    class Named(msgspec.Struct):
+        id: int
+        title: str | None = None
+
+    class Titled(Shop):
+        def map(self, raw: dict) -> Named:
+            return Named(raw["id"], f"no. {raw['id']}")
+
+    app = mp.App(database.url)
+    go(app, app.pipeline("stones", Shop(3), **OPTIONS).start())
+    app.close()
+    app = mp.App(database.url)
+    pipeline = app.pipeline("stones", Titled(3), **OPTIONS)
+    with pytest.raises(mp.Invalid, match="no column title yet"):
+        list(pipeline.records())
+    assert pipeline.count() == 3
+    go(app, pipeline.remap())
+    assert [one.title for one in pipeline.records()] == ["no. 0", "no. 1", "no. 2"]
+    app.close()
+
+
 def test_a_table_of_somebody_elses_is_left_alone(app, shop, raw):
     raw.execute("CREATE TABLE theirs (id integer)")
     pipeline = app.pipeline("ours", shop, **OPTIONS, table="theirs")

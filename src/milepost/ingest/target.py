@@ -465,7 +465,19 @@ class Target:
 
     def read(self, *, after: Any, most: int) -> Steps[list[Any]]:
         """Read a page of what is there and not removed, in the order of the keys."""
+        if after is None:
+            yield from self._check_columns()
         return (yield Call(self.statement("read"), {"after": after, "most": most}))
+
+    def _check_columns(self) -> Steps[None]:
+        """Refuse to read a field that no run has added yet: SQLite would read its name."""
+        found = yield from self.known()
+        lacking = [one.name for one in self.columns if found.type_of(one.name) is None]
+        if found and lacking:
+            raise Invalid(
+                f"table {self.name!r} has no column {', '.join(lacking)} yet: the next run adds "
+                "it, and remap() or a full run fills it"
+            )
 
     def behind(self, pipeline_id: int, made_with: int) -> Steps[int]:
         """Count records that are there, could be made anew, and were made with anything else."""
