@@ -159,6 +159,23 @@ def test_what_uses_a_column_is_named_before_it_is_changed(app, raw):
     assert is_changed(app, broken) is None
 
 
+@pytest.mark.parametrize("table", ["state", "version", "job_id"])
+def test_words_of_the_engine_s_own_triggers_are_not_taken_for_a_table(app, table):
+    """Whoever was told to drop those first would have dropped the lifecycle's guards."""
+    whole, broken = made(int, table), made(float, table)
+    is_changed(app, whole)
+    assert is_changed(app, broken) is None
+
+
+def test_a_field_of_any_name_is_beside_one_that_gets_another_type(app):
+    def both(type_):
+        fields = [("id", int), ("value", type_), ("value_changed", bool), ("value_new", int)]
+        return Target("things", key="id", record=msgspec.defstruct("Thing", fields))
+
+    is_changed(app, both(int))
+    assert is_changed(app, both(float)) is None
+
+
 def test_an_index_of_the_users_stays_or_is_named(app, raw):
     whole, broken = made(int), made(float)
     is_changed(app, whole)

@@ -119,6 +119,12 @@ def test_of_two_that_start_at_once_one_has_the_table(app, prices):
     assert "milepost pipelines release things" in error.message
 
 
+def test_before_its_first_run_a_pipeline_says_that_it_has_no_table(app, paints):
+    for look in (paints.count, lambda: list(paints.records())):
+        with pytest.raises(mp.NotFound, match=r"'things' is not there: .* first run"):
+            look()
+
+
 def test_two_programs_that_claim_a_table_at_once_agree_on_one(app, paints, prices):
     ids = {one.name: (one.start(), one.row.id)[1] for one in (paints, prices)}
     both = Barrier(2)

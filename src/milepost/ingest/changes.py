@@ -1,14 +1,14 @@
 """A column whose field got another type: changed if every value stays as it is, refused if not."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from milepost.ingest.columns import Column
 from milepost.store.catalog import Statement
 
-__all__ = ["Change"]
+__all__ = ["Change", "Found"]
 
 SPELLED = {"timestamptz": "timestamp with time zone"}
 """Types that PostgreSQL tells in other words than it takes."""
@@ -26,6 +26,20 @@ WIDER = {
 EXACT = 2**53
 """Up to here every whole number is a float; beyond, those with zeros enough at their end."""
 NUMBERS = ("bigint", "double precision", "numeric")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The columns of a table that is there, and their types as the database tells them."""
+
+    dialect: str = ""
+    types: Mapping[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.types)
+
+    def type_of(self, column: str) -> str | None:
+        """Tell the type of a column; SQLite finds it in any case."""
+        return self.types.get(column.lower() if self.dialect == "sqlite" else column)
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -99,7 +113,8 @@ class Change(msgspec.Struct, frozen=True):
             # A key cannot be dropped: the table is made anew.
             yield f'ALTER TABLE {table} RENAME TO "{self.table}_before"'
             return
-        new = f'"{self.column.name}_changed"'
+        # A field's name has no space: no column of the record is called so.
+        new = f'"{self.column.name} changed"'
         yield f"ALTER TABLE {table} ADD COLUMN {new} {self.needed}"
         yield f"UPDATE {table} SET {new} = {self._in_sqlite()}"
         yield f"ALTER TABLE {table} DROP COLUMN {name}"

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from milepost.codec import from_builtin
-from milepost.errors import IllegalMove, Invalid
-from milepost.ingest.changes import Change
+from milepost.errors import IllegalMove, Invalid, NotFound
+from milepost.ingest.changes import Change, Found
 from milepost.ingest.columns import NAME, Part, column_of, key_of, plain, to_json
 from milepost.ingest.source import INTEGERS, Field, Source
 from milepost.lifecycle import JobState
@@ -108,20 +108,6 @@ def _check_names(fields: Mapping[str, Any]) -> None:
     alike = sorted(name for name in fields if folded.count(name.lower()) > 1)
     if alike:
         raise Invalid(f"the record has {' and '.join(alike)}: in SQLite they are one column")
-
-
-class Found(msgspec.Struct, frozen=True):
-    """The columns of a table that is there, and their types as the database tells them."""
-
-    dialect: str = ""
-    types: Mapping[str, str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.types)
-
-    def type_of(self, column: str) -> str | None:
-        """Tell the type of a column; SQLite finds it in any case."""
-        return self.types.get(column.lower() if self.dialect == "sqlite" else column)
 
 
 class Target:
@@ -471,13 +457,21 @@ class Target:
 
     def _check_columns(self) -> Steps[None]:
         """Refuse to read a field that no run has added yet: SQLite would read its name."""
-        found = yield from self.known()
-        lacking = [one.name for one in self.columns if found.type_of(one.name) is None]
-        if found and lacking:
+        found = yield from self._present()
+        if lacking := self._missing(found):
             raise Invalid(
                 f"table {self.name!r} has no column {', '.join(lacking)} yet: the next run adds "
                 "it, and remap() or a full run fills it"
             )
+
+    def _present(self) -> Steps[Found]:
+        """Read the columns of a table that is there."""
+        found = yield from self.known()
+        if not found:
+            raise NotFound(
+                f"table {self.name!r} is not there: the pipeline's first run makes it; start() one"
+            )
+        return found
 
     def behind(self, pipeline_id: int, made_with: int) -> Steps[int]:
         """Count records that are there, could be made anew, and were made with anything else."""
@@ -492,6 +486,7 @@ class Target:
 
     def count(self) -> Steps[int]:
         """Count what is there and not removed."""
+        yield from self._present()
         [(count,)] = yield Call(self.statement("count"))
         return int(count)
 

@@ -19,11 +19,15 @@ SELECT DISTINCT 'view ' || pg_rewrite.ev_class::regclass::text
  WHERE pg_depend.classid = 'pg_rewrite'::regclass AND pg_depend.refclassid = 'pg_class'::regclass
    AND pg_attribute.attrelid = to_regclass(quote_ident(:table)) AND pg_attribute.attname = :column
 -- sqlite
--- Which column it is does not matter: SQLite reads all of them when one is dropped.
+-- Which column it is does not matter: SQLite reads all of them when one is dropped. A table's name
+-- may be a word of the engine's own triggers; what reads or writes a table names it after a verb.
 SELECT type || ' ' || name FROM sqlite_schema
  WHERE sql IS NOT NULL AND :column <> ''
    AND (type IN ('index', 'trigger') AND lower(tbl_name) = lower(:table)
-        OR type IN ('view', 'trigger') AND instr(lower(sql), lower(:table)) > 0)
+        OR type IN ('view', 'trigger')
+           AND EXISTS (SELECT 1 FROM json_each('["from", "join", "into", "update"]') AS verb
+                        WHERE replace(replace(lower(sql), char(10), ' '), '"', '') || ' '
+                              GLOB '*' || verb.value || ' ' || lower(:table) || '[^a-z0-9_]*'))
 
 -- name: table_last
 -- Who held a table last. Names that differ in case alone are one: SQLite knows no difference.
