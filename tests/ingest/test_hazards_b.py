@@ -443,6 +443,25 @@ def test_an_upper_bound_before_the_start_fails_in_words(app, shop, pipeline):
     assert all(w.start is None or w.start <= w.end for w, _, _ in shop.calls)
 
 
+@pytest.mark.parametrize(
+    ("measure", "bound", "said"),
+    [
+        ("time", 1_700_000_000, "must be a datetime"),
+        ("sequence", None, "returns the number"),
+        ("sequence", T0, "must be a whole number"),
+        ("sequence", 2**63, "must be a whole number"),
+    ],
+)
+def test_h_71_an_upper_bound_of_another_measure_moves_no_watermark(app, shop, measure, bound, said):
+    """The store's clock, taken for a number, is beyond all that a sequence will ever say."""
+    shop.measure = measure
+    shop.upper_bound = lambda: bound
+    pipeline = app.pipeline("diamonds", shop, **OPTIONS, retries=0)
+    run = go(app, pipeline.start())
+    assert (run.state, pipeline.watermark) == (mp.RunState.FAILED, None)
+    assert said in str(run.errors)
+
+
 @pytest.mark.parametrize("circle", [1, 2, 7])
 def test_a_source_that_goes_round_in_circles_fails_in_words(app, shop, circle):
     def fetch(window, partition, cursor):

@@ -277,6 +277,22 @@ def test_a_tombstone_whose_key_no_record_can_have_removes_nothing(app, key, wher
     assert [item.id for item in pipeline.records()] == [1]
 
 
+def test_h_84_a_record_that_gets_a_key_is_not_counted_as_removed(app):
+    """What stood for it in quarantine was nobody's in the target: no limit, and no decision."""
+    source = Items(GOOD, {"id": 2}, {"name": "nobody"})
+    pipeline, _ = read(app, source, removal_limit=0.2)
+    source.records[2] = {"id": 3, "name": "nobody"}
+    run = pipeline.start(full=True)
+    app.drain()
+    assert (run.refresh().state, why(pipeline)) == ("SUCCEEDED", {})
+    source.records = [GOOD, {"name": "nobody"}]
+    refused = pipeline.start(full=True)
+    app.drain()
+    assert "2 of 3 records are not in the source" in refused.refresh().errors[0].message
+    assert pipeline.removals.list() == ["2", "3"]
+    assert len(pipeline.removals) == pipeline.removals.confirm(reason="they were sold") == 2
+
+
 @pytest.mark.parametrize("key", ["1", "2", "nobody"])
 def test_a_replay_takes_only_what_is_in_quarantine(app, key):
     """One that was removed would be back."""

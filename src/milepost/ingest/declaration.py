@@ -23,7 +23,15 @@ from milepost.ingest.keys import axis_of, read
 from milepost.ingest.mapping import Fingerprint
 from milepost.ingest.plan import Plan
 from milepost.ingest.recent import Recent
-from milepost.ingest.source import Field, Identity, Partition, Source, Window, micros
+from milepost.ingest.source import (
+    INTEGERS,
+    Field,
+    Identity,
+    Partition,
+    Source,
+    Window,
+    micros,
+)
 from milepost.ingest.target import DOCUMENT, Target, fields_of, raw_type, record_type
 from milepost.lifecycle import JobState
 from milepost.options import check_seconds
@@ -137,7 +145,7 @@ class Declared(Generic[S]):
         )
         if self.target.is_document:
             log.warning(
-                "map() does not say what it returns: records go into one column of JSON",
+                "map() does not say what it returns, and its fields: all goes into one column",
                 pipeline=name,
                 column=DOCUMENT,
                 hint="annotate it: def map(self, raw) -> YourRecord",
@@ -372,7 +380,7 @@ class Declared(Generic[S]):
 
     async def _fix(self, ctx: Context, row: PipelineRunRow) -> PipelineRunRow:
         # What is made anew was read before, up to wherever that was.
-        end = None if row.mode == REMAP else await self._calls.remote(self.source.upper_bound)
+        end = None if row.mode == REMAP else await self._upper_bound(row)
         rules = await self._calls.remote(self.source.rules)
         data = None if rules is None else self._client.codec.encode(rules)
         longest = self.options.max_window
@@ -388,6 +396,16 @@ class Declared(Generic[S]):
             rules=data,
             digest=hashlib.sha256(data or b"").hexdigest(),
         )
+
+    async def _upper_bound(self, row: PipelineRunRow) -> Any:
+        end = await self._calls.remote(self.source.upper_bound)
+        # The store's clock says where times have come to; as a number, no sequence would reach it.
+        if end is None and not self._is_time and row.end_mark is None:
+            raise Fail(
+                f"{type(self.source).__name__}.upper_bound() returned None: with measure = "
+                '"sequence" it returns the number up to which everything can be read'
+            )
+        return end
 
     async def scan(self, window: Window, *, is_full: bool) -> Plan:
         """Cut what changed in a window into partitions."""
@@ -444,13 +462,18 @@ class Declared(Generic[S]):
         return str(told) == "time"
 
     def _marked(self, at: Any) -> int:
-        if isinstance(at, bool) or not isinstance(at, datetime | int):
-            raise Invalid(f"{at!r} must be a datetime, or a whole number of the source's sequence")
-        if isinstance(at, datetime):
-            if at.tzinfo is None:
-                raise Invalid(f"{at} needs a time zone: datetime(..., tzinfo=UTC)")
-            return micros(at)
-        return at
+        """Turn a time into a mark, or a number of a sequence; neither is taken for the other."""
+        if not self._is_time:
+            if isinstance(at, bool) or not isinstance(at, int) or at not in INTEGERS:
+                raise Invalid(f'{at!r} must be a whole number: the source has measure = "sequence"')
+            return at
+        if not isinstance(at, datetime):
+            raise Invalid(
+                f'{at!r} must be a datetime; a source of numbers has measure = "sequence"'
+            )
+        if at.tzinfo is None:
+            raise Invalid(f"{at} needs a time zone: datetime(..., tzinfo=UTC)")
+        return micros(at)
 
 
 def _traced(run_id: str) -> str:

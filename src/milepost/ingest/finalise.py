@@ -184,9 +184,10 @@ class Finaliser:
             pass
         if too_many and row.mode == "full":
             raise Fail(
-                f"{found.marked} of {found.live} records are not in the source any more, more than "
-                f"the limit of {self._removal_limit:.0%}: nothing was removed; decide by `milepost "
-                f"pipelines removals confirm {row.pipeline}` or `dismiss`, and resume the run"
+                f"{found.waiting} of {found.live} records are not in the source any more, more "
+                f"than the limit of {self._removal_limit:.0%}: nothing was removed; decide by "
+                f"`milepost pipelines removals confirm {row.pipeline}` or `dismiss`, and resume "
+                "the run"
             )
 
     async def _mark_missing(self, ctx: Context, row: PipelineRunRow) -> None:

@@ -339,7 +339,7 @@ class Removals:
     def _counted(self) -> Steps[int]:
         row = yield from watermarks.find(self._name)
         found = yield from removals.missing(row.id)
-        return found.marked - found.confirmed
+        return found.waiting
 
     def _decisions(self) -> Steps[Sequence[Decision]]:
         row = yield from watermarks.find(self._name)

@@ -6,7 +6,7 @@
 INSERT INTO removal_decision (pipeline_id, root_id, decision, records, actor, reason, at)
 SELECT raw.pipeline_id, raw.missing_in, :decision, count(*), :actor, :reason, {now}
   FROM raw
- WHERE raw.pipeline_id = :pipeline_id AND raw.missing_in IS NOT NULL
+ WHERE raw.pipeline_id = :pipeline_id AND raw.missing_in IS NOT NULL AND raw.key NOT LIKE '?%'
  GROUP BY raw.pipeline_id, raw.missing_in
 ON CONFLICT (pipeline_id, root_id, decision) DO NOTHING
 RETURNING records
@@ -68,23 +68,29 @@ RETURNING key
 
 -- name: raw_missing
 -- Keys that are marked as missing: those that an operator has confirmed, or has not, or all of them.
+-- Keys that were made up (?…) are nobody's in the target: they need no confirmation.
 SELECT key FROM raw
  WHERE pipeline_id = :pipeline_id AND missing_in IS NOT NULL AND key > :after
    AND (CAST(:confirmed AS boolean) IS NULL OR CAST(:confirmed AS boolean) =
-        EXISTS (SELECT 1 FROM removal_decision AS d
-                 WHERE d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in
-                   AND d.decision = 'confirmed'))
+        (key LIKE '?%'
+         OR EXISTS (SELECT 1 FROM removal_decision AS d
+                     WHERE d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in
+                       AND d.decision = 'confirmed')))
  ORDER BY key
  LIMIT :most
 
 -- name: raw_missing_count
--- How many records are marked as missing, how many of them an operator has confirmed, how many live.
+-- How many records are marked as missing, how many of them an operator has confirmed or need it not
+-- (see raw_missing), how many live.
 SELECT (SELECT count(*) FROM raw WHERE pipeline_id = :pipeline_id AND missing_in IS NOT NULL),
-       (SELECT count(*) FROM raw JOIN removal_decision AS d
-                 ON d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in
+       (SELECT count(*) FROM raw
          WHERE raw.pipeline_id = :pipeline_id AND raw.missing_in IS NOT NULL
-           AND d.decision = 'confirmed'),
-       (SELECT count(*) FROM raw WHERE pipeline_id = :pipeline_id AND removed_by IS NULL)
+           AND (raw.key LIKE '?%'
+                OR EXISTS (SELECT 1 FROM removal_decision AS d
+                            WHERE d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in
+                              AND d.decision = 'confirmed'))),
+       (SELECT count(*) FROM raw
+         WHERE pipeline_id = :pipeline_id AND removed_by IS NULL AND key NOT LIKE '?%')
 
 -- name: raw_remove
 -- postgres

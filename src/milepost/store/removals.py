@@ -68,9 +68,14 @@ class Missing(msgspec.Struct, frozen=True):
     confirmed: int
     live: int
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a decision, if there is to be one."""
+        return self.marked - self.confirmed
+
     def exceeds(self, limit: float) -> bool:
         """Tell whether too large a share is gone for anybody but an operator to decide."""
-        return self.marked - self.confirmed > limit * self.live
+        return self.waiting > limit * self.live
 
 
 def missing(pipeline_id: int) -> Steps[Missing]:
