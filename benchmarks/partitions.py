@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.store import SETTINGS, Engine, at_once, new_database, new_store
 from milepost import outcome
 from milepost.records import Settlement
-from milepost.store import jobs, retention, workers
+from milepost.store import jobs, retention, timers, workers
 from milepost.store.driver import Driver
 from milepost.store.retention import FIRST, Keep
 from tests.support.servers import PostgresServer, running
@@ -158,7 +158,7 @@ def polled(store: Driver) -> None:
     store.run(workers.register, workers.NewWorker(id="p", lease_us=10**12))
     claims = store.run(jobs.claim, worker_id="p", line=jobs.lines(["bench"]), most=1000)
     store.run(jobs.settle, [Settlement(claim, outcome.later(0)) for claim in claims], actor="p")
-    store.run(jobs.wake, actor="m", most=1000)
+    store.run(timers.wake, actor="m", most=1000)
 
 
 async def run(rounds: int, count: int) -> Table:

@@ -17,7 +17,7 @@ from milepost.client import Client, refuse_in_loop
 from milepost.errors import Invalid, NotFound, WaitTimeout
 from milepost.machine import Machine
 from milepost.records import Entry, Job, Run
-from milepost.store import jobs, workers
+from milepost.store import journal, workers
 from milepost.store.driver import Steps
 from milepost.store.explain import can_take
 
@@ -84,11 +84,11 @@ class Subject(ABC, Generic[Record]):
     @property
     def history(self) -> list[Entry]:
         """Every move, in order, read now."""
-        return self._client.run(jobs.history, self.id, machine=self.what)
+        return self._client.run(journal.history, self.id, machine=self.what)
 
     async def history_async(self) -> list[Entry]:
         """Read every move, in order."""
-        return await self._client.run_async(jobs.history, self.id, machine=self.what)
+        return await self._client.run_async(journal.history, self.id, machine=self.what)
 
     def refresh(self) -> Self:
         """Read it again."""

@@ -11,7 +11,7 @@ from milepost import outcome
 from milepost.client import new_id
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, runs, timers, workers
 from milepost.store.workers import NewWorker
 
 
@@ -150,7 +150,7 @@ def test_a_job_whose_worker_was_lost(app, work, advance):
     claimed(app)
     advance(31)
     app.client.run(workers.bury, most=10)
-    app.client.run(jobs.lose, actor="test", most=10)
+    app.client.run(timers.lose, actor="test", most=10)
     assert reasons(job) == ["retry", "overdue", "no_worker"]
     assert "its worker was lost; 1 of 2 attempts are spent" in job.explain().text
 

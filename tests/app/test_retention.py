@@ -14,7 +14,7 @@ from milepost.maintain.chores import Passed
 from milepost.observe.verify import verify
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, failpoint, jobs, retention, runs, workers
+from milepost.store import births, failpoint, jobs, journal, retention, runs, timers, workers
 from milepost.store.retention import FIRST, Keep
 
 DAY = 86_400.0
@@ -65,7 +65,7 @@ def entries(raw, subject_id):
 
 
 def moves(app, subject_id, machine="job"):
-    return [entry.move for entry in app.client.run(jobs.history, subject_id, machine=machine)]
+    return [entry.move for entry in app.client.run(journal.history, subject_id, machine=machine)]
 
 
 # Jobs
@@ -145,7 +145,7 @@ def test_maintenance_sums_up_what_is_too_old_of_what_is_still_there(database):
     failed = ended_later(app)
     for _ in range(3):
         app.client.run(jobs.settle, [Settlement(claimed(app), outcome.later(0))], actor="w")
-        app.client.run(jobs.wake, actor="m", most=10)
+        app.client.run(timers.wake, actor="m", most=10)
         app.client.run(workers.advance_clock, DAY)
         app.maintain_once()
     # What failed has left, whole; of what lives two days are left, and what they follow from.
@@ -537,7 +537,7 @@ def test_the_history_of_what_stays_and_a_move_by_hand_are_as_ever(app, advance, 
     [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
     for _ in range(2):
         app.client.run(jobs.settle, [Settlement(claimed(app), outcome.later(0))], actor="w")
-        app.client.run(jobs.wake, actor="m", most=10)
+        app.client.run(timers.wake, actor="m", most=10)
     advance(40 * DAY)
     app.maintain_once()
     claimed(app)

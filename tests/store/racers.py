@@ -11,7 +11,7 @@ from typing import Any
 from milepost import outcome
 from milepost.config import StoreUrl
 from milepost.records import Claim, Settlement
-from milepost.store import failpoint, jobs, runs
+from milepost.store import failpoint, jobs, runs, timers
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.store.postgres import PsycopgDriver
@@ -183,7 +183,7 @@ def maintain(url: str, run_ids: list[str], seconds: float) -> int:
             driver.close()
             return len(run_ids)
         driver.run(runs.publish, actor=MAINTENANCE, most=50)
-        driver.run(jobs.wake, actor=MAINTENANCE, most=50)
+        driver.run(timers.wake, actor=MAINTENANCE, most=50)
         for run_id, state in live:
             if state == "STOPPING":
                 driver.run(runs.cancel_rest, run_id, actor=MAINTENANCE, most=50)

@@ -9,7 +9,7 @@ import pytest
 import milepost as mp
 from milepost import outcome
 from milepost.records import NewJob, Template
-from milepost.store import births, jobs, retention
+from milepost.store import births, jobs, journal, retention, timers
 from milepost.store.migrate import migrate
 from tests.support.databases import everyday_names
 from tests.support.suite import Store, opened
@@ -83,7 +83,7 @@ def polled(store: Store, *, times: int = 1, queue: str = "default", most: int = 
     for _ in range(times):
         claims = store.claim(most, worker=worker, queues=[queue])
         store.settle(*[(claim, outcome.later(0)) for claim in claims], actor=worker)
-        store.run(jobs.wake, actor="m", most=most)
+        store.run(timers.wake, actor="m", most=most)
 
 
 def summed_up(store: Store) -> None:
@@ -259,7 +259,7 @@ def test_what_survives_its_week_goes_on_in_the_default_partition(store):
     job_id, week = old_week(store)
     summed_up(store)
     polled(store)
-    before = store.run(jobs.history, job_id)
+    before = store.run(journal.history, job_id)
     xids = f"SELECT seq, xid::text FROM journal WHERE subject_id = '{job_id}' ORDER BY seq"
     written = store.rows(xids)
     assert [entry.move for entry in before] == ["snapshot", "claim", "later", "wake"]
@@ -267,7 +267,7 @@ def test_what_survives_its_week_goes_on_in_the_default_partition(store):
     assert week not in weeks(store)
     assert where(store, job_id) == {"journal_default"}
     # By the transactions that wrote them, so that whoever follows is not told again.
-    assert (store.run(jobs.history, job_id), store.rows(xids)) == (before, written)
+    assert (store.run(journal.history, job_id), store.rows(xids)) == (before, written)
     polled(store)
     assert store.moves(job_id) == [*(e.move for e in before), "claim", "later", "wake"]
 

@@ -8,7 +8,7 @@ import pytest
 import racers
 
 from milepost.records import Claim
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, runs, timers, workers
 from tests.support.databases import Backends, Database
 from tests.support.prove import size
 from tests.support.suite.store import Store, opened
@@ -116,9 +116,9 @@ def recover(store: Store) -> None:
     store.advance(200_000)
     store.worker("heir", lease=100_000)
     store.run(workers.bury, most=100)
-    while store.run(jobs.lose, actor="m", most=100):
+    while store.run(timers.lose, actor="m", most=100):
         pass
-    while store.run(jobs.wake, actor="m", most=1000):
+    while store.run(timers.wake, actor="m", most=1000):
         pass
     heirs = store.claim(1000, worker="heir", queues=["default"], kinds=["k0 1"])
     store.settle(*[(claim, racers.GOOD) for claim in heirs], actor="heir")

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 import milepost as mp
-from milepost.store import births, jobs, tokens
+from milepost.store import births, journal, tokens
 from milepost.store.tokens import SCOPES
 from milepost.web.api import create_api, describe
 from milepost.web.door import known_host
@@ -388,4 +388,4 @@ async def test_what_was_put_into_a_job_can_be_taken_out_by_an_admin(app, api, to
     shown = await api.get(f"/v1/jobs/{job_id}", headers=admin)
     assert "secret-paper" not in shown.text
     assert shown.json()["result"] is None
-    assert (await app.client.run_async(jobs.history, job_id))[-1].actor == "root"
+    assert (await app.client.run_async(journal.history, job_id))[-1].actor == "root"

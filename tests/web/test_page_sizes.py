@@ -5,7 +5,7 @@ import pytest
 
 import milepost as mp
 from milepost.codec import JsonCodec
-from milepost.store import jobs, runs
+from milepost.store import journal, runs
 from milepost.web import bulk, paging
 from milepost.web import jobs as web_jobs
 from milepost.web import runs as web_runs
@@ -148,11 +148,11 @@ async def test_a_history_with_large_details_ends_early(app, api):
     [job_id] = await app.client.create_async([app.new_job("patient", [], {}, {})])
     await api.post(f"/v1/jobs/{job_id}:cancel", json={"reason": "r" * 2000})
     found = await app.client.run_async(
-        jobs.history_page, job_id, after=0, most=100, most_bytes=1, machine="job"
+        journal.history_page, job_id, after=0, most=100, most_bytes=1, machine="job"
     )
     assert len(found) == 2  # the first says nothing: it takes no room
     found = await app.client.run_async(
-        jobs.history_page, job_id, after=1, most=100, most_bytes=1, machine="job"
+        journal.history_page, job_id, after=1, most=100, most_bytes=1, machine="job"
     )
     assert [entry.move for entry in found] == ["cancel"]
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from milepost.config import Limits, StoreUrl
-from milepost.store import jobs, workers
+from milepost.store import timers, workers
 from milepost.worker.watch import open_watch
 
 NEVER = 3600
@@ -38,7 +38,7 @@ async def hear(url, driver):
     try:
         await watch.wait(0.01)  # the first look hears of whatever came before it
         await watch.wait(0.01)
-        assert await asyncio.to_thread(driver.run, jobs.wake, actor="another", most=10) == 1
+        assert await asyncio.to_thread(driver.run, timers.wake, actor="another", most=10) == 1
         async with asyncio.timeout(LIMIT):
             await watch.wait(NEVER)
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 import milepost as mp
 from milepost.context import Context
-from milepost.store import jobs, workers
+from milepost.store import jobs, timers, workers
 from milepost.worker.execute import Executor
 from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
 
@@ -670,7 +670,7 @@ def paused_past_its_lease():
     """Move the clock past the lease, and take from the dead before any of them can stir."""
     yield from workers.advance_clock(31)
     buried = yield from workers.bury(most=10)
-    yield from jobs.lose(actor="maintenance", most=10)
+    yield from timers.lose(actor="maintenance", most=10)
     return buried
 
 

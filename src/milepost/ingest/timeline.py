@@ -8,7 +8,7 @@ import msgspec
 from milepost.ingest.handles import PartitionState, PipelineRun
 from milepost.records import Entry
 from milepost.specs import RUN_VIEWS, Facts
-from milepost.store import jobs
+from milepost.store import journal
 from milepost.store.driver import Steps
 
 __all__ = ["Event", "timeline"]
@@ -37,7 +37,7 @@ def timeline(run: PipelineRun) -> list[Event]:
 
 
 def _history(job_id: str) -> Steps[list[Entry]]:
-    return (yield from jobs.history(job_id))
+    return (yield from journal.history(job_id))
 
 
 def _of_run(run: PipelineRun) -> Iterator[Event]:

@@ -7,7 +7,7 @@ import msgspec
 from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
 from milepost.outcome import micros
-from milepost.store import jobs, runs, watermarks, workers
+from milepost.store import runs, timers, watermarks, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
@@ -79,22 +79,24 @@ async def lose(driver: AsyncDriver, passed: Passed) -> None:
 
 
 async def _lose(driver: AsyncDriver) -> int:
-    return len(await driver.run(jobs.lose, actor=ACTOR, most=BATCH))
+    return len(await driver.run(timers.lose, actor=ACTOR, most=BATCH))
 
 
 async def expire(driver: AsyncDriver, passed: Passed) -> None:
     """End what missed its deadline."""
-    passed.expired += await _repeat(lambda: driver.run(jobs.expire, actor=ACTOR, most=BATCH))
+    passed.expired += await _repeat(lambda: driver.run(timers.expire, actor=ACTOR, most=BATCH))
 
 
 async def reject(driver: AsyncDriver, passed: Passed) -> None:
     """End what could never be claimed again (H-21)."""
-    passed.rejected += await _repeat(lambda: driver.run(jobs.reject_spent, actor=ACTOR, most=BATCH))
+    passed.rejected += await _repeat(
+        lambda: driver.run(timers.reject_spent, actor=ACTOR, most=BATCH)
+    )
 
 
 async def wake(driver: AsyncDriver, passed: Passed) -> None:
     """Send on what sleeps and whose time has come."""
-    passed.woken += await _repeat(lambda: driver.run(jobs.wake, actor=ACTOR, most=BATCH))
+    passed.woken += await _repeat(lambda: driver.run(timers.wake, actor=ACTOR, most=BATCH))
 
 
 async def _repeat(chore: Callable[[], Awaitable[int]]) -> int:
@@ -123,7 +125,7 @@ def expire_held(hold_limit: float) -> Chore:
 
     async def chore(driver: AsyncDriver, passed: Passed) -> None:
         passed.expired += await _repeat(
-            lambda: driver.run(jobs.expire_held, actor=ACTOR, hold_us=hold_us, most=BATCH)
+            lambda: driver.run(timers.expire_held, actor=ACTOR, hold_us=hold_us, most=BATCH)
         )
 
     return chore

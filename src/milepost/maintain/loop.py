@@ -5,7 +5,7 @@ from milepost.config import HOLD_LIMIT
 from milepost.maintain.chores import CHORES, Passed, expire_held, maintain, wake
 from milepost.maintain.retention import Retention
 from milepost.maintain.scheduler import Scheduler
-from milepost.store import jobs, workers
+from milepost.store import timers, workers
 from milepost.store.driver import AsyncDriver
 
 __all__ = ["Maintainer"]
@@ -65,7 +65,7 @@ class Maintainer:
 
     async def _pause(self) -> float:
         """Tell how long nothing comes due, up to a sweep."""
-        woken = await self._driver.run(jobs.next_due)
+        woken = await self._driver.run(timers.next_due)
         waits = (woken, self._scheduler.next_in, self._sweep)
         return max(0.0, min(seconds for seconds in waits if seconds is not None))
 

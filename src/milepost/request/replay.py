@@ -27,7 +27,7 @@ from milepost.request.declaration import Request
 from milepost.request.guard import parse
 from milepost.request.record import HIDDEN
 from milepost.request.reply import Answer, Verdict, judged
-from milepost.store import jobs
+from milepost.store import jobs, journal
 
 __all__ = ["KIND", "Replays", "recorded"]
 
@@ -93,7 +93,7 @@ class Replays:
         """Read every recorded reply in its order, until one decides."""
         client = self._host.client
         record = await client.run_async(jobs.get, job_id)
-        history = await client.run_async(jobs.history, job_id)
+        history = await client.run_async(journal.history, job_id)
         request = self._request(record)
         seen = 0
         for entry, answer in recorded(history):

@@ -7,7 +7,7 @@ import msgspec
 
 from milepost.lifecycle import JOB, JobState, RunState
 from milepost.records import Job, Run, StepCount, Worker
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, journal, runs, workers
 from milepost.store.driver import Steps
 
 __all__ = ["Explanation", "can_take", "explain"]
@@ -84,7 +84,7 @@ def explain(job_id: str) -> Steps[Explanation]:
 def _misfit(job: Job) -> Steps[str | None]:
     if job.state != JobState.WAITING or job.phase != "unfit":
         return None
-    return (yield from jobs.history(job.id))[-1].detail or "its arguments do not fit"
+    return (yield from journal.history(job.id))[-1].detail or "its arguments do not fit"
 
 
 def is_live(worker: Worker) -> bool:

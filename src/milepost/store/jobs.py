@@ -16,7 +16,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.options import HIGHEST
-from milepost.records import Claim, Entry, Job, Listed, Settlement, Standing
+from milepost.records import Claim, Job, Listed, Settlement
 from milepost.store import outputs, reruns, runs, unfit
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
@@ -32,30 +32,21 @@ __all__ = [
     "claim",
     "counts",
     "erase",
-    "expire",
-    "expire_held",
     "failures",
     "find",
     "get",
-    "history",
-    "history_page",
     "lines",
     "listing",
-    "lose",
-    "next_due",
     "note",
     "note_many",
     "reconcile",
     "reject",
-    "reject_spent",
     "settle",
     "settle_some",
     "signal",
     "signals",
     "standing",
-    "standing_at",
     "suspect",
-    "wake",
     "within",
 ]
 
@@ -251,10 +242,6 @@ def _usage(settlement: Settlement) -> Iterable[tuple[str, float]]:
     return usage.items()
 
 
-def _touched(rows: Rows) -> set[str]:
-    return {row[1] for row in rows if row[1] is not None}
-
-
 def note(
     claim: Claim,
     *,
@@ -327,7 +314,7 @@ def reconcile(*, worker_id: str, known: Mapping[str, int]) -> Steps[list[str]]:
     )
     # What was released has not ended; it answers with its id alone.
     stopped = [row for row in rows if len(row) > 1]
-    yield from runs.after_ends(_touched(stopped), actor=worker_id)
+    yield from runs.after_ends(runs.touched(stopped), actor=worker_id)
     return [row[0] for row in rows]
 
 
@@ -337,55 +324,10 @@ def ask_to_stop(*, worker_id: str) -> Steps[list[tuple[str, int, str]]]:
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-# What time does to jobs
-
-
-def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
-    """Take running jobs from workers that are dead or unknown; answer with (id, state)."""
-    rows = yield Call("job_lose", {"actor": actor, "most": most})
-    yield from runs.after_ends(_touched(rows), actor=actor)
-    return [(row[0], row[3]) for row in rows]
-
-
-def wake(*, actor: str, most: int) -> Steps[int]:
-    """Send on what sleeps and whose time has come; answer with how many."""
-    rows = yield Call("job_wake", {"actor": actor, "most": most})
-    if rows:
-        # Who wakes them may serve other queues, or have no slot free.
-        yield Call("worker_hint")
-    return len(rows)
-
-
-def next_due() -> Steps[float | None]:
-    """Tell in how many seconds something sleeping is due; None when nothing sleeps."""
-    [(micros,)] = yield Call("job_next_due")
-    return None if micros is None else micros / 1_000_000
-
-
-def expire(*, actor: str, most: int) -> Steps[int]:
-    """End what missed its deadline or its start and is not running; answer with how many."""
-    rows = yield Call("job_expire", {"actor": actor, "most": most})
-    yield from runs.after_ends(_touched(rows), actor=actor)
-    return len(rows)
-
-
-def expire_held(*, actor: str, hold_us: int, most: int) -> Steps[int]:
-    """End held jobs that nobody submitted in time (H-108); answer with how many."""
-    rows = yield Call("job_expire_held", {"actor": actor, "hold_us": hold_us, "most": most})
-    return len(rows)
-
-
-def reject_spent(*, actor: str, most: int) -> Steps[int]:
-    """End what could never be claimed again because its budget is spent (H-21)."""
-    rows = yield Call("job_reject_spent", {"actor": actor, "most": most})
-    yield from runs.after_ends(_touched(rows), actor=actor)
-    return len(rows)
-
-
 def reject(job_id: str, *, reason: str, actor: str) -> Steps[bool]:
     """End a waiting job that no definition will ever run; False when it was not waiting."""
     rows = yield Call("job_reject", {"id": job_id, "reason": reason, "actor": actor})
-    yield from runs.after_ends(_touched(rows), actor=actor)
+    yield from runs.after_ends(runs.touched(rows), actor=actor)
     return bool(rows)
 
 
@@ -406,7 +348,7 @@ def cancel(job_id: str, *, reason: str, actor: str | None) -> Steps[tuple[JobSta
     if state in JOB.terminal:
         return state, False
     rows = yield Call("job_cancel", parameters)
-    yield from runs.after_ends(_touched(rows), actor=actor)
+    yield from runs.after_ends(runs.touched(rows), actor=actor)
     return JobState.CANCELLED, False
 
 
@@ -541,49 +483,6 @@ def failures(job_id: str) -> Steps[list[tuple[int, datetime, str]]]:
     """Read the evidence of every failed attempt: fence, when, the error."""
     rows = yield Call("failure_list", {"id": job_id})
     return [(fence, instant(at), error) for fence, at, error in rows]
-
-
-def history(subject_id: str, *, machine: str = "job") -> Steps[list[Entry]]:
-    """Read every move, in order."""
-    return _entries((yield Call("journal_entries", {"id": subject_id, "machine": machine})))
-
-
-def history_page(
-    subject_id: str, *, after: int, most: int, most_bytes: int, machine: str = "job"
-) -> Steps[Listed[Entry]]:
-    """Read the moves after one, in order: so many, or until their details reach so many bytes."""
-    asked = {"id": subject_id, "machine": machine, "after": after}
-    rows = yield Call("journal_page", {**asked, "most": most, "most_bytes": most_bytes})
-    found = _entries([row[:-1] for row in rows])
-    return Listed.of([entry for entry in found if entry.seq > after], rows, most=most)
-
-
-def _entries(rows: Rows) -> list[Entry]:
-    entries: list[Entry] = []
-    standing = Standing()
-    for seq, move, source, target, fence, at, actor, detail, *db_user in rows:
-        told = (seq, move, source, target, fence, instant(at), actor, detail)
-        entry = Entry(*told, db_user=db_user[0] if db_user else None)
-        standing = standing.taking(entry)
-        entries.append(entry.with_attempt(standing.attempt))
-    return entries
-
-
-def standing_at(subject_id: str, moment: datetime, *, machine: str = "job") -> Steps[Standing]:
-    """Tell how a job or run stood at that time, or raise `NotFound` if it was not born."""
-    entries = yield from history(subject_id, machine=machine)
-    standing = Standing()
-    for entry in entries:
-        if entry.at is not None and entry.at <= moment:
-            standing = standing.taking(entry)
-    if standing.state is None and entries and entries[0].summary is not None:
-        raise NotFound(
-            f"how {machine} {subject_id} stood at {moment.isoformat()} is not known any more: its "
-            "history up to then was summed up; keep_history says how long one is kept whole"
-        )
-    if standing.state is None:
-        raise NotFound(f"there was no {machine} {subject_id} at {moment.isoformat()}")
-    return standing
 
 
 _job = reader(Job)

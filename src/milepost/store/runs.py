@@ -17,7 +17,7 @@ from milepost.lifecycle import Cause, RunState
 from milepost.records import Listed, NewJob, NewRun, NewStep, Run, Settlement
 from milepost.store import births, fanin, outputs
 from milepost.store.columns import reader
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Call, Rows, Steps
 from milepost.store.fanin import HOOKS, Decision, Locked, decide, look_at, overdue, steps
 from milepost.store.outputs import publish, stage, sweep_staged
 
@@ -47,6 +47,7 @@ __all__ = [
     "steps",
     "submit",
     "sweep_staged",
+    "touched",
 ]
 
 
@@ -130,6 +131,11 @@ def release_held(run_ids: Sequence[str], *, actor: str | None, most: int) -> Ste
 
 
 # Fan-in
+
+
+def touched(rows: Rows) -> set[str]:
+    """Name the runs whose jobs a statement has moved: it answers with (id, run, ...)."""
+    return {row[1] for row in rows if row[1] is not None}
 
 
 def after_ends(

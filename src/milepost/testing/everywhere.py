@@ -29,7 +29,7 @@ from milepost.app import App
 from milepost.client import refuse_in_loop
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
-from milepost.store import catalog, failpoint, jobs
+from milepost.store import catalog, failpoint, jobs, timers
 from milepost.store.driver import Steps
 from milepost.testing.fresh import StoreClock, fresh_store, fresh_store_async, made_on
 
@@ -153,7 +153,7 @@ def finish(app: App) -> None:
 
 def _next(*, lease: float) -> Steps[float | None]:
     """Tell how far the clock must be moved for something to happen; None when nothing waits."""
-    due = yield from jobs.next_due()
+    due = yield from timers.next_due()
     counted = yield from jobs.counts()
     # Nobody works now, so what is RUNNING belongs to the dead.
     lost = any(states.get(JobState.RUNNING) for states in counted.values())

@@ -12,7 +12,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from milepost.records import Job
-from milepost.store import jobs, outputs
+from milepost.store import journal, outputs
 from milepost.web.documents import carried, entries, result_of
 from milepost.web.engine import Engine
 from milepost.web.limits import PAGE_BYTES, PAGE_LONGEST
@@ -78,7 +78,7 @@ async def history_page(
     filters = {"history": subject_id}
     at = _number(place(given, filters))
     found = await app.client.run_async(
-        jobs.history_page,
+        journal.history_page,
         subject_id,
         machine=machine,
         after=at,

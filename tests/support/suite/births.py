@@ -9,7 +9,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import IllegalMove, Invalid
 from milepost.records import NewJob, Template
-from milepost.store import births, jobs, workers
+from milepost.store import births, jobs, timers, workers
 from tests.support.suite.store import Store, new_id
 
 __all__ = ["BirthSuite"]
@@ -65,9 +65,9 @@ class BirthSuite:
         store.create()
         hour = 3_600_000_000
         store.advance(3599)
-        assert store.run(jobs.expire_held, actor="m", hold_us=hour, most=9) == 0
+        assert store.run(timers.expire_held, actor="m", hold_us=hour, most=9) == 0
         store.advance(2)
-        assert store.run(jobs.expire_held, actor="m", hold_us=hour, most=9) == 1
+        assert store.run(timers.expire_held, actor="m", hold_us=hour, most=9) == 1
         job = store.run(jobs.get, held)
         assert (job.state, job.cause, store.moves(held)) == (
             *("FAILED", "deadline"),
@@ -96,11 +96,11 @@ class BirthSuite:
         at = store.run(workers.now) + timedelta(seconds=90)
         [dated] = store.create(state="WAITING", due_at=at)
         assert store.run(jobs.get, dated).due_at == at
-        assert (store.run(jobs.wake, actor="m", most=9), store.claim()) == (0, [])
+        assert (store.run(timers.wake, actor="m", most=9), store.claim()) == (0, [])
         store.advance(61)
-        assert (store.run(jobs.wake, actor="m", most=9), store.state(delayed)) == (1, "QUEUED")
+        assert (store.run(timers.wake, actor="m", most=9), store.state(delayed)) == (1, "QUEUED")
         store.advance(30)
-        assert (store.run(jobs.wake, actor="m", most=9), store.state(dated)) == (1, "QUEUED")
+        assert (store.run(timers.wake, actor="m", most=9), store.state(dated)) == (1, "QUEUED")
 
     def test_what_cannot_be_stored_is_invalid_and_stores_nothing_h113(self, store: Store) -> None:
         good = NewJob(new_id(), b"", Template(kind="k"))

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from milepost import outcome
 from milepost.lifecycle import WorkerState
-from milepost.store import births, jobs, runs, workers
+from milepost.store import births, jobs, runs, timers, workers
 from milepost.store.jobs import Line
 from tests.support.suite.store import PROBLEM, Store
 
@@ -45,7 +45,7 @@ class ClaimSuite:
         [claim] = store.claim()
         store.settle((claim, outcome.released()))
         store.advance(1)
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         assert [claim.id for claim in store.claim(9)] == [second, first]
 
     def test_only_the_named_queues_and_lines_are_looked_at(self, store: Store) -> None:
@@ -127,9 +127,9 @@ class ClaimSuite:
         for _ in range(2):
             [claim] = store.claim()
             store.settle((claim, outcome.retry(PROBLEM, after=0)))
-            store.run(jobs.wake, actor="m", most=9)
+            store.run(timers.wake, actor="m", most=9)
         assert (store.state(job_id), store.claim(9)) == ("QUEUED", [])
-        assert store.run(jobs.reject_spent, actor="m", most=9) == 1
+        assert store.run(timers.reject_spent, actor="m", most=9) == 1
         job = store.run(jobs.get, job_id)
         assert (job.state, job.cause, job.move) == ("FAILED", "attempts_exhausted", "reject")
 
@@ -153,5 +153,5 @@ class ClaimSuite:
             assert claim.fence == fence
             store.run(jobs.note, claim, phase="p")
             store.settle((claim, outcome.released()))
-            store.run(jobs.wake, actor="m", most=9)
+            store.run(timers.wake, actor="m", most=9)
         assert store.run(jobs.get, job_id).fence == 3

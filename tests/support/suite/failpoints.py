@@ -12,7 +12,7 @@ from milepost import outcome
 from milepost.cron import Line, Missed
 from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
-from milepost.store import births, failpoint, jobs, retention, runs, schedules, workers
+from milepost.store import births, failpoint, jobs, retention, runs, schedules, timers, workers
 from milepost.store.driver import Steps
 from tests.support.suite.store import PROBLEM, Store, new_id, plan
 
@@ -100,7 +100,7 @@ def _unclaimed(store: Store) -> tuple[str, str]:
 def _claim_again(store: Store, before: tuple[str, str]) -> None:
     worker, job_id = before
     store.run(jobs.reconcile, worker_id=worker, known={})
-    store.run(jobs.wake, actor="m", most=99)
+    store.run(timers.wake, actor="m", most=99)
     assert store.claim(9, worker=worker, queues=[_queue_of(store, job_id)])
 
 
@@ -174,7 +174,7 @@ def _orphaned(store: Store) -> Any:
 
 def _recover(store: Store, _: Any) -> None:
     store.run(workers.bury, most=99)
-    store.run(jobs.lose, actor="m", most=99)
+    store.run(timers.lose, actor="m", most=99)
 
 
 def _late(store: Store) -> str:
@@ -337,7 +337,7 @@ STORIES = {
         _orphaned, _recover, partial(_run_is, state="FAILED", moves=["create", "begin", "fail"])
     ),
     "expire": Story(
-        _late, lambda store, _: store.run(jobs.expire, actor="m", most=99),
+        _late, lambda store, _: store.run(timers.expire, actor="m", most=99),
         partial(_run_is, state="FAILED", moves=["create", "fail"]),
     ),
     "signal": Story(_sleeper, _signal, partial(_job_is, state="QUEUED")),

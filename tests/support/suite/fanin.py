@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from milepost import outcome
-from milepost.store import fanin, jobs, runs
+from milepost.store import fanin, jobs, runs, timers
 from tests.support.suite.store import BAD, GOOD, Store, only
 
 __all__ = ["FanInSuite"]
@@ -43,7 +43,7 @@ class FanInSuite:
         store.settle((second, outcome.later(1)))
         assert store.jobs_of(run_id, 1) == ["GATED"] * 3, "H-64: a sleeper is open"
         store.advance(2)
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         store.settle((only(store.claim(9)), GOOD))
         run = store.run(runs.get, run_id)
         assert (run.state, run.current_step) == ("RUNNING", 1)

@@ -7,7 +7,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import NotFound
 from milepost.records import Entry
-from milepost.store import events, jobs, retention, runs
+from milepost.store import events, jobs, journal, retention, runs, timers
 from tests.support.suite.store import PROBLEM, Store, new_id
 
 __all__ = ["HistorySuite"]
@@ -25,7 +25,7 @@ def poll(store: Store, job_id: str, *, times: int = 1, rest: float = 0) -> None:
         worker = store.worker(new_id(), lease=DAY)
         [claim] = store.claim(worker=worker, queues=[queue])
         store.settle((claim, outcome.later(0)), actor=worker)
-        store.run(jobs.wake, actor="m", most=100)
+        store.run(timers.wake, actor="m", most=100)
 
 
 def sum_up(store: Store, keep: retention.Keep = KEEP, *, most: int = 100) -> int:
@@ -45,7 +45,7 @@ def polling(store: Store, **options: Any) -> str:
 
 
 def entries(store: Store, job_id: str) -> list[Entry]:
-    return store.run(jobs.history, job_id)
+    return store.run(journal.history, job_id)
 
 
 class HistorySuite:
@@ -75,7 +75,7 @@ class HistorySuite:
         job_id = polling(store, retries=9)
         store.settle((store.claim(worker=store.worker(), queues=[_queue(store, job_id)])[0],
                       outcome.retry(PROBLEM, after=0)))  # fmt: skip
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         poll(store, job_id, times=2)
         attempt = entries(store, job_id)[-1].attempt
         store.advance(91 * DAY)
@@ -86,7 +86,7 @@ class HistorySuite:
         assert [entry.seq for entry in entries(store, job_id)] == list(range(10, 17))
         job = store.run(jobs.get, job_id)
         assert (job.errors, job.polls, job.version) == (1, 4, 16)
-        standing = store.run(jobs.standing_at, job_id, job.created_at.replace(year=2999))
+        standing = store.run(journal.standing_at, job_id, job.created_at.replace(year=2999))
         assert (standing.errors, standing.polls) == (1, 4)
         assert store.problems() == []
 
@@ -234,7 +234,7 @@ class HistorySuite:
         store.advance(91 * DAY)
         sum_up(store)
         with pytest.raises(NotFound, match="keep_history"):
-            store.run(jobs.standing_at, job_id, born)
+            store.run(journal.standing_at, job_id, born)
 
     @pytest.mark.parametrize(
         "attempt",

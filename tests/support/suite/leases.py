@@ -6,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.errors import LeaseLost
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, journal, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["LeaseSuite"]
@@ -22,7 +22,7 @@ class LeaseSuite:
             store.advance(8)
             store.run(workers.renew, "w1", lease_seconds=10)
             assert store.run(workers.bury, most=9) == []
-        assert store.run(jobs.lose, actor="m", most=9) == []
+        assert store.run(timers.lose, actor="m", most=9) == []
         assert store.settle((claim, outcome.succeeded())) == {claim.id}
 
     def test_a_clock_that_goes_back_delays_recovery_by_one_lease_and_costs_nobody_a_job_h98(
@@ -43,19 +43,21 @@ class LeaseSuite:
             assert store.run(workers.bury, most=9) == []
         store.advance(4)
         assert store.run(workers.bury, most=9) == [dead]
-        assert store.run(jobs.lose, actor="m", most=9) == [(lost.id, "RETRYING")]
+        assert store.run(timers.lose, actor="m", most=9) == [(lost.id, "RETRYING")]
         assert store.settle((kept, outcome.succeeded())) == {kept.id}
 
     def test_a_dead_workers_jobs_are_lost_and_run_again_h28(self, store: Store) -> None:
         store.worker()
         claim = store.running()
-        assert store.run(jobs.lose, actor="m", most=9) == []
+        assert store.run(timers.lose, actor="m", most=9) == []
         assert store.lose_all() == [(claim.id, "RETRYING")]
         job = store.run(jobs.get, claim.id)
         assert (job.losses, job.errors, job.fence, job.worker_id) == (1, 0, 1, None)
-        assert store.run(jobs.history, claim.id)[-1].detail == "w1", "H-42: who died is on record"
+        assert store.run(journal.history, claim.id)[-1].detail == "w1", (
+            "H-42: who died is on record"
+        )
         store.worker("w2")
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         [again] = store.claim(worker="w2", queues=[claim.queue])
         assert (again.fence, again.attempt) == (2, 2)
 
@@ -68,7 +70,7 @@ class LeaseSuite:
         assert store.rows("SELECT 1 FROM worker") != [], "it still holds a job"
         with store.raw() as hand:
             hand.execute("DELETE FROM worker WHERE state = 'STOPPED'")
-        assert store.run(jobs.lose, actor="m", most=9) == [(claim.id, "RETRYING")]
+        assert store.run(timers.lose, actor="m", most=9) == [(claim.id, "RETRYING")]
 
     def test_as_many_losses_as_the_limit_poison_a_job_h22(self, store: Store) -> None:
         [job_id] = store.create(poison_limit=2, retries=9)
@@ -76,7 +78,7 @@ class LeaseSuite:
             store.worker(f"w{turn}")
             store.claim(worker=f"w{turn}")
             assert store.lose_all() == [(job_id, state)]
-            store.run(jobs.wake, actor="m", most=9)
+            store.run(timers.wake, actor="m", most=9)
         job = store.run(jobs.get, job_id)
         assert (job.cause, job.losses, job.move) == ("poisoned", 2, "lose")
         assert job.finished_at is not None
@@ -87,11 +89,11 @@ class LeaseSuite:
             store.worker(f"old {turn}")
             assert len(store.claim(6, worker=f"old {turn}")) == 6
             assert {state for _, state in store.lose_all()} == {"RETRYING"}
-            store.run(jobs.wake, actor="m", most=9)
+            store.run(timers.wake, actor="m", most=9)
         store.worker()
         [claim] = store.claim(6)
         assert store.claim(6) == [], "nothing is taken beside it"
-        assert store.run(jobs.history, claim.id)[-1].detail == "alone"
+        assert store.run(journal.history, claim.id)[-1].detail == "alone"
         store.settle((claim, outcome.succeeded()))
         [killer] = store.claim(6)
         assert store.lose_all() == [(killer.id, "FAILED")]
@@ -109,7 +111,7 @@ class LeaseSuite:
         store.worker()
         store.claim(2)
         assert {state for _, state in store.lose_all()} == {"RETRYING"}
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         store.worker("w2")
         [claim] = store.claim(2, worker="w2")
         assert store.lose_all() == [(claim.id, "FAILED")]
@@ -124,14 +126,14 @@ class LeaseSuite:
             store.worker(name)
             assert len(store.claim(6, worker=name)) == 6
             store.lose_all()
-            store.run(jobs.wake, actor="m", most=9)
+            store.run(timers.wake, actor="m", most=9)
 
     def test_a_suspect_that_was_not_alone_after_all_is_not_accused(self, store: Store) -> None:
         [job_id] = store.create(poison_limit=2, retries=9)
         store.worker()
         store.claim()
         store.lose_all()
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         store.worker("w2")
         store.claim(worker="w2")
         [other] = store.create()
@@ -167,7 +169,7 @@ class LeaseSuite:
         [job_id] = store.create(retries=1)
         [claim] = store.claim()
         store.settle((claim, outcome.retry(PROBLEM, after=0)))
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         store.claim()
         assert store.lose_all() == [(job_id, "FAILED")]
         assert store.run(jobs.get, job_id).cause == "attempts_exhausted"
@@ -201,7 +203,7 @@ class LeaseSuite:
         store.claim(5)
         store.advance(60)
         store.run(workers.bury, most=9)
-        assert [len(store.run(jobs.lose, actor="m", most=2)) for _ in range(4)] == [2, 2, 1, 0]
+        assert [len(store.run(timers.lose, actor="m", most=2)) for _ in range(4)] == [2, 2, 1, 0]
 
     def test_a_heartbeat_that_came_first_wins_over_the_burial(self, store: Store) -> None:
         store.worker(lease=1)

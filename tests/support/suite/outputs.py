@@ -6,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.records import Claim
-from milepost.store import jobs, runs
+from milepost.store import jobs, runs, timers
 from tests.support.suite.store import BAD, GOOD, PROBLEM, Store, only
 
 __all__ = ["OutputSuite"]
@@ -145,7 +145,7 @@ class OutputSuite:
         late = store.stage(claim, 3)
         store.lose_all()
         store.worker("w2")
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         again = only(store.claim(worker="w2"))
         store.settle((again, store.stage(again, 2)))
         assert store.settle((claim, late)) == set()
@@ -183,7 +183,7 @@ class OutputSuite:
         for claim in first:
             store.stage(claim, 2)
         store.settle(*((claim, outcome.retry(PROBLEM, after=0)) for claim in first))
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         for claim in store.claim(9):
             store.stage(claim, 2)
         left = []

@@ -8,7 +8,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import NotFound
 from milepost.lifecycle import JOB
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, journal, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store, new_id, only
 
 __all__ = ["CancelSuite", "EraseSuite", "ReadSuite", "SignalSuite"]
@@ -24,7 +24,7 @@ class CancelSuite:
         job = store.run(jobs.get, job_id)
         assert (job.state, job.cancel_reason) == ("CANCELLED", "no")
         assert job.finished_at is not None
-        entry = store.run(jobs.history, job_id)[-1]
+        entry = store.run(journal.history, job_id)[-1]
         assert (entry.move, entry.actor, entry.detail) == ("cancel", "me", "no")
 
     def test_a_retry_wait_is_cancelled_at_once_h10(self, store: Store) -> None:
@@ -132,7 +132,7 @@ class SignalSuite:
         store.settle((claim, outcome.later(60)))
         assert store.state(claim.id) == "WAITING"
         store.advance(61)
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         [again] = store.claim(queues=[claim.queue])
         assert store.run(jobs.signals, again) == []
 
@@ -147,13 +147,13 @@ class SignalSuite:
         elif end == "lose":
             store.lose_all()
             worker = store.worker("w2")
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         claim = claim if end == "later" else only(store.claim(worker=worker))
         store.settle((claim, outcome.later(1)))
         assert (store.state(job_id), store.moves(job_id)[-1]) == ("WAITING", "later")
         # It is still there for an attempt that asks.
         store.advance(1)
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         assert store.run(jobs.signals, only(store.claim(worker=worker))) == [b"x"]
 
     def test_a_signal_that_no_attempt_reads_wakes_one_attempt(self, store: Store) -> None:
@@ -185,7 +185,7 @@ class SignalSuite:
             store.worker("w2")
         else:
             store.settle((claim, ends[end]))
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         [again] = store.claim(worker="w2" if end == "lose" else "w1", queues=[claim.queue])
         assert store.run(jobs.signals, again) == [b"x"]
 
@@ -224,7 +224,7 @@ class ReadSuite:
             with pytest.raises(NotFound):
                 store.run(operation, new_id(), **options)  # type: ignore[arg-type]
         assert store.run(jobs.find, [new_id()]) == {}
-        assert store.run(jobs.history, new_id()) == []
+        assert store.run(journal.history, new_id()) == []
 
     def test_those_that_are_there_are_found(self, store: Store) -> None:
         ids = store.create(3)
@@ -273,12 +273,12 @@ class ReadSuite:
         [job_id] = store.create(actor="me")
         [claim] = store.claim()
         store.settle((claim, outcome.retry(PROBLEM, after=0)))
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         [claim] = store.claim()
         store.settle((claim, outcome.succeeded()))
         told = [
             (e.seq, e.move, e.from_state, e.to_state, e.fence, e.actor, e.attempt)
-            for e in store.run(jobs.history, job_id)
+            for e in store.run(journal.history, job_id)
         ]
         assert told == [
             (1, "create", None, "QUEUED", 0, "me", 0),
@@ -303,7 +303,7 @@ class ReadSuite:
         store.advance(10)
         store.settle((claim, outcome.later(None)))
         moments.append(store.run(workers.now))
-        standings = [store.run(jobs.standing_at, job_id, moment) for moment in moments]
+        standings = [store.run(journal.standing_at, job_id, moment) for moment in moments]
         assert [s.state for s in standings] == ["QUEUED", "RUNNING", "WAITING"]
         assert [(s.attempt, s.polls, s.fence) for s in standings] == [
             (0, 0, 0),
@@ -311,7 +311,7 @@ class ReadSuite:
             (0, 1, 1),
         ]
         with pytest.raises(NotFound):
-            store.run(jobs.standing_at, job_id, before + timedelta(seconds=1))
+            store.run(journal.standing_at, job_id, before + timedelta(seconds=1))
 
     def test_a_final_state_is_final_i3(self, store: Store) -> None:
         assert JOB.terminal == {"SUCCEEDED", "FAILED", "CANCELLED"}
@@ -319,8 +319,8 @@ class ReadSuite:
         claim = store.running()
         store.settle((claim, outcome.succeeded()))
         before = store.run(jobs.get, claim.id)
-        store.run(jobs.wake, actor="m", most=9)
-        store.run(jobs.expire, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
+        store.run(timers.expire, actor="m", most=9)
         store.lose_all()
         store.run(jobs.reconcile, worker_id="w1", known={})
         assert store.run(jobs.get, claim.id) == before

@@ -6,7 +6,7 @@ from milepost import outcome
 from milepost.errors import LeaseLost
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, journal, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store, new_id
 
 __all__ = ["SettleSuite"]
@@ -58,7 +58,7 @@ class SettleSuite:
         store.worker()
         claim = store.running()
         store.settle((claim, outcome.retry(PROBLEM, after=0)))
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         [claim] = store.claim(queues=[claim.queue])
         assert claim.attempt == 2
         store.settle((claim, outcome.succeeded(b"ok")))
@@ -75,7 +75,7 @@ class SettleSuite:
             assert claim.attempt == 1
             store.settle((claim, result))
             store.advance(1)
-            store.run(jobs.wake, actor="m", most=9)
+            store.run(timers.wake, actor="m", most=9)
         [claim] = store.claim()
         store.settle((claim, outcome.succeeded()))
         job = store.run(jobs.get, job_id)
@@ -112,7 +112,7 @@ class SettleSuite:
         assert store.settle((claim, late)) == set()
         assert store.run(jobs.get, claim.id) == before
         store.worker("w2")
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         [again] = store.claim(worker="w2", queues=[claim.queue])
         assert store.settle((claim, late)) == set()
         job = store.run(jobs.get, claim.id)
@@ -127,7 +127,7 @@ class SettleSuite:
         claim = store.running()
         store.lose_all()
         store.worker("w2")
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         [again] = store.claim(worker="w2", queues=[claim.queue])
         store.run(jobs.signal, claim.id, signal_id=new_id(), data=b"s", actor=None)
         with pytest.raises(LeaseLost):
@@ -164,7 +164,7 @@ class SettleSuite:
         job = store.run(jobs.get, claim.id)
         assert (job.phase, job.state, job.worker_id) == ("sending", "RUNNING", "w1")
         store.settle((claim, outcome.released()))
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         store.claim(queues=[claim.queue])
         assert store.run(jobs.get, claim.id).phase is None
 
@@ -181,7 +181,7 @@ class SettleSuite:
         job = store.run(jobs.get, claim.id)
         assert (job.state, job.move, job.cancel_reason) == ("CANCELLED", "cancel", "enough")
         assert store.state(other.id) not in ("CANCELLED", "RUNNING")
-        assert store.run(jobs.history, claim.id)[-1].detail == "enough"
+        assert store.run(journal.history, claim.id)[-1].detail == "enough"
 
     @pytest.mark.parametrize("hard", HARD.values(), ids=HARD)
     def test_a_valid_end_wins_over_a_cancel_that_was_asked_i18(

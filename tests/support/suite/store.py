@@ -14,7 +14,7 @@ from milepost.config import StoreUrl
 from milepost.observe.verify import verify
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, jobs, runs, workers
+from milepost.store import births, jobs, journal, runs, timers, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from tests.support.databases import Database, Raw
@@ -160,7 +160,7 @@ class Store:
 
     def moves(self, subject_id: str, machine: str = "job") -> list[str]:
         """Name every move, in order."""
-        return [e.move for e in self.run(jobs.history, subject_id, machine=machine)]
+        return [e.move for e in self.run(journal.history, subject_id, machine=machine)]
 
     def advance(self, seconds: float) -> None:
         """Move the store's clock."""
@@ -170,7 +170,7 @@ class Store:
         """Let every lease run out and recover what was held."""
         self.advance(LEASE_SECONDS + 1)
         self.run(workers.bury, most=100)
-        return self.run(jobs.lose, actor="m", most=100)
+        return self.run(timers.lose, actor="m", most=100)
 
     # Runs
 
@@ -217,7 +217,7 @@ class Store:
         """Do all that is left of a run, successfully; answer with its state."""
         while True:
             self.run(runs.publish, actor="m", most=1000)
-            self.run(jobs.wake, actor="m", most=1000)
+            self.run(timers.wake, actor="m", most=1000)
             claims = self.claim(1000, worker=worker)
             if not claims:
                 return self.run_state(run_id)

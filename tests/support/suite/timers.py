@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from milepost import outcome
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, journal, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["ClockSuite", "TimerSuite"]
@@ -19,9 +19,9 @@ class TimerSuite:
         claim = store.running()
         store.settle((claim, outcome.retry(PROBLEM, after=10)))
         store.advance(9)
-        assert store.run(jobs.wake, actor="m", most=9) == 0
+        assert store.run(timers.wake, actor="m", most=9) == 0
         store.advance(2)
-        assert store.run(jobs.wake, actor="m", most=9) == 1
+        assert store.run(timers.wake, actor="m", most=9) == 1
         assert store.moves(claim.id)[-2:] == ["retry", "due"]
 
     def test_a_sleeper_wakes_at_its_time_h8(self, store: Store) -> None:
@@ -29,7 +29,7 @@ class TimerSuite:
         claim = store.running()
         store.settle((claim, outcome.later(10)))
         store.advance(11)
-        assert store.run(jobs.wake, actor="m", most=9) == 1
+        assert store.run(timers.wake, actor="m", most=9) == 1
         assert (store.state(claim.id), store.moves(claim.id)[-1]) == ("QUEUED", "wake")
 
     def test_one_that_waits_for_a_signal_alone_is_not_woken_by_time(self, store: Store) -> None:
@@ -37,55 +37,55 @@ class TimerSuite:
         claim = store.running()
         store.settle((claim, outcome.later(None)))
         store.advance(1_000_000)
-        assert store.run(jobs.wake, actor="m", most=9) == 0
-        assert store.run(jobs.next_due) is None
+        assert store.run(timers.wake, actor="m", most=9) == 0
+        assert store.run(timers.next_due) is None
 
     def test_waking_is_bounded_and_takes_the_longest_due_first_h99(self, store: Store) -> None:
         [late] = store.create(state="WAITING", delay_us=9_000_000)
         [early] = store.create(state="WAITING", delay_us=1_000_000)
         store.advance(10)
-        assert store.run(jobs.wake, actor="m", most=1) == 1
+        assert store.run(timers.wake, actor="m", most=1) == 1
         assert (store.state(early), store.state(late)) == ("QUEUED", "WAITING")
-        assert [store.run(jobs.wake, actor="m", most=1) for _ in range(2)] == [1, 0]
+        assert [store.run(timers.wake, actor="m", most=1) for _ in range(2)] == [1, 0]
 
     def test_the_next_due_time_is_known(self, store: Store) -> None:
-        assert store.run(jobs.next_due) is None
+        assert store.run(timers.next_due) is None
         store.create(state="WAITING", delay_us=50_000_000)
-        assert 45 < (store.run(jobs.next_due) or 0) <= 50
+        assert 45 < (store.run(timers.next_due) or 0) <= 50
         store.advance(60)
-        assert -20 < (store.run(jobs.next_due) or 0) < 0
+        assert -20 < (store.run(timers.next_due) or 0) < 0
 
     def test_a_broker_queues_sleeper_becomes_ready(self, store: Store) -> None:
         with store.raw() as hand:
             hand.execute("INSERT INTO queue (name, transport) VALUES ('far', 'nats')")
         [job_id] = store.create(queue="far", state="WAITING", delay_us=1)
         store.advance(1)
-        store.run(jobs.wake, actor="m", most=9)
+        store.run(timers.wake, actor="m", most=9)
         assert store.state(job_id) == "READY"
 
     @pytest.mark.parametrize("state", ["CREATED", "WAITING", "READY", "QUEUED"])
     def test_a_missed_deadline_ends_what_is_not_running_h10(self, store: Store, state: str) -> None:
         [job_id] = store.create(state=state, deadline_us=5_000_000)
-        assert store.run(jobs.expire, actor="m", most=9) == 0
+        assert store.run(timers.expire, actor="m", most=9) == 0
         store.advance(6)
-        assert store.run(jobs.expire, actor="m", most=9) == 1
+        assert store.run(timers.expire, actor="m", most=9) == 1
         job = store.run(jobs.get, job_id)
         assert (job.state, job.cause, job.move) == ("FAILED", "deadline", "expire")
-        assert store.run(jobs.expire, actor="m", most=9) == 0
+        assert store.run(timers.expire, actor="m", most=9) == 0
 
     def test_a_missed_deadline_ends_a_retry_wait_h10(self, store: Store) -> None:
         store.worker()
         claim = store.running(deadline_us=5_000_000)
         store.settle((claim, outcome.retry(PROBLEM, after=60)))
         store.advance(6)
-        assert store.run(jobs.expire, actor="m", most=9) == 1
+        assert store.run(timers.expire, actor="m", most=9) == 1
         assert store.state(claim.id) == "FAILED"
 
     def test_a_running_job_is_left_to_its_worker_past_the_deadline(self, store: Store) -> None:
         store.worker(lease=900)
         claim = store.running(deadline_us=5_000_000)
         store.advance(6)
-        assert store.run(jobs.expire, actor="m", most=9) == 0
+        assert store.run(timers.expire, actor="m", most=9) == 0
         assert store.settle((claim, outcome.expired(PROBLEM))) == {claim.id}
         assert store.run(jobs.get, claim.id).cause == "deadline"
 
@@ -95,15 +95,15 @@ class TimerSuite:
         started = store.running(start_within_us=5_000_000)
         store.settle((started, outcome.later(0)))
         store.advance(6)
-        assert store.run(jobs.expire, actor="m", most=9) == 1
-        assert store.run(jobs.history, missed)[-1].detail == "start_within"
+        assert store.run(timers.expire, actor="m", most=9) == 1
+        assert store.run(journal.history, missed)[-1].detail == "start_within"
         assert store.state(started.id) == "WAITING"
 
     def test_an_expired_or_rejected_child_is_seen_by_its_run_h64(self, store: Store) -> None:
         late = store.start([1], child={"deadline_us": 5_000_000})
         rejected = store.start([2])
         store.advance(6)
-        assert store.run(jobs.expire, actor="m", most=9) == 1
+        assert store.run(timers.expire, actor="m", most=9) == 1
         assert store.run_state(late) == "FAILED"
         child = store.run(jobs.listing, run_id=rejected)[0].id
         assert store.run(jobs.reject, child, reason="no definition", actor="m") is True
@@ -157,7 +157,7 @@ class ClockSuite:
         [worker] = store.run(workers.listing)
         stamps = [job.created_at, job.started_at, job.due_at, job.deadline_at, run.created_at]
         stamps += [run.finished_at, worker.started_at, worker.heartbeat_at]
-        stamps += [entry.at for entry in store.run(jobs.history, claim.id)]
+        stamps += [entry.at for entry in store.run(journal.history, claim.id)]
         stamps += [at for _, at, _ in store.run(jobs.failures, claim.id)]
         assert all(at is not None and low <= at <= high for at in stamps)
 
