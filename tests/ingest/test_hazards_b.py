@@ -475,6 +475,27 @@ def test_a_source_that_goes_round_in_circles_fails_in_words(app, shop, circle):
     assert any("never end" in (part.error or "") for part in run.partitions)
 
 
+def test_a_feed_that_waits_for_the_end_of_a_window_is_not_read_for_ever(app, shop):
+    """What changed lately is read up to a time to come: some feeds say nothing until then."""
+    fetch, looks = shop.fetch, []
+
+    def waiting(window, partition, cursor):
+        if window.start is None:
+            return fetch(window, partition, cursor)
+        looks.append(cursor)
+        assert len(looks) < 20, "it is read for ever"
+        return mp.Page([], "caught up")
+
+    pipeline = app.pipeline("changes", shop, **OPTIONS, retries=0)
+    go(app, pipeline.start())
+    del shop.data[3]
+    shop.fetch = waiting
+    run = go(app, pipeline.start(full=True))
+    assert run.state == mp.RunState.FAILED
+    assert "the same records and the same cursor again" in str(run.errors)
+    assert 3 in held(pipeline)
+
+
 # Pages
 
 

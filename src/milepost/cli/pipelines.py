@@ -46,7 +46,7 @@ timeout_option = click.option(
 
 @click.group(cls=HelpfulGroup)
 def pipelines() -> None:
-    """Start, plan, show and mend pipelines; their watermarks and quarantines.
+    """Start, plan, show and repair pipelines; their watermarks and quarantines.
 
     Where an APP is asked for it is MODULE:APP, as in app:app, or a file, as in app.py.
     """

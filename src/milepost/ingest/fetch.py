@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,7 +32,7 @@ from milepost.store.driver import Call, Steps, is_away
 from milepost.store.pages import Answer, Page
 from milepost.store.watermarks import PipelineRunRow
 
-__all__ = ["Lander", "Landing", "Reader", "is_unidentified", "is_unusable"]
+__all__ = ["Lander", "Landing", "Reader", "Repeats", "is_unidentified", "is_unusable"]
 
 PAGES = 64
 RECORDS = 3_000
@@ -187,7 +187,7 @@ class Reader:
             share = 1.0 if onward is None else _share(fetched, partition.estimate)
             ready = self._page(ctx, number, page.records, onward, share=share)
             if not isinstance(self._source, OffsetSource):
-                repeats.check(onward, ready)
+                repeats.check(onward, ((key, one[1]) for key, one in ready.records.items()))
             told[await self._land(ready, row)] += 1
             number, position, done = number + 1, onward, onward is None
             if fetched >= most and not done:
@@ -289,10 +289,9 @@ class Repeats:
         self._kept: tuple[object, ...] | None = None
         self._pages, self._until = 0, 1
 
-    def check(self, onward: object, page: Page) -> None:
-        """Refuse a page that was seen before."""
-        records = sorted((key, digest) for key, (_, digest, _) in page.records.items())
-        this = (onward, records)
+    def check(self, onward: object, records: Iterable[tuple[str, bytes]]) -> None:
+        """Refuse a page that was seen before: its records are told by their keys and hashes."""
+        this = (onward, sorted(records))
         if this == self._kept:
             raise Fail(
                 f"{self._source}.fetch() gives the same records and the same cursor again, after "

@@ -130,8 +130,8 @@ class Finaliser:
             raise Fail(
                 f"{held} of {counted.fetched} records are in quarantine, more than "
                 f"the limit of {self._quarantine_limit:.0%}: see `milepost pipelines quarantine ls "
-                f"{row.pipeline}`. If it is the mapping, mend it, replay the quarantine and resume "
-                "the run; if it is the source, start a new one once that is mended"
+                f"{row.pipeline}`. If it is the mapping, fix it, replay the quarantine and resume "
+                "the run; if it is the source, start a new one once that is fixed"
             )
 
     async def _behind(self, row: PipelineRunRow) -> dict[str, Any]:

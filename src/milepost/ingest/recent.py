@@ -16,7 +16,7 @@ import msgspec
 from milepost.client import Client
 from milepost.context import Context
 from milepost.ingest.calls import Calls
-from milepost.ingest.fetch import Landing, is_unidentified
+from milepost.ingest.fetch import Landing, Repeats, is_unidentified
 from milepost.ingest.keys import HIGHEST, LOWEST, Axis
 from milepost.ingest.source import Gone, Partition, Source, Window, page_of
 from milepost.store import removals, workers
@@ -72,15 +72,21 @@ class Recent:
     async def confirmed(self, ctx: Context, row: PipelineRunRow) -> bool:
         """Unmark what is there after all; tell whether what is still marked is gone for certain."""
         look = await self._kept(ctx, row) or Look(row.run_id, await self._end(row))
+        at, repeats = (look.number, look.part), self._repeats()
         while look.number < PASSES and look.count <= MOST:
+            if at != (look.number, look.part):
+                at, repeats = (look.number, look.part), self._repeats()
             if look.part < len(self._parts):
-                look = await self._read_page(ctx, row, look)
+                look = await self._read_page(ctx, row, look, repeats)
             elif look.seen == look.before:
                 return await self._is_still(row, look)
             else:
                 look = look.next_pass()
             await ctx.save_async(msgspec.to_builtins(look))
         return False
+
+    def _repeats(self) -> Repeats:
+        return Repeats(type(self._source).__name__)
 
     async def has_begun(self, ctx: Context, row: PipelineRunRow) -> bool:
         """Tell whether an attempt of this run has looked already."""
@@ -107,7 +113,9 @@ class Recent:
             return True
         return bool(await self._calls.remote(self._source.upper_bound) == look.end)
 
-    async def _read_page(self, ctx: Context, row: PipelineRunRow, look: Look) -> Look:
+    async def _read_page(
+        self, ctx: Context, row: PipelineRunRow, look: Look, repeats: Repeats
+    ) -> Look:
         mark = Mark(row.measure)
         start = (row.end_mark or 0) - row.overlap
         window = Window(mark.shown(start), mark.shown(look.end))
@@ -116,6 +124,8 @@ class Recent:
         page = page_of(self._source, answer, look.position)
         there = [raw for raw in page.records if not isinstance(raw, Gone)]
         landed = [one[:3] for one in map(self._landing.of, there)]
+        if page.next is not None:
+            repeats.check(page.next, ((key, digest) for key, _, digest in landed))
         # One without a key was never removed by it; one whose version cannot be read has a key.
         keys = [key for key, _, _ in landed if not is_unidentified(key)]
         if len(keys) < len(landed):

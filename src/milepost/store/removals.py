@@ -202,7 +202,7 @@ def unresolved(pipeline_id: int) -> Steps[int]:
 
 
 def rejected(root_id: str) -> Steps[int]:
-    """Count what a run put into quarantine and nobody has mended since."""
+    """Count what a run put into quarantine and nobody has fixed since."""
     [(count,)] = yield Call("run_unresolved", {"root_id": root_id})
     return int(count)
 
