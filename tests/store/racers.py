@@ -11,7 +11,7 @@ from typing import Any
 from milepost import outcome
 from milepost.config import StoreUrl
 from milepost.records import Claim, Settlement
-from milepost.store import failpoint, jobs, runs, timers
+from milepost.store import failpoint, jobs, outputs, runs, timers
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.store.postgres import PsycopgDriver
@@ -78,7 +78,7 @@ def settle_together(  # noqa: PLR0917 - each racer its own
         waiting = _once(lambda: barrier.wait(60))
         staged = given.get("staged")
         if staged:
-            driver.run(runs.stage, claim, [(seq, 1, b"x") for seq in range(staged)])
+            driver.run(outputs.stage, claim, [(seq, 1, b"x") for seq in range(staged)])
         if not point:
             waiting()
         with failpoint.armed(point, waiting):
@@ -166,7 +166,7 @@ def _some_end(driver: Driver, claim: Claim, chance: random.Random) -> outcome.Ou
     if kind == "along":
         return outcome.succeeded(outputs=((1, b"x"),) * chance.randint(1, 3))
     if kind == "staged":
-        driver.run(runs.stage, claim, [(n, 1, b"x") for n in range(3)])
+        driver.run(outputs.stage, claim, [(n, 1, b"x") for n in range(3)])
         return outcome.succeeded(staged=3)
     if kind == "later":
         return outcome.later(0)
@@ -182,7 +182,7 @@ def maintain(url: str, run_ids: list[str], seconds: float) -> int:
         if not live:
             driver.close()
             return len(run_ids)
-        driver.run(runs.publish, actor=MAINTENANCE, most=50)
+        driver.run(outputs.publish, actor=MAINTENANCE, most=50)
         driver.run(timers.wake, actor=MAINTENANCE, most=50)
         for run_id, state in live:
             if state == "STOPPING":

@@ -18,7 +18,7 @@ import uuid_utils
 from milepost import outcome
 from milepost.config import StoreUrl
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, jobs, runs, workers
+from milepost.store import births, fanin, jobs, outputs, runs, workers
 from milepost.store.catalog import query
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
@@ -134,7 +134,7 @@ def produced(driver: Driver, raw: Raw, count: int) -> str:
     first = NewJob(new_id(), b"", Template(kind="split", queue="run", run_id=run_id, step=0))
     driver.run(runs.create, NewRun(id=run_id, kind="batch"), steps, [first])
     [claim] = driver.run(jobs.claim, worker_id="w", line=jobs.lines(["run"]), most=1)
-    driver.run(runs.stage, claim, [(number, 1, b"output") for number in range(10)])
+    driver.run(outputs.stage, claim, [(number, 1, b"output") for number in range(10)])
     raw.execute(_STAGE[raw.dialect], {"id": claim.id, "fence": claim.fence, "count": count})
     settled = Settlement(claim, outcome.succeeded(staged=count))
     assert driver.run(jobs.settle, [settled], actor="w") == {claim.id}
@@ -216,7 +216,7 @@ def published_in_batches(driver: Driver, run_id: str) -> tuple[list[float], int,
     try:
         while True:
             begun = time.perf_counter()
-            count = driver.run(runs.publish, [run_id], actor="m", most=BATCH)
+            count = driver.run(outputs.publish, [run_id], actor="m", most=BATCH)
             taken.append(time.perf_counter() - begun)
             if len(taken) == 20:
                 early = tracemalloc.get_traced_memory()[1]
@@ -237,7 +237,7 @@ class Published:
     during: tuple[float, float]
 
     def check(self, driver: Driver, run_id: str, raw: Raw) -> None:
-        [_, step] = driver.run(runs.steps, run_id)
+        [_, step] = driver.run(fanin.steps, run_id)
         assert step.open == OUTPUTS
         assert raw.value("SELECT count(*) FROM staged") == 0
         assert self.late <= self.early + 1024**2, "memory grows with what was published"

@@ -11,7 +11,7 @@ from milepost.errors import Invalid, JobFailed, NotFinished
 from milepost.lifecycle import RUN, JobState, RunState
 from milepost.records import NewJob, NewRun, Run
 from milepost.specs import RUN_VIEWS, Facts
-from milepost.store import chains, jobs, runs
+from milepost.store import chains, fanin, jobs, runs
 from milepost.store.driver import Steps
 from milepost.subjects import Subject, has_worker, patience
 
@@ -108,7 +108,7 @@ class RunHandle(Subject[Run]):
                 step.role,
             )
             for step in picture.steps
-            if step.role not in runs.HOOKS.values()
+            if step.role not in fanin.HOOKS.values()
         ]
 
     @property
@@ -315,7 +315,7 @@ def _share(picture: chains.Picture) -> float:
     """Estimate how much is done: whole steps, and the share of the current one."""
     if picture.run.state == RunState.SUCCEEDED:
         return 1.0
-    line = [step for step in picture.steps if step.role not in runs.HOOKS.values()]
+    line = [step for step in picture.steps if step.role not in fanin.HOOKS.values()]
     if not line:
         return 0.0
     reducing = picture.run.state == RunState.FINALIZING

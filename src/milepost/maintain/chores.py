@@ -7,7 +7,7 @@ import msgspec
 from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
 from milepost.outcome import micros
-from milepost.store import runs, timers, watermarks, workers
+from milepost.store import fanin, outputs, runs, timers, watermarks, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
@@ -165,10 +165,10 @@ async def _tend(driver: AsyncDriver, run_ids: list[str], passed: Passed) -> None
         lambda: driver.run(runs.open_gates, run_ids, actor=ACTOR, most=BATCH)
     )
     passed.published += await _repeat(
-        lambda: driver.run(runs.publish, run_ids, actor=ACTOR, most=BATCH)
+        lambda: driver.run(outputs.publish, run_ids, actor=ACTOR, most=BATCH)
     )
-    for run_id in await driver.run(runs.overdue, run_ids):
-        passed.moved += len(await driver.run(runs.look_at, run_id, actor=ACTOR))
+    for run_id in await driver.run(fanin.overdue, run_ids):
+        passed.moved += len(await driver.run(fanin.look_at, run_id, actor=ACTOR))
 
 
 async def _stop(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
@@ -184,7 +184,7 @@ async def alert(driver: AsyncDriver, passed: Passed) -> None:
 
 async def sweep(driver: AsyncDriver, passed: Passed) -> None:  # noqa: ARG001 - nothing moves
     """Throw away what nobody will use: outputs of lost attempts, workers gone long ago."""
-    await driver.run(runs.sweep_staged, most=BATCH)
+    await driver.run(outputs.sweep_staged, most=BATCH)
     await driver.run(workers.prune, keep_seconds=KEEP_WORKERS)
 
 

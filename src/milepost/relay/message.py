@@ -13,7 +13,7 @@ import msgspec
 
 from milepost.lifecycle import Cause, JobState, RunState
 from milepost.records import Job, Run
-from milepost.store import jobs, outbox, runs
+from milepost.store import fanin, jobs, outbox, runs
 from milepost.store.driver import Steps
 from milepost.store.outbox import Message
 from milepost.store.seal import as_stored
@@ -181,7 +181,7 @@ def _carried(data: bytes | None, codec: str) -> Any:
 
 
 def _run(run: Run, *, room: int) -> Steps[dict[str, Any]]:
-    counted = yield from runs.steps(run.id)
+    counted = yield from fanin.steps(run.id)
     data: dict[str, Any] = {
         "id": run.id,
         "kind": run.kind,

@@ -26,7 +26,7 @@ from milepost.request.attempt import Attempt
 from milepost.request.declaration import Request
 from milepost.request.kind import Passed, Requests, can_send
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.store import chains, requests, runs
+from milepost.store import chains, fanin, requests, runs
 
 __all__ = ["KIND", "Asking", "Batches", "RequestBatch", "Response"]
 
@@ -136,7 +136,7 @@ class Batches:
         if request is None:
             raise Invalid(f"run {run.id} has no final call")
         if request.json is msgspec.UNSET and request.content is None and request.method != "GET":
-            work, *_ = await client.run_async(runs.steps, run.id)
+            work, *_ = await client.run_async(fanin.steps, run.id)
             ended = {"complete": work.succeeded, "failed": work.lost}
             told = {"batch": run.id, "requests": sum(ended.values()), **ended}
             request = msgspec.structs.replace(request, json=told)

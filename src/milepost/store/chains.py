@@ -109,7 +109,7 @@ def _refuse_whole(old: Run) -> Steps[None]:
     A run is filled in several transactions. Where that was interrupted for good, half of the work
     would pass for the whole: the run that it resumes is the one to go on with.
     """
-    counted = yield from runs.steps(old.id)
+    counted = yield from fanin.steps(old.id)
     lost = sum(step.lost for step in counted if step.role not in fanin.APART)
     if old.state == RunState.SUCCEEDED and (old.mode is not None or not lost):
         raise IllegalMove(f"run {old.id} SUCCEEDED, and nothing in it is left to be done again")

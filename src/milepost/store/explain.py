@@ -7,7 +7,7 @@ import msgspec
 
 from milepost.lifecycle import JOB, JobState, RunState
 from milepost.records import Job, Run, StepCount, Worker
-from milepost.store import jobs, journal, runs, workers
+from milepost.store import fanin, jobs, journal, runs, workers
 from milepost.store.driver import Steps
 
 __all__ = ["Explanation", "can_take", "explain"]
@@ -66,7 +66,7 @@ def explain(job_id: str) -> Steps[Explanation]:
     paused = yield from workers.queues()
     listed = yield from workers.listing()
     run = (yield from runs.get(job.run_id)) if job.run_id else None
-    steps = (yield from runs.steps(job.run_id)) if job.run_id else []
+    steps = (yield from fanin.steps(job.run_id)) if job.run_id else []
     facts = Facts(
         job=job,
         now=now,

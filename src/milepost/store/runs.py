@@ -18,35 +18,24 @@ from milepost.records import Listed, NewJob, NewRun, NewStep, Run, Settlement
 from milepost.store import births, fanin, outputs
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
-from milepost.store.fanin import HOOKS, Decision, Locked, decide, look_at, overdue, steps
-from milepost.store.outputs import publish, stage, sweep_staged
 
 __all__ = [
-    "HOOKS",
-    "Decision",
     "add",
     "after_ends",
     "cancel",
     "cancel_rest",
     "create",
-    "decide",
     "expire",
     "expire_held",
     "forgotten",
     "get",
     "listing",
     "live",
-    "look_at",
     "open_gates",
-    "overdue",
-    "publish",
     "release_held",
     "seal",
-    "stage",
     "standing",
-    "steps",
     "submit",
-    "sweep_staged",
     "touched",
 ]
 
@@ -73,7 +62,7 @@ def create(
         yield Call("step_count_create", {**columns, "run_id": run.id})
     yield from births.create(jobs)
     if not hold:
-        yield from look_at(run.id, actor=run.actor)
+        yield from fanin.look_at(run.id, actor=run.actor)
     return run.id
 
 
@@ -105,10 +94,10 @@ def seal(run_id: str, *, actor: str | None) -> Steps[bool]:
     run = yield from _locked(run_id)
     if run.state != RunState.CREATED:
         return False
-    sealed = Decision("seal", RunState.QUEUED)
+    sealed = fanin.Decision("seal", RunState.QUEUED)
     yield from fanin.move({run_id: (run, sealed)}, actor=actor)
     yield from release_held([run_id], actor=actor, most=fanin.AT_ONCE)
-    yield from look_at(run_id, actor=actor)
+    yield from fanin.look_at(run_id, actor=actor)
     return True
 
 
@@ -169,32 +158,32 @@ def open_gates(run_ids: Sequence[str], *, actor: str, most: int) -> Steps[int]:
 def cancel(run_id: str, *, reason: str, actor: str | None) -> Steps[RunState]:
     """Cancel: at once when nothing is open, else stop first; answer with the state now."""
     check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
-    ended = Decision("cancel", RunState.CANCELLED)
+    ended = fanin.Decision("cancel", RunState.CANCELLED)
     return (yield from _halt(run_id, ended, reason=reason, actor=actor))
 
 
 def expire(*, actor: str, most: int) -> Steps[int]:
     """Fail runs that missed their deadline, as `cancel` cancels; answer with how many."""
     late = yield Call("run_late", {"most": most})
-    ended = Decision("fail", RunState.FAILED, cause=Cause.DEADLINE)
+    ended = fanin.Decision("fail", RunState.FAILED, cause=Cause.DEADLINE)
     for run_id in sorted(row[0] for row in late):
         yield from _halt(run_id, ended, reason="deadline", actor=actor)
     return len(late)
 
 
-def _halt(run_id: str, ended: Decision, *, reason: str, actor: str | None) -> Steps[RunState]:
+def _halt(run_id: str, ended: fanin.Decision, *, reason: str, actor: str | None) -> Steps[RunState]:
     run = yield from _locked(run_id)
     if not run.live:
         return run.state
-    counted = yield from steps(run_id)
+    counted = yield from fanin.steps(run_id)
     if any(step.open for step in counted):
-        ended = Decision("stop", RunState.STOPPING, cause=ended.cause, ending=ended.state)
+        ended = fanin.Decision("stop", RunState.STOPPING, cause=ended.cause, ending=ended.state)
     yield from fanin.move({run_id: (run, ended)}, actor=actor, detail=reason)
     yield from fanin.follow({run_id: ended}, {run_id: counted}, actor=actor)
     return ended.state
 
 
-def _locked(run_id: str) -> Steps[Locked]:
+def _locked(run_id: str) -> Steps[fanin.Locked]:
     found = yield from fanin.lock([run_id])
     if not found:
         raise NotFound(f"there is no run {run_id}")
@@ -207,7 +196,7 @@ def cancel_rest(run_id: str, *, actor: str, most: int) -> Steps[int]:
     if state != RunState.STOPPING:
         return 0
     rows = yield Call("job_cancel_stopped", {"run_id": run_id, "most": most, "actor": actor})
-    yield from look_at(run_id, actor=actor)
+    yield from fanin.look_at(run_id, actor=actor)
     return len(rows)
 
 
@@ -229,7 +218,7 @@ def expire_held(run_id: str, *, actor: str) -> Steps[bool]:
     yield from _locked(run_id)
     if not (yield Call("run_is_forgotten", {"id": run_id})):
         return False
-    ended = Decision("fail", RunState.FAILED, cause=Cause.DEADLINE)
+    ended = fanin.Decision("fail", RunState.FAILED, cause=Cause.DEADLINE)
     yield from _halt(run_id, ended, reason="hold_limit", actor=actor)
     return True
 

@@ -12,7 +12,17 @@ from milepost import outcome
 from milepost.cron import Line, Missed
 from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
-from milepost.store import births, failpoint, jobs, retention, runs, schedules, timers, workers
+from milepost.store import (
+    births,
+    failpoint,
+    jobs,
+    outputs,
+    retention,
+    runs,
+    schedules,
+    timers,
+    workers,
+)
 from milepost.store.driver import Steps
 from tests.support.suite.store import PROBLEM, Store, new_id, plan
 
@@ -144,8 +154,8 @@ def _produce(store: Store, before: Any) -> None:
     run_id, [claim] = before
     if store.state(claim.id) == "RUNNING":
         store.settle((claim, store.stage(claim, 3)))
-    store.run(runs.publish, [run_id], actor="m", most=2)
-    store.run(runs.publish, [run_id], actor="m", most=9)
+    store.run(outputs.publish, [run_id], actor="m", most=2)
+    store.run(outputs.publish, [run_id], actor="m", most=9)
 
 
 def _stopping(store: Store) -> Any:

@@ -21,7 +21,7 @@ class FillSuite:
         assert (run.state, run.kind, run.current_step, run.version) == ("QUEUED", "batch", 0, 1)
         assert [store.count(run_id, n)[0] for n in range(3)] == [2, 3, 0]
         assert store.jobs_of(run_id) == ["QUEUED"] * 2 + ["GATED"] * 3
-        steps = store.run(runs.steps, run_id)
+        steps = store.run(fanin.steps, run_id)
         assert [(s.name, s.role, s.gated, s.opened) for s in steps] == [
             ("step 0", "work", False, True),
             ("step 1", "work", True, False),

@@ -8,7 +8,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import NotFound
 from milepost.lifecycle import JOB
-from milepost.store import jobs, journal, runs, timers, workers
+from milepost.store import fanin, jobs, journal, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store, new_id, only
 
 __all__ = ["CancelSuite", "EraseSuite", "ReadSuite", "SignalSuite"]
@@ -219,8 +219,8 @@ class ReadSuite:
     """What is read is what was written, in pages that miss nothing."""
 
     def test_what_is_not_there_is_not_found(self, store: Store) -> None:
-        for operation in (jobs.get, runs.get, runs.look_at):
-            options = {"actor": None} if operation is runs.look_at else {}
+        for operation in (jobs.get, runs.get, fanin.look_at):
+            options = {"actor": None} if operation is fanin.look_at else {}
             with pytest.raises(NotFound):
                 store.run(operation, new_id(), **options)  # type: ignore[arg-type]
         assert store.run(jobs.find, [new_id()]) == {}

@@ -6,7 +6,7 @@ from milepost import outcome
 from milepost.errors import LeaseLost
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome
-from milepost.store import jobs, journal, runs, timers, workers
+from milepost.store import jobs, journal, outputs, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store, new_id
 
 __all__ = ["SettleSuite"]
@@ -135,7 +135,7 @@ class SettleSuite:
         with pytest.raises(LeaseLost):
             store.run(workers.renew, "w1", lease_seconds=30)
         with pytest.raises(LeaseLost):
-            store.run(runs.stage, claim, [(0, 1, b"late")])
+            store.run(outputs.stage, claim, [(0, 1, b"late")])
         assert store.run(jobs.signals, claim) == []
         assert store.run(jobs.signals, again) == [b"s"]
         assert store.rows("SELECT 1 FROM staged") == []

@@ -6,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.records import NewJob, Template
-from milepost.store import births, jobs, runs
+from milepost.store import births, fanin, jobs, runs
 from tests.support.suite.store import BAD, GOOD, PROBLEM, Store, new_id, only
 
 __all__ = ["StopSuite"]
@@ -72,7 +72,7 @@ class StopSuite:
         store.finish(run_id)
         before = store.run(runs.get, run_id)
         store.run(runs.cancel, run_id, reason="r", actor="me")
-        store.run(runs.look_at, run_id, actor="m")
+        store.run(fanin.look_at, run_id, actor="m")
         store.run(runs.cancel_rest, run_id, actor="m", most=9)
         assert store.run(runs.get, run_id) == before
 

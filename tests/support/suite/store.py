@@ -14,7 +14,7 @@ from milepost.config import StoreUrl
 from milepost.observe.verify import verify
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, jobs, journal, runs, timers, workers
+from milepost.store import births, fanin, jobs, journal, outputs, runs, timers, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from tests.support.databases import Database, Raw
@@ -200,7 +200,7 @@ class Store:
 
     def count(self, run_id: str, number: int = 0) -> tuple[int, int, int, int]:
         """Tell a step's (open, succeeded, failed, cancelled)."""
-        step = self.run(runs.steps, run_id)[number]
+        step = self.run(fanin.steps, run_id)[number]
         return step.open, step.succeeded, step.failed, step.cancelled
 
     def jobs_of(self, run_id: str, step: int | None = None) -> list[str]:
@@ -210,13 +210,13 @@ class Store:
 
     def stage(self, claim: Claim, count: int, *, step: int = 1) -> Outcome:
         """Stage outputs and say how the attempt ends."""
-        self.run(runs.stage, claim, [(seq, step, b"%d" % seq) for seq in range(count)])
+        self.run(outputs.stage, claim, [(seq, step, b"%d" % seq) for seq in range(count)])
         return outcome.succeeded(staged=count)
 
     def finish(self, run_id: str, *, worker: str = "w1") -> str:
         """Do all that is left of a run, successfully; answer with its state."""
         while True:
-            self.run(runs.publish, actor="m", most=1000)
+            self.run(outputs.publish, actor="m", most=1000)
             self.run(timers.wake, actor="m", most=1000)
             claims = self.claim(1000, worker=worker)
             if not claims:
