@@ -42,7 +42,7 @@ COMMANDS = {
     "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),
     "pipelines": (
         "milepost.cli.pipelines",
-        "Start, plan, show and mend pipelines; their watermarks and quarantines.",
+        "Start, plan, show and repair pipelines; their watermarks and quarantines.",
     ),
     "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
     "replay": ("milepost.cli.replay", "Read a request's recorded replies again, offline."),
