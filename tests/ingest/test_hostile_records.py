@@ -59,6 +59,12 @@ def nested(levels):
     return value
 
 
+def knot():
+    value = {"id": 2}
+    value["name"] = value
+    return value
+
+
 HOSTILE = {
     "what is nested deeper than Python can show": {"id": 2, "name": nested(100_000)},
     "a lone surrogate": {"id": 2, "name": "\ud800"},
@@ -71,6 +77,11 @@ HOSTILE = {
     "a key of surrogates": {"id": "\udfff"},
     "a key without end": {"id": "k" * 10_000},
     "no key": {"name": "nobody"},
+    "a key that is nested deeper than Python can show": {"id": nested(100_000)},
+    "a key of more digits than Python writes": {"id": 10**5_000},
+    "a number of more digits than Python writes": {"id": 2, "size": 10**5_000},
+    "a key of bytes": {"id": b"\xff"},
+    "a dictionary that holds itself": knot(),
 }
 
 
@@ -260,6 +271,25 @@ def test_h_84_a_record_whose_version_cannot_be_read_is_not_taken_for_gone(app):
     assert (run.refresh().state, run.counts.removed) == ("SUCCEEDED", 1)
     assert [item.id for item in pipeline.records()] == [1, 2]
     assert len(pipeline.quarantine) == 1
+
+
+VERSIONS = {
+    "nested": nested(100_000),
+    "many digits": 10**5_000,
+    "NaN": math.nan,
+    "bytes": b"1",
+    "no time": "1",
+    "a flag": True,
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("what", VERSIONS)
+def test_a_version_that_cannot_be_read_puts_its_record_into_quarantine(app, what):
+    source = Items({"id": 1, "at": 1}, {"id": 2, "at": VERSIONS[what]})
+    pipeline, run = read(app, source, version="at")
+    assert (run.state, len(pipeline.quarantine)) == ("SUCCEEDED", 1)
+    assert [item.id for item in pipeline.records()] == [1]
 
 
 @pytest.mark.parametrize("key", ["\ud800", "a\0b", "k" * 10_000, "?", "", None])

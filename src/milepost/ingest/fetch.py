@@ -24,6 +24,7 @@ from milepost.ingest.source import (
     Window,
     could_be_key,
     page_of,
+    shown,
 )
 from milepost.ingest.target import Target
 from milepost.policy import Fail, storable
@@ -351,15 +352,8 @@ class Landing:
         try:
             return limited(codec.encode(raw), most=most, what="a record"), b""
         except Invalid as error:
-            shown = storable(_shown(raw))[:SHOWN_CHARACTERS]
-            return codec.encode({"reason": storable(str(error)), "record": shown}), UNUSABLE
-
-
-def _shown(raw: Any) -> str:
-    try:
-        return repr(raw)
-    except Exception as error:  # noqa: BLE001 - one that holds itself too deep, or its own mistake
-        return f"<{type(raw).__name__}: {type(error).__name__}>"
+            record = storable(shown(raw))[:SHOWN_CHARACTERS]
+            return codec.encode({"reason": storable(str(error)), "record": record}), UNUSABLE
 
 
 def _seen(row: PipelineRunRow, ordinal: int) -> Steps[int]:

@@ -190,6 +190,7 @@ def _listed(source: Source[Any, Any, Any], records: Any) -> Sequence[Any]:
 Field = str | Callable[[Any], Any]
 """How a value is found in a raw record: the name of a field, or a function of the record."""
 PLAIN_KEY_CHARACTERS = 100
+SHOWN_CHARACTERS = 200
 INTEGERS = range(-(2**63), 2**63)
 """What a database stores as a whole number."""
 
@@ -211,7 +212,10 @@ class Identity:
         value = _found(raw, self._key)
         if value is None or value == "":
             raise Reject(f"it has no {self.key_name}, which is its key")
-        text = str(value)
+        try:
+            text = str(value)
+        except (RecursionError, ValueError) as error:  # nested too deep, or too many digits
+            raise Reject(f"{self.key_name} cannot be a key: {error}") from error
         _check_key(text, self.key_name)
         return text
 
@@ -258,8 +262,17 @@ def stamp(value: Any) -> int:
     """Turn a record's version into a number that grows: a time, a number, a time as a text."""
     number = _number(_parsed(value) if isinstance(value, str) else value)
     if number is None or number not in INTEGERS:
-        raise Reject(f"{value!r} is no version: a time or a whole number of 64 bits is expected")
+        told = shown(value)[:SHOWN_CHARACTERS]
+        raise Reject(f"{told} is no version: a time or a whole number of 64 bits is expected")
     return number
+
+
+def shown(value: Any) -> str:
+    """Spell a value for people, whatever it is."""
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - nested too deep, too many digits, its own mistake
+        return f"<{type(value).__name__}: {type(error).__name__}>"
 
 
 def _number(value: Any) -> int | None:
