@@ -63,6 +63,24 @@ def test_a_tombstone_that_is_older_than_the_record_removes_nothing(app, yard, pi
     assert 5 not in held(pipeline)
 
 
+@pytest.mark.parametrize("how", [{"full": True}, {"since": T0 - timedelta(days=9)}])
+def test_h_83_a_record_that_is_older_than_its_tombstone_does_not_come_back(
+    app, yard, pipeline, how
+):
+    """A backfill of a log reads what was written before the deletion, and not the deletion."""
+    go(app, pipeline.start())
+    deleted = T0 + timedelta(days=1)
+    yard.gone = [mp.Gone(4, deleted), mp.Gone(5, deleted)]
+    go(app, pipeline.start())
+    yard.gone = []
+    for start in (lambda: pipeline.start(**how), pipeline.remap, lambda: pipeline.start(**how)):
+        run = go(app, start())
+        assert (run.state, pipeline.count()) == (mp.RunState.SUCCEEDED, 8)
+    yard.put(4, price=44)
+    go(app, pipeline.start())
+    assert (held(pipeline)[4], pipeline.count()) == (44, 9)
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_tombstone_holds_whichever_page_of_a_run_tells_it(app, first, partitions):

@@ -27,6 +27,16 @@ UPDATE raw SET fate = 4
 UPDATE raw SET fate = 4
  WHERE pipeline_id = :pipeline_id AND key IN (SELECT value FROM json_each(:key))
 
+-- name: raw_deleted
+-- Records that a tombstone with a version removed: what is older does not bring them back (H-83).
+-- postgres
+UPDATE raw SET fate = 5, version = greatest(raw.version, i.version)
+  FROM unnest(:key::text[], :version::bigint[]) AS i (key, version)
+ WHERE raw.pipeline_id = :pipeline_id AND raw.key = i.key AND raw.removed_by IS NOT NULL
+-- sqlite: each
+UPDATE raw SET fate = 5, version = max(version, :version)
+ WHERE pipeline_id = :pipeline_id AND key = :key AND removed_by IS NOT NULL
+
 -- name: raw_gone_for_good
 -- Landed deletions that a full run did not see are the source's own by now, whatever the mapping says.
 UPDATE raw SET fate = 2

@@ -39,6 +39,7 @@ __all__ = [
 
 Answer = Literal["applied", "duplicate", "completed", "lost"]
 FRESH, CHANGED, SAME = 0, 1, 2
+DELETED = 5
 GONE_PAGES = 100
 LISTED, LISTED_PAGE = 10_000, 500
 """How many landed records are listed in one transaction at most, and in one page."""
@@ -179,14 +180,15 @@ def _settled(
     """Tell which records are the same here and stand in the target just so: nothing to do.
 
     Records that were made with other rules or another mapping are behind, whichever run made them
-    and whichever came since (H-86).
+    and whichever came since (H-86). Those that are older than their tombstone stay removed.
     """
-    same = sorted(key for key, (fate, _) in found.items() if fate >= SAME)
+    same = sorted(key for key, (fate, _) in found.items() if SAME <= fate < DELETED)
+    settled = {key for key, (fate, _) in found.items() if fate == DELETED}
     if not same:
-        return set()
+        return settled
     hashes = [found[key][1] for key in same]
     rows = yield Call(check, {"key": same, "hash": hashes, "made_with": made_with})
-    return {str(row[0]) for row in rows}
+    return settled.union(str(row[0]) for row in rows)
 
 
 def _moved(pages: Sequence[Page]) -> Steps[None]:

@@ -123,9 +123,14 @@ def remove_known(
         if not (is_seen and unless_seen) if told is None else version <= told:
             keys.append(key)
     if keys:
-        removed = {str(row[0]) for row in (yield Call(statement, {"key": sorted(keys)}))}
+        keys.sort()
+        removed = {str(row[0]) for row in (yield Call(statement, {"key": keys}))}
         removed.update((yield from _released(own, keys)))
         yield Call("raw_remove", {**own, "key": sorted(removed)})
+    # What only the mapping took for a deletion is decided again by another one.
+    if dated := [key for key in keys if unless_seen and gone[key] is not None]:
+        versions = {"key": dated, "version": [gone[key] for key in dated]}
+        yield Call("raw_deleted", {"pipeline_id": pipeline_id, **versions})
 
 
 def pending(

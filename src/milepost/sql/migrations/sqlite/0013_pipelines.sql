@@ -113,7 +113,8 @@ CREATE TABLE page (
 CREATE INDEX page_pending ON page (root_id, ordinal, number) WHERE pending > 0;
 
 -- What the source said last of each of its records. `fate` is what the last sight of it was:
--- 0 new, 1 changed, 2 the same, 3 older than what is here; 4: what is here maps to a deletion.
+-- 0 new, 1 changed, 2 the same, 3 older than what is here; 4: what is here maps to a deletion;
+-- 5: a tombstone with a version removed it.
 CREATE TABLE raw (
   pipeline_id INTEGER NOT NULL,
   key TEXT NOT NULL,
