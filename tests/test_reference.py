@@ -66,6 +66,7 @@ def test_only_the_newest_migration_is_rendered_again(tmp_path, monkeypatch):
     folder = tmp_path / reference.MIGRATIONS / "sqlite"
     folder.mkdir(parents=True)
     (tmp_path / reference.PAGE).parent.mkdir(parents=True)
+    (tmp_path / reference.APP).write_text(reference.APP.read_text())
     stale = "-- by hand\n-- begin rendered: job\nstale\n-- end rendered: job\n-- more\n"
     (folder / "0001_jobs.sql").write_text(stale)
     (folder / "0009_jobs_again.sql").write_text(stale)
