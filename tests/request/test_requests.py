@@ -337,10 +337,10 @@ def test_a_signal_that_comes_before_the_request_is_sent_is_not_lost(app, remote)
 def test_a_signal_that_comes_while_a_request_waits_to_be_retried_is_its_reply(app, remote, advance):
     """H-93: the remote heard the first attempt and called back; its answer was lost."""
     remote.answers = [Says(status=503)]
-    job = app.request("POST", remote.url, reply=RULES, poll=None, retries=3)
+    job = app.request("POST", remote.url, reply=RULES, poll=None, retries=3, retry_delay=600)
     assert ended(app, job).state == "RETRYING"
     job.signal({"status": "done", "value": 8})
-    advance(60)
+    advance(900)
     assert ended(app, job).result == {"status": "done", "value": 8}
     assert len(remote.asked) == 1
 

@@ -20,7 +20,7 @@ NEWEST = max(binaries(), key=int, default="")
 PROGRAM = """
 import milepost as mp
 
-app = mp.App(lease=6, heartbeat=1, error_wait=0.3, grace=2, sweep=0.2)
+app = mp.App(lease=30, heartbeat=1, error_wait=0.3, grace=2, sweep=0.2)
 
 
 @app.job
