@@ -84,6 +84,16 @@ async def awaits_in_the_child() -> int:
 
 
 @app.job
+async def awaits_beside_what_is_ready() -> int:
+    loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: open(f"ready-{os.getpid()}", "w").close())
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    await loop.create_future()
+
+
+@app.job
 def keeps_a_child() -> int:
     child = os.fork()
     if child == 0:
@@ -105,6 +115,7 @@ EXPECTED = {
     "raises_in_the_child": 1,
     "returns_twice_in_the_loop": 0,
     "awaits_in_the_child": 0,
+    "awaits_beside_what_is_ready": 0,
 }
 
 pytestmark = [
@@ -143,8 +154,12 @@ def process(tmp_path, kinds):
     started.communicate()
 
 
-def test_a_worker_goes_on_whatever_its_handlers_fork(kinds, process):
-    """A child inherited the loop's descriptor for signals: its own SIGTERM drained the worker."""
+def test_a_worker_goes_on_whatever_its_handlers_fork(kinds, process, tmp_path):
+    """A child inherited the loop's descriptor for signals: its own SIGTERM drained the worker.
+
+    A child that awaits goes no further: it ran whatever else the parent's loop had ready, and took
+    its events from the parent, which stalled.
+    """
     for kind, result in EXPECTED.items():
         job = kinds[kind].submit().wait(60)
         assert (kind, job.state, job.result) == (kind, "SUCCEEDED", result), job.error
@@ -153,6 +168,7 @@ def test_a_worker_goes_on_whatever_its_handlers_fork(kinds, process):
     jobs = kinds["number"].submit_many([(n,) for n in range(50)])
     assert [job.wait(60).result for job in jobs] == list(range(50))
     assert process.poll() is None, process.stderr.read()
+    assert [path.name for path in tmp_path.glob("ready-*")] == [f"ready-{process.pid}"]
     assert len(kinds["app"].workers.list()) == 1
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
@@ -166,9 +166,11 @@ class AsyncLanes(_Lanes):
         self._lanes: set[asyncio.Task[None]] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._closing = False
+        self.is_parents = False
 
     def leave_to_parent(self) -> None:
         """End this process when it comes back to the loop: a handler has forked it, and waits."""
+        self.is_parents = True
         ready = getattr(self._loop, "_ready", None)
         if isinstance(ready, deque):  # before whatever else the parent's loop had to do
             ready.appendleft(asyncio.Handle(leave, (), self._loop))
@@ -188,7 +190,7 @@ class AsyncLanes(_Lanes):
             if not rest.done():
                 rest.set_result(None)
                 return
-        lane = self._loop.create_task(self._lane(), context=copy_context())
+        lane = self._loop.create_task(_Stepped(self, self._lane()), context=copy_context())
         self._lanes.add(lane)
         lane.add_done_callback(self._lane_ended)
 
@@ -264,6 +266,40 @@ class AsyncLanes(_Lanes):
         if self._lanes:
             # A handler that heeds no request to stop is left behind: its job was given back.
             await asyncio.wait(self._lanes, timeout=CLOSE_SECONDS)
+
+
+class _Stepped(Coroutine[Any, Any, None]):
+    """A lane that goes no further than its next await in a process that a handler forked.
+
+    Back in the loop a child would run whatever else the parent has ready there, and take events
+    from the parent: they share what the loop waits on.
+    """
+
+    __slots__ = ("_body", "_lanes")
+
+    def __init__(self, lanes: AsyncLanes, body: Coroutine[Any, Any, None]) -> None:
+        self._lanes = lanes
+        self._body = body
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._body.send(value)
+        finally:
+            if self._lanes.is_parents:
+                leave()
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._body.throw(*error)
+        finally:
+            if self._lanes.is_parents:
+                leave()
+
+    def close(self) -> None:
+        self._body.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._body.__await__()
 
 
 _all: "WeakSet[AsyncLanes]" = WeakSet()
