@@ -32,7 +32,7 @@ async def main():
             handles.append(await keep.submit_async("x" * 20_000))
     except mp.Unavailable as error:
         print(type(error).__name__)
-    while not worker.done() and keep_errors[0] < 3:
+    while not worker.done() and not keep_errors[0]:
         await asyncio.sleep(0.01)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     ended = [await handle.wait_async(120) for handle in handles]

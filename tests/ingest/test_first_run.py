@@ -5,8 +5,11 @@ from datetime import timedelta
 import pytest
 from diamond_shop import OPTIONS, T0, Shop, by_hand, go, held, offered
 
+from milepost import outcome
 from milepost.errors import IllegalMove
 from milepost.ingest.columns import Part
+from milepost.records import Settlement
+from milepost.store import jobs
 
 
 class Repeating(Shop):
@@ -43,7 +46,9 @@ def test_h_83_what_stands_in_the_target_already_is_replaced_unless_it_is_newer(a
 
     def write(*_: object) -> None:
         """Write as an attempt does that is killed before it can mark its pages."""
-        app.client.run(pipeline.target.write, by_hand(app), run.id, there, made_with=1)
+        claim = by_hand(app)
+        app.client.run(pipeline.target.write, claim, run.id, there, made_with=1)
+        app.client.run(jobs.settle, [Settlement(claim, outcome.succeeded())], actor="hand")
 
     shop.before_fetch = write
     run = go(app, run)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from milepost.lifecycle import RUN, RunState
 from milepost.records import StepCount
-from milepost.store.runs import Decision, decide
+from milepost.store.fanin import Decision, decide
 
 LIVE = [RunState(state) for state in sorted(RUN.live)]
 MOVING = (RunState.QUEUED, RunState.RUNNING)

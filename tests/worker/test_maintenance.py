@@ -10,7 +10,7 @@ from milepost.client import new_id
 from milepost.maintain import chores
 from milepost.maintain.loop import Maintainer
 from milepost.records import NewJob, NewRun, NewStep, Template
-from milepost.store import jobs, runs, workers
+from milepost.store import jobs, runs, timers, workers
 
 
 def moves(job):
@@ -207,7 +207,7 @@ def test_a_chore_in_trouble_does_not_stop_the_others(app, work, advance, monkeyp
     asleep = work.options(start_in=60).submit()
     late = work.options(deadline=60).submit()
     advance(61)
-    module = workers if chore == "bury" else jobs
+    module = workers if chore == "bury" else timers
 
     def sick(**_kwargs):
         raise mp.IllegalMove("this chore is sick")
