@@ -89,18 +89,24 @@ def test_every_type_that_has_a_column_is_tried():
     assert {type_ for type_, *_ in TYPES} | {list} == set(SAMPLES) == set(VALUES)
 
 
-@pytest.mark.parametrize(("old", "new"), PAIRS, ids=lambda one: one.__name__)
-def test_a_change_of_type_keeps_every_value_or_is_refused_with_the_alter(app, raw, old, new):
-    before, after = made(old), made(new)
+@pytest.mark.parametrize("old", SAMPLES, ids=lambda one: one.__name__)
+def test_a_change_of_type_keeps_every_value_or_is_refused_with_the_alter(app, raw, old):
+    for new in (new for first, new in PAIRS if first is old):
+        change(app, raw, old, new)
+
+
+def change(app, raw, old, new):
+    table = f"{old.__name__}_to_{new.__name__}".lower()
+    before, after = made(old, table), made(new, table)
     assert is_changed(app, before) is None
     write(app, before, SAMPLES[old])
     refusal = is_changed(app, after)
-    assert (refusal is None) == ((old, new) in KEEPING)
+    assert (refusal is None) == ((old, new) in KEEPING), table
     if refusal is None:
         assert read(app, after) == SAMPLES[old]
     else:
         assert read(app, before) == SAMPLES[old]
-        raw.execute("DELETE FROM things")  # that they fit, nobody says
+        raw.execute(f"DELETE FROM {table}")  # that they fit, nobody says
         for statement in statements(refusal):
             raw.execute(statement)
         assert is_changed(app, after) is None

@@ -19,10 +19,14 @@ _FAST = {
     "full_page_writes": "off",
     "synchronous_commit": "off",
     "jit": "off",
+    "autovacuum": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
 }
 """For tests: they kill processes, not machines, and the page cache outlives a process.
 
-What is compiled for a query over a handful of rows costs more than it brings."""
+What is compiled for a query over a handful of rows costs more than it brings, as does looking for
+what to vacuum in databases that live for a second."""
 _MEMORY = Path("/dev/shm")
 _MEMORY_LEAST = 4 * 1024**3
 
