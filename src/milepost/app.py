@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from milepost.relay.channel import Channel
     from milepost.relay.inbound import Inbound
 
-__all__ = ["App", "Job"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound="Source[Any, Any, Any]")

@@ -27,8 +27,6 @@ from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, Lent
 from milepost.store.migrate import check, migrate, migrations, pending, set_up, tables
 from milepost.store.seal import SealingDriver, through_codec
 
-__all__ = ["ACTOR", "Caller", "Client", "acting", "caller", "new_id", "refuse_in_loop"]
-
 T = TypeVar("T")
 D = TypeVar("D", Driver, AsyncDriver)
 P = ParamSpec("P")

@@ -4,8 +4,6 @@ import asyncio
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
-
 
 class Clock(Protocol):
     """What sleeps and measures; tests pass one they can move."""

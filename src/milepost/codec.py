@@ -14,19 +14,6 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = [
-    "Codec",
-    "JsonCodec",
-    "Unreadable",
-    "check_tags",
-    "check_text",
-    "hints",
-    "limited",
-    "marks",
-    "nested_deeper",
-    "refuse_nan",
-]
-
 DEEPEST = 200
 """How deep a value may be nested: whoever reads it back may stand on a deeper stack."""
 

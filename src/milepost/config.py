@@ -11,24 +11,6 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from milepost.errors import Invalid
 
-__all__ = [
-    "DEFAULT_SCHEMA",
-    "DEFAULT_URL",
-    "OPENS",
-    "POSITIVE",
-    "RULED",
-    "SIZE",
-    "Limits",
-    "Settings",
-    "StoreUrl",
-    "channel_of",
-    "command_for",
-    "origins",
-    "seconds",
-    "store_url",
-    "variable",
-]
-
 DEFAULT_URL = "sqlite:///milepost.db"
 DEFAULT_SCHEMA = "milepost"
 _POSTGRES = ("postgresql", "postgres")

@@ -22,8 +22,6 @@ from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, P
 from milepost.store.durable import Told
 from milepost.telemetry import job_log
 
-__all__ = ["Context", "current", "running"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -19,8 +19,6 @@ from milepost.errors import Invalid
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-__all__ = ["LATE_SECONDS", "MADE_UP_MOST", "Line", "Missed", "due"]
-
 LATE_SECONDS = 60
 """A slot that nobody fired within this time is missed; `Missed` says what becomes of it."""
 

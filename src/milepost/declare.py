@@ -18,9 +18,6 @@ from milepost.options import DEFAULTS, check, default, pinned, stored
 from milepost.outcome import Outcome
 from milepost.policy import Policy
 
-__all__ = ["Arguments", "Definition", "Host", "Registry", "Unfit"]
-
-
 _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

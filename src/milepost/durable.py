@@ -21,8 +21,6 @@ from milepost.store.driver import Steps
 from milepost.store.durable import Saved
 from milepost.store.lend import DAY_SECONDS, Lent
 
-__all__ = ["Durable", "is_open"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 Args = tuple[Any, ...]

@@ -19,8 +19,6 @@ from milepost.errors import Invalid
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["KEYS", "EncryptingCodec", "chosen_codec", "is_sealed", "moved"]
-
 KEYS = "MILEPOST_CODEC_KEYS"
 MAGIC = b"\0mp1"
 """What sealed bytes begin with, and JSON never does."""

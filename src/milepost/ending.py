@@ -15,8 +15,6 @@ from typing import Any, Self
 
 from milepost.telemetry import Log
 
-__all__ = ["Ending", "on_signals"]
-
 log = Log("milepost.worker")
 
 LAST_SECONDS = 4.5

@@ -15,20 +15,6 @@ MilepostError
 A message says what happened, to which id, and what to do. None repeats a payload or a password.
 """
 
-__all__ = [
-    "AccessRefused",
-    "IllegalMove",
-    "Invalid",
-    "JobFailed",
-    "LeaseLost",
-    "MilepostError",
-    "NotFinished",
-    "NotFound",
-    "SchemaMismatch",
-    "Unavailable",
-    "WaitTimeout",
-]
-
 
 class MilepostError(Exception):
     """The root of every error that Milepost raises."""

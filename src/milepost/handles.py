@@ -16,8 +16,6 @@ from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain
 from milepost.subjects import Finder, Subject, has_worker, page
 
-__all__ = ["JobError", "JobHandle", "Jobs"]
-
 R = TypeVar("R")
 PAGE = 16
 """How many results, each of which may be large, are read at once."""

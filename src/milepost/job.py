@@ -28,8 +28,6 @@ from milepost.store import births
 from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
 from milepost.store.schedules import NewSchedule
 
-__all__ = ["Declare", "Job", "define", "error_classes"]
-
 P = ParamSpec("P")
 C = ParamSpec("C")
 R = TypeVar("R")

@@ -4,21 +4,6 @@ from enum import StrEnum
 
 from milepost.machine import Machine, Move
 
-__all__ = [
-    "GROUPS",
-    "JOB",
-    "MACHINES",
-    "RUN",
-    "SLOT",
-    "WORKER",
-    "Cause",
-    "JobState",
-    "RunState",
-    "SlotState",
-    "WorkerState",
-    "group_sql",
-]
-
 
 class JobState(StrEnum):
     """Where a job stands."""

@@ -12,8 +12,6 @@ from functools import cached_property
 
 from milepost.errors import IllegalMove, Invalid
 
-__all__ = ["BIRTH", "Machine", "Move", "Triple"]
-
 BIRTH = ""
 """The from-state of a birth. Stored as NULL; spelled as an empty string where text is compared."""
 

@@ -18,29 +18,6 @@ from milepost.codec import NAME_BYTES, check_tags, check_text
 from milepost.errors import Invalid
 from milepost.outcome import micros
 
-__all__ = [
-    "DEFAULTS",
-    "HIGHEST",
-    "SECONDS_MOST",
-    "JobOptions",
-    "Moment",
-    "Retrying",
-    "Rule",
-    "StepOptions",
-    "SubmitOptions",
-    "Submitting",
-    "check",
-    "check_names",
-    "check_seconds",
-    "declared",
-    "default",
-    "names",
-    "pinned",
-    "read",
-    "rules",
-    "stored",
-]
-
 Errors = tuple[type[BaseException], ...]
 
 MOST = 2**31 - 1

@@ -6,19 +6,6 @@ import msgspec
 
 from milepost.lifecycle import Cause, JobState
 
-__all__ = [
-    "Outcome",
-    "Problem",
-    "cancelled",
-    "expired",
-    "failed",
-    "later",
-    "released",
-    "retry",
-    "succeeded",
-    "unfit",
-]
-
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One error, recorded alike everywhere (H-115)."""

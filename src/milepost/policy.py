@@ -13,19 +13,6 @@ from milepost.options import SECONDS_MOST, default
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim
 
-__all__ = [
-    "Cancelled",
-    "Fail",
-    "Later",
-    "Policy",
-    "RetryPolicy",
-    "after_error",
-    "after_later",
-    "problem_of",
-    "retry_policy",
-    "storable",
-]
-
 CODE_LIMIT = 100
 MESSAGE_LIMIT = 4_000
 BACKOFFS = ("fixed", "exponential")

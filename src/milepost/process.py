@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from milepost.store.schedules import NewSchedule
     from milepost.worker.loop import Worker
 
-__all__ = ["Process"]
-
 log = Log("milepost.worker")
 
 T = TypeVar("T")

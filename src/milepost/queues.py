@@ -8,8 +8,6 @@ from milepost.errors import Invalid
 from milepost.records import Queue
 from milepost.store import workers
 
-__all__ = ["Queues", "check_queues"]
-
 
 class Queues:
     """Looks queues up, and lets claims from them rest."""

@@ -13,28 +13,6 @@ from milepost.machine import Machine
 from milepost.options import default
 from milepost.outcome import Outcome
 
-__all__ = [
-    "SNAPSHOT",
-    "Claim",
-    "Entry",
-    "Job",
-    "Limits",
-    "Listed",
-    "NewJob",
-    "NewRun",
-    "NewStep",
-    "Pinned",
-    "Queue",
-    "Run",
-    "Settlement",
-    "Sql",
-    "Standing",
-    "StepCount",
-    "Summary",
-    "Template",
-    "Worker",
-]
-
 T = TypeVar("T")
 
 SNAPSHOT: Final = "snapshot"

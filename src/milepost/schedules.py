@@ -12,8 +12,6 @@ from milepost.store import schedules, workers
 from milepost.store.driver import Steps
 from milepost.store.schedules import NewSchedule, Schedule
 
-__all__ = ["Schedules"]
-
 NEXT_MOST = 1_000
 
 

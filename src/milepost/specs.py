@@ -12,21 +12,6 @@ from functools import cached_property
 from milepost.lifecycle import JOB, RUN, SLOT, WORKER, JobState, RunState, SlotState, WorkerState
 from milepost.machine import BIRTH, Machine, among
 
-__all__ = [
-    "ITS_JOBS",
-    "JOB_VIEWS",
-    "RUN_VIEWS",
-    "SLOT_VIEWS",
-    "VIEWS",
-    "WORKER_VIEWS",
-    "Condition",
-    "Facts",
-    "View",
-    "WatermarkWord",
-    "Word",
-    "watermark_word",
-]
-
 J = JobState
 R = RunState
 W = WorkerState

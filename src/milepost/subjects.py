@@ -21,8 +21,6 @@ from milepost.store import journal, workers
 from milepost.store.driver import Steps
 from milepost.store.explain import can_take
 
-__all__ = ["Finder", "Subject", "checked_id", "has_worker", "page", "patience"]
-
 Record = TypeVar("Record", Job, Run)
 H = TypeVar("H")
 

@@ -5,8 +5,6 @@ import time
 from datetime import datetime
 from typing import Any
 
-__all__ = ["Log", "Seldom", "job_log"]
-
 SELDOM_FIRST = 10.0
 SELDOM_LONGEST = 600.0
 

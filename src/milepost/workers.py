@@ -6,8 +6,6 @@ from milepost.client import Client
 from milepost.records import Worker
 from milepost.store import workers
 
-__all__ = ["Workers"]
-
 
 class Workers:
     """Looks workers up."""

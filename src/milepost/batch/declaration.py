@@ -16,8 +16,6 @@ from milepost.outcome import micros
 from milepost.policy import POLL_SECONDS
 from milepost.records import NewStep
 
-__all__ = ["Bearing", "Collect", "Declaration", "FailFast", "Step", "Tolerate", "check_bearing"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 SLOTS = 16
 """Counters of a step: settlers of a large one do not queue for a single row."""

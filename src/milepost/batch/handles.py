@@ -15,8 +15,6 @@ from milepost.store import chains, fanin, jobs, runs
 from milepost.store.driver import Steps
 from milepost.subjects import Subject, has_worker, patience
 
-__all__ = ["RunError", "RunHandle", "StepState", "resuming"]
-
 BATCH = 500
 ETA_SHARE = 0.05
 """Below this share of the work a guess of the rest says nothing."""

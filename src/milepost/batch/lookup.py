@@ -11,8 +11,6 @@ from milepost.store import chains, runs
 from milepost.store.driver import Steps
 from milepost.subjects import Finder, page
 
-__all__ = ["Runs"]
-
 
 class Runs(Finder[RunHandle]):
     """Looks runs up."""

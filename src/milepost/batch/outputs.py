@@ -21,8 +21,6 @@ from milepost.store.driver import Steps
 if TYPE_CHECKING:
     from milepost.batch.declaration import Declaration, Step
 
-__all__ = ["Inputs", "Outlet", "RunGiven", "To", "to"]
-
 CHUNK = 500
 CHUNK_BYTES = 1024**2
 ALONG_BYTES = 16 * 1024

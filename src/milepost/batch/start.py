@@ -19,8 +19,6 @@ from milepost.records import NewJob, NewRun, Run, Template
 from milepost.store import chains
 from milepost.store.driver import Steps
 
-__all__ = ["Batch"]
-
 
 class _Asked(msgspec.Struct, frozen=True):
     """What one start asks for beyond its parameters."""

@@ -19,8 +19,6 @@ from milepost.config import StoreUrl
 from milepost.errors import Unavailable
 from milepost.store.jobs import any_open
 
-__all__ = ["STAGES", "bench"]
-
 ROUNDS = 3
 TURNS = 4
 """How often submitting changes sides within a round."""

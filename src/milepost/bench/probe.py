@@ -9,8 +9,6 @@ from io import BufferedRandom
 from pathlib import Path
 from threading import Lock
 
-__all__ = ["VARIABLE", "hit", "latencies", "read", "reset"]
-
 VARIABLE = "BENCH_PROBE"
 LOGGED_MOST = 8192
 SIZE = 64 + 8 * LOGGED_MOST

@@ -19,8 +19,6 @@ from milepost.bench.probe import hit
 from milepost.config import StoreUrl
 from milepost.job import Job
 
-__all__ = ["STORE", "Program", "main", "percentiles"]
-
 STORE = "BENCH_MILEPOST_URL"
 CONCURRENCY = 2_500
 GIVE_UP_SECONDS = 10.0

@@ -16,8 +16,6 @@ import uuid_utils
 
 from milepost.config import StoreUrl
 
-__all__ = ["BATCH", "bulk", "drain", "floor", "rest", "submit"]
-
 BATCH = 1_000
 PAYLOAD = b'{"t0":0}'
 SPELLED = f'"\\\\x{PAYLOAD.hex()}"'

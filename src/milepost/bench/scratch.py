@@ -12,8 +12,6 @@ from milepost.errors import Unavailable
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
 
-__all__ = ["fresh"]
-
 
 @contextmanager
 def fresh(store: StoreUrl) -> Iterator[StoreUrl]:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from milepost.batch.handles import RunHandle, StepState
 
-__all__ = ["Show", "lines", "stepwise"]
-
 LINE_SECONDS = 2.0
 BAR_WIDTH = 40
 

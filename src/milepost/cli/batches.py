@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from milepost.batch.declaration import Bearing, Step
     from milepost.batch.start import Batch
 
-__all__ = ["batches"]
-
 
 @click.group(cls=HelpfulGroup)
 def batches() -> None:

@@ -11,8 +11,6 @@ from milepost.cli.options import json_option, store_option
 from milepost.cli.output import say, show_json, show_pairs, show_table
 from milepost.config import StoreUrl
 
-__all__ = ["bench"]
-
 MEASURED = {
     "submit": "submit, one to a call",
     "bulk": "submit_many, 1,000 to a call",

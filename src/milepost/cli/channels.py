@@ -17,8 +17,6 @@ from milepost.errors import Invalid, NotFound
 from milepost.store.inbox import Refused
 from milepost.store.outbox import Channel, Message
 
-__all__ = ["channels"]
-
 COLUMNS = ("name", "kind", "target", "tenant", "state", "waiting", "dead", "reason")
 MESSAGE_COLUMNS = ("id", "kind", "state", "stands", "attempts", "created_at", "error")
 DEAD_COLUMNS = ("channel", "id", "kind", "state", "attempts", "dead_at", "error")

@@ -2,8 +2,6 @@
 
 import click
 
-__all__ = ["completion"]
-
 VARIABLE = "_MILEPOST_COMPLETE"
 
 

@@ -10,8 +10,6 @@ from milepost.cli.options import json_option, store_option
 from milepost.cli.output import say, show_json, show_table
 from milepost.config import Settings, StoreUrl, origins, variable
 
-__all__ = ["config"]
-
 
 @click.group(cls=HelpfulGroup)
 def config() -> None:

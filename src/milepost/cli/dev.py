@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from milepost.app import App
     from milepost.declare import Definition
 
-__all__ = ["dev"]
-
 LOOK_SECONDS = 1.0
 EXAMPLES: dict[Any, str] = {int: "1", float: "1.5", bool: "true", list: "'[]'", dict: "'{}'"}
 """What is shown for a value that is no text; a text is shown as its parameter's name."""

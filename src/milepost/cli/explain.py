@@ -6,8 +6,6 @@ from milepost.cli.options import id_argument, json_option, looking, store_option
 from milepost.cli.output import printable, show_json
 from milepost.config import StoreUrl
 
-__all__ = ["explain"]
-
 
 @click.command()
 @store_option

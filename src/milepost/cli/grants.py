@@ -7,8 +7,6 @@ from milepost.cli.output import say
 from milepost.config import StoreUrl
 from milepost.store.roles import ROLES, script
 
-__all__ = ["grants"]
-
 
 @click.command()
 @store_option

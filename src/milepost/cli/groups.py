@@ -9,8 +9,6 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["HelpfulGroup", "LazyGroup", "did_you_mean"]
-
 
 def did_you_mean(word: str, known: Iterable[str], *, ending: str = "") -> str:
     """Say which of the known words it is close to, or nothing; all of them end so."""

@@ -37,8 +37,6 @@ from milepost.lifecycle import JobState
 if TYPE_CHECKING:
     from milepost.handles import JobHandle
 
-__all__ = ["await_end", "jobs"]
-
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at")
 STATES = click.Choice([state.value for state in JobState], case_sensitive=False)
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from milepost.app import App
     from milepost.declare import Definition
 
-__all__ = ["kinds", "load_app"]
-
 
 def load_app(path: str) -> "App":
     """Import MODULE:APP, FILE.py or FILE.py:APP, or say what is wrong with it."""

@@ -9,8 +9,6 @@ from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS, View
 
-__all__ = ["machine"]
-
 SPECS = sorted({spec for views in VIEWS.values() for spec in views})
 
 

@@ -11,8 +11,6 @@ from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate as apply
 from milepost.store.migrate import migrations, pending, script
 
-__all__ = ["migrate"]
-
 
 @click.command()
 @store_option

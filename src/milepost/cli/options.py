@@ -12,22 +12,6 @@ import click
 from milepost.config import Settings, StoreUrl, command_for, store_url
 from milepost.errors import NotFound
 
-__all__ = [
-    "SECONDS",
-    "Lookup",
-    "acting",
-    "birth_options",
-    "decision_reason",
-    "id_argument",
-    "json_option",
-    "limit_option",
-    "looking",
-    "page_options",
-    "reason_option",
-    "store_option",
-    "typed",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from milepost.handles import JobHandle
     from milepost.records import Entry, Job, Run
 
-__all__ = [
-    "entry_document",
-    "job_document",
-    "job_summary",
-    "printable",
-    "run_document",
-    "run_summary",
-    "say",
-    "show_filled",
-    "show_json",
-    "show_page",
-    "show_table",
-    "tell_cancelled",
-    "tell_paused",
-    "told_of_warnings",
-]
-
 
 def say(text: str) -> None:
     """Tell something that is not data."""

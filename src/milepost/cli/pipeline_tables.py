@@ -7,8 +7,6 @@ from milepost.cli.output import say, show_json, show_table
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.config import StoreUrl
 
-__all__ = ["release", "tables"]
-
 
 @click.command()
 @store_option

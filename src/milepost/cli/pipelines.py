@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from milepost.ingest.handles import PipelineRun
     from milepost.ingest.pipeline import Pipeline
 
-__all__ = ["pipelines"]
-
 BAR = 40
 app_argument = click.argument("app", metavar="APP")
 name_argument = click.argument("name")

@@ -9,8 +9,6 @@ from milepost.config import StoreUrl
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Queue
 
-__all__ = ["queues"]
-
 OPEN = tuple(state.value for state in JobState if state.value not in JOB.terminal)
 FINAL = tuple(state.value for state in JobState if state.value in JOB.terminal)
 

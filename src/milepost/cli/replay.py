@@ -8,8 +8,6 @@ from milepost.cli.options import id_argument, json_option, store_option
 from milepost.cli.output import say
 from milepost.config import StoreUrl
 
-__all__ = ["replay"]
-
 
 @click.command()
 @store_option

@@ -7,8 +7,6 @@ from milepost.cli.options import acting, json_option, looking, store_option
 from milepost.cli.output import say, show_filled, show_json
 from milepost.config import StoreUrl, seconds
 
-__all__ = ["retention"]
-
 
 @click.group(cls=HelpfulGroup)
 def retention() -> None:

@@ -37,8 +37,6 @@ from milepost.lifecycle import RunState
 if TYPE_CHECKING:
     from milepost.batch.handles import RunHandle
 
-__all__ = ["await_run", "runs"]
-
 COLUMNS = ("id", "batch", "state", "progress", "cause", "created_at")
 STATES = click.Choice([state.value for state in RunState], case_sensitive=False)
 

@@ -8,8 +8,6 @@ from milepost.cli.output import say, show_json, show_table, tell_paused
 from milepost.config import StoreUrl
 from milepost.store.schedules import Schedule
 
-__all__ = ["schedules"]
-
 COLUMNS = ("name", "kind", "cron", "zone", "missed", "state", "next", "last", "fired")
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from milepost.app import App
 
-__all__ = ["server"]
-
 REFUSED = 5
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from milepost.app import App
     from milepost.job import Job
 
-__all__ = ["submit"]
-
 
 @click.command()
 @click.argument("app", metavar="APP")

@@ -9,8 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["draw"]
-
 WIDE, CLOSE = 3, 1
 """How far columns stand apart; close to each other where there is little room."""
 NARROWEST = 6

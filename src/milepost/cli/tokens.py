@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from milepost.client import Client
     from milepost.store.tokens import Token
 
-__all__ = ["tokens"]
-
 COLUMNS = ("name", "id", "state", "scopes", "tenant", "queues", "created_at", "expires_at")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from milepost.cli.groups import did_you_mean
 from milepost.errors import Invalid
 
-__all__ = ["advice", "document", "no_such", "pairs", "value"]
-
 OPENS = ("{", "[", '"')
 _TEXT_WANTED = re.compile(r"Expected `str\b")
 

@@ -14,8 +14,6 @@ from milepost.observe.verify import verify as compare
 from milepost.store.connect import open_driver
 from milepost.store.migrate import check
 
-__all__ = ["report", "verify"]
-
 SHOWN = 20
 EVERY = 2_000
 

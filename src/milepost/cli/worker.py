@@ -13,8 +13,6 @@ import click
 
 from milepost.cli.load import load_app
 
-__all__ = ["worker"]
-
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
 END_SECONDS = 10.0
 """How long after its grace time a worker is waited for: by itself it ends in half of it."""

@@ -9,8 +9,6 @@ from milepost.cli.output import say, show_json, show_table
 from milepost.config import StoreUrl
 from milepost.records import Worker
 
-__all__ = ["workers"]
-
 COLUMNS = ("id", "state", "live", "queues", "busy", "host", "pid", "heartbeat_at")
 
 

@@ -2,8 +2,6 @@
 
 import sqlite3
 
-__all__ = ["CHEATS", "tried"]
-
 OPEN = "019a0000-0000-7000-8000-000000000002"
 BORN = (
     "INSERT INTO job (id, kind, state, move, actor) VALUES ('{0}', 'convert', '{1}', 'create', 'x')"

@@ -8,8 +8,6 @@ from milepost.context import Context
 from milepost.job import Job
 from milepost.policy import Fail, Later
 
-__all__ = ["TABLE", "app", "converter", "is_supported"]
-
 WORK_SECONDS = 0.2
 POLL_SECONDS = 1.0
 TRANSIENT, PERMANENT, POLLED = 7, 23, 11

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from milepost.handles import JobHandle
     from milepost.records import Job
 
-__all__ = ["demo"]
-
 WORKERS = 2
 KILLS = (0.25, 0.6)
 """After which share of the documents a worker is killed."""

@@ -16,8 +16,6 @@ from milepost.policy import Later
 from milepost.store import budgets
 from milepost.store.budgets import Login
 
-__all__ = ["Calls", "every"]
-
 LOOK_SECONDS = 1.0
 """How often it is looked, at most, whether the source asked somebody else for a pause."""
 PATIENCE_SECONDS = 5.0

@@ -8,8 +8,6 @@ import msgspec
 from milepost.ingest.columns import Column
 from milepost.store.catalog import Statement
 
-__all__ = ["Change", "Found"]
-
 SPELLED = {"timestamptz": "timestamp with time zone"}
 """Types that PostgreSQL tells in other words than it takes."""
 WIDER = {

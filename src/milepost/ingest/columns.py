@@ -18,8 +18,6 @@ from milepost.codec import refuse_nan
 from milepost.errors import Invalid
 from milepost.ingest.source import INTEGERS
 
-__all__ = ["NAME", "Column", "Part", "column_of", "key_of", "plain", "to_json"]
-
 LAST_ODD_OFFSET = 1972
 DIGITS = 16_383
 """How many digits after the point a numeric of PostgreSQL has at most."""

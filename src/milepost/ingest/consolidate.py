@@ -24,8 +24,6 @@ from milepost.store.pages import Batch, Rejected
 from milepost.store.pipelines import REMAP
 from milepost.store.watermarks import PipelineRunRow
 
-__all__ = ["PHASES", "Consolidator"]
-
 PHASES = (
     "ValidatingRun",
     "LoadingPricingRules",

@@ -16,8 +16,6 @@ from milepost.ingest.source import Partition, Source, Window
 from milepost.store import pipelines
 from milepost.store.pipelines import Portion
 
-__all__ = ["Cutter", "payload_of", "text_of"]
-
 DAY = 86_400.0
 SPLIT = 2
 """A partition of so many times what was read of it is worth reading anew, by so many at least."""

@@ -45,8 +45,6 @@ from milepost.store.pipelines import REMAP, Planned
 from milepost.store.watermarks import STALE, Mark, PipelineRunRow
 from milepost.telemetry import Log
 
-__all__ = ["Declared", "Host", "Options"]
-
 log = Log("milepost.pipeline")
 
 S = TypeVar("S", bound=Source[Any, Any, Any])

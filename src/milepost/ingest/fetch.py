@@ -33,8 +33,6 @@ from milepost.store.driver import Call, Steps, is_away
 from milepost.store.pages import Answer, Page
 from milepost.store.watermarks import PipelineRunRow
 
-__all__ = ["Lander", "Landing", "Reader", "Repeats", "is_unidentified", "is_unusable"]
-
 PAGES = 64
 RECORDS = 3_000
 """How much is stored in one transaction at most."""

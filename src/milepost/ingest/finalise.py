@@ -21,8 +21,6 @@ from milepost.store.pipelines import REMAP
 from milepost.store.watermarks import Mark, PipelineRunRow
 from milepost.telemetry import Log
 
-__all__ = ["Counts", "Finaliser", "counts", "is_complete"]
-
 log = Log("milepost.pipeline")
 
 SOME = 1_000

@@ -25,8 +25,6 @@ from milepost.store.watermarks import Mark, PipelineRunRow
 if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
 
-__all__ = ["PartitionState", "PipelineRun", "Quarantine", "Removals"]
-
 CONSOLIDATE = 2
 FETCH = 1
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from milepost.errors import Invalid
 
-__all__ = ["Axis", "axis_of", "is_open", "read", "written"]
-
 LOWEST, HIGHEST = -math.inf, math.inf
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

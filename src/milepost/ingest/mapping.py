@@ -9,8 +9,6 @@ from typing import Any
 
 from milepost.ingest.target import fields_of
 
-__all__ = ["Fingerprint", "shape_of"]
-
 HASH_BYTES = 8
 """What is kept with each record is one number: it is compared, and never read."""
 

@@ -24,8 +24,6 @@ from milepost.store.driver import Steps
 from milepost.store.pipelines import REMAP, Asked, Gap
 from milepost.store.watermarks import Mark, PipelineRow
 
-__all__ = ["Pipeline"]
-
 S = TypeVar("S", bound=Source[Any, Any, Any])
 PAGE = 500
 BUSY_SECONDS = 60.0

@@ -19,8 +19,6 @@ import msgspec
 from milepost.ingest.keys import HIGHEST, LOWEST, Axis, is_open, written
 from milepost.ingest.source import Partition
 
-__all__ = ["Plan", "Scan", "divided", "scanned"]
-
 REACH = 32.0
 """How much farther each look for the end of the records goes than the one before it."""
 NEAR = 0.12

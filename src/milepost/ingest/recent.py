@@ -22,8 +22,6 @@ from milepost.ingest.source import Gone, Partition, Source, Window, page_of
 from milepost.store import removals, workers
 from milepost.store.watermarks import Mark, PipelineRunRow
 
-__all__ = ["Recent"]
-
 PASSES = 4
 """How often it is read at most; a source that never stands still is asked again by the next run."""
 MOST = 100_000

@@ -11,18 +11,6 @@ from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.ingest.keys import is_open
 
-__all__ = [
-    "Bound",
-    "Gone",
-    "Identity",
-    "OffsetSource",
-    "Page",
-    "Partition",
-    "Reject",
-    "Source",
-    "Window",
-]
-
 Raw = TypeVar("Raw")
 Record = TypeVar("Record")
 Cursor = TypeVar("Cursor")

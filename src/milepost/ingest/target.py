@@ -18,8 +18,6 @@ from milepost.records import Claim
 from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 
-__all__ = ["Target", "fields_of", "record_type"]
-
 OWN = {
     "source_version": ("bigint", "INTEGER"),
     "content_hash": ("bytea", "BLOB"),

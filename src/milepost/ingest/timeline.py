@@ -11,8 +11,6 @@ from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import journal
 from milepost.store.driver import Steps
 
-__all__ = ["Event", "timeline"]
-
 
 class Event(msgspec.Struct, frozen=True):
     """One line of it."""

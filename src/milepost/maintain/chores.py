@@ -11,8 +11,6 @@ from milepost.store import fanin, outputs, runs, timers, watermarks, workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
-__all__ = ["CHORES", "Passed", "expire_held", "maintain", "safely", "wake"]
-
 ACTOR = "maintenance"
 BATCH = 500
 ROUNDS = 20

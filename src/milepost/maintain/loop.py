@@ -8,8 +8,6 @@ from milepost.maintain.scheduler import Scheduler
 from milepost.store import timers, workers
 from milepost.store.driver import AsyncDriver
 
-__all__ = ["Maintainer"]
-
 ELECTION = "maintenance"
 
 

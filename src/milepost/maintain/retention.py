@@ -10,8 +10,6 @@ from milepost.store.driver import AsyncDriver
 from milepost.store.retention import FIRST, Keep
 from milepost.telemetry import Log
 
-__all__ = ["Retention"]
-
 log = Log("milepost.maintain")
 
 BATCH = 500

@@ -12,8 +12,6 @@ from milepost.store import schedules
 from milepost.store.driver import AsyncDriver
 from milepost.store.schedules import NewSchedule
 
-__all__ = ["Scheduler"]
-
 
 class Scheduler:
     """A chore: enters the declarations once, then fires what is due by the store's clock (H-98)."""

@@ -20,8 +20,6 @@ from milepost.records import SNAPSHOT, Entry, Standing
 from milepost.store.driver import Call, Driver, Reader
 from milepost.store.guards import guards, wrong
 
-__all__ = ["Problem", "Verdict", "verify"]
-
 BATCH = 5_000
 GUARD = "guard"
 PROBLEMS_KEPT = 1_000

@@ -7,8 +7,6 @@ import msgspec
 
 from milepost.relay.message import CONTENT_TYPE, Event
 
-__all__ = ["Broker", "Delivery", "Incoming", "Outgoing", "Published"]
-
 
 class Outgoing(msgspec.Struct, frozen=True):
     """A message to be published; a broker that can recognises the `id` when it comes again."""

@@ -15,8 +15,6 @@ from milepost.relay.people import People
 from milepost.relay.webhook import Webhook
 from milepost.request.guard import PORTS, Guard
 
-__all__ = ["Channel", "Limits", "declared"]
-
 MARGIN_SECONDS = 1.0
 BYTES_LEAST = 10_000
 AT_ONCE_MOST = 1_000

@@ -6,8 +6,6 @@ from typing import Protocol
 from milepost.errors import MilepostError
 from milepost.relay.message import Event
 
-__all__ = ["Courier", "Gone", "Undelivered", "cancelled"]
-
 
 class Undelivered(MilepostError):  # noqa: N818 - says what became of the message
     """A delivery that failed, and counts; it is tried again, not before `after` seconds."""

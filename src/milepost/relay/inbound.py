@@ -27,8 +27,6 @@ from milepost.store import inbox
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
-__all__ = ["Host", "Inbound", "Receiver", "Submission", "declared"]
-
 log = Log("milepost.relay")
 
 AT_ONCE = 64

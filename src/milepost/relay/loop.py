@@ -20,8 +20,6 @@ from milepost.store.driver import AsyncDriver
 from milepost.store.outbox import Failure, Message
 from milepost.telemetry import Log, Seldom
 
-__all__ = ["Relay"]
-
 log = Log("milepost.relay")
 
 ACTOR = "relay"

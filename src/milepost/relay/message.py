@@ -19,8 +19,6 @@ from milepost.store.outbox import Message
 from milepost.store.seal import as_stored
 from milepost.store.watermarks import STALE
 
-__all__ = ["MOST_BYTES", "Event", "compose", "traced"]
-
 MOST_BYTES = 1_000_000
 """How large an event may be: what a NATS server takes by default, less its headers."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
-__all__ = ["Nats"]
-
 CONNECT_SECONDS = 3.0
 ACK_SECONDS = 10.0
 AWAY_SECONDS = 0.5

@@ -16,8 +16,6 @@ from milepost.relay.message import Event
 if TYPE_CHECKING:
     from apprise import Apprise
 
-__all__ = ["BODY", "TITLE", "People"]
-
 TITLE = "$kind $state"
 BODY = "$machine $id ($kind) ended $state at $time. $error"
 LOGGERS = ("apprise", "urllib3.connectionpool")

@@ -14,8 +14,6 @@ from milepost.store.driver import Steps
 from milepost.store.inbox import Refused
 from milepost.store.outbox import Channel, Message
 
-__all__ = ["Channels", "Page", "read_cursor"]
-
 STATES = ("waiting", "delivered", "dead")
 PAGE_MOST = 1_000
 

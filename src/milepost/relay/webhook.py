@@ -22,8 +22,6 @@ from milepost.request.reply import Answer, retry_after
 if TYPE_CHECKING:
     from milepost.request.wire import Wire
 
-__all__ = ["Webhook", "key_of", "new_secret", "signature"]
-
 PREFIX = "whsec_"
 KEY_LEAST, KEY_MOST = 24, 64
 ANSWER_MOST = 64 * 1024

@@ -17,8 +17,6 @@ from milepost.options import (
 from milepost.policy import retry_policy
 from milepost.request.declaration import POLL_SECONDS, Reply, Request, Timeouts
 
-__all__ = ["Asked", "job_part", "read_job_part", "request_of"]
-
 
 class Asked(Submitting, Retrying, total=False):
     """What is asked of the request itself, and of its job."""

@@ -26,8 +26,6 @@ from milepost.request.reply import Answer, Judge, Verdict, judged, retry_after
 from milepost.request.secrets import Filling, NoValue, Secrets, named_in
 from milepost.store.requests import Begin
 
-__all__ = ["KEY", "Attempt", "Means", "settled", "succeeded"]
-
 KEY = "Idempotency-Key"
 CALLBACK = "{callback}"
 POLL_LEAST = 0.1

@@ -28,8 +28,6 @@ from milepost.request.kind import Passed, Requests, can_send
 from milepost.specs import JOB_VIEWS, Facts
 from milepost.store import chains, fanin, requests, runs
 
-__all__ = ["KIND", "Asking", "Batches", "RequestBatch", "Response"]
-
 KIND = "requests"
 FINAL = "request.final"
 CHUNK = 500

@@ -8,8 +8,6 @@ from milepost.errors import LeaseLost
 from milepost.store import requests
 from milepost.store.requests import Begin, Begun
 
-__all__ = ["Beginner"]
-
 BATCH = 200
 
 Waiting = tuple[Begin, "asyncio.Future[list[bytes | None] | None]"]

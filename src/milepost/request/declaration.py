@@ -13,8 +13,6 @@ from milepost.policy import RetryPolicy
 from milepost.request.guard import parse
 from milepost.request.paths import check_path
 
-__all__ = ["Poll", "Reply", "Request", "Timeouts", "checked", "content_of"]
-
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CRASHES = ("resend", "fail_unknown")
 REDIRECTS_MOST = 20

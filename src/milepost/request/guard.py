@@ -17,8 +17,6 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["PORTS", "Address", "Guard", "Refused", "Target", "host_matches", "parse"]
-
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[list[str]]]

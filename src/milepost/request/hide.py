@@ -14,8 +14,6 @@ from itertools import compress
 
 import msgspec
 
-__all__ = ["Hider"]
-
 SURE = 8
 """A shorter value in base64 or hex could not be told from others: it is looked for as it is."""
 LEAST = 4

@@ -9,8 +9,6 @@ import msgspec
 
 from milepost.errors import Invalid
 
-__all__ = ["Busy", "Hosts", "Limit", "read_rate"]
-
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*(s|m|h)\s*")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -27,8 +27,6 @@ from milepost.request.record import Recorder
 from milepost.request.reply import Judge
 from milepost.request.secrets import Secrets
 
-__all__ = ["KIND", "Requests", "can_send"]
-
 KIND = "request"
 FIRST = ("method", "url")
 

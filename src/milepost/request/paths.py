@@ -10,8 +10,6 @@ from typing import Any
 
 from milepost.errors import Invalid
 
-__all__ = ["MISSING", "check_path", "found"]
-
 MISSING: Any = object()
 """What a path leads to where there is nothing; null is something."""
 

@@ -17,8 +17,6 @@ from milepost.request.guard import Refused, Target, parse
 from milepost.request.hide import Hider
 from milepost.request.secrets import without_names
 
-__all__ = ["HIDDEN", "Recorder", "Scrubber", "shown"]
-
 HIDDEN = "[redacted]"
 SHORTEST = 4
 """A value that short cannot be looked for without hiding half of the text."""

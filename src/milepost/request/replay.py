@@ -29,8 +29,6 @@ from milepost.request.record import HIDDEN
 from milepost.request.reply import Answer, Verdict, judged
 from milepost.store import jobs, journal
 
-__all__ = ["KIND", "Replays", "recorded"]
-
 KIND = "request.replay"
 
 

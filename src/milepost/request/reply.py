@@ -16,8 +16,6 @@ from milepost.policy import Fail, Later
 from milepost.request.declaration import Reply, Request
 from milepost.request.paths import MISSING, found
 
-__all__ = ["Answer", "Judge", "Verdict", "judged", "retry_after"]
-
 AGAIN = frozenset({408, 425, 429})
 """Not now, say these and every 5xx; any other refusal would be repeated (H-92)."""
 SHOWN = 200

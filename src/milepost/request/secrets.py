@@ -17,8 +17,6 @@ from milepost.request.guard import Refused, Target, host_matches, parse
 from milepost.request.hide import Hider
 from milepost.request.reply import Answer
 
-__all__ = ["Filling", "NoValue", "Secrets", "named_in", "without_names"]
-
 SHORTEST = 8
 """A shorter text cannot be told from others when a server repeats it."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")

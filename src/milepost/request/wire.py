@@ -26,8 +26,6 @@ from milepost.request.declaration import Timeouts
 from milepost.request.guard import Guard, Refused, Target, parse
 from milepost.request.reply import Answer
 
-__all__ = ["UNHEARD", "UNSENDABLE", "UNSENT", "Outgoing", "Unreadable", "Wire"]
-
 KEEP_SECONDS = 15.0
 UNSENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ConnectionNotAvailable)
 """Nothing has left this machine."""

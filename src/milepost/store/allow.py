@@ -16,8 +16,6 @@ from milepost.errors import Invalid
 if TYPE_CHECKING:
     from milepost.config import StoreUrl
 
-__all__ = ["ALL", "ONLY", "allowed", "check_allowed"]
-
 ONLY = "MILEPOST_TEST_STORES"
 """Patterns of addresses, one a line; without it every store may be opened."""
 ALL = "MILEPOST_ALLOW_STORE"

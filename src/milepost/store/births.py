@@ -11,8 +11,6 @@ from milepost.lifecycle import JobState
 from milepost.records import NewJob
 from milepost.store.driver import Call, Steps
 
-__all__ = ["Child", "create", "in_steps", "submit"]
-
 UNIQUE_TRIES = 5
 ROW_SECONDS = 0.005
 """How much longer a load may take for each of its rows."""

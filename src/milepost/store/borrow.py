@@ -20,15 +20,6 @@ from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
 from milepost.store.sqlite import statements
 
-__all__ = [
-    "BorrowedAsyncConnection",
-    "BorrowedConnection",
-    "Place",
-    "borrow",
-    "identity",
-    "require_transaction",
-]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 

@@ -6,8 +6,6 @@ import msgspec
 
 from milepost.store.driver import Call, Steps
 
-__all__ = ["Login", "block", "blocked", "give_login", "leave_login", "look_for_login", "take"]
-
 
 def take(name: str, *, every: float) -> Steps[float]:
     """Take the next slot of a source that may be called every so many seconds; say in how many."""

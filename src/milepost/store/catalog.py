@@ -20,18 +20,6 @@ from milepost.errors import Invalid
 from milepost.lifecycle import GROUPS, group_sql
 from milepost.store.columns import arrays, columns
 
-__all__ = [
-    "DIALECTS",
-    "Query",
-    "Statement",
-    "names",
-    "only_column",
-    "query",
-    "read",
-    "sections",
-    "spelled",
-]
-
 DIALECTS = ("postgres", "sqlite")
 THEN = "\n-- then\n"
 

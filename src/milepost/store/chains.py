@@ -17,21 +17,6 @@ from milepost.store import fanin, reruns, runs
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "Picture",
-    "chain",
-    "create_again",
-    "errors",
-    "go_on",
-    "kinds",
-    "picture",
-    "pictures",
-    "results",
-    "resume",
-    "start",
-    "within",
-]
-
 LONGEST = 1_000
 """How many runs that are being cancelled may stand in the way of one that asks for reuse."""
 

@@ -13,8 +13,6 @@ from milepost.errors import Invalid
 from milepost.records import Claim, Job, NewStep, Pinned, Run, Sql
 from milepost.store.instants import instant
 
-__all__ = ["RECORDS", "arrays", "columns", "reader"]
-
 R = TypeVar("R", bound=msgspec.Struct)
 
 RECORDS: Mapping[str, type[msgspec.Struct]] = {

@@ -7,8 +7,6 @@ from milepost.errors import Unavailable
 from milepost.store.allow import check_allowed
 from milepost.store.driver import AsyncDriver, Driver
 
-__all__ = ["open_async_driver", "open_driver"]
-
 
 def open_driver(
     url: StoreUrl, *, create: bool = True, look: bool = False, limits: Limits | None = None

@@ -26,8 +26,6 @@ from milepost.errors import AccessRefused, Invalid, MilepostError, Unavailable
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["MISSING", "AsyncConnections", "Connections", "connect_async", "import_asyncpg"]
-
 T = TypeVar("T")
 IDLE_SECONDS = 300
 CLOSE_SECONDS = 1.0

@@ -15,19 +15,6 @@ from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import Statement
 
-__all__ = [
-    "AsyncDriver",
-    "Call",
-    "Driver",
-    "Reader",
-    "Rows",
-    "StatementTimeout",
-    "Steps",
-    "drive",
-    "drive_async",
-    "is_away",
-]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 Rows = list[Any]

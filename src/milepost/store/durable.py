@@ -11,8 +11,6 @@ from milepost.errors import IllegalMove, LeaseLost
 from milepost.records import Claim
 from milepost.store.driver import Call, Steps
 
-__all__ = ["Saved", "Told", "cursor", "guard", "hold", "look", "record", "save", "tell"]
-
 
 class Told(msgspec.Struct, frozen=True):
     """What an attempt says of itself."""

@@ -21,8 +21,6 @@ from milepost.outcome import micros
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = ["KEEP_SECONDS", "Cursor", "Event", "follow", "here", "prune"]
-
 KEEP_SECONDS = 3600.0
 """How long a follower may be away and miss nothing."""
 

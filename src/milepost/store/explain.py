@@ -10,8 +10,6 @@ from milepost.records import Job, Run, StepCount, Worker
 from milepost.store import fanin, jobs, journal, runs, workers
 from milepost.store.driver import Steps
 
-__all__ = ["Explanation", "can_take", "explain"]
-
 Why = Iterator[tuple[str, str]]
 """Reasons: a word for programs, a sentence for people."""
 

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 
 from milepost.errors import Unavailable
 
-__all__ = ["active", "armed", "reach", "watched"]
-
 EXIT_CODE = 86
 
 Watcher = Callable[[str, Sequence[Any]], None]

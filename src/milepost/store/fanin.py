@@ -17,25 +17,6 @@ from milepost.records import NewJob, Pinned, StepCount, Template
 from milepost.store import births, watermarks
 from milepost.store.driver import Call, Rows, Steps
 
-__all__ = [
-    "APART",
-    "AT_ONCE",
-    "HOOKS",
-    "Decision",
-    "Locked",
-    "Looked",
-    "counted_steps",
-    "decide",
-    "due",
-    "follow",
-    "lock",
-    "look",
-    "look_at",
-    "move",
-    "overdue",
-    "steps",
-]
-
 AT_ONCE = 1_000
 """How many jobs a transaction that ends others moves or creates; the rest follow."""
 HOOKS = {

@@ -17,8 +17,6 @@ from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps, drive
 from milepost.store.migrate import migrations, steps
 
-__all__ = ["Guard", "Guards", "guards", "wrong"]
-
 COPY = "milepost_rendered"
 WEEK = re.compile(r"journal_\d{8}")
 MODEL = "journal_default"

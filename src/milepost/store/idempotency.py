@@ -6,8 +6,6 @@ from milepost.errors import Invalid
 from milepost.outcome import micros
 from milepost.store.driver import Call, Steps
 
-__all__ = ["KEEP_SECONDS", "Reused", "once", "prune"]
-
 KEEP_SECONDS = 24 * 3600.0
 """How long an answer is given again."""
 

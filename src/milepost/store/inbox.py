@@ -11,8 +11,6 @@ from milepost.store import births
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = ["Refused", "accept", "forget", "refuse", "refused"]
-
 
 class Refused(msgspec.Struct, frozen=True):
     """A message that became no job, and why."""

@@ -3,8 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-__all__ = ["instant"]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

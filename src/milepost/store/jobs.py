@@ -22,34 +22,6 @@ from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "Line",
-    "Noted",
-    "Settled",
-    "any_open",
-    "ask_to_stop",
-    "cancel",
-    "claim",
-    "counts",
-    "erase",
-    "failures",
-    "find",
-    "get",
-    "lines",
-    "listing",
-    "note",
-    "note_many",
-    "reconcile",
-    "reject",
-    "settle",
-    "settle_some",
-    "signal",
-    "signals",
-    "standing",
-    "suspect",
-    "within",
-]
-
 SIGNALS_MOST = 1_000
 """How many signals a job keeps that it has not read."""
 

@@ -7,8 +7,6 @@ from milepost.records import Entry, Listed, Standing
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
-__all__ = ["history", "history_page", "standing_at"]
-
 
 def history(subject_id: str, *, machine: str = "job") -> Steps[list[Entry]]:
     """Read every move, in order."""

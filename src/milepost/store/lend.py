@@ -26,8 +26,6 @@ from milepost.store.driver import Steps
 from milepost.store.seal import Through
 from milepost.store.sqlite import File, connect
 
-__all__ = ["DAY_SECONDS", "AsyncLender", "Lender", "Lent"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 CONNECTIONS = 32

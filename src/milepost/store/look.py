@@ -22,8 +22,6 @@ from milepost.store.driver import Steps, drive
 from milepost.store.sqlite import BUSY_SECONDS, SqliteReader, translated
 from milepost.store.sqlite_calls import execute
 
-__all__ = ["SqliteLook"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 

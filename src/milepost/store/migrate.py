@@ -13,19 +13,6 @@ from milepost.errors import SchemaMismatch
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps
 
-__all__ = [
-    "Migration",
-    "Script",
-    "check",
-    "migrate",
-    "migrations",
-    "pending",
-    "script",
-    "set_up",
-    "steps",
-    "tables",
-]
-
 TABLES_NAMED = 5
 EARLIER = {"job", "journal", "migration"}
 """Found in the schema `public`, where stores were before each had a schema of its own."""

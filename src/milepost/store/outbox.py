@@ -17,30 +17,6 @@ from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "EVERYONE",
-    "Channel",
-    "Failure",
-    "Message",
-    "acknowledge",
-    "acknowledge_up_to",
-    "children",
-    "coming",
-    "declare",
-    "delivered",
-    "failed",
-    "get",
-    "give_up",
-    "known",
-    "listing",
-    "offer",
-    "retry",
-    "start",
-    "stop",
-    "take",
-    "tenant",
-]
-
 VANISHED_SECONDS = 60.0
 """After how long without news no running program declares a channel any more."""
 

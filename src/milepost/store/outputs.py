@@ -17,20 +17,6 @@ from milepost.store import births, fanin
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.fanin import Locked
 
-__all__ = [
-    "Published",
-    "announce",
-    "keep",
-    "kept",
-    "publish",
-    "publish_some",
-    "put",
-    "put_kept",
-    "stage",
-    "sweep_staged",
-]
-
-
 DROPPED = 1_000
 """How many results of attempts that came to nothing go with each piece of a new one."""
 

@@ -17,26 +17,6 @@ from milepost.store.catalog import Statement
 from milepost.store.driver import Call, Steps
 from milepost.store.watermarks import PipelineRunRow
 
-__all__ = [
-    "Answer",
-    "Batch",
-    "Cursor",
-    "Page",
-    "Place",
-    "Rejected",
-    "apply_gone",
-    "counts",
-    "cursor",
-    "land",
-    "list_landed",
-    "listed",
-    "mark",
-    "read",
-    "share",
-    "take",
-    "unfinished",
-]
-
 Answer = Literal["applied", "duplicate", "completed", "lost"]
 FRESH, CHANGED, SAME = 0, 1, 2
 DELETED = 5

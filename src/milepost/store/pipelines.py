@@ -16,28 +16,6 @@ from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 from milepost.store.watermarks import Mark, PipelineRunRow
 
-__all__ = [
-    "REMAP",
-    "Asked",
-    "Gap",
-    "Live",
-    "Planned",
-    "Portion",
-    "Started",
-    "fix",
-    "gaps",
-    "get",
-    "latest",
-    "latest_ruled",
-    "link",
-    "partitions",
-    "recent",
-    "resume",
-    "seal",
-    "split",
-    "start",
-]
-
 SOME = 500
 REMAP = "remap"
 """The mode of a run that reads nothing: it makes records anew from what was landed."""

@@ -24,8 +24,6 @@ from milepost.store.driver import Call, Rows, StatementTimeout, Steps, drive, dr
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["AsyncpgDriver", "PsycopgDriver"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 REFUSED = ("MP001", "MP002")

@@ -18,28 +18,6 @@ from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 from milepost.store.watermarks import PipelineRunRow
 
-__all__ = [
-    "CONFIRMED",
-    "DISMISSED",
-    "Decision",
-    "Kept",
-    "Missing",
-    "decide",
-    "decisions",
-    "is_dismissed",
-    "mark_missing",
-    "missing",
-    "none_identified",
-    "pending",
-    "quarantined",
-    "rejected",
-    "remove",
-    "remove_known",
-    "restore",
-    "unmark",
-    "unresolved",
-]
-
 CONFIRMED, DISMISSED = "confirmed", "dismissed"
 
 

@@ -9,8 +9,6 @@ from milepost.store import jobs
 from milepost.store.driver import Call, Steps
 from milepost.store.jobs import Noted
 
-__all__ = ["Begin", "Begun", "Row", "begin", "responses"]
-
 
 class Begin(msgspec.Struct, frozen=True):
     """An attempt that is about to send: what it says of the request, and of its sending."""

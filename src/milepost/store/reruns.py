@@ -14,8 +14,6 @@ from milepost.errors import IllegalMove, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.store.driver import Call, Steps
 
-__all__ = ["chain", "create", "refuse_needed", "rerun", "rerun_many"]
-
 
 class _Finished(msgspec.Struct, frozen=True):
     """A job that is to be run again, its row locked."""

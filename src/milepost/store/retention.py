@@ -20,22 +20,6 @@ from milepost.store.driver import Call, Rows, Steps
 from milepost.store.events import KEEP_SECONDS
 from milepost.store.instants import instant
 
-__all__ = [
-    "FIRST",
-    "Keep",
-    "Minimum",
-    "Page",
-    "drop_week",
-    "forget_chain",
-    "forget_jobs",
-    "make_weeks",
-    "minimum",
-    "old_runs",
-    "set_minimum",
-    "sum_up",
-    "weeks_full",
-]
-
 FIRST = "00000000-0000-0000-0000-000000000000"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

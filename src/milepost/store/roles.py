@@ -8,8 +8,6 @@ column: to end a running job is to set its `worker_id`, so whoever may not write
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["FUNCTIONS", "RIGHTS", "ROLES", "SEQUENCES", "VERBS", "columns", "script"]
-
 ROLES = {
     "submit": "creates, signals, cancels and reruns jobs and runs; for applications and the API",
     "worker": "runs jobs, maintenance and the relay; may end any job, and remove what is old",

@@ -19,27 +19,6 @@ from milepost.store import births, fanin, outputs
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
 
-__all__ = [
-    "add",
-    "after_ends",
-    "cancel",
-    "cancel_rest",
-    "create",
-    "expire",
-    "expire_held",
-    "forgotten",
-    "get",
-    "listing",
-    "live",
-    "open_gates",
-    "release_held",
-    "seal",
-    "standing",
-    "submit",
-    "touched",
-]
-
-
 # Filling
 
 

@@ -16,19 +16,6 @@ from milepost.store import births
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "SEEN_SECONDS",
-    "NewSchedule",
-    "Schedule",
-    "declare",
-    "due",
-    "fire",
-    "listing",
-    "pause",
-    "see",
-    "unique_key",
-]
-
 SEEN_SECONDS = 10.0
 """How old the news that somebody declares a schedule may get."""
 

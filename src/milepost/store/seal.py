@@ -20,8 +20,6 @@ from milepost.errors import Invalid
 from milepost.store.catalog import Statement, query
 from milepost.store.driver import Call, Rows, Steps
 
-__all__ = ["CODED", "SEALED", "SealingDriver", "Through", "as_stored", "through_codec"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 CODED = frozenset({"payload", "result", "data", "position", "rules", "session"})

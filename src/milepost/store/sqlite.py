@@ -23,17 +23,6 @@ from milepost.store.driver import Call, Rows, Steps, drive
 from milepost.store.sqlite_calls import OptimisticMiss, Ready, execute, ready
 from milepost.store.turns import Turn, Turns
 
-__all__ = [
-    "BUSY_SECONDS",
-    "AsyncSqliteDriver",
-    "File",
-    "SqliteDriver",
-    "SqliteReader",
-    "connect",
-    "statements",
-    "translated",
-]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 BUSY_SECONDS = 30

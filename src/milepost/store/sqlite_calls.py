@@ -17,8 +17,6 @@ from milepost.errors import Invalid
 from milepost.store.catalog import Query, only_column, query, with_same
 from milepost.store.driver import Call, Rows
 
-__all__ = ["Answer", "OptimisticMiss", "Ready", "execute", "ready"]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PORTION = 64 * 1024**2
 NONE = "[]"

@@ -9,18 +9,6 @@ from milepost.lifecycle import RUN
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "Claimed",
-    "Holding",
-    "begin",
-    "check",
-    "claim",
-    "fill",
-    "hold",
-    "holdings",
-    "release",
-]
-
 
 class _Last(msgspec.Struct, frozen=True):
     """Who held a table last: nobody, if no pipeline of this store ever did."""

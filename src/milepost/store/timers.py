@@ -3,8 +3,6 @@
 from milepost.store import runs
 from milepost.store.driver import Call, Steps
 
-__all__ = ["expire", "expire_held", "lose", "next_due", "reject_spent", "wake"]
-
 
 def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
     """Take running jobs from workers that are dead or unknown; answer with (id, state)."""

@@ -16,21 +16,6 @@ from milepost.outcome import micros
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "ENGINE_ACTORS",
-    "SCOPES",
-    "Bounds",
-    "Token",
-    "check_actor",
-    "check_scopes",
-    "create",
-    "door",
-    "find",
-    "listing",
-    "new_secret",
-    "revoke",
-]
-
 SCOPES = ("submit", "read", "operate", "admin")
 """What a token may be for; `admin` may do everything."""
 

@@ -6,8 +6,6 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import Any
 
-__all__ = ["Turn", "Turns"]
-
 GROUP = 256
 
 

@@ -11,8 +11,6 @@ from milepost.errors import IllegalMove, NotFound
 from milepost.records import Settlement
 from milepost.store.driver import Call, Steps
 
-__all__ = ["kinds", "release", "wait", "wake"]
-
 Kind = tuple[str, int]
 
 

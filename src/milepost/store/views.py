@@ -14,8 +14,6 @@ from milepost.machine import Machine, among
 from milepost.records import Limits
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, View, Word
 
-__all__ = ["NAMES", "fresh"]
-
 Columns = Mapping[str, str]
 """A view's columns in order: name to SQL expression."""
 

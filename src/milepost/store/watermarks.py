@@ -19,21 +19,6 @@ from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "STALE",
-    "End",
-    "Entry",
-    "Mark",
-    "PipelineRow",
-    "alert",
-    "end",
-    "entries",
-    "find",
-    "listing",
-    "note_made",
-    "override",
-]
-
 STALE = ".stale"
 """What the kind of job ends with that tells of a pipeline which is not fresh."""
 

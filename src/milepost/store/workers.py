@@ -14,25 +14,6 @@ from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-__all__ = [
-    "NewWorker",
-    "advance_clock",
-    "bury",
-    "counts",
-    "hold_election",
-    "listing",
-    "move",
-    "now",
-    "pause",
-    "prune",
-    "queue_listing",
-    "queues",
-    "register",
-    "renew",
-    "waiting_queues",
-    "walk",
-]
-
 
 class NewWorker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker about to be registered."""

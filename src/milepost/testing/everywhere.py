@@ -33,8 +33,6 @@ from milepost.store import catalog, failpoint, jobs, timers
 from milepost.store.driver import Steps
 from milepost.testing.fresh import StoreClock, fresh_store, fresh_store_async, made_on
 
-__all__ = ["Place", "crash_everywhere", "crash_everywhere_async"]
-
 Function = Callable[[], object]
 Either = Callable[[], Awaitable[object] | object]
 

@@ -28,16 +28,6 @@ from milepost.store.connect import open_driver
 from milepost.store.connections import MISSING
 from milepost.store.migrate import migrate
 
-__all__ = [
-    "StoreClock",
-    "address",
-    "connection",
-    "fresh_store",
-    "fresh_store_async",
-    "made_on",
-    "new_store",
-]
-
 SQLITE = "sqlite"
 
 _fresh: WeakKeyDictionary[Client, "_Fresh"] = WeakKeyDictionary()

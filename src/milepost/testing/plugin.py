@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from milepost.app import App
     from milepost.testing.fresh import StoreClock
 
-__all__ = ["milepost_app", "milepost_clock", "milepost_store"]
-
 ONLY = "MILEPOST_TEST_STORES"
 """See `milepost.store.allow`, which is not imported before a store is opened."""
 ALLOW_HELP = "stores besides fresh ones that tests may open: addresses, with * for any part"

@@ -21,8 +21,6 @@ from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.durable import Saved
 
-__all__ = ["Context"]
-
 
 class Context(context.Context):
     """A handler's context without a store: call the handler with it, then look at what it left.

@@ -28,8 +28,6 @@ from milepost.web.limits import Rates, Strangers
 from milepost.web.metrics import Traffic
 from milepost.web.problems import install
 
-__all__ = ["ROUTERS", "create_api", "describe"]
-
 CALLBACK_RATE = 5.0
 """How often a second a remote may call back about one job; twice as often at once."""
 

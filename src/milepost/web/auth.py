@@ -21,8 +21,6 @@ from milepost.request import kind as request_kind
 from milepost.store import outbox, tokens
 from milepost.web.problems import Problem
 
-__all__ = ["ACCESS", "Who", "authenticate", "check_channel", "is_local", "require", "seen"]
-
 ACCESS = ("tokens", "open", "local")
 """Who is let in without a token: nobody, everybody (whoever mounts the API guards it), or callers
 on this machine while there never was a token, which is for `milepost dev` alone."""

@@ -17,8 +17,6 @@ from milepost.web.paging import Cursor, Limit
 from milepost.web.problems import problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted, RunPage, pages
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["batches"])
 
 

@@ -14,8 +14,6 @@ from milepost.codec import nested_deeper
 from milepost.web.limits import BODY_SECONDS, DEEPEST
 from milepost.web.problems import Problem
 
-__all__ = ["JsonRequest", "PushedRoute", "Route"]
-
 LONGEST, MOST = 100, 10
 """How much of an unknown parameter's name is told, and of how many."""
 

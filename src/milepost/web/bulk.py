@@ -21,8 +21,6 @@ from milepost.web.limits import PAGE_BYTES
 from milepost.web.paging import cursor, place
 from milepost.web.problems import problems
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["jobs"])
 PORTION = 25
 MOST = 500

@@ -18,8 +18,6 @@ from milepost.web.limits import PAGE_LONGEST
 from milepost.web.paging import Cursor, Limit, cursor, named_page, place
 from milepost.web.problems import Problem, problems
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["channels"])
 
 

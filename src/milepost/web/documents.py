@@ -18,25 +18,6 @@ from milepost.records import Entry, Job
 from milepost.request.record import shown
 from milepost.web.idempotency import Answer
 
-__all__ = [
-    "WORDS",
-    "EntryDocument",
-    "ErrorDocument",
-    "JobDocument",
-    "PublicState",
-    "Receipt",
-    "accepted",
-    "carried",
-    "entries",
-    "etag",
-    "job_document",
-    "job_error",
-    "public",
-    "result_of",
-    "standing",
-    "states",
-]
-
 PublicState = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "CANCELLED"]
 
 WORDS: dict[str, tuple[str, ...]] = {

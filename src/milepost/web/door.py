@@ -18,8 +18,6 @@ from milepost.web.limits import Rates, Strangers
 from milepost.web.metrics import Traffic
 from milepost.web.problems import Problem, from_engine, problem_response
 
-__all__ = ["OPEN", "Door", "known_host"]
-
 OPEN = frozenset({"/livez", "/readyz"})
 """What a load balancer asks, without a token; it says nothing of what is stored."""
 

@@ -18,8 +18,6 @@ from milepost.request.batch import Batches
 from milepost.request.kind import Requests
 from milepost.schedules import Schedules
 
-__all__ = ["Engine", "Held", "held"]
-
 
 class Engine(Protocol):
     """An app: declarations, and the way to its store."""

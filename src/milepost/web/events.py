@@ -20,8 +20,6 @@ from milepost.web.documents import public
 from milepost.web.engine import Engine, Held
 from milepost.web.problems import Problem, problems
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["events"])
 
 STREAMS = 200

@@ -8,8 +8,6 @@ from milepost.web.body import Route
 from milepost.web.engine import Held
 from milepost.web.problems import problems
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["health"])
 
 

@@ -14,8 +14,6 @@ from milepost.web.auth import who_calls
 from milepost.web.engine import Held
 from milepost.web.problems import Problem
 
-__all__ = ["Answer", "Kept", "Once"]
-
 LONGEST = 255
 Key = Annotated[
     str | None,

@@ -36,19 +36,6 @@ from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.waiting import awaited
 
-__all__ = [
-    "ACCEPTED",
-    "SUBMITTED",
-    "History",
-    "Reason",
-    "bounded",
-    "check_template",
-    "created",
-    "id_within",
-    "receive",
-    "router",
-]
-
 router = APIRouter(route_class=Route, tags=["jobs"])
 RULES = rules(SubmitOptions)
 ACCEPTED = {

@@ -10,8 +10,6 @@ from typing import Any
 
 from milepost.web.problems import Problem
 
-__all__ = ["BODY_SECONDS", "DEEPEST", "PAGE_BYTES", "PAGE_LONGEST", "Rates", "Strangers"]
-
 DEEPEST = 100
 """How deep a request's JSON may be nested."""
 

@@ -15,8 +15,6 @@ from milepost.web.body import Route
 from milepost.web.engine import Held
 from milepost.web.problems import problems
 
-__all__ = ["Traffic", "router"]
-
 router = APIRouter(route_class=Route, tags=["metrics"])
 
 NAMES_MOST = 200

@@ -18,17 +18,6 @@ from milepost.web.engine import Engine
 from milepost.web.limits import PAGE_BYTES, PAGE_LONGEST
 from milepost.web.problems import Problem
 
-__all__ = [
-    "Cursor",
-    "Limit",
-    "cursor",
-    "history_page",
-    "named_page",
-    "output_page",
-    "page",
-    "place",
-]
-
 SEQ_DIGITS = 10
 FEW = 16
 """How many results, each of which may be large, are read at once."""

@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from fastapi import Depends, Header
 
-__all__ = ["WAIT_LONGEST", "Preference", "Preferred"]
-
 WAIT_LONGEST = 60
 """How many seconds an answer is held back at most."""
 

@@ -25,8 +25,6 @@ from milepost.errors import (
 )
 from milepost.telemetry import Log
 
-__all__ = ["MEDIA", "Problem", "ProblemDocument", "install", "problem_response", "problems"]
-
 MEDIA = "application/problem+json"
 BUSY_SECONDS = 1
 """When to try again what the store could not answer."""

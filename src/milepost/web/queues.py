@@ -20,8 +20,6 @@ from milepost.web.limits import PAGE_LONGEST
 from milepost.web.paging import Cursor, Limit, named_page
 from milepost.web.problems import problems
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["queues"])
 
 

@@ -27,8 +27,6 @@ from milepost.web.prefer import Preferred
 from milepost.web.problems import Problem, problems
 from milepost.web.runs import RUN_ACCEPTED, Accepted
 
-__all__ = ["pushed", "router"]
-
 router = APIRouter(route_class=Route, tags=["requests"])
 pushed = APIRouter(route_class=PushedRoute, tags=["requests"])
 MOST = 1_000

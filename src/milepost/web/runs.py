@@ -38,15 +38,6 @@ from milepost.web.prefer import Preference, Preferred
 from milepost.web.problems import problems
 from milepost.web.waiting import run_awaited
 
-__all__ = [
-    "RUN_ACCEPTED",
-    "Accepted",
-    "RunPage",
-    "RunReceipt",
-    "pages",
-    "router",
-]
-
 router = APIRouter(route_class=Route, tags=["runs"])
 
 

@@ -16,8 +16,6 @@ from milepost.web.engine import Engine, Held
 from milepost.web.idempotency import Answer, Kept
 from milepost.web.problems import problems
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["schedules"])
 
 

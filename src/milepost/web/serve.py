@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
     from uvicorn import Server
 
-__all__ = ["address", "is_public", "link", "listen", "run_in_thread", "server"]
-
 GRACE_SECONDS = 3
 """How long streams and slow answers are given when the server stops."""
 

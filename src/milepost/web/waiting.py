@@ -13,8 +13,6 @@ from milepost.store import jobs, runs
 from milepost.store.driver import Steps
 from milepost.web.engine import Engine
 
-__all__ = ["Waiters", "awaited", "run_awaited"]
-
 LOOK_FIRST = 0.01
 LOOK_LONGEST = 0.25
 LOOK_GROWS = 1.5

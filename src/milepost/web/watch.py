@@ -14,17 +14,15 @@ from milepost.web.problems import Problem, problem_response
 if TYPE_CHECKING:
     from uvicorn import Config
 
-__all__ = ["HEADER_SECONDS", "READ_SECONDS", "Watched", "watching"]
-
 HEADER_SECONDS = 10.0
 """How long the headers of a request may take to come, from a connection's first moment on."""
 
 READ_SECONDS = 60.0
-"""How long whoever asked may leave an answer unread that has filled what lies between."""
+"""How long a client may leave an answer unread that has filled what lies between."""
 
 
-class Served(Protocol):
-    """What is known of uvicorn's protocols, of which there are two."""
+class _UvicornProtocol(Protocol):
+    """The calls that both of uvicorn's protocols answer."""
 
     connections: set[Any]
     cycle: Any
@@ -40,7 +38,7 @@ class Served(Protocol):
 class Watched(asyncio.Protocol):
     """One connection: uvicorn serves it, and it is closed if it says nothing in time."""
 
-    def __init__(self, served: Served, *, most: int) -> None:
+    def __init__(self, served: _UvicornProtocol, *, most: int) -> None:
         self._served = served
         self._most = most
         self._transport: asyncio.Transport | None = None

@@ -15,8 +15,6 @@ from milepost.web.engine import Held
 from milepost.web.paging import Limit
 from milepost.web.problems import problems
 
-__all__ = ["router"]
-
 router = APIRouter(route_class=Route, tags=["workers"])
 
 

@@ -10,8 +10,6 @@ from milepost.store.driver import AsyncDriver
 from milepost.store.jobs import Line
 from milepost.worker.floors import Floors
 
-__all__ = ["Claimer"]
-
 
 class Claimer:
     """Claims for one worker, one claim at a time."""

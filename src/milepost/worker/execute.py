@@ -20,8 +20,6 @@ from milepost.policy import Cancelled, Later
 from milepost.records import Claim
 from milepost.telemetry import Log
 
-__all__ = ["Executor", "Interrupted", "TimedOut", "leave"]
-
 TRACEBACK_LIMIT = 8_000
 REASON_LIMIT = 1_000
 

@@ -14,8 +14,6 @@ from milepost.options import HIGHEST
 from milepost.records import Claim
 from milepost.store.jobs import Line, lines
 
-__all__ = ["Floors"]
-
 RESCAN_SECONDS = 1.0
 BUDGET = 0.05
 HINTS = 4

@@ -27,8 +27,6 @@ from milepost.worker.settler import Settler
 from milepost.worker.slots import Slots
 from milepost.worker.suspects import Suspects
 
-__all__ = ["Flow"]
-
 log = Log("milepost.worker")
 
 CRUMB = 16

@@ -9,8 +9,6 @@ from milepost.store.durable import Told
 from milepost.worker.execute import Executor
 from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
 
-__all__ = ["Held"]
-
 
 class Held:
     """What was claimed and is not settled yet."""

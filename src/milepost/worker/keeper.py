@@ -16,8 +16,6 @@ from milepost.store import workers
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 
-__all__ = ["Keeper", "Lease"]
-
 RETRY_SECONDS = 0.5
 CLOSE_SECONDS = 0.5
 MARGIN = 0.2

@@ -22,8 +22,6 @@ from milepost.declare import Definition
 from milepost.outcome import Outcome, Problem
 from milepost.worker.execute import Executor, Interrupted, TimedOut, leave
 
-__all__ = ["AsyncLanes", "Running", "ThreadLanes"]
-
 TIMER_SECONDS = 10.0
 """A timer for every job would cost as much as running a small one; long timeouts are swept."""
 TIMER_US = round(TIMER_SECONDS * 1_000_000)

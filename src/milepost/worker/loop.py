@@ -25,8 +25,6 @@ from milepost.worker.slots import Slots
 from milepost.worker.standing import Standing
 from milepost.worker.watch import Watch, open_watch
 
-__all__ = ["Worker"]
-
 log = Log("milepost.worker")
 
 FEW = 8

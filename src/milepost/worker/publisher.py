@@ -7,8 +7,6 @@ from milepost.store import outputs, runs
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
 
-__all__ = ["Publisher"]
-
 log = Log("milepost.worker")
 
 BATCH = 1_000

@@ -23,8 +23,6 @@ from milepost.store import jobs
 from milepost.store.driver import AsyncDriver, is_away
 from milepost.telemetry import Log
 
-__all__ = ["Settler"]
-
 log = Log("milepost.worker")
 
 BATCH = 1_000

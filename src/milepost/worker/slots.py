@@ -4,8 +4,6 @@ import msgspec
 
 from milepost.lifecycle import SLOT, SlotState
 
-__all__ = ["Slots"]
-
 Step = tuple[str, str]
 
 

@@ -14,8 +14,6 @@ from milepost.store import workers
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Seldom
 
-__all__ = ["Standing"]
-
 RESTING = (WorkerState.IDLE, WorkerState.BACKOFF)
 SHOW_SECONDS = 1.0
 """How long a store that is away may hold up a worker that only wants to be seen."""

@@ -10,8 +10,6 @@ waiting.
 import random
 from collections.abc import Callable
 
-__all__ = ["Suspects"]
-
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 7200.0
 """Longer than an attempt's usual timeout: by then every job that was there has ended."""

@@ -13,8 +13,6 @@ from milepost.errors import Unavailable
 from milepost.store.connections import connect_async, import_asyncpg
 from milepost.store.sqlite import File
 
-__all__ = ["Watch", "open_watch"]
-
 LOOK_SECONDS = 0.004
 
 

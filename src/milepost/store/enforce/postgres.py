@@ -14,8 +14,6 @@ from milepost.store.enforce.rules import (
     worker_rules,
 )
 
-__all__ = ["triggers", "worker_triggers"]
-
 
 def triggers(guard: Guard) -> str:
     """Render what refuses and what journals, for one machine's table."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from milepost.lifecycle import WORKER
 from milepost.machine import Machine, Member, among, listed, spelled_out
 
-__all__ = ["Guard", "Rule", "any_of", "bad", "changed", "differs", "lite", "reason", "worker_rules"]
-
 Rule = tuple[str, str]
 """(SQL condition that is true for a bad row, what to tell whoever wrote it)."""
 

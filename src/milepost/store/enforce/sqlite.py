@@ -10,8 +10,6 @@ from milepost.store.enforce.rules import (
     worker_rules,
 )
 
-__all__ = ["triggers", "worker_triggers"]
-
 _SQLITE_NOW = (
     "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
     " + coalesce((SELECT offset_us FROM clock), 0)"
