@@ -7,8 +7,7 @@ import pytest
 
 from milepost.lifecycle import MACHINES
 from milepost.specs import VIEWS
-from milepost.store import enforce, views
-from tools import reference
+from tools import reference, triggers, views
 
 ROOT = Path(__file__).parents[1]
 MIGRATIONS = ROOT / reference.MIGRATIONS
@@ -58,7 +57,7 @@ def test_the_newest_migrations_hold_every_region(dialect):
 @pytest.mark.parametrize("name", REGIONS)
 def test_a_rendered_region_of_the_newest_migration_is_fresh(dialect, name):
     path = reference.newest(MIGRATIONS / dialect)[name]
-    wanted = views.fresh(dialect) if name == "views" else enforce.fresh(name, dialect)
+    wanted = views.fresh(dialect) if name == "views" else triggers.fresh(name, dialect)
     assert region(path, name) == wanted, "run `make docs`"
 
 
@@ -76,7 +75,7 @@ def test_only_the_newest_migration_is_rendered_again(tmp_path, monkeypatch):
 
     assert (folder / "0001_jobs.sql").read_text() == stale
     newest = folder / "0009_jobs_again.sql"
-    assert region(newest, "job") == enforce.fresh("job", "sqlite")
+    assert region(newest, "job") == triggers.fresh("job", "sqlite")
     assert newest.read_text().startswith("-- by hand\n")
     assert newest.read_text().endswith("-- more\n")
     assert (tmp_path / reference.PAGE).read_text() == reference.machines_page()

@@ -10,9 +10,9 @@ import pytest
 from milepost.lifecycle import JobState, RunState
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
 from milepost.store.migrate import migrations
-from milepost.store.views import NAMES
 from tests.support.databases import backend_names
 from tools.reference import rendered
+from tools.views import NAMES
 
 JOB = "018f0000-0000-7000-8000-000000000001"
 RUN = "018f0000-0000-7000-8000-00000000000a"

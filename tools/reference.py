@@ -12,8 +12,8 @@ from milepost.cli import EXITS, cli
 from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS
-from milepost.store import enforce, views
 from milepost.web.api import describe
+from tools import triggers, views
 from tools.api_reference import api_page
 from tools.options_reference import APP, described
 
@@ -65,7 +65,7 @@ The store is `--store URL`, else `MILEPOST_DATABASE_URL`, `DATABASE_URL`, `datab
 
 def fresh(name: str, dialect: str) -> str:
     """Render one region: the specs' views, or the triggers of a machine."""
-    return views.fresh(dialect) if name == "views" else enforce.fresh(name, dialect)
+    return views.fresh(dialect) if name == "views" else triggers.fresh(name, dialect)
 
 
 def rendered(text: str, dialect: str, names: set[str] | None = None) -> str:

@@ -8,7 +8,7 @@ from hands import subject
 
 from milepost.lifecycle import JOB, RUN, WORKER
 from milepost.machine import Machine
-from milepost.store.enforce import GUARDS
+from tools.triggers import GUARDS
 
 STATE_IDS = {
     machine.name: {state.value: subject(base + n) for n, state in enumerate(machine.states)}

@@ -4,9 +4,9 @@ import pytest
 from hands import assignments, born, everything, moved, put, refusal, subject, walks
 
 from milepost.lifecycle import JOB
-from milepost.store.enforce import GUARDS
 from tests.support.databases import Backends, Raw, backend_names
 from tests.support.prove import size
+from tools.triggers import GUARDS
 
 BULK = size(100_000)
 FEW = [subject(number) for number in range(1, 6)]

@@ -5,8 +5,8 @@ import pytest
 from milepost.lifecycle import RUN, Cause
 from milepost.machine import BIRTH
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts, WatermarkWord, watermark_word
-from milepost.store.views import WORKER_RUN
 from tests.support.machines import Diagram, can_tell
+from tools.views import WORKER_RUN
 
 RUN_VIEW = RUN_VIEWS["B"]
 PARTITION_VIEW = JOB_VIEWS["B"]

@@ -13,9 +13,9 @@ from typing import Any
 
 from milepost.lifecycle import JOB, RUN
 from milepost.machine import BIRTH, Machine
-from milepost.store.enforce import GUARDS
 from tests.support.databases import Raw
 from tests.support.fuzz_sql import CONTROLS, Changes, Operation, Plus, Value, render
+from tools.triggers import GUARDS
 
 __all__ = ["Agreement", "Operation", "agree", "fold", "journal", "rows", "shape"]
 

@@ -8,8 +8,8 @@ fresh rendering.
 from milepost.lifecycle import JOB, RUN, group_sql
 from milepost.machine import among
 from milepost.records import Limits
-from milepost.store.enforce import postgres, sqlite
-from milepost.store.enforce.rules import Guard, Rule, lite
+from tools.triggers import postgres, sqlite
+from tools.triggers.rules import Guard, Rule, lite
 
 __all__ = ["GUARDS", "Guard", "fresh"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from milepost.lifecycle import WORKER
 from milepost.machine import among
-from milepost.store.enforce.rules import (
+from tools.triggers.rules import (
     Guard,
     Rule,
     bad,

@@ -1,7 +1,7 @@
 """The triggers for SQLite."""
 
 from milepost.lifecycle import WORKER
-from milepost.store.enforce.rules import (
+from tools.triggers.rules import (
     Guard,
     Rule,
     bad,
