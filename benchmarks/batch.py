@@ -211,8 +211,8 @@ def gate_rate(count: int) -> float:
     run_id = template.run_id
     app.client.run(runs.create, NewRun(id=run_id, kind="gate"), plan, [], hold=True)
     for begin_at in range(0, count, 1000):
-        born = range(begin_at, min(begin_at + 1000, count))
-        app.client.run(runs.add, run_id, [NewJob(new_id(), b"1", template, n) for n in born])
+        numbers = range(begin_at, min(begin_at + 1000, count))
+        app.client.run(runs.add, run_id, [NewJob(new_id(), b"1", template, n) for n in numbers])
     began = time.perf_counter()
     app.client.run(runs.seal, run_id, actor="bench")
     opened = fanin.AT_ONCE

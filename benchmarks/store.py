@@ -31,7 +31,7 @@ from rich.table import Table
 from milepost import outcome
 from milepost.config import StoreUrl
 from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, jobs, runs, workers
+from milepost.store import creation, jobs, runs, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import Driver
 from milepost.store.migrate import migrate
@@ -73,7 +73,7 @@ class Side:
         for start in range(0, count, 1000):
             few = range(start, min(count, start + 1000))
             self.store.run(
-                births.create, [NewJob(fresh_id(), payload(number), template) for number in few]
+                creation.create, [NewJob(fresh_id(), payload(number), template) for number in few]
             )
 
     async def prepare_create(self, count: int) -> None:
@@ -154,7 +154,7 @@ class Engine(Side):
     async def create(self, count: int) -> None:
         template = self.template
         await self.run(
-            births.create,
+            creation.create,
             [NewJob(fresh_id(), payload(number), template) for number in range(count)],
         )
 

@@ -19,7 +19,7 @@ from milepost import outcome
 from milepost.codec import DEEPEST, JsonCodec, check_text, limited
 from milepost.errors import Invalid
 from milepost.records import NewJob, Settlement, Template
-from milepost.store import births, jobs, workers
+from milepost.store import creation, jobs, workers
 from tests.support.prove import size as proven
 
 CODEC = JsonCodec()
@@ -256,7 +256,7 @@ def test_a_name_that_no_database_stores_is_refused(text):
 
 def store_and_read(driver: Any, payload: bytes | None) -> bytes | None:
     new = NewJob(str(uuid_utils.uuid7()), payload, Template(kind="k"))
-    [job_id] = driver.run(births.create, [new])
+    [job_id] = driver.run(creation.create, [new])
     return driver.run(jobs.get, job_id).payload
 
 
@@ -264,7 +264,7 @@ def test_every_kept_value_comes_back_from_the_store(database):
     encoded = [CODEC.encode(value) for value, _ in KEPT]
     with database.driver() as driver:
         new = [NewJob(str(uuid_utils.uuid7()), data, Template(kind="k")) for data in encoded]
-        found = [driver.run(jobs.get, job_id) for job_id in driver.run(births.create, new)]
+        found = [driver.run(jobs.get, job_id) for job_id in driver.run(creation.create, new)]
     assert [job.payload for job in found] == encoded
     for job, (value, type_) in zip(found, KEPT, strict=True):
         assert CODEC.decode(job.payload, type_) == value
@@ -307,8 +307,8 @@ def test_texts_that_no_database_stores_are_refused_alike(database):
             for template in (Template(kind=text), Template(kind="k", trace=text)):
                 new = NewJob(str(uuid_utils.uuid7()), b"1", template)
                 with pytest.raises(Invalid):
-                    driver.run(births.create, [new])
-        driver.run(births.create, [NewJob(str(uuid_utils.uuid7()), b"1", Template(kind="k"))])
+                    driver.run(creation.create, [new])
+        driver.run(creation.create, [NewJob(str(uuid_utils.uuid7()), b"1", Template(kind="k"))])
         [claim] = driver.run(jobs.claim, worker_id="w", line=jobs.lines(["default"]), most=1)
         for text in ("a\0b", "\ud800"):
             with pytest.raises(Invalid):

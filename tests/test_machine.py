@@ -19,11 +19,11 @@ from milepost.lifecycle import (
     SlotState,
     WorkerState,
 )
-from milepost.machine import BIRTH, Machine, Move
+from milepost.machine import CREATION, Machine, Move
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, VIEWS, Facts
 from tests.support.machines import first_states, illegal_triples, rules, walks
 
-# The design's tables (section 2), copied by hand: move, from, to. A dash is before the birth,
+# The design's tables (section 2), copied by hand: move, from, to. A dash is before the creation,
 # "same" stays where it is.
 
 JOB_TABLE = """
@@ -95,7 +95,7 @@ TERMINAL = {
     "worker": "STOPPED",
     "slot": "",
 }
-BIRTHS = {
+INSERTS = {
     "job": "CREATED GATED WAITING READY QUEUED",
     "run": "CREATED QUEUED",
     "worker": "STARTUP",
@@ -108,7 +108,7 @@ def read(table):
     for line in table.strip().splitlines():
         move, sources, targets = line.split(" | ")
         for source in sources.split():
-            before = BIRTH if source == "-" else source
+            before = CREATION if source == "-" else source
             for target in targets.split():
                 triples.add((move, before, before if target == "same" else target))
     return frozenset(triples)
@@ -129,7 +129,7 @@ quietly = settings(
 
 def product_of(machine):
     states = [state.value for state in machine.states]
-    return product(machine.move_names, [BIRTH, *states], states)
+    return product(machine.move_names, [CREATION, *states], states)
 
 
 @every_machine
@@ -153,17 +153,17 @@ def test_exactly_the_declared_triples_pass(machine):
 
 
 @every_machine
-def test_a_birth_may_be_spelled_as_nothing_or_as_an_empty_word(machine):
+def test_a_creation_may_be_spelled_as_nothing_or_as_an_empty_word(machine):
     for move, source, target in DESIGN[machine.name]:
-        if source == BIRTH:
+        if source == CREATION:
             machine.check(move, None, target)
             machine.check(move, "", target)
 
 
 @every_machine
-def test_terminal_states_births_and_live_states(machine):
+def test_terminal_states_initial_and_live_states(machine):
     assert machine.terminal == set(TERMINAL[machine.name].split())
-    assert machine.births == tuple(BIRTHS[machine.name].split())
+    assert machine.initial == tuple(INSERTS[machine.name].split())
     assert machine.live == set(STATES[machine.name].split()) - machine.terminal
 
 
@@ -200,7 +200,7 @@ def test_every_state_is_reached_and_none_is_a_trap(machine):
     reached = set(first_states(machine))
     for _ in machine.states:
         reached |= {target for _, source, target in machine.triples if source in reached}
-    assert reached - {BIRTH} == set(STATES[machine.name].split())
+    assert reached - {CREATION} == set(STATES[machine.name].split())
 
     ends = set(machine.terminal) or {"FREE"}
     for _ in machine.states:
@@ -231,8 +231,8 @@ def test_a_refusal_after_the_end_says_that_it_is_final():
         RUN.check("finish", "FAILED", "SUCCEEDED")
 
 
-def test_a_refused_birth_says_so():
-    with pytest.raises(IllegalMove, match=r"birth.*it may: create"):
+def test_a_refused_creation_says_so():
+    with pytest.raises(IllegalMove, match=r"creation.*it may: create"):
         JOB.check("create", None, "RUNNING")
 
 
@@ -247,7 +247,7 @@ def test_a_move_declared_twice_is_refused_at_import():
 
 @every_machine
 def test_targets_and_moves_from_agree_with_the_table(machine):
-    for state in [BIRTH, *(state.value for state in machine.states)]:
+    for state in [CREATION, *(state.value for state in machine.states)]:
         legal = {(m, t) for m, s, t in DESIGN[machine.name] if s == state}
         assert {(m, t) for m in machine.move_names for t in machine.targets(m, state)} == legal
         assert set(machine.moves_from(state)) == {move for move, _ in legal}
@@ -276,12 +276,14 @@ def test_the_table_has_a_row_per_move(machine):
 @pytest.mark.parametrize("machine", [JOB, RUN, WORKER], ids=["job", "run", "worker"])
 def test_the_rendered_sql_accepts_exactly_the_table(machine):
     legal = machine.legal_sql(move=":move", source=":source", target=":target")
-    birth = machine.birth_sql(move=":move", target=":target")
+    creation = machine.creation_sql(move=":move", target=":target")
     final = machine.terminal_sql(":target")
     with sqlite3.connect(":memory:") as connection:
         for move, source, target in product_of(machine):
             row = {"move": move, "source": source, "target": target}
-            [accepted] = connection.execute(f"SELECT {legal if source else birth}", row).fetchone()
+            [accepted] = connection.execute(
+                f"SELECT {legal if source else creation}", row
+            ).fetchone()
             assert bool(accepted) is ((move, source, target) in DESIGN[machine.name]), row
             [ended] = connection.execute(f"SELECT {final}", row).fetchone()
             assert bool(ended) is (target in TERMINAL[machine.name].split())

@@ -44,10 +44,10 @@ class Hand:
         self.raw.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})")
 
     def add(self, number=1, *, state="QUEUED", **columns):
-        born = {"id": some_id(number), "kind": "k", "state": state, "move": "create"}
+        created = {"id": some_id(number), "kind": "k", "state": state, "move": "create"}
         if "run_id" in columns:
             self.raw.add_step(columns["run_id"], columns["step"])
-        self.insert("job", **born, **columns)
+        self.insert("job", **created, **columns)
         return some_id(number)
 
     def move(self, move, state, *, table="job", where="true", **columns):

@@ -72,7 +72,7 @@ def test_every_sound_file_is_imported_once(app, folder):
     assert (
         sum("later" in moves_of(job) for job in jobs["indexed"]) == 57 - 20
     )  # all but every third
-    assert all("wake" in moves_of(job) for job in jobs["indexed"])  # born waiting
+    assert all("wake" in moves_of(job) for job in jobs["indexed"])  # created waiting
 
 
 def test_a_folder_with_too_many_broken_files_is_refused(app, folder):

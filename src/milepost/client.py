@@ -18,7 +18,7 @@ from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
 from milepost.errors import Invalid, Unavailable
 from milepost.records import NewJob
-from milepost.store import births
+from milepost.store import creation
 from milepost.store.allow import check_allowed
 from milepost.store.borrow import BorrowedConnection, Place, identity
 from milepost.store.connect import open_async_driver, open_driver
@@ -103,8 +103,8 @@ class Client:
 
     def _begin(self) -> None:
         self._lock = Lock()
-        self._births = _Births(self)
-        self._async_births: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncBirths] = (
+        self._submits = _SubmitBatcher(self)
+        self._async_submits: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSubmitBatcher] = (
             WeakKeyDictionary()
         )
 
@@ -258,14 +258,14 @@ class Client:
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs; callers at the same time share a statement."""
-        return self._births.create(new)
+        return self._submits.create(new)
 
     async def create_async(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs; callers at the same time share a statement."""
         loop = asyncio.get_running_loop()
-        coalescer = self._async_births.get(loop)
+        coalescer = self._async_submits.get(loop)
         if coalescer is None:
-            coalescer = self._async_births.setdefault(loop, _AsyncBirths(self))
+            coalescer = self._async_submits.setdefault(loop, _AsyncSubmitBatcher(self))
         return await coalescer.create(new)
 
     def close(self) -> None:
@@ -298,7 +298,7 @@ if hasattr(os, "register_at_fork"):
 Waiting = tuple[Sequence[NewJob], "Future[list[str]]"]
 
 
-class _Births:
+class _SubmitBatcher:
     """Threads that submit at the same time share a statement and a commit."""
 
     def __init__(self, client: Client) -> None:
@@ -319,7 +319,7 @@ class _Births:
 
     def _flush(self, group: list[Waiting]) -> None:
         try:
-            ids = self._client.run(births.create, [job for new, _ in group for job in new])
+            ids = self._client.run(creation.create, [job for new, _ in group for job in new])
         except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
             if len(group) == 1 or is_away(error):
                 _refuse(group, error)
@@ -334,7 +334,7 @@ class _Births:
             _answer(group, ids)
 
 
-class _AsyncBirths:
+class _AsyncSubmitBatcher:
     """Tasks that submit at the same time share a statement and a commit."""
 
     def __init__(self, client: Client) -> None:
@@ -364,7 +364,7 @@ class _AsyncBirths:
             if not group:
                 return
             new = [job for asked, _ in group for job in asked]
-            ids = await driver.run(births.create, new)
+            ids = await driver.run(creation.create, new)
         except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
             if len(group) == 1 or is_away(error):
                 _refuse(group, error)

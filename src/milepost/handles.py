@@ -11,7 +11,7 @@ from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.store import births, jobs, outputs, reruns, unfit
+from milepost.store import creation, jobs, outputs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain
 from milepost.subjects import Finder, Subject, has_worker, page
@@ -154,12 +154,12 @@ class JobHandle(Subject[Job], Generic[R]):
 
     def submit(self) -> "JobHandle[R]":
         """Release a job that was created held, or raise `IllegalMove` if it will never run."""
-        self._client.run(births.submit, [self.id], actor=caller().actor)
+        self._client.run(creation.submit, [self.id], actor=caller().actor)
         return self.refresh()
 
     async def submit_async(self) -> "JobHandle[R]":
         """Release a job that was created held, or raise `IllegalMove` if it will never run."""
-        await self._client.run_async(births.submit, [self.id], actor=caller().actor)
+        await self._client.run_async(creation.submit, [self.id], actor=caller().actor)
         return await self.refresh_async()
 
     def signal(self, data: Any = None) -> bool:

@@ -24,7 +24,7 @@ from milepost.options import declared as stored_options
 from milepost.outcome import micros
 from milepost.policy import Policy, retry_policy
 from milepost.records import NewJob, Template
-from milepost.store import births
+from milepost.store import creation
 from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
 from milepost.store.schedules import NewSchedule
 
@@ -138,7 +138,7 @@ class Job(Generic[C, P, R, A]):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
         self._same_kind(self._borrowed)
         client = self._app.client
-        create = client.through(births.create)
+        create = client.through(creation.create)
         try:
             return self._borrowed.run(client.identity, create, new)
         except sqlite3.OperationalError as error:
@@ -157,7 +157,7 @@ class Job(Generic[C, P, R, A]):
         self._same_kind(self._borrowed)
         client = self._app.client
         home = await client.identity_async()
-        return await self._borrowed.run(home, client.through(births.create), new)
+        return await self._borrowed.run(home, client.through(creation.create), new)
 
     def _same_kind(self, borrowed: Borrowed) -> None:
         if borrowed.dialect != self._app.client.url.dialect:

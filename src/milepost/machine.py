@@ -12,8 +12,8 @@ from functools import cached_property
 
 from milepost.errors import IllegalMove, Invalid
 
-BIRTH = ""
-"""The from-state of a birth. Stored as NULL; spelled as an empty string where text is compared."""
+CREATION = ""
+"""The from-state of a creation. Stored as NULL; an empty string where text is compared."""
 
 Triple = tuple[str, str, str]
 """(move, from_state, to_state)."""
@@ -40,9 +40,9 @@ class Move:
         targets: StrEnum | Iterable[StrEnum] | None,
         when: str = "",
     ) -> None:
-        """Declare a move; no sources means a birth, no targets means it stays where it is."""
+        """Declare a move; no sources means a creation, no targets means it stays where it is."""
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "sources", (BIRTH,) if sources is None else _states(sources))
+        object.__setattr__(self, "sources", (CREATION,) if sources is None else _states(sources))
         object.__setattr__(self, "targets", self.sources if targets is None else _states(targets))
         object.__setattr__(self, "when", when)
         object.__setattr__(self, "stays", targets is None)
@@ -80,9 +80,9 @@ class Machine:
         return frozenset((move.name, *pair) for move in self.moves for pair in move.pairs)
 
     @cached_property
-    def births(self) -> tuple[str, ...]:
-        """The states in which a row may be born, in the order declared."""
-        return tuple(target for m in self.moves for source, target in m.pairs if source == BIRTH)
+    def initial(self) -> tuple[str, ...]:
+        """The states in which a row may be created, in the order declared."""
+        return tuple(target for m in self.moves for source, target in m.pairs if source == CREATION)
 
     @cached_property
     def terminal(self) -> frozenset[str]:
@@ -102,8 +102,8 @@ class Machine:
 
     def check(self, move: str, source: str | None, target: str) -> None:
         """Raise `IllegalMove` unless the move is declared; before any I/O."""
-        if (move, source or BIRTH, target) not in self.triples:
-            raise IllegalMove(self._explain(move, source or BIRTH, target))
+        if (move, source or CREATION, target) not in self.triples:
+            raise IllegalMove(self._explain(move, source or CREATION, target))
 
     def targets(self, move: str, source: str | None) -> tuple[str, ...]:
         """Where `move` may lead from `source`, in the order declared; empty when nowhere."""
@@ -112,7 +112,7 @@ class Machine:
             for declared in self.moves
             if declared.name == move
             for origin, target in declared.pairs
-            if origin == (source or BIRTH)
+            if origin == (source or CREATION)
         )
 
     def moves_from(self, source: str | None) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class Machine:
             for name in self.moves_from(here):
                 for there in self.targets(name, here):
                     if there not in trails:
-                        trails[there] = [*trails[here], (name, here or BIRTH)]
+                        trails[there] = [*trails[here], (name, here or CREATION)]
                         queue.append(there)
         return trails.get(target, [])
 
@@ -136,7 +136,7 @@ class Machine:
         if move not in self.move_names:
             return f"{self.name} has no move {move!r}; it has {', '.join(self.move_names)}"
         legal = ", ".join(self.moves_from(source)) or "nothing: it is final"
-        origin = source or "nothing (a birth)"
+        origin = source or "nothing (a creation)"
         return f"{self.name} cannot {move!r} from {origin} to {target}; from there it may: {legal}"
 
     # Rendered for databases.
@@ -154,17 +154,17 @@ class Machine:
             f"        WHEN '{declared.name}'"
             f" THEN {declared.sql(source=source, target=target, member=member)}"
             for declared in self.moves
-            if BIRTH not in declared.sources
+            if CREATION not in declared.sources
         )
         return f"CASE {move}\n{branches}\n        ELSE false END"
 
-    def birth_sql(self, *, move: str, target: str, member: "Member | None" = None) -> str:
-        """Render a boolean expression that is true for exactly the declared births."""
+    def creation_sql(self, *, move: str, target: str, member: "Member | None" = None) -> str:
+        """Render a boolean expression that is true for exactly the declared creations."""
         member = member or listed
         return " OR ".join(
             f"({move} = '{declared.name}' AND {member(target, declared.targets)})"
             for declared in self.moves
-            if BIRTH in declared.sources
+            if CREATION in declared.sources
         )
 
     def terminal_sql(self, state: str) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from milepost.lifecycle import JOB, RUN, SLOT, WORKER, JobState, RunState, SlotState, WorkerState
-from milepost.machine import BIRTH, Machine, among
+from milepost.machine import CREATION, Machine, among
 
 J = JobState
 R = RunState
@@ -51,7 +51,7 @@ class Word:
 
 
 Step = tuple[str, Facts | None, Facts]
-"""(move, what was, what is); nothing was before a birth."""
+"""(move, what was, what is); nothing was before it was created."""
 
 ITS_JOBS = "its jobs"
 """No move: a run's word changed because one of its jobs began or ended a retry wait."""
@@ -97,20 +97,20 @@ class View:
         """Every (word, word) that a reader can see change, or stay, and the moves that do it."""
         seen: dict[tuple[str, str], set[str]] = {}
         for move, before, after in self.steps:
-            edge = (self.word(before) if before else BIRTH, self.word(after))
+            edge = (self.word(before) if before else CREATION, self.word(after))
             seen.setdefault(edge, set()).add(move)
         return {edge: tuple(sorted(moves)) for edge, moves in seen.items()}
 
     @cached_property
     def steps(self) -> frozenset[Step]:
-        """Every step that the engine can make, from birth on.
+        """Every step that the engine can make, from its creation on.
 
         States alone would also draw what cannot be: a job that went back to WAITING has run, so
         a reader of D never sees RUNNING become CREATED.
         """
         found: set[Step] = set()
         known: set[Facts] = set()
-        ahead: set[Facts | None] = {None if self.machine.births else self._first}
+        ahead: set[Facts | None] = {None if self.machine.initial else self._first}
         while ahead:
             fresh = {(move, at, after) for at in ahead for move, after in self._next(at)}
             ahead = {after for _, _, after in fresh if after not in known}
@@ -123,7 +123,7 @@ class View:
         return Facts(next(iter(self.machine.states)).value)
 
     def _next(self, before: Facts | None) -> Iterator[tuple[str, Facts]]:
-        state = before.state if before else BIRTH
+        state = before.state if before else CREATION
         for move, source, target in self.machine.triples:
             if source == state:
                 yield from ((move, after) for after in self._after(before, move, target))

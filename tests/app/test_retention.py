@@ -14,7 +14,7 @@ from milepost.maintain.chores import Passed
 from milepost.observe.verify import verify
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, failpoint, jobs, journal, retention, runs, timers, workers
+from milepost.store import creation, failpoint, jobs, journal, retention, runs, timers, workers
 from milepost.store.retention import FIRST, Keep
 
 DAY = 86_400.0
@@ -36,7 +36,7 @@ def verified(database):
 
 def ended(app, state="SUCCEEDED", *, worker="w"):
     """Make a job that ended so."""
-    [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
+    [job_id] = app.client.run(creation.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
     settle(app, claimed(app, worker=worker), state)
     return job_id
 
@@ -87,8 +87,8 @@ def test_what_ended_leaves_after_its_time_by_how_it_ended(app, advance):
     assert app.maintain_once() == 0
 
 
-def test_it_is_the_end_that_counts_not_the_birth(app, advance):
-    [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
+def test_it_is_the_end_that_counts_not_the_creation(app, advance):
+    [job_id] = app.client.run(creation.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
     advance(100 * DAY)
     app.maintain_once()
     settle(app, claimed(app), "SUCCEEDED")
@@ -101,7 +101,7 @@ def test_it_is_the_end_that_counts_not_the_birth(app, advance):
 
 def test_what_has_not_ended_never_leaves_however_old(app, advance):
     held, asleep, queued = (
-        app.client.run(births.create, [NewJob(new_id(), b"{}", template)])[0]
+        app.client.run(creation.create, [NewJob(new_id(), b"{}", template)])[0]
         for template in (
             Template(kind="k", state="CREATED"),
             Template(kind="k", state="WAITING", delay_us=10**15),
@@ -141,7 +141,7 @@ def test_a_history_is_kept_at_least_as_long_as_its_job(monkeypatch):
 
 def test_maintenance_sums_up_what_is_too_old_of_what_is_still_there(database):
     app = mp.App(database.url, keep_succeeded="1h", keep_failed="1d", keep_history="60h")
-    [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
+    [job_id] = app.client.run(creation.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
     failed = ended_later(app)
     for _ in range(3):
         app.client.run(jobs.settle, [Settlement(claimed(app), outcome.later(0))], actor="w")
@@ -162,7 +162,7 @@ def ended_later(app):
     """Make a job that fails, in a queue of its own."""
     queue = new_id()
     [job_id] = app.client.run(
-        births.create, [NewJob(new_id(), b"{}", Template(kind="k", queue=queue))]
+        creation.create, [NewJob(new_id(), b"{}", Template(kind="k", queue=queue))]
     )
     settle(app, claimed(app, queue=queue), "FAILED")
     return job_id
@@ -204,7 +204,7 @@ def test_all_that_hangs_on_a_job_leaves_with_it(app, advance, raw):
 
 def test_a_job_ended_by_hand_leaves_by_what_the_journal_says(app, advance, raw):
     """A move by hand sets no finished_at (decision 2)."""
-    [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
+    [job_id] = app.client.run(creation.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
     raw.execute("UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1")
     advance(29 * DAY)
     app.maintain_once()
@@ -218,7 +218,7 @@ def test_a_job_ended_by_hand_leaves_by_what_the_journal_says(app, advance, raw):
 def test_a_worker_that_comes_late_finds_nothing_and_changes_nothing(app, advance):
     """H-103: a slow worker must not write into nothing."""
     [job_id] = app.client.run(
-        births.create, [NewJob(new_id(), b"{}", Template(kind="k", retries=0))]
+        creation.create, [NewJob(new_id(), b"{}", Template(kind="k", retries=0))]
     )
     claim = claimed(app)
     advance(31)
@@ -468,7 +468,7 @@ def test_what_leaves_is_found_by_its_key_however_much_stays(app, raw, advance):
     if raw.dialect == "sqlite":
         pytest.skip("its triggers run row by row, each with a key")
     app.client.run(
-        births.create, [NewJob(new_id(), b"{}", Template(kind="k")) for _ in range(1000)]
+        creation.create, [NewJob(new_id(), b"{}", Template(kind="k")) for _ in range(1000)]
     )
     app.client.run(workers.register, workers.NewWorker(id="w", lease_us=30_000_000))
     claims = app.client.run(jobs.claim, worker_id="w", line=jobs.lines(["default"]), most=1000)
@@ -534,7 +534,7 @@ def test_a_transaction_that_fails_lets_nothing_leave(app, advance, raw, monkeypa
 
 def test_the_history_of_what_stays_and_a_move_by_hand_are_as_ever(app, advance, raw):
     """What lives keeps its whole past, so that a move that does not count itself is counted."""
-    [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
+    [job_id] = app.client.run(creation.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
     for _ in range(2):
         app.client.run(jobs.settle, [Settlement(claimed(app), outcome.later(0))], actor="w")
         app.client.run(timers.wake, actor="m", most=10)

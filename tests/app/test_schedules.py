@@ -166,7 +166,7 @@ def test_a_slot_is_fired_with_its_job_or_not_at_all(app, at, monkeypatch):
     at(GAP)
     declared(app, "0 2 * * *").maintain_once()
     at(GAP + HOUR + MINUTE / 2)
-    monkeypatch.setattr(schedules.births, "create", _cut_off)
+    monkeypatch.setattr(schedules.creation, "create", _cut_off)
     app.maintain_once()
     assert slots(app) == []
     monkeypatch.undo()

@@ -288,7 +288,7 @@ def test_a_hundred_threads_that_submit_at_once_share_their_statements(app, conve
     def first_waits_for_the_rest() -> None:
         statements.append(1)
         until = time.monotonic() + 10
-        while len(statements) == 1 and len(app.client._births._waiting) < 99:
+        while len(statements) == 1 and len(app.client._submits._waiting) < 99:
             assert time.monotonic() < until
             time.sleep(0.001)
 
@@ -326,7 +326,7 @@ def test_a_mistake_in_one_of_many_shared_submits_is_its_own(app, convert):
     def hold_the_first() -> None:
         began.set()
         until = time.monotonic() + 10
-        while len(app.client._births._waiting) < 5 and hold.is_set():
+        while len(app.client._submits._waiting) < 5 and hold.is_set():
             assert time.monotonic() < until
             time.sleep(0.001)
         hold.clear()
@@ -353,7 +353,7 @@ def test_an_interrupted_submit_leaves_no_other_thread_waiting(app, convert, monk
             return run(operation, *args, **kwargs)
         asked.append(1)
         until = time.monotonic() + 10
-        while len(asked) == 1 and len(app.client._births._waiting) < 3:
+        while len(asked) == 1 and len(app.client._submits._waiting) < 3:
             assert time.monotonic() < until
         if len(asked) == 2:
             raise KeyboardInterrupt
@@ -373,14 +373,14 @@ def test_an_interrupted_submit_leaves_no_other_thread_waiting(app, convert, monk
 
 def test_who_is_interrupted_with_submissions_in_hand_leaves_nobody_waiting(app, convert):
     app.counts()
-    births = app.client._births
+    batcher = app.client._submits
     with ThreadPoolExecutor(1) as pool:
-        with births._lock:
+        with batcher._lock:
             future = pool.submit(convert.submit, "a")
             until = time.monotonic() + 10
-            while not births._waiting:
+            while not batcher._waiting:
                 assert time.monotonic() < until
-            births._waiting.clear()  # as when the interrupt comes before they are stored
+            batcher._waiting.clear()  # as when the interrupt comes before they are stored
         with pytest.raises(mp.Unavailable, match="interrupted"):
             future.result(10)
 
@@ -394,7 +394,7 @@ def test_an_unreachable_store_answers_everybody_at_once(app, convert, monkeypatc
         asked.append(1)
         began.set()
         until = time.monotonic() + 10
-        while len(asked) == 1 and len(app.client._births._waiting) < 7:
+        while len(asked) == 1 and len(app.client._submits._waiting) < 7:
             assert time.monotonic() < until
         raise mp.Unavailable("away")
 

@@ -14,7 +14,7 @@ STATE_IDS = {
     machine.name: {state.value: subject(base + n) for n, state in enumerate(machine.states)}
     for base, machine in ((0x100, JOB), (0x200, RUN), (0x300, WORKER))
 }
-TWIN, PRUNED, UNBORN = subject(0x400), subject(0x401), subject(0x402)
+TWIN, PRUNED, ABSENT = subject(0x400), subject(0x401), subject(0x402)
 """A live job with a unique key; a final one that was deleted; an id that nobody has."""
 
 
@@ -46,8 +46,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Birth:
-    """A row that must not be born: what differs from a lawful one."""
+class BadInsert:
+    """A row that must not be created: what differs from a lawful one."""
 
     rule: str
     wrong: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Birth:
     dialects: tuple[str, ...] = ("sqlite", "postgres")
 
     def values(self, **others: str) -> dict[str, str]:
-        lawful = {"id": f"'{UNBORN}'", "kind": "'k'", "state": "'QUEUED'", "move": "'create'"}
+        lawful = {"id": f"'{ABSENT}'", "kind": "'k'", "state": "'QUEUED'", "move": "'create'"}
         return {**lawful, **others, **self.wrong}
 
 
@@ -69,7 +69,7 @@ def _refused_changes() -> list[Change]:
         ("an undeclared move", "QUEUED", f"state = 'SUCCEEDED', move = 'succeed', {GROWN}"),
         ("an unknown move", "QUEUED", f"state = 'READY', move = 'grab', {GROWN}"),
         ("an unknown state", "QUEUED", f"state = 'DONE', move = 'dispatch', {GROWN}"),
-        ("a birth again", "CREATED", f"state = 'QUEUED', move = 'create', {GROWN}"),
+        ("a creation again", "CREATED", f"state = 'QUEUED', move = 'create', {GROWN}"),
         ("a state without a version", "QUEUED", "state = 'READY', move = 'undispatch'"),
         ("a state alone", "QUEUED", "state = 'READY'"),
         ("a version by two", "QUEUED", "state = 'READY', move = 'undispatch', version = 3"),
@@ -174,7 +174,7 @@ _OTHER = {
     "payload": "{bytes}",
 }
 _IDS = ("id", "parent_id", "rerun_of", "origin_id", "run_id", "resumes")
-_OTHER |= dict.fromkeys(_IDS, f"'{UNBORN}'")
+_OTHER |= dict.fromkeys(_IDS, f"'{ABSENT}'")
 _TEXTS = ("tenant", "kind", "codec", "policy", "unique_key", "params_key")
 _OTHER |= dict.fromkeys(_TEXTS, "'other'")
 _LITERALS = {
@@ -299,74 +299,74 @@ CHANGE_WRITINGS: dict[str, dict[str, Writing]] = {
     },
 }
 
-# Births.
+# Creation.
 
-BIRTHS = [
+INSERTS = [
     *(
-        Birth(f"born {state.value}", {"state": f"'{state.value}'"})
+        BadInsert(f"created {state.value}", {"state": f"'{state.value}'"})
         for state in JOB.states
-        if state.value not in JOB.births
+        if state.value not in JOB.initial
     ),
     *(
-        Birth(f"a run born {state.value}", {"state": f"'{state.value}'"}, "run")
+        BadInsert(f"a run created {state.value}", {"state": f"'{state.value}'"}, "run")
         for state in RUN.states
-        if state.value not in RUN.births
+        if state.value not in RUN.initial
     ),
-    Birth("born by another move", {"move": "'submit'"}),
-    Birth("born unknown", {"state": "'DONE'"}),
-    Birth("version 2", {"version": "2"}),
-    Birth("version 0", {"version": "0"}, "run"),
-    Birth("version NULL", {"version": "NULL"}, null=True),
-    Birth("fence 1", {"fence": "1"}),
-    Birth("a run's fence 1", {"fence": "1"}, "run"),
-    Birth("fence NULL", {"fence": "NULL"}, null=True),
-    Birth("born with a worker", {"worker_id": "'w'"}),
-    *(Birth(f"born with {name}", {name: "1"}) for name in GUARDS["job"].counters),
-    Birth("errors NULL", {"errors": "NULL"}, null=True),
-    Birth("no id", {"id": "NULL"}, null=True),
-    Birth("no state", {"state": "NULL"}, null=True),
-    Birth("no move", {"move": "NULL"}, null=True),
+    BadInsert("created by another move", {"move": "'submit'"}),
+    BadInsert("created unknown", {"state": "'DONE'"}),
+    BadInsert("version 2", {"version": "2"}),
+    BadInsert("version 0", {"version": "0"}, "run"),
+    BadInsert("version NULL", {"version": "NULL"}, null=True),
+    BadInsert("fence 1", {"fence": "1"}),
+    BadInsert("a run's fence 1", {"fence": "1"}, "run"),
+    BadInsert("fence NULL", {"fence": "NULL"}, null=True),
+    BadInsert("created with a worker", {"worker_id": "'w'"}),
+    *(BadInsert(f"created with {name}", {name: "1"}) for name in GUARDS["job"].counters),
+    BadInsert("errors NULL", {"errors": "NULL"}, null=True),
+    BadInsert("no id", {"id": "NULL"}, null=True),
+    BadInsert("no state", {"state": "NULL"}, null=True),
+    BadInsert("no move", {"move": "NULL"}, null=True),
     *(
-        Birth(f"the id of a {state} job", {"id": f"'{name}'"}, collides=True)
+        BadInsert(f"the id of a {state} job", {"id": f"'{name}'"}, collides=True)
         for state, name in STATE_IDS["job"].items()
     ),
     *(
-        Birth(f"the id of a {state} run", {"id": f"'{name}'"}, "run", collides=True)
+        BadInsert(f"the id of a {state} run", {"id": f"'{name}'"}, "run", collides=True)
         for state, name in STATE_IDS["run"].items()
     ),
-    Birth("the id of a deleted job", {"id": f"'{PRUNED}'"}, collides=True),
-    Birth("a taken unique key", {"unique_key": "'u'"}, collides=True),
-    Birth(
+    BadInsert("the id of a deleted job", {"id": f"'{PRUNED}'"}, collides=True),
+    BadInsert("a taken unique key", {"unique_key": "'u'"}, collides=True),
+    BadInsert(
         "a taken unique key under a default tenant",
         {"unique_key": "'u'", "tenant": "NULL"},
         collides=True,
         null=True,
     ),
-    Birth("an id that is no UUID", {"id": "'x'"}, null=True),
-    Birth("an id in upper case", {"id": f"'{UNBORN.upper()}'"}, dialects=("sqlite",)),
-    Birth("an id with a tail", {"id": f"'{UNBORN}' || char(0) || 'x'"}, dialects=("sqlite",)),
-    Birth(
+    BadInsert("an id that is no UUID", {"id": "'x'"}, null=True),
+    BadInsert("an id in upper case", {"id": f"'{ABSENT.upper()}'"}, dialects=("sqlite",)),
+    BadInsert("an id with a tail", {"id": f"'{ABSENT}' || char(0) || 'x'"}, dialects=("sqlite",)),
+    BadInsert(
         "the rowid of another",
         {"rowid": f"(SELECT rowid FROM job WHERE id = '{TWIN}')"},
         dialects=("sqlite",),
     ),
-    Birth("a rowid below one", {"rowid": "-1"}, dialects=("sqlite",)),
+    BadInsert("a rowid below one", {"rowid": "-1"}, dialects=("sqlite",)),
 ]
 _LAWFUL = {"version": "1", "fence": "0", "worker_id": "NULL", "unique_key": "NULL", "tenant": "''"}
 _LAWFUL |= {**dict.fromkeys(GUARDS["job"].counters, "0"), "rowid": "NULL"}
 
-Bearing = Callable[[Birth], str]
+Writing = Callable[[BadInsert], str]
 
 
 def _insert(values: Mapping[str, str], table: str, words: str = "INSERT INTO") -> str:
     return f"{words} {table} ({', '.join(values)}) VALUES ({', '.join(values.values())})"
 
 
-def _inserts(words: str = "INSERT INTO", tail: str = "") -> Bearing:
+def _inserts(words: str = "INSERT INTO", tail: str = "") -> Writing:
     return lambda b: _insert(b.values(), b.table, words) + tail
 
 
-def _amid_others(b: Birth) -> str:
+def _amid_others(b: BadInsert) -> str:
     bad = b.values()
     rows = [
         {name: _LAWFUL.get(name, value) for name, value in bad.items()}
@@ -377,7 +377,7 @@ def _amid_others(b: Birth) -> str:
     return f"INSERT INTO {b.table} ({', '.join(bad)}) VALUES {listed}"
 
 
-BIRTH_WRITINGS: dict[str, dict[str, Bearing]] = {
+INSERT_WRITINGS: dict[str, dict[str, Writing]] = {
     "postgres": {
         "plain": _inserts(),
         "do nothing": _inserts(tail=" ON CONFLICT DO NOTHING"),
@@ -444,9 +444,9 @@ def tampering(dialect: str) -> list[str]:
         f"'{live}', 'job', 1, {at}, 0, 'create', NULL, 'QUEUED'",  # is there already
         f"'{live}', 'job', 2, {at}, 1, 'claim', 'QUEUED', 'RUNNING'",  # the row's own last entry
         f"'{live}', 'job', 3, {at}, 1, 'note', 'RUNNING', 'RUNNING'",  # what might come next
-        f"'{UNBORN}', 'job', 1, {at}, 0, 'create', NULL, 'QUEUED'",
+        f"'{ABSENT}', 'job', 1, {at}, 0, 'create', NULL, 'QUEUED'",
         f"'{PRUNED}', 'job', 9, {at}, 0, 'erase', 'CANCELLED', 'CANCELLED'",
-        f"'{UNBORN}', 'planet', 1, {at}, 0, 'create', NULL, 'QUEUED'",
+        f"'{ABSENT}', 'planet', 1, {at}, 0, 'create', NULL, 'QUEUED'",
     ]
     tables = ("journal", "journal_default") if dialect == "postgres" else ("journal",)
     inserts = [f"INSERT INTO {t} ({names}) VALUES ({e})" for t in tables for e in entries]

@@ -1,4 +1,4 @@
-"""What a hand at a SQL prompt does: births, lawful walks, and attempts that must change nothing."""
+"""Statements typed at a SQL prompt: creation, lawful walks, and attempts that must fail."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -6,11 +6,11 @@ from typing import Any
 
 import psycopg
 
-from milepost.machine import BIRTH, Machine
+from milepost.machine import CREATION, Machine
 from tests.support.databases import Raw
 
 Walk = tuple[tuple[str, str], ...]
-"""(move, to) from birth on."""
+"""(move, to) from creation on."""
 
 
 def subject(number: int) -> str:
@@ -21,7 +21,7 @@ def subject(number: int) -> str:
 def walks(machine: Machine) -> dict[str, Walk]:
     """Find the shortest lawful walk into every state."""
     found: dict[str, Walk] = {}
-    edge: list[tuple[str, Walk]] = [(BIRTH, ())]
+    edge: list[tuple[str, Walk]] = [(CREATION, ())]
     while edge:
         state, walk = edge.pop(0)
         for move in machine.moves_from(state):
@@ -49,7 +49,7 @@ def quoted(name: str) -> str:
     return name if name.startswith(":") else f"'{name}'"
 
 
-def born(machine: Machine, ids: Iterable[str], move: str, state: str) -> str:
+def created(machine: Machine, ids: Iterable[str], move: str, state: str) -> str:
     """Write the INSERT that bears these rows."""
     if machine.name == "worker":
         rows = ", ".join(f"({quoted(name)}, '{state}', '{move}')" for name in ids)
@@ -68,8 +68,8 @@ def moved(machine: Machine, ids: Iterable[str], move: str, target: str) -> str:
 def put(raw: Raw, machine: Machine, ids: Iterable[str], walk: Walk) -> None:
     """Bear rows and lead them along a walk, all at once."""
     named = list(ids)
-    (birth, state), *rest = walk
-    raw.execute(born(machine, named, birth, state))
+    (creation, state), *rest = walk
+    raw.execute(created(machine, named, creation, state))
     for move, target in rest:
         raw.execute(moved(machine, named, move, target))
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from cheats import (
-    BIRTH_WRITINGS,
-    BIRTHS,
     CHANGE_WRITINGS,
+    INSERT_WRITINGS,
+    INSERTS,
     PRUNED,
     STATE_IDS,
     TWIN,
@@ -95,19 +95,19 @@ def test_no_illegal_change_gets_through_written_as(stage: Raw, writing: str):
     assert got_through == {}
 
 
-@pytest.mark.parametrize(("stage", "writing"), writings(BIRTH_WRITINGS), indirect=["stage"])
-def test_no_illegal_birth_gets_through_written_as(stage: Raw, writing: str):
+@pytest.mark.parametrize(("stage", "writing"), writings(INSERT_WRITINGS), indirect=["stage"])
+def test_no_illegal_insert_gets_through_written_as(stage: Raw, writing: str):
     dialect, got_through = stage.dialect, {}
-    for birth in BIRTHS:
-        if dialect not in birth.dialects:
+    for creation in INSERTS:
+        if dialect not in creation.dialects:
             continue
-        attempt = BIRTH_WRITINGS[dialect][writing](birth)
-        own_words = dialect == "postgres" and (birth.null or birth.collides)
+        attempt = INSERT_WRITINGS[dialect][writing](creation)
+        own_words = dialect == "postgres" and (creation.null or creation.collides)
         # PostgreSQL does nothing where it was asked to do nothing.
-        may_pass = dialect == "postgres" and birth.collides and writing == "do nothing"
+        may_pass = dialect == "postgres" and creation.collides and writing == "do nothing"
         wrong = verdict(stage, attempt, said=ANYBODYS if own_words else OURS, may_pass=may_pass)
         if wrong:
-            got_through[birth.rule] = (wrong, attempt)
+            got_through[creation.rule] = (wrong, attempt)
     assert got_through == {}
 
 
@@ -164,7 +164,7 @@ def test_a_worker_row_cannot_be_bent(stage: Raw):
         "INSERT INTO worker (id, state, move) VALUES ('new', 'STARTUP', 'connect')",
     ]
     if stage.dialect == "sqlite":
-        born = f"INTO worker (id, state, move) VALUES ('{idle}', 'STARTUP', 'boot')"
+        created = f"INTO worker (id, state, move) VALUES ('{idle}', 'STARTUP', 'boot')"
         rowid = f"(SELECT rowid FROM worker WHERE id = '{idle}')"
         cheats += [
             c.replace("UPDATE", f"UPDATE OR {w}", 1)
@@ -172,8 +172,8 @@ def test_a_worker_row_cannot_be_bent(stage: Raw):
             for w in ("REPLACE", "IGNORE")
         ]
         cheats += [
-            *(f"{word} {born}" for word in ("INSERT", "INSERT OR REPLACE", "INSERT OR IGNORE")),
-            f"REPLACE {born}",
+            *(f"{word} {created}" for word in ("INSERT", "INSERT OR REPLACE", "INSERT OR IGNORE")),
+            f"REPLACE {created}",
             f"REPLACE INTO worker (rowid, id, state, move) SELECT {rowid}, 'n', 'STARTUP', 'boot'",
             f"UPDATE OR REPLACE worker SET rowid = {rowid} WHERE id = '{stopped}'",
             "INSERT INTO worker (rowid, id, state, move) VALUES (-1, 'n', 'STARTUP', 'boot')",

@@ -117,7 +117,7 @@ def test_the_journalling_functions_serve_no_strangers_table(clerk: Raw, owner: R
     for table in ("stranger", "elsewhere.job"):
         owner.execute(
             f"CREATE TRIGGER borrowed AFTER INSERT ON {table} REFERENCING NEW TABLE AS new_rows"
-            " FOR EACH STATEMENT EXECUTE FUNCTION milepost_journal_birth()"
+            " FOR EACH STATEMENT EXECUTE FUNCTION milepost_journal_insert()"
         )
         owner.execute(
             f"CREATE TRIGGER moved AFTER UPDATE ON {table}"
@@ -130,7 +130,7 @@ def test_the_journalling_functions_serve_no_strangers_table(clerk: Raw, owner: R
     said = refusal(
         clerk,
         "CREATE TRIGGER borrowed AFTER INSERT ON mine REFERENCING NEW TABLE AS new_rows"
-        " FOR EACH STATEMENT EXECUTE FUNCTION milepost_journal_birth()",
+        " FOR EACH STATEMENT EXECUTE FUNCTION milepost_journal_insert()",
     )
     assert "permission denied" in (said or "")
     assert everything(owner) == before

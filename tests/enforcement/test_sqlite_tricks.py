@@ -64,7 +64,7 @@ def test_a_move_made_by_a_trigger_on_the_journal_is_journalled_or_refused(
         assert everything(lite) == before
 
 
-def test_a_birth_made_by_a_trigger_on_a_births_entry_is_journalled_or_refused(lite: Raw):
+def test_a_row_created_by_a_trigger_on_a_creations_entry_is_journalled_or_refused(lite: Raw):
     lite.execute("CREATE TABLE mine (id TEXT)")
     lite.execute(
         "CREATE TRIGGER tell AFTER INSERT ON journal WHEN NEW.move = 'create'"

@@ -1,7 +1,7 @@
 """Lawful moves are journalled whatever statement makes them, and counters are put right."""
 
 import pytest
-from hands import assignments, born, everything, moved, put, refusal, subject, walks
+from hands import assignments, created, everything, moved, put, refusal, subject, walks
 
 from milepost.lifecycle import JOB
 from tests.support.databases import Backends, Raw, backend_names
@@ -25,7 +25,9 @@ CLAIMS = {
         "plain": f"UPDATE job SET {CLAIM} WHERE id IN ({LISTED})",
         "from": f"UPDATE job SET {CLAIM} FROM (SELECT id AS name FROM job) AS n WHERE id = n.name",
         "returning": f"UPDATE job SET {CLAIM} RETURNING id",
-        "upsert": (f"{born(JOB, FEW, 'create', 'QUEUED')} ON CONFLICT (id) DO UPDATE SET {CLAIM}"),
+        "upsert": (
+            f"{created(JOB, FEW, 'create', 'QUEUED')} ON CONFLICT (id) DO UPDATE SET {CLAIM}"
+        ),
         "merge": (
             f"MERGE INTO job USING (SELECT id AS name FROM job) AS n ON job.id = n.name"
             f" WHEN MATCHED THEN UPDATE SET {CLAIM}"
@@ -120,8 +122,8 @@ def test_what_is_rolled_back_is_not_journalled(raw: Raw):
     assert everything(raw) == before
 
 
-def bulk_birth(raw: Raw) -> str:
-    """Write the birth of a hundred thousand jobs."""
+def bulk_insert(raw: Raw) -> str:
+    """Write the creation of a hundred thousand jobs."""
     if raw.dialect == "postgres":
         return (
             "INSERT INTO job (id, kind, state, move) SELECT"
@@ -137,7 +139,7 @@ def bulk_birth(raw: Raw) -> str:
 
 @pytest.mark.prove
 def test_a_statement_over_100_000_rows_is_journalled_whole_or_refused_whole(raw: Raw):
-    raw.execute(bulk_birth(raw))
+    raw.execute(bulk_insert(raw))
     assert entries(raw, "create") == BULK
 
     raw.execute(f"UPDATE job SET {assignments(JOB, 'undispatch', 'READY')}")

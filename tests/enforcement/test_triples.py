@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from itertools import product
 
 import pytest
-from hands import Walk, born, moved, put, refusal, subject, walks
+from hands import Walk, created, moved, put, refusal, subject, walks
 
 from milepost.lifecycle import JOB, RUN, WORKER
-from milepost.machine import BIRTH, Machine
+from milepost.machine import CREATION, Machine
 from tests.support.databases import Raw
 
 Entry = tuple[int, str, str | None, str]
@@ -29,7 +29,7 @@ class Try:
         return self.walk[-1:] == ((self.move, self.target),)
 
     def statement(self, machine: Machine) -> str:
-        write = born if self.source == BIRTH else moved
+        write = created if self.source == CREATION else moved
         return write(machine, [":id"], self.move, self.target)
 
     def entries(self, *, passed: bool) -> list[Entry]:
@@ -40,9 +40,9 @@ class Try:
 
 def every_triple(machine: Machine) -> list[Try]:
     states = [state.value for state in machine.states]
-    ways = {BIRTH: (), **walks(machine)}
+    ways = {CREATION: (), **walks(machine)}
     # The from-state changes fastest, so that SQLite compiles each statement once.
-    triples = product(machine.move_names, states, (BIRTH, *states))
+    triples = product(machine.move_names, states, (CREATION, *states))
     return [
         Try(subject(number), move, source, target, ways[source])
         for number, (move, target, source) in enumerate(triples)

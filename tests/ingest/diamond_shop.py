@@ -10,7 +10,7 @@ import msgspec
 import milepost as mp
 from milepost.client import new_id
 from milepost.records import Claim, NewJob, Template
-from milepost.store import births, jobs, workers
+from milepost.store import creation, jobs, workers
 
 T0 = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -80,7 +80,7 @@ def by_hand(app) -> Claim:
     """Hold a job, as whoever writes into a target does."""
     run = app.client.run
     run(workers.register, workers.NewWorker(id="hand", lease_us=10**9))
-    run(births.create, [NewJob(new_id(), b"{}", Template(kind="write", queue="by hand"))])
+    run(creation.create, [NewJob(new_id(), b"{}", Template(kind="write", queue="by hand"))])
     [claim] = run(jobs.claim, worker_id="hand", line=jobs.lines(["by hand"]), most=1)
     return claim
 

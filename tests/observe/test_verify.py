@@ -63,7 +63,7 @@ TAMPERED = {
     "row gone": ("DELETE FROM job", "ends in RETRYING but it has no row"),
     "journal gone": ("DELETE FROM journal", "a row but no journal"),
     "entry gone": ("DELETE FROM journal WHERE seq = 2", "entry 3 follows entry 1"),
-    "birth gone": ("DELETE FROM journal WHERE seq = 1", "entry 2 follows entry 0"),
+    "creation gone": ("DELETE FROM journal WHERE seq = 1", "entry 2 follows entry 0"),
     "entry forged": (
         "UPDATE journal SET to_state = 'QUEUED' WHERE seq = 2",
         "its journal is broken",

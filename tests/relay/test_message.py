@@ -12,7 +12,7 @@ from milepost.client import new_id
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
 from milepost.relay.message import TEXT_MOST, compose
-from milepost.store import births, chains, jobs, outbox, workers
+from milepost.store import chains, creation, jobs, outbox, workers
 
 
 def claims(app, count):
@@ -71,7 +71,7 @@ def test_a_message_keeps_its_size_and_says_what_it_left_out(app):
 
 def ended_job(app, result, codec="json"):
     template = Template(kind="k", channel="orders", codec=codec, retries=0)
-    app.client.run(births.create, [NewJob(new_id(), b"{}", template)])
+    app.client.run(creation.create, [NewJob(new_id(), b"{}", template)])
     [claim] = claims(app, 1)
     app.client.run(jobs.settle, [Settlement(claim, result)], actor="w")
     return app.channels.messages("orders")[0]
@@ -123,7 +123,7 @@ def test_it_says_the_same_whenever_it_is_told(app, advance):
 
 def test_a_trace_that_nobody_could_read_is_not_passed_on(app, raw):
     app.client.run(
-        births.create,
+        creation.create,
         [NewJob(new_id(), b"{}", Template(kind="k", channel="orders", trace="x\r\nEvil: 1"))],
     )
     raw.execute("UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1")

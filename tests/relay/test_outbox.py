@@ -12,7 +12,7 @@ from milepost.client import new_id
 from milepost.observe.verify import verify
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, chains, jobs, outbox, runs, workers
+from milepost.store import chains, creation, jobs, outbox, runs, workers
 
 DAY = 86_400.0
 REFUSED = (sqlite3.Error, psycopg.Error)
@@ -20,7 +20,7 @@ REFUSED = (sqlite3.Error, psycopg.Error)
 
 def created(app, **columns):
     template = Template(kind="k", channel="orders", **columns)
-    [job_id] = app.client.run(births.create, [NewJob(new_id(), b"{}", template)])
+    [job_id] = app.client.run(creation.create, [NewJob(new_id(), b"{}", template)])
     return job_id
 
 
@@ -105,7 +105,7 @@ def test_what_is_not_final_writes_none(app):
 
 
 def test_a_job_without_a_channel_writes_none(app, raw):
-    app.client.run(births.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
+    app.client.run(creation.create, [NewJob(new_id(), b"{}", Template(kind="k"))])
     app.client.run(jobs.settle, [Settlement(claimed(app), outcome.succeeded(b"1"))], actor="w")
     assert raw.value("SELECT count(*) FROM outbox") == 0
 

@@ -20,7 +20,7 @@ import milepost as mp
 from milepost.client import new_id
 from milepost.observe.verify import verify
 from milepost.records import NewJob, Template
-from milepost.store import births
+from milepost.store import creation
 from tests.support.prove import size
 
 PROGRAM = Path(__file__).parent / "relay_worker.py"
@@ -40,7 +40,7 @@ def ended(app: mp.App, raw, lines: int) -> dict[str, list[str]]:
             template = Template(kind="k", channel="orders", rerun_of=line[-1] if line else None)
             new.append(NewJob(job_id, b"{}", template))
             line.append(job_id)
-        app.client.run(births.create, new)
+        app.client.run(creation.create, new)
         raw.execute(
             "UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1"
             " WHERE state = 'QUEUED'"

@@ -3,7 +3,7 @@
 import pytest
 
 from milepost.lifecycle import RUN, Cause
-from milepost.machine import BIRTH
+from milepost.machine import CREATION
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts, WatermarkWord, watermark_word
 from tests.support.machines import Diagram, can_tell
 from tools.views import WORKER_RUN
@@ -126,7 +126,7 @@ def watermark_steps():
 
 
 def watermark_edges():
-    yield BIRTH, watermark_word(None, exists=False).value
+    yield CREATION, watermark_word(None, exists=False).value
     for (was, existed), (now, exists) in watermark_steps():
         yield (
             watermark_word(was, exists=existed).value,

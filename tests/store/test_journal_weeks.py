@@ -9,7 +9,7 @@ import pytest
 import milepost as mp
 from milepost import outcome
 from milepost.records import NewJob, Template
-from milepost.store import births, jobs, journal, retention, timers
+from milepost.store import creation, jobs, journal, retention, timers
 from milepost.store.migrate import migrate
 from tests.support.databases import everyday_names
 from tests.support.suite import Store, opened
@@ -67,7 +67,7 @@ def where(store: Store, job_id: str) -> set[str]:
     return {name for (name,) in found}
 
 
-def born(moment: datetime) -> str:
+def created(moment: datetime) -> str:
     """Make an id as if at that time."""
     passed = f"{int(moment.timestamp() * 1000):012x}"
     return f"{passed[:8]}-{passed[8:]}{new_id()[13:]}"
@@ -75,7 +75,7 @@ def born(moment: datetime) -> str:
 
 def create(store: Store, *ids: str, **options) -> list[str]:
     shared = Template(kind="k", **options)
-    return store.run(births.create, [NewJob(job_id, b"x", shared) for job_id in ids])
+    return store.run(creation.create, [NewJob(job_id, b"x", shared) for job_id in ids])
 
 
 def polled(store: Store, *, times: int = 1, queue: str = "default", most: int = 100) -> None:
@@ -110,11 +110,11 @@ def test_a_store_is_born_with_this_week_and_the_next_two(backends, backend):
     backends.drop(database)
 
 
-def test_a_birth_lands_in_its_week_from_its_first_moment_to_its_last(store):
+def test_a_creation_lands_in_its_week_from_its_first_moment_to_its_last(store):
     first = monday(now(store)) + WEEK
     moment = timedelta(milliseconds=1)
     edges = [first - moment, first, first + WEEK - moment, first + WEEK]
-    ids = create(store, *[born(edge) for edge in edges])
+    ids = create(store, *[created(edge) for edge in edges])
     before, own, after = named(first - WEEK, first, first + WEEK)
     assert [where(store, job_id) for job_id in ids] == [{before}, {own}, {own}, {after}]
 
@@ -128,9 +128,9 @@ def test_two_weeks_are_made_ahead_as_time_goes_on_and_none_twice(store):
 
 
 def test_after_a_long_rest_what_is_missing_is_made(store):
-    """Nobody ran maintenance for two months: what was born meanwhile is in the default one."""
+    """Nobody ran maintenance for two months: what was created meanwhile is in the default one."""
     first = monday(now(store))
-    [orphan] = create(store, born(first + 5 * WEEK))
+    [orphan] = create(store, created(first + 5 * WEEK))
     assert where(store, orphan) == {"journal_default"}
     store.advance(8 * 7 * DAY)
     assert store.run(retention.make_weeks) == 3
@@ -139,7 +139,7 @@ def test_after_a_long_rest_what_is_missing_is_made(store):
 
 def test_a_week_of_which_the_default_partition_has_entries_stays_there(store):
     ahead = monday(now(store)) + 3 * WEEK
-    [early] = create(store, born(ahead + timedelta(hours=1)))
+    [early] = create(store, created(ahead + timedelta(hours=1)))
     store.advance(7 * DAY)
     assert store.run(retention.make_weeks) == 0
     store.advance(7 * DAY)
@@ -192,7 +192,7 @@ def none_too_small(store):
 
 def test_that_no_more_weeks_are_made_is_told(store, none_too_small, capsys):
     """Where the default partition is too large to be read through by an attach."""
-    create(store, born(monday(now(store)) - WEEK))  # it fits into no week
+    create(store, created(monday(now(store)) - WEEK))  # it fits into no week
     store.advance(7 * DAY)
     assert store.run(retention.make_weeks) == 0
     assert store.run(retention.weeks_full) > 0
@@ -214,7 +214,7 @@ def test_whoever_waits_behind_it_waits_briefly(store):
 def test_a_new_week_is_guarded_like_the_rest(store):
     store.advance(7 * DAY)
     store.run(retention.make_weeks)
-    [job_id] = create(store, born(now(store) + 2 * WEEK))
+    [job_id] = create(store, created(now(store) + 2 * WEEK))
     [week] = where(store, job_id)
     for cheat in (
         f"UPDATE {week} SET detail = 'x'",
@@ -231,7 +231,7 @@ def test_a_new_week_is_guarded_like_the_rest(store):
 
 def old_week(store: Store, *, times: int = 2) -> tuple[str, str]:
     """Let a job poll a few times, long ago; answer with its id and the partition it is in."""
-    [job_id] = create(store, born(now(store)))
+    [job_id] = create(store, created(now(store)))
     polled(store, times=times)
     [week] = where(store, job_id)
     store.advance(100 * DAY)
@@ -302,7 +302,7 @@ def test_no_move_is_lost_or_refused_while_weeks_are_dropped(store):
         store.run(retention.make_weeks)
         store.advance(7 * DAY * (n + 20))
     old = [first - (n + 20) * WEEK for n in range(lived)]
-    ids = create(store, *[born(each + timedelta(hours=n)) for each in old for n in range(8)])
+    ids = create(store, *[created(each + timedelta(hours=n)) for each in old for n in range(8)])
     assert set(named(*old)) <= set(weeks(store))
     stop, troubles, rounds = threading.Event(), [], [0] * 3
 

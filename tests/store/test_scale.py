@@ -18,7 +18,7 @@ import uuid_utils
 from milepost import outcome
 from milepost.config import StoreUrl
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, fanin, jobs, outputs, runs, workers
+from milepost.store import creation, fanin, jobs, outputs, runs, workers
 from milepost.store.catalog import query
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
@@ -162,7 +162,7 @@ def claim_on_and_on(driver: Driver, stop: Event, told: Path) -> None:
     template, line = Template(kind="other", queue="other"), [jobs.Line("other")]
     with told.open("w") as out:
         while not stop.is_set():
-            driver.run(births.create, [NewJob(new_id(), b"1", template)])
+            driver.run(creation.create, [NewJob(new_id(), b"1", template)])
             begun = time.perf_counter()
             [claim] = driver.run(jobs.claim, worker_id="other", line=line, most=1)
             out.write(f"{time.time()} {time.perf_counter() - begun}\n")

@@ -75,7 +75,7 @@ def store(
     assert made.problems() == []
 
 
-class TestBirths(suite.BirthSuite):
+class TestCreation(suite.CreationSuite):
     pass
 
 

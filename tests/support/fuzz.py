@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.lifecycle import JOB, RUN
-from milepost.machine import BIRTH, Machine
+from milepost.machine import CREATION, Machine
 from tests.support.databases import Raw
 from tests.support.fuzz_sql import CONTROLS, Changes, Operation, Plus, Value, render
 from tools.triggers import GUARDS
@@ -22,7 +22,7 @@ __all__ = ["Agreement", "Operation", "agree", "fold", "journal", "rows", "shape"
 COUNTERS = GUARDS["job"].counters
 LAWFUL: dict[str, int | None] = {"version": 1, "fence": 0, "worker_id": None}
 LAWFUL |= dict.fromkeys(COUNTERS, 0)
-"""What the columns of a birth hold when nobody meddles."""
+"""What the columns of a creation hold when nobody meddles."""
 LIVE_MAX = 60
 
 
@@ -40,8 +40,8 @@ class Row:
     releases: int = 0
 
     @classmethod
-    def born(cls, columns: Changes) -> "Row":
-        """Know a row that was just born."""
+    def created(cls, columns: Changes) -> "Row":
+        """Know a row that was just created."""
         return cls(str(columns["state"]))
 
     def after(self, changes: Changes, *, machine: Machine) -> "Row":
@@ -82,10 +82,10 @@ class _Fuzzer:
         return bool(self._kept)
 
     def exists(self, operation: Operation) -> bool:
-        """Tell whether the id to be born is taken."""
-        if not operation.born:
+        """Tell whether the id to be created is taken."""
+        if not operation.created:
             return False
-        return (operation.machine.name, str(operation.born[0]["id"])) in self.model
+        return (operation.machine.name, str(operation.created[0]["id"])) in self.model
 
     def invent(self) -> Operation:
         """Think of the next statement."""
@@ -127,8 +127,8 @@ class _Fuzzer:
         if upserted and operation.how == "nothing":
             return
         if not upserted:
-            for row in operation.born:
-                self.model[machine, str(row["id"])] = Row.born(row)
+            for row in operation.created:
+                self.model[machine, str(row["id"])] = Row.created(row)
         if operation.verb in ("move", "delete") or upserted:
             for name, changes in self._touched(operation):
                 if operation.verb == "delete":
@@ -171,26 +171,26 @@ class _Fuzzer:
         verbs = ["commit", "rollback", *(["rollback to"] if saved else ["savepoint"])]
         return Operation(self._chance.choice(verbs))
 
-    # Births.
+    # Creation.
 
-    def _birth(self, machine: Machine) -> dict[str, Value]:
-        born: dict[str, Value] = {"id": self._fresh_id(), "kind": "k", "move": "create"}
-        born["state"] = self._chance.choice(machine.births)
-        born["unique_key"] = self._chance.choice([None, None, None, "a", "b", "c"])
-        return born
+    def _new_row(self, machine: Machine) -> dict[str, Value]:
+        created: dict[str, Value] = {"id": self._fresh_id(), "kind": "k", "move": "create"}
+        created["state"] = self._chance.choice(machine.initial)
+        created["unique_key"] = self._chance.choice([None, None, None, "a", "b", "c"])
+        return created
 
     def _bear(self, machine: Machine) -> Operation:
         chance = self._chance
-        rows = [self._birth(machine) for _ in range(chance.choice([1, 1, 1, 2, 5]))]
+        rows = [self._new_row(machine) for _ in range(chance.choice([1, 1, 1, 2, 5]))]
         if chance.random() < 0.35:
-            wrong, value = chance.choice(self._wrong_births(machine))
+            wrong, value = chance.choice(self._wrong_inserts(machine))
             rows = [{wrong: LAWFUL.get(wrong, row.get(wrong)), **row} for row in rows]
             chance.choice(rows)[wrong] = value
         how = "plain" if len(rows) > 1 else chance.choice(["plain", "ignore", "replace", "fail"])
-        return Operation("bear", machine, how, born=tuple(rows))
+        return Operation("bear", machine, how, created=tuple(rows))
 
-    def _wrong_births(self, machine: Machine) -> list[tuple[str, Value]]:
-        states = [state.value for state in machine.states if state.value not in machine.births]
+    def _wrong_inserts(self, machine: Machine) -> list[tuple[str, Value]]:
+        states = [state.value for state in machine.states if state.value not in machine.initial]
         wrong: list[tuple[str, Value]] = [
             ("id", self._any_id(machine)),
             ("state", self._chance.choice([*states, "DONE", None])),
@@ -203,22 +203,22 @@ class _Fuzzer:
         return wrong
 
     def _upsert(self, machine: Machine) -> Operation:
-        born = self._birth(machine)
+        created = self._new_row(machine)
         if self._chance.random() < 0.7:
-            born["id"] = self._any_id(machine)
+            created["id"] = self._any_id(machine)
         # A key of its own: PostgreSQL would not look at it where the id is taken.
-        born["unique_key"] = None
-        name = str(born["id"])
+        created["unique_key"] = None
+        name = str(created["id"])
         changes = self._perhaps_wrong(machine, self._change(machine, name))
         how = self._chance.choice(["nothing", "update", "update"])
-        return Operation("upsert", machine, how, born=(born,), changes={name: changes})
+        return Operation("upsert", machine, how, created=(created,), changes={name: changes})
 
     # Moves.
 
     def _change(self, machine: Machine, name: str) -> dict[str, Value]:
         """Think of a lawful change of this row, as far as one knows it."""
         row = self.model.get((machine.name, name))
-        state = row.state if row else self._chance.choice(machine.births)
+        state = row.state if row else self._chance.choice(machine.initial)
         moves = machine.moves_from(state) or machine.move_names[-1:]
         move = self._chance.choice(moves)
         target = self._chance.choice(machine.targets(move, state) or (state,))
@@ -246,7 +246,7 @@ class _Fuzzer:
         return chance.choice(wrong)(machine, changes)
 
     def _wrong_word(self, machine: Machine, changes: dict[str, Value]) -> dict[str, Value]:
-        states = [*(state.value for state in machine.states), "DONE", BIRTH, None]
+        states = [*(state.value for state in machine.states), "DONE", CREATION, None]
         words = {
             "state": self._chance.choice(states),
             "move": self._chance.choice([*machine.move_names, "grab", None]),
@@ -444,10 +444,10 @@ def fold(entries: Iterable[Entry]) -> dict[tuple[str, str], Shape]:
     machines = {"job": JOB, "run": RUN}
     for machine, name, seq, move, source, target, _, fence, _ in entries:
         state, version, fenced, counts = folded.get(
-            (machine, name), (BIRTH, 0, 0, (0,) * len(COUNTERS))
+            (machine, name), (CREATION, 0, 0, (0,) * len(COUNTERS))
         )
         machines[machine].check(move, source, target)
-        assert (source or BIRTH, seq) == (state, version + 1), (machine, name, seq)
+        assert (source or CREATION, seq) == (state, version + 1), (machine, name, seq)
         assert state not in machines[machine].terminal or move == "erase", (machine, name, seq)
         claimed = machine == "job" and move == "claim"
         assert fence == fenced + claimed, (machine, name, seq)

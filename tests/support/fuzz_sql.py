@@ -39,7 +39,7 @@ class Operation:
     verb: str
     machine: Machine = JOB
     how: str = "plain"
-    born: tuple[Changes, ...] = ()
+    created: tuple[Changes, ...] = ()
     changes: Mapping[str, Changes] = field(default_factory=dict)
     guard: str | None = None
 
@@ -66,13 +66,14 @@ class _Writer:
         return ", ".join(self.id(name) for name in names)
 
     def insert(self, operation: Operation, words: str = "INSERT INTO") -> str:
-        columns = list(operation.born[0])
+        columns = list(operation.created[0])
         listed = ", ".join(
-            f"({', '.join(self._born(row, name) for name in columns)})" for row in operation.born
+            f"({', '.join(self._created(row, name) for name in columns)})"
+            for row in operation.created
         )
         return f"{words} {operation.machine.name} ({', '.join(columns)}) VALUES {listed}"
 
-    def _born(self, row: Changes, name: str) -> str:
+    def _created(self, row: Changes, name: str) -> str:
         value = row[name]
         return self.id(str(value)) if name == "id" else self.value(value)
 
@@ -130,7 +131,7 @@ def _bearing(operation: Operation, writer: _Writer) -> str:
     if writer.dialect == "sqlite":
         return writer.insert(operation, f"INSERT OR {operation.how.upper()} INTO")
     if operation.how == "replace":
-        table, name = operation.machine.name, str(operation.born[0]["id"])
+        table, name = operation.machine.name, str(operation.created[0]["id"])
         gone = f"WITH gone AS (DELETE FROM {table} WHERE id = {writer.id(name)})"
         return f"{gone} {writer.insert(operation)}"
     return writer.insert(operation)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from milepost.errors import IllegalMove
-from milepost.machine import BIRTH, Machine, Triple
+from milepost.machine import CREATION, Machine, Triple
 from milepost.specs import Facts, View
 
 __all__ = [
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 Edge = tuple[str, str]
-"""(word before, word after) in a spec's own words; an empty word is before the birth."""
+"""(word before, word after) in a spec's own words; an empty word is before the creation."""
 
 
 def first_states(machine: Machine) -> tuple[str, ...]:
-    """Name where a walk begins: before the birth, or in the first state if there is no birth."""
-    return (BIRTH,) if machine.births else (next(iter(machine.states)).value,)
+    """Name where a walk begins: before the creation, or in the first state where there is none."""
+    return (CREATION,) if machine.initial else (next(iter(machine.states)).value,)
 
 
 @st.composite
@@ -54,7 +54,7 @@ def walks(draw: st.DrawFn, machine: Machine, *, moves_max: int = 20) -> tuple[Tr
 def illegal_triples(machine: Machine, *, source: str | None = None) -> tuple[Triple, ...]:
     """List every (move, from, to) that is not declared, of all or of those from one state."""
     states = [state.value for state in machine.states]
-    sources = [BIRTH, *states] if source is None else [source]
+    sources = [CREATION, *states] if source is None else [source]
     every = product(machine.move_names, sources, states)
     return tuple(triple for triple in every if triple not in machine.triples)
 
@@ -156,7 +156,7 @@ class Diagram:
     @property
     def forbidden(self) -> frozenset[Edge]:
         """Every change between its words that neither the spec nor the design allows."""
-        every = frozenset(product(self.words, self.words - {BIRTH}))
+        every = frozenset(product(self.words, self.words - {CREATION}))
         changes = frozenset(edge for edge in every if edge[0] != edge[1])
         return changes - self.walkable - self.added.keys()
 
@@ -181,8 +181,8 @@ def can_tell(view: View, story: Sequence[str]) -> bool:
     after: dict[Facts | None, set[Facts]] = {}
     for _, before, then in view.steps:
         after.setdefault(before, set()).add(then)
-    births = after.get(None) or {facts for facts in after if facts is not None}
-    here = _linger(view, after, {facts for facts in births if view.word(facts) == story[0]})
+    creation = after.get(None) or {facts for facts in after if facts is not None}
+    here = _linger(view, after, {facts for facts in creation if view.word(facts) == story[0]})
     for _, word in pairwise(story):
         reached = {
             then for facts in here for then in after.get(facts, ()) if view.word(then) == word

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 import milepost as mp
-from milepost.store import births, journal, tokens
+from milepost.store import creation, journal, tokens
 from milepost.store.tokens import SCOPES
 from milepost.web.api import create_api, describe
 from milepost.web.door import known_host
@@ -137,7 +137,7 @@ async def test_each_scope_opens_its_routes_and_no_other(app, api, token):
 async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
     """H-95, H-116: 404, word for word as for an id that never was."""
     job = app.new_job("slowly", [1], {}, {})
-    app.client.run(births.create, [job])
+    app.client.run(creation.create, [job])
     batch = app.batches[0]
     run = await batch.start_async({"count": 1})
     bound = [

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 import milepost as mp
-from milepost.store import births, events, jobs
+from milepost.store import creation, events, jobs
 from milepost.store.events import Cursor
 
 
@@ -159,7 +159,7 @@ def test_what_commits_late_is_told_late_and_not_left_out(app, database, raw):
             "INSERT INTO job (id, kind, state, move) "
             f"VALUES ('{early.id}', 'convert', 'QUEUED', 'create')"
         )
-        app.client.run(births.create, [late])
+        app.client.run(creation.create, [late])
         found, cursor, _ = read(app, cursor)
         assert [event.id for event in found] == [late.id]
         resumed = found[-1].cursor
@@ -175,7 +175,7 @@ def test_what_commits_late_is_told_late_and_not_left_out(app, database, raw):
 def test_pages_of_any_size_tell_the_same(app):
     cursor = app.client.run(events.here)
     for n in range(7):
-        [job_id] = app.client.run(births.create, [app.new_job("convert", [str(n)], {}, {})])
+        [job_id] = app.client.run(creation.create, [app.new_job("convert", [str(n)], {}, {})])
         app.client.run(jobs.cancel, job_id, reason="x", actor="test")
     whole = [(e.id, e.seq) for e in read(app, cursor)[0]]
     assert len(whole) == len(set(whole)) == 14
@@ -198,7 +198,7 @@ def test_writers_at_once_lose_nothing_and_double_nothing(app):
 
     def write():
         for n in range(25):
-            [job_id] = app.client.run(births.create, [app.new_job("convert", [str(n)], {}, {})])
+            [job_id] = app.client.run(creation.create, [app.new_job("convert", [str(n)], {}, {})])
             app.client.run(jobs.cancel, job_id, reason="x", actor="test")
 
     def follow(place):
@@ -229,18 +229,18 @@ def test_a_follower_away_for_too_long_is_told_that_it_missed_something(app, data
     if database.dialect != "sqlite":
         pytest.skip("PostgreSQL keeps it with the journal")
     cursor = app.client.run(events.here)
-    app.client.run(births.create, [app.new_job("convert", ["a"], {}, {})])
+    app.client.run(creation.create, [app.new_job("convert", ["a"], {}, {})])
     [first] = read(app, cursor)[0]
-    app.client.run(births.create, [app.new_job("convert", ["b"], {}, {})])
-    app.client.run(births.create, [app.new_job("convert", ["c"], {}, {})])
+    app.client.run(creation.create, [app.new_job("convert", ["b"], {}, {})])
+    app.client.run(creation.create, [app.new_job("convert", ["c"], {}, {})])
     advance(events.KEEP_SECONDS * 2)
     assert app.client.run(events.prune, most=100) == 2
     # Nobody follows: what moves now costs nothing, and is not kept.
-    app.client.run(births.create, [app.new_job("convert", ["d"], {}, {})])
+    app.client.run(creation.create, [app.new_job("convert", ["d"], {}, {})])
     found, place, lost = read(app, first.cursor)
     assert lost
     assert found == []
-    app.client.run(births.create, [app.new_job("convert", ["e"], {}, {})])
+    app.client.run(creation.create, [app.new_job("convert", ["e"], {}, {})])
     assert [e.move for e in read(app, place)[0]] == ["create"]
 
 

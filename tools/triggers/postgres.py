@@ -23,7 +23,7 @@ def triggers(guard: Guard) -> str:
 
 def _refusal(guard: Guard) -> str:
     table = guard.table
-    birth, change = guard.birth_rules("postgres"), guard.change_rules("postgres")
+    insert, change = guard.insert_rules("postgres"), guard.change_rules("postgres")
     # Only where a statement names the columns: to compare a payload is to read it.
     named = f"TG_NAME = '{table}_a_refuse_fixed'"
     fixed = [(f"{named} AND {wrong}", text) for wrong, text in guard.fixed_rules("postgres")]
@@ -42,7 +42,7 @@ BEGIN
   IF TG_OP = 'INSERT' THEN
     subject := NEW.id;
     reason :=
-{reason(birth, "'{}'", indent="      ")};
+{reason(insert, "'{}'", indent="      ")};
   ELSIF TG_OP = 'UPDATE' THEN
 {_correction(guard)}    subject := OLD.id;
     reason :=
@@ -160,8 +160,8 @@ def _refusing_triggers(guard: Guard) -> str:
     return f"""\
 -- A row trigger's WHEN is evaluated in place: a usual row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
-CREATE TRIGGER {table}_a_refuse_birth AFTER INSERT ON {table} FOR EACH ROW
-  WHEN ({bad(guard.birth_rules("postgres"))})
+CREATE TRIGGER {table}_a_refuse_insert AFTER INSERT ON {table} FOR EACH ROW
+  WHEN ({bad(guard.insert_rules("postgres"))})
   EXECUTE FUNCTION milepost_refuse_{table}();
 
 CREATE TRIGGER {table}_a_refuse_change AFTER UPDATE ON {table} FOR EACH ROW
@@ -197,9 +197,9 @@ CREATE TRIGGER {guard.table}_a_refuse_count
 def _journalling_triggers(guard: Guard) -> str:
     table = guard.table
     return f"""\
-CREATE TRIGGER {table}_journal_birth AFTER INSERT ON {table}
+CREATE TRIGGER {table}_journal_insert AFTER INSERT ON {table}
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
-  EXECUTE FUNCTION milepost_journal_birth();
+  EXECUTE FUNCTION milepost_journal_insert();
 
 CREATE TRIGGER {table}_journal_move AFTER UPDATE ON {table}
   REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT
@@ -208,14 +208,14 @@ CREATE TRIGGER {table}_journal_move AFTER UPDATE ON {table}
 
 def worker_triggers() -> str:
     """Render the worker's row: enforced where it is shown, not journalled."""
-    birth, change = worker_rules("postgres")
+    insert, change = worker_rules("postgres")
     return f"""\
 CREATE FUNCTION milepost_refuse_worker() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   reason text;
 BEGIN
   IF TG_OP = 'INSERT' THEN
-    reason := '{birth[0][1]}';
+    reason := '{insert[0][1]}';
   ELSIF TG_OP = 'UPDATE' THEN
     reason :=
 {reason(change, "'{}'", indent="      ")};
@@ -227,8 +227,8 @@ BEGIN
     HINT = 'milepost machine worker shows every legal move';
 END $$;
 
-CREATE TRIGGER worker_a_refuse_birth AFTER INSERT ON worker FOR EACH ROW
-  WHEN ({bad(birth)})
+CREATE TRIGGER worker_a_refuse_insert AFTER INSERT ON worker FOR EACH ROW
+  WHEN ({bad(insert)})
   EXECUTE FUNCTION milepost_refuse_worker();
 
 CREATE TRIGGER worker_a_refuse_change AFTER UPDATE ON worker FOR EACH ROW

@@ -40,22 +40,24 @@ class Guard:
         """The columns that no move but `erase` may touch."""
         return (*self.immutable, "payload")
 
-    def birth_rules(self, dialect: str) -> list[Rule]:
+    def insert_rules(self, dialect: str) -> list[Rule]:
         """List what a new row must not be."""
-        legal = self.machine.birth_sql(move="NEW.move", target="NEW.state", member=_member(dialect))
+        legal = self.machine.creation_sql(
+            move="NEW.move", target="NEW.state", member=_member(dialect)
+        )
         rules: list[Rule] = [
-            (differs(dialect, "NEW.version", "1"), "a birth has version 1"),
-            (f"({legal}) IS NOT TRUE", "this is not a birth the lifecycle declares"),
-            (differs(dialect, "NEW.fence", "0"), "a birth has fence 0"),
+            (differs(dialect, "NEW.version", "1"), "a new row has version 1"),
+            (f"({legal}) IS NOT TRUE", "the lifecycle declares no such creation"),
+            (differs(dialect, "NEW.fence", "0"), "a new row has fence 0"),
         ]
         if self.leased:
-            rules.append(("NEW.worker_id IS NOT NULL", "a birth has no worker"))
+            rules.append(("NEW.worker_id IS NOT NULL", "a new row has no worker"))
             rules.append(("NEW.ordinal < 0", "ordinals count from 0"))
         else:
-            rules.append(("NEW.report IS NOT NULL", "a birth has no report"))
+            rules.append(("NEW.report IS NOT NULL", "a new row has no report"))
         if self.counters:
             wrong = any_of(differs(dialect, f"NEW.{name}", "0") for name in self.counters)
-            rules.append((wrong, "a birth has counted nothing"))
+            rules.append((wrong, "a new row has counted nothing"))
         return rules
 
     def change_rules(self, dialect: str) -> list[Rule]:
@@ -225,11 +227,11 @@ def _member(dialect: str) -> Member:
 
 def worker_rules(dialect: str) -> tuple[list[Rule], list[Rule]]:
     """List what a new and a changed worker must not be; a heartbeat is not a move."""
-    born = WORKER.birth_sql(move="NEW.move", target="NEW.state")
+    legal = WORKER.creation_sql(move="NEW.move", target="NEW.state")
     moved = WORKER.legal_sql(move="NEW.move", source="OLD.state", target="NEW.state")
     stirred, renewed = changed(dialect, ["state", "move"]), changed(dialect, ["lease_until"])
     over = WORKER.terminal_sql("OLD.state")
-    return [(f"({born}) IS NOT TRUE", "a worker is born by boot, in STARTUP")], [
+    return [(f"({legal}) IS NOT TRUE", "a worker is created by boot, in STARTUP")], [
         (differs(dialect, "NEW.id", "OLD.id"), "these never change: id"),
         (
             f"({stirred} AND ({moved}) IS NOT TRUE)",

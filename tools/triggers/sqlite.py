@@ -26,18 +26,18 @@ def triggers(guard: Guard) -> str:
 
 def _refusals(guard: Guard) -> str:
     table = guard.table
-    birth = [*_identity(guard), *guard.birth_rules("sqlite")]
+    insert = [*_identity(guard), *guard.insert_rules("sqlite")]
     change = guard.change_rules("sqlite")
     fixed = [_FIXED_ROWID, *guard.fixed_rules("sqlite")]
     say = f"RAISE(ABORT, 'milepost: {table}: {{}}')"
     return f"""\
 -- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
 -- OR REPLACE a NULL becomes the column's default only after these triggers have looked.
-CREATE TRIGGER {table}_refuse_birth BEFORE INSERT ON {table}
-  WHEN {bad(birth)}
+CREATE TRIGGER {table}_refuse_insert BEFORE INSERT ON {table}
+  WHEN {bad(insert)}
 BEGIN
   SELECT
-{reason(birth, say, indent="    ")};
+{reason(insert, say, indent="    ")};
 END;
 
 {_rowid(table)}
@@ -116,7 +116,7 @@ def _journal(guard: Guard) -> str:
     return f"""\
 {_journalled(table)}
 
-CREATE TRIGGER {table}_journal_birth AFTER INSERT ON {table}
+CREATE TRIGGER {table}_journal_insert AFTER INSERT ON {table}
 BEGIN
   INSERT INTO journal ({entry})
   VALUES ('{table}', NEW.id, NEW.version, NEW.move, NULL, NEW.state,
@@ -157,7 +157,7 @@ def _journalled(table: str) -> str:
         " needs PRAGMA recursive_triggers = ON"
     )
     return f"""\
-CREATE TRIGGER {table}_refuse_unrecorded_birth AFTER INSERT ON {table} WHEN {missing}
+CREATE TRIGGER {table}_refuse_unrecorded_insert AFTER INSERT ON {table} WHEN {missing}
 BEGIN
   SELECT RAISE(ABORT, '{say}');
 END;
@@ -182,19 +182,19 @@ def _counting(guard: Guard) -> str:
 
 def worker_triggers() -> str:
     """Render the worker's row: enforced where it is shown, not journalled."""
-    birth, change = worker_rules("sqlite")
+    insert, change = worker_rules("sqlite")
     taken = (
         "(EXISTS (SELECT 1 FROM worker WHERE id = NEW.id)"
         " OR EXISTS (SELECT 1 FROM worker WHERE rowid = NEW.rowid))"
     )
     exists: Rule = (taken, "this id exists")
-    birth, change = [exists, *birth], [_FIXED_ROWID, *change]
+    insert, change = [exists, *insert], [_FIXED_ROWID, *change]
     return f"""\
-CREATE TRIGGER worker_refuse_birth BEFORE INSERT ON worker
-  WHEN {bad(birth)}
+CREATE TRIGGER worker_refuse_insert BEFORE INSERT ON worker
+  WHEN {bad(insert)}
 BEGIN
   SELECT
-{reason(birth, "RAISE(ABORT, 'milepost: worker: {}')", indent="    ")};
+{reason(insert, "RAISE(ABORT, 'milepost: worker: {}')", indent="    ")};
 END;
 
 {_rowid("worker")}

@@ -41,7 +41,7 @@ SELECT i.id, i.payload, 'noop', 'default', 'QUEUED', 'create', 'raw'
 CREATE_ONE = """
 INSERT INTO job (id, payload, kind, queue, state, move, actor)
 VALUES ($1, $2, 'noop', 'default', 'QUEUED', 'create', 'raw')"""
-CREATE_AND_TELL = f"WITH born AS ({CREATE_ONE}) SELECT pg_notify('raw', '')"
+CREATE_AND_TELL = f"WITH created AS ({CREATE_ONE}) SELECT pg_notify('raw', '')"
 
 LITE_CLAIM = """
 UPDATE job SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,

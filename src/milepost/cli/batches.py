@@ -6,7 +6,7 @@ import click
 
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.load import load_app
-from milepost.cli.options import birth_options, json_option, looking, store_option, typed
+from milepost.cli.options import creation_options, json_option, looking, store_option, typed
 from milepost.cli.output import run_document, say, show_json, show_table
 from milepost.cli.values import advice, no_such, pairs, value
 from milepost.cli.values import document as whole
@@ -124,7 +124,7 @@ def _trait(step: dict[str, Any]) -> str:
 @click.argument("parameters", metavar="[JSON]", required=False)
 @click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="A parameter by name.")
 @click.option("--reuse", is_flag=True, help="Take the live run with the same parameters, if any.")
-@birth_options
+@creation_options
 def start(  # noqa: PLR0917 - click passes by name
     app: str,
     name: str,

@@ -112,7 +112,7 @@ def reason_option(command: F) -> F:
     )(command)
 
 
-def birth_options(command: F) -> F:
+def creation_options(command: F) -> F:
     """Add what a job and a run alike can be given, and whether to wait for their end."""
     return _all(
         command,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost.cli.load import kinds, load_app
-from milepost.cli.options import SECONDS, birth_options, typed
+from milepost.cli.options import SECONDS, creation_options, typed
 from milepost.cli.output import job_document, say, show_json
 from milepost.cli.values import advice, no_such, pairs, value
 from milepost.errors import Invalid
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--start-in", type=SECONDS, metavar="SECONDS", help="Not before then.")
 @click.option("--retries", type=click.IntRange(0), metavar="N", help="Instead of the kind's own.")
 @click.option("--unique", metavar="KEY", help="At most one such job that is not final.")
-@birth_options
+@creation_options
 def submit(  # noqa: PLR0917 - click passes by name
     app: str,
     kind: str,

@@ -3,7 +3,7 @@
 import sqlite3
 
 OPEN = "019a0000-0000-7000-8000-000000000002"
-BORN = (
+INSERT = (
     "INSERT INTO job (id, kind, state, move, actor) VALUES ('{0}', 'convert', '{1}', 'create', 'x')"
 )
 CHEATS = {
@@ -13,8 +13,8 @@ CHEATS = {
     ),
     "change a row without a move": "UPDATE job SET result = x'00'",
     "skip the queue": f"UPDATE job SET state = 'RUNNING' WHERE id = '{OPEN}'",
-    "be born finished": BORN.format("019a0000-0000-7000-8000-000000000003", "SUCCEEDED"),
-    "replace a row in place": BORN.format(OPEN, "QUEUED").replace("INSERT", "INSERT OR REPLACE"),
+    "create it finished": INSERT.format("019a0000-0000-7000-8000-000000000003", "SUCCEEDED"),
+    "replace a row in place": INSERT.format(OPEN, "QUEUED").replace("INSERT", "INSERT OR REPLACE"),
     "step over the guard": "UPDATE OR IGNORE job SET version = version + 1, move = 'claim'",
     "delete unfinished work": f"DELETE FROM job WHERE id = '{OPEN}'",
     "rewrite history": "UPDATE journal SET actor = 'somebody else'",
@@ -26,7 +26,7 @@ CHEATS = {
 def tried(raw: sqlite3.Connection) -> dict[str, str | None]:
     """Try each, and answer with what the database said; None where it let something pass."""
     raw.execute("BEGIN")
-    raw.execute(BORN.format(OPEN, "QUEUED"))  # something unfinished to cheat with
+    raw.execute(INSERT.format(OPEN, "QUEUED"))  # something unfinished to cheat with
     said = {wish: _said(raw, statement) for wish, statement in CHEATS.items()}
     raw.execute("ROLLBACK")
     return said

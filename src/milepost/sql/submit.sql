@@ -4,7 +4,7 @@
 -- postgres
 -- Arrays carry what differs between the jobs; all else they share. Workers that rest are told, once
 -- for the whole statement; nobody is told when none rests, because notifying serialises commits.
-WITH born AS (
+WITH created AS (
 INSERT INTO job (id, payload, ordinal, {columns:pinned}, state, move, actor, detail, due_at, delay_us,
                  deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel, parent_id,
                  rerun_of, run_id, step, created_at)
@@ -82,7 +82,7 @@ WITH given AS MATERIALIZED (
    CROSS JOIN LATERAL (SELECT * FROM step
                         WHERE step.run_id = t.run_id AND step.number = t.step OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
-), born AS (
+), created AS (
 INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
                  trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT t.id, {columns:pinned s.},

@@ -14,7 +14,7 @@ import uuid_utils
 from milepost.errors import LeaseLost, NotFound
 from milepost.lifecycle import RUN, Cause, RunState
 from milepost.records import NewJob, Pinned, StepCount, Template
-from milepost.store import births, watermarks
+from milepost.store import creation, watermarks
 from milepost.store.driver import Call, Rows, Steps
 
 AT_ONCE = 1_000
@@ -352,8 +352,8 @@ def _create_reducers(
 ) -> Steps[None]:
     """Create the job that ends each run: a leased one of its own (H-34)."""
     numbers = {i: next(s.number for s in counted[i] if s.role == "reduce") for i in run_ids}
-    yield from births.in_steps(
-        [births.Child(run_id, numbers[run_id]) for run_id in sorted(run_ids)], actor=actor
+    yield from creation.in_steps(
+        [creation.Child(run_id, numbers[run_id]) for run_id in sorted(run_ids)], actor=actor
     )
 
 
@@ -365,7 +365,7 @@ def _call_hooks(
         if step.role == HOOKS.get(state):
             template = yield from _pinned(run_id, step.number, actor=actor)
             payload = msgspec.json.encode({"run": run_id})
-            yield from births.create([NewJob(str(uuid_utils.uuid7()), payload, template)])
+            yield from creation.create([NewJob(str(uuid_utils.uuid7()), payload, template)])
 
 
 _PINNED = (*Pinned.__struct_fields__, "deadline_us", "start_within_us", "tenant", "trace")

@@ -7,7 +7,7 @@ import msgspec
 
 from milepost.outcome import micros
 from milepost.records import NewJob
-from milepost.store import births
+from milepost.store import creation
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -27,7 +27,7 @@ def accept(source: str, message_id: str, new: NewJob) -> Steps[str | None]:
     if not (yield from _remember(source, message_id)):
         [(job_id, _)] = yield Call("inbox_get", {"source": source, "message_id": message_id})
         return None if job_id is None else str(job_id)
-    [job_id] = yield from births.create([new])
+    [job_id] = yield from creation.create([new])
     yield Call("inbox_job", {"source": source, "message_id": message_id, "job_id": job_id})
     return job_id
 

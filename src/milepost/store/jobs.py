@@ -1,7 +1,7 @@
 """Operations on jobs. Each is a generator over named queries, run in one transaction by a driver.
 
 Lock order, here and everywhere: jobs by id, then the counters of ends in the order of their key,
-then runs by id, then the counters of births; after that only inserts, or SKIP LOCKED.
+then runs by id, then the counters of new jobs; after that only inserts, or SKIP LOCKED.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

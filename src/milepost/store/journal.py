@@ -35,7 +35,7 @@ def _entries(rows: Rows) -> list[Entry]:
 
 
 def standing_at(subject_id: str, moment: datetime, *, machine: str = "job") -> Steps[Standing]:
-    """Tell how a job or run stood at that time, or raise `NotFound` if it was not born."""
+    """Tell how a job or run stood at that time, or raise `NotFound` if it did not exist yet."""
     entries = yield from history(subject_id, machine=machine)
     standing = Standing()
     for entry in entries:

@@ -13,7 +13,7 @@ import uuid_utils
 
 from milepost.errors import LeaseLost
 from milepost.records import Claim, Settlement
-from milepost.store import births, fanin
+from milepost.store import creation, fanin
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.fanin import Locked
 
@@ -114,7 +114,7 @@ def put(
     """
     at_once, staged = _divided([s for s in ended if s.outcome.outputs], locked)
     if at_once:
-        yield from births.in_steps([c for s in at_once for c in _children(s)], actor=actor)
+        yield from creation.in_steps([c for s in at_once for c in _children(s)], actor=actor)
     if staged:
         yield from _announce(staged)
     return _runs_of(staged)
@@ -137,10 +137,10 @@ def _divided(
     return at_once, rest
 
 
-def _children(settlement: Settlement) -> Iterator[births.Child]:
+def _children(settlement: Settlement) -> Iterator[creation.Child]:
     claim = settlement.claim
     for seq, (step, payload) in enumerate(settlement.outcome.outputs):
-        yield births.Child(claim.run_id or "", step, claim.id, seq, claim.codec, payload)
+        yield creation.Child(claim.run_id or "", step, claim.id, seq, claim.codec, payload)
 
 
 def _announce(ended: Sequence[Settlement]) -> Steps[None]:

@@ -10,8 +10,8 @@ from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import RUN, RunState
 from milepost.policy import Fail
 from milepost.records import Claim, NewJob, NewRun, NewStep
-from milepost.store import births, chains, durable, jobs, runs, tables
-from milepost.store.births import Child
+from milepost.store import chains, creation, durable, jobs, runs, tables
+from milepost.store.creation import Child
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 from milepost.store.watermarks import Mark, PipelineRunRow
@@ -207,7 +207,7 @@ def seal(claim: Claim, planned: Planned, *, actor: str) -> Steps[bool]:
         return False
     if planned.bounds:
         yield from _set_out(row, planned.bounds)
-    yield from births.create(planned.jobs)
+    yield from creation.create(planned.jobs)
     told = {"counted": planned.counted, "calls": planned.calls, "plan": planned.text}
     if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
         raise LeaseLost(f"run {row.run_id} was planned by somebody else")
@@ -265,7 +265,7 @@ def split(claim: Claim, portions: Sequence[Portion], *, codec: str) -> Steps[boo
         Child(row.run_id, claim.step or 0, ordinal=ordinal, codec=codec, payload=portion.payload)
         for ordinal, portion in zip(ordinals, portions, strict=True)
     ]
-    yield from births.in_steps(children, actor="planner")
+    yield from creation.in_steps(children, actor="planner")
     yield from jobs.note(claim, phase="split", detail=f"{ordinals[0]} to {ordinals[-1]}")
     return True
 

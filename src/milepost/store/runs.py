@@ -1,6 +1,6 @@
 """Operations on runs: filling, what the ends of their jobs set in motion, stopping, reading.
 
-Triggers keep the counters of the steps, and lock them in the order of their key: ends and births
+Triggers keep the counters of the steps, and lock them in the order of their key: ends and new jobs
 have rows of their own. A transaction ends jobs, then holds the runs, then creates jobs, so nobody
 waits in a circle; what else a decision sets in motion (opening a gate, cancelling the rest) touches
 no counter or follows in transactions of its own. (Only a batch with soft outcomes of a stopping run
@@ -15,7 +15,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, Invalid, LeaseLost, NotFound
 from milepost.lifecycle import Cause, RunState
 from milepost.records import Listed, NewJob, NewRun, NewStep, Run, Settlement
-from milepost.store import births, fanin, outputs
+from milepost.store import creation, fanin, outputs
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
 
@@ -39,7 +39,7 @@ def create(
         opened = [not step.gated or step.number == first for step in plan]
         yield Call("step_create", {**columns, "run_id": run.id, "opened": opened})
         yield Call("step_count_create", {**columns, "run_id": run.id})
-    yield from births.create(jobs)
+    yield from creation.create(jobs)
     if not hold:
         yield from fanin.look_at(run.id, actor=run.actor)
     return run.id
@@ -49,7 +49,7 @@ def _create_run(run: NewRun, *, hold: bool) -> Steps[str | None]:
     """Store the run's row; answer with the live run that has its unique key instead, if any."""
     state = RunState.CREATED if hold else RunState.QUEUED
     row = {**msgspec.structs.asdict(run), "state": state.value}
-    for _ in range(births.UNIQUE_TRIES):
+    for _ in range(creation.UNIQUE_TRIES):
         rival = (yield Call("run_live_by_key", row)) if run.unique_key is not None else []
         if rival:
             return str(rival[0][0])
@@ -63,7 +63,7 @@ def add(run_id: str, jobs: Sequence[NewJob]) -> Steps[None]:
     state = (yield from _locked(run_id)).state
     if state != RunState.CREATED:
         raise Invalid(f"run {run_id} is {state}; jobs are added before it is submitted")
-    yield from births.create(jobs)
+    yield from creation.create(jobs)
     for number in sorted({job.template.step for job in jobs if job.template.step is not None}):
         yield Call("step_filled", {"run_id": run_id, "number": number})
 

@@ -12,7 +12,7 @@ from milepost.cron import Line, Missed
 from milepost.errors import LeaseLost, NotFound
 from milepost.outcome import micros
 from milepost.records import NewJob, Template
-from milepost.store import births
+from milepost.store import creation
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -114,7 +114,7 @@ def fire(name: str) -> Steps[list[str]]:
     first = instant(was)
     slots, following = cron.due(Line(line, zone), Missed(missed), first=first, now=instant(now))
     made = msgspec.json.decode(template, type=Template)
-    fired = yield from births.create(
+    fired = yield from creation.create(
         [NewJob(_id(), payload, made, unique_key=unique_key(name, slot)) for slot in slots]
     )
     last = (slots[-1], fired[-1]) if slots else (None, None)

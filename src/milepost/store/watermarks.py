@@ -14,7 +14,7 @@ import uuid_utils
 from milepost.errors import NotFound
 from milepost.lifecycle import Cause
 from milepost.records import NewJob, Template
-from milepost.store import births
+from milepost.store import creation
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -219,7 +219,7 @@ def alert(*, actor: str) -> Steps[int]:
         Template(kind=name + STALE, queue=queue, channel=channel, retries=0, actor=actor)
         for name, queue, channel in found
     ]
-    yield from births.create([NewJob(str(uuid_utils.uuid7()), None, one) for one in templates])
+    yield from creation.create([NewJob(str(uuid_utils.uuid7()), None, one) for one in templates])
     return len(found)
 
 

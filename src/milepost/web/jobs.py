@@ -12,7 +12,7 @@ from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, NewJob
-from milepost.store import births, jobs, reruns, unfit
+from milepost.store import creation, jobs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.auth import Who, check_channel, require, seen
@@ -160,7 +160,7 @@ def check_template(who: Who, job: NewJob) -> None:
 
 def created(job: NewJob, who: Who) -> Steps[Answer]:
     """Store a job, and say that it or the one with its unique key was accepted."""
-    [job_id] = yield from births.create([job])
+    [job_id] = yield from creation.create([job])
     return _receipt(job) if job_id == job.id else (yield from _known(job_id, who))
 
 

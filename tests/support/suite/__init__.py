@@ -4,8 +4,8 @@ A store keeps every promise here or is none. The classes want one fixture, `stor
 `tests.support.suite.store.Store` for each test; subclass `StoreSuite`, or the themes one by one.
 """
 
-from tests.support.suite.births import BirthSuite
 from tests.support.suite.claims import ClaimSuite
+from tests.support.suite.creation import CreationSuite
 from tests.support.suite.failpoints import FailpointSuite
 from tests.support.suite.fanin import FanInSuite
 from tests.support.suite.filling import FillSuite
@@ -21,10 +21,10 @@ from tests.support.suite.workers import WorkerSuite
 
 __all__ = [
     "COLOURS",
-    "BirthSuite",
     "CancelSuite",
     "ClaimSuite",
     "ClockSuite",
+    "CreationSuite",
     "EraseSuite",
     "FailpointSuite",
     "FanInSuite",
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class StoreSuite(
-    BirthSuite,
+    CreationSuite,
     ClaimSuite,
     SettleSuite,
     LeaseSuite,

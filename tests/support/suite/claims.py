@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from milepost import outcome
 from milepost.lifecycle import WorkerState
-from milepost.store import births, jobs, runs, timers, workers
+from milepost.store import creation, jobs, runs, timers, workers
 from milepost.store.jobs import Line
 from tests.support.suite.store import PROBLEM, Store
 
@@ -147,7 +147,7 @@ class ClaimSuite:
     def test_a_fence_grows_with_every_claim_and_by_nothing_else(self, store: Store) -> None:
         store.worker()
         [job_id] = store.create(state="CREATED")
-        store.run(births.submit, [job_id], actor=None)
+        store.run(creation.submit, [job_id], actor=None)
         for fence in (1, 2, 3):
             [claim] = store.claim()
             assert claim.fence == fence

@@ -13,7 +13,7 @@ from milepost.cron import Line, Missed
 from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
 from milepost.store import (
-    births,
+    creation,
     failpoint,
     jobs,
     outputs,
@@ -76,7 +76,7 @@ def _jobs(count: int = 3, **options: Any) -> list[NewJob]:
 
 def _create(store: Store, new: list[NewJob]) -> None:
     with suppress(IllegalMove):
-        store.run(births.create, new)
+        store.run(creation.create, new)
 
 
 def _all_there(store: Store, new: list[NewJob]) -> bool:
@@ -301,12 +301,12 @@ STORIES = {
     "create": Story(lambda _: _jobs(), _create, _all_there),
     "create unique": Story(
         lambda _: [NewJob(new_id(), b"", Template(kind=new_id()), unique_key="x")],
-        lambda store, new: store.run(births.create, new),
+        lambda store, new: store.run(creation.create, new),
         _all_there,
     ),
     "submit": Story(
         lambda store: store.create(state="CREATED")[0],
-        lambda store, job_id: store.run(births.submit, [job_id], actor=None),
+        lambda store, job_id: store.run(creation.submit, [job_id], actor=None),
         partial(_job_is, state="QUEUED"),
     ),
     "create run": Story(

@@ -88,16 +88,16 @@ class FillSuite:
 
     def test_a_hold_lasts_from_the_last_add_h107(self, store: Store) -> None:
         run_id = store.start([1], hold=True, run={"hold_us": 3_600_000_000})
-        born = Template(kind="k0", run_id=run_id, step=0, state="CREATED")
+        created = Template(kind="k0", run_id=run_id, step=0, state="CREATED")
         store.advance(3000)
-        store.run(runs.add, run_id, [NewJob(new_id(), b"", born, ordinal=1)])
+        store.run(runs.add, run_id, [NewJob(new_id(), b"", created, ordinal=1)])
         store.advance(3000)
         assert store.run(runs.forgotten, most=9) == []
         assert store.run(runs.expire_held, run_id, actor="m") is False
         store.advance(601)
         assert store.run(runs.forgotten, most=9) == [run_id]
         # What is added between the look and the end keeps it.
-        store.run(runs.add, run_id, [NewJob(new_id(), b"", born, ordinal=2)])
+        store.run(runs.add, run_id, [NewJob(new_id(), b"", created, ordinal=2)])
         assert store.run(runs.expire_held, run_id, actor="m") is False
         store.advance(3601)
         assert store.run(runs.expire_held, run_id, actor="m") is True
@@ -121,9 +121,9 @@ class FillSuite:
         store.worker()
         for _ in range(6):
             run_id = store.start([1], hold=True)
-            born = Template(kind="k0", run_id=run_id, step=0, state="CREATED")
+            created = Template(kind="k0", run_id=run_id, step=0, state="CREATED")
             with ThreadPoolExecutor(2) as threads:
-                new = [NewJob(new_id(), b"", born, ordinal=number) for number in range(1, 9)]
+                new = [NewJob(new_id(), b"", created, ordinal=number) for number in range(1, 9)]
                 added = threads.submit(store.run, runs.add, run_id, new)
                 sealed = threads.submit(store.run, runs.seal, run_id, actor="me")
                 assert sealed.result() is True

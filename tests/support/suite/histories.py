@@ -227,14 +227,14 @@ class HistorySuite:
 
     def test_a_time_before_it_is_not_known_any_more(self, store: Store) -> None:
         job_id = polling(store)
-        born = entries(store, job_id)[0].at
-        assert born is not None
+        created = entries(store, job_id)[0].at
+        assert created is not None
         store.advance(1)
         poll(store, job_id)
         store.advance(91 * DAY)
         sum_up(store)
         with pytest.raises(NotFound, match="keep_history"):
-            store.run(journal.standing_at, job_id, born)
+            store.run(journal.standing_at, job_id, created)
 
     @pytest.mark.parametrize(
         "attempt",

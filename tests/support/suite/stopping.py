@@ -6,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.records import NewJob, Template
-from milepost.store import births, fanin, jobs, runs
+from milepost.store import creation, fanin, jobs, runs
 from tests.support.suite.store import BAD, GOOD, PROBLEM, Store, new_id, only
 
 __all__ = ["StopSuite"]
@@ -99,5 +99,5 @@ class StopSuite:
         assert store.run_state(run_id) == "FAILED"
 
     def test_a_submit_into_no_run_is_counted_nowhere(self, store: Store) -> None:
-        store.run(births.create, [NewJob(new_id(), b"", Template(kind="k"))])
+        store.run(creation.create, [NewJob(new_id(), b"", Template(kind="k"))])
         assert store.rows("SELECT 1 FROM step_count") == []

@@ -14,7 +14,7 @@ from milepost.config import StoreUrl
 from milepost.observe.verify import verify
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import births, fanin, jobs, journal, outputs, runs, timers, workers
+from milepost.store import creation, fanin, jobs, journal, outputs, runs, timers, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from tests.support.databases import Database, Raw
@@ -119,7 +119,7 @@ class Store:
         """Create jobs alike."""
         shared = Template(kind=kind, **options)
         new = [NewJob(new_id(), b"%d" % number, shared) for number in range(count)]
-        return self.run(births.create, new)
+        return self.run(creation.create, new)
 
     def worker(self, name: str = "w1", *, lease: float = LEASE_SECONDS) -> str:
         """Register a worker."""
@@ -237,8 +237,8 @@ def plan(steps: int, reduce: bool = False, **step: Any) -> list[NewStep]:  # noq
 
 def _child(run_id: str, number: int, hold: bool, options: Mapping[str, Any]) -> Template:  # noqa: FBT001
     state = "CREATED" if hold else "GATED" if number else "QUEUED"
-    born = {"kind": f"k{number}", "run_id": run_id, "step": number, "state": state}
-    return Template(**{**born, **options})
+    created = {"kind": f"k{number}", "run_id": run_id, "step": number, "state": state}
+    return Template(**{**created, **options})
 
 
 @contextmanager

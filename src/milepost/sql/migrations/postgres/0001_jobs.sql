@@ -130,7 +130,7 @@ CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal_default FOR EA
 -- of the schema's owner, so a writer needs none on the journal, and refuse to serve a stranger's
 -- table of the same name. They run for every statement, so the clock is read in place and nothing
 -- is PERFORMed: an assignment costs a tenth of a query.
-CREATE FUNCTION milepost_journal_birth() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE FUNCTION milepost_journal_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   before text := current_setting('milepost.journalling', true);
   pass text;
@@ -190,20 +190,20 @@ BEGIN
     reason :=
       CASE
         WHEN NEW.version IS DISTINCT FROM 1
-          THEN 'a birth has version 1'
+          THEN 'a new row has version 1'
         WHEN ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
-          THEN 'this is not a birth the lifecycle declares'
+          THEN 'the lifecycle declares no such creation'
         WHEN NEW.fence IS DISTINCT FROM 0
-          THEN 'a birth has fence 0'
+          THEN 'a new row has fence 0'
         WHEN NEW.worker_id IS NOT NULL
-          THEN 'a birth has no worker'
+          THEN 'a new row has no worker'
         WHEN NEW.ordinal < 0
           THEN 'ordinals count from 0'
         WHEN (NEW.errors IS DISTINCT FROM 0
       OR NEW.losses IS DISTINCT FROM 0
       OR NEW.polls IS DISTINCT FROM 0
       OR NEW.releases IS DISTINCT FROM 0)
-          THEN 'a birth has counted nothing'
+          THEN 'a new row has counted nothing'
       END;
   ELSIF TG_OP = 'UPDATE' THEN
     -- The one change that is not a move: a counter put right, to what the journal says.
@@ -354,7 +354,7 @@ END $$;
 
 -- A row trigger's WHEN is evaluated in place: a usual row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
-CREATE TRIGGER job_a_refuse_birth AFTER INSERT ON job FOR EACH ROW
+CREATE TRIGGER job_a_refuse_insert AFTER INSERT ON job FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM 1
       OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS DISTINCT FROM 0
@@ -414,9 +414,9 @@ CREATE TRIGGER job_a_refuse_delete AFTER DELETE ON job FOR EACH ROW
 CREATE TRIGGER job_a_refuse_truncate BEFORE TRUNCATE ON job FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_refuse_hand();
 
-CREATE TRIGGER job_journal_birth AFTER INSERT ON job
+CREATE TRIGGER job_journal_insert AFTER INSERT ON job
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
-  EXECUTE FUNCTION milepost_journal_birth();
+  EXECUTE FUNCTION milepost_journal_insert();
 
 CREATE TRIGGER job_journal_move AFTER UPDATE ON job
   REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT

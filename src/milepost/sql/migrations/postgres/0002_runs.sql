@@ -199,13 +199,13 @@ BEGIN
     reason :=
       CASE
         WHEN NEW.version IS DISTINCT FROM 1
-          THEN 'a birth has version 1'
+          THEN 'a new row has version 1'
         WHEN ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
-          THEN 'this is not a birth the lifecycle declares'
+          THEN 'the lifecycle declares no such creation'
         WHEN NEW.fence IS DISTINCT FROM 0
-          THEN 'a birth has fence 0'
+          THEN 'a new row has fence 0'
         WHEN NEW.report IS NOT NULL
-          THEN 'a birth has no report'
+          THEN 'a new row has no report'
       END;
   ELSIF TG_OP = 'UPDATE' THEN
     subject := OLD.id;
@@ -264,7 +264,7 @@ END $$;
 
 -- A row trigger's WHEN is evaluated in place: a usual row costs no function call. AFTER, because
 -- the mere presence of a BEFORE UPDATE row trigger locks each row once more, at 7 us a row.
-CREATE TRIGGER run_a_refuse_birth AFTER INSERT ON run FOR EACH ROW
+CREATE TRIGGER run_a_refuse_insert AFTER INSERT ON run FOR EACH ROW
   WHEN ((NEW.version IS DISTINCT FROM 1
       OR ((NEW.move = 'create' AND NEW.state IN ('CREATED', 'QUEUED'))) IS NOT TRUE
       OR NEW.fence IS DISTINCT FROM 0
@@ -302,9 +302,9 @@ CREATE TRIGGER run_a_refuse_delete AFTER DELETE ON run FOR EACH ROW
 CREATE TRIGGER run_a_refuse_truncate BEFORE TRUNCATE ON run FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_refuse_hand();
 
-CREATE TRIGGER run_journal_birth AFTER INSERT ON run
+CREATE TRIGGER run_journal_insert AFTER INSERT ON run
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
-  EXECUTE FUNCTION milepost_journal_birth();
+  EXECUTE FUNCTION milepost_journal_insert();
 
 CREATE TRIGGER run_journal_move AFTER UPDATE ON run
   REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT

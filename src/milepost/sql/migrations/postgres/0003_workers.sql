@@ -58,7 +58,7 @@ DECLARE
   reason text;
 BEGIN
   IF TG_OP = 'INSERT' THEN
-    reason := 'a worker is born by boot, in STARTUP';
+    reason := 'a worker is created by boot, in STARTUP';
   ELSIF TG_OP = 'UPDATE' THEN
     reason :=
       CASE
@@ -88,7 +88,7 @@ BEGIN
     HINT = 'milepost machine worker shows every legal move';
 END $$;
 
-CREATE TRIGGER worker_a_refuse_birth AFTER INSERT ON worker FOR EACH ROW
+CREATE TRIGGER worker_a_refuse_insert AFTER INSERT ON worker FOR EACH ROW
   WHEN ((((NEW.move = 'boot' AND NEW.state = 'STARTUP')) IS NOT TRUE))
   EXECUTE FUNCTION milepost_refuse_worker();
 

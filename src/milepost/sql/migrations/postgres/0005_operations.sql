@@ -60,11 +60,11 @@ CREATE INDEX job_spent ON job (id)
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it. They are locked in the
--- order of their key: settlers that took them as they came deadlocked. Births of a step have a row of
+-- order of their key: settlers that took them as they came deadlocked. New jobs of a step have a row of
 -- their own, so that who publishes does not wait for who settles: it stands in slot -1; the others
 -- count ends, and the sum over all is what is open.
 -- Nobody adds to a run that has ended; and who is no worker, only before it begins, or its reducer.
-CREATE FUNCTION milepost_count_births() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE FUNCTION milepost_count_inserts() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   one record;
   standing text;
@@ -73,10 +73,10 @@ BEGIN
     RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
   FOR one IN
-    SELECT run_id, step, count(*) AS born FROM new_rows WHERE run_id IS NOT NULL
+    SELECT run_id, step, count(*) AS created FROM new_rows WHERE run_id IS NOT NULL
      GROUP BY run_id, step ORDER BY run_id, step
   LOOP
-    UPDATE step_count SET open = open + one.born
+    UPDATE step_count SET open = open + one.created
      WHERE run_id = one.run_id AND step = one.step AND slot = -1
     RETURNING (SELECT state FROM run WHERE id = one.run_id) INTO standing;
     -- The counter's row stands for its step and its run: a job of none is an orphan.
@@ -149,9 +149,9 @@ BEGIN
   RETURN NULL;
 END $$;
 
-CREATE TRIGGER job_steps_birth AFTER INSERT ON job
+CREATE TRIGGER job_steps_insert AFTER INSERT ON job
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT
-  EXECUTE FUNCTION milepost_count_births();
+  EXECUTE FUNCTION milepost_count_inserts();
 CREATE TRIGGER job_steps_end AFTER UPDATE ON job
   REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_count_ends();

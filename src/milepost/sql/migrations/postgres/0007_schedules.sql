@@ -7,7 +7,7 @@ CREATE TABLE schedule (
   cron text NOT NULL,
   zone text NOT NULL,
   missed text NOT NULL CHECK (missed IN ('skip', 'last', 'all')),
-  template text NOT NULL,                    -- JSON: what each of its jobs is born with
+  template text NOT NULL,                    -- JSON: what each of its jobs is created with
   payload bytea,
   paused boolean NOT NULL DEFAULT false,
   paused_at timestamptz,

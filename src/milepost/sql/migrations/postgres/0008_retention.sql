@@ -148,7 +148,7 @@ END $$;
 
 -- Weeks
 
--- The journal has a partition for each week of births, named by its Monday: `journal_20261116`. What
+-- The journal has a partition for each week of creation, named by its Monday: `journal_20261116`. What
 -- fits into none is in the default one.
 
 -- How large the default partition may be for a week still to be made: an attach reads all of it.

@@ -133,7 +133,7 @@ INSERT INTO feed_switch DEFAULT VALUES;
 -- begin rendered: job
 -- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
 -- OR REPLACE a NULL becomes the column's default only after these triggers have looked.
-CREATE TRIGGER job_refuse_birth BEFORE INSERT ON job
+CREATE TRIGGER job_refuse_insert BEFORE INSERT ON job
   WHEN ((NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
       OR (EXISTS (SELECT 1 FROM job WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM job WHERE rowid = NEW.rowid))
       OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED', 'RUNNING', 'RETRYING'))
@@ -159,20 +159,20 @@ BEGIN
       WHEN NEW.rerun_of IS NOT NULL AND EXISTS (SELECT 1 FROM job WHERE rerun_of = NEW.rerun_of AND coalesce(run_id, '') = coalesce(NEW.run_id, ''))
         THEN RAISE(ABORT, 'milepost: job: it was run again already; run the newest of its chain again')
       WHEN NEW.version IS NOT 1
-        THEN RAISE(ABORT, 'milepost: job: a birth has version 1')
+        THEN RAISE(ABORT, 'milepost: job: a new row has version 1')
       WHEN ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'GATED' OR NEW.state = 'WAITING' OR NEW.state = 'READY' OR NEW.state = 'QUEUED'))) IS NOT TRUE
-        THEN RAISE(ABORT, 'milepost: job: this is not a birth the lifecycle declares')
+        THEN RAISE(ABORT, 'milepost: job: the lifecycle declares no such creation')
       WHEN NEW.fence IS NOT 0
-        THEN RAISE(ABORT, 'milepost: job: a birth has fence 0')
+        THEN RAISE(ABORT, 'milepost: job: a new row has fence 0')
       WHEN NEW.worker_id IS NOT NULL
-        THEN RAISE(ABORT, 'milepost: job: a birth has no worker')
+        THEN RAISE(ABORT, 'milepost: job: a new row has no worker')
       WHEN NEW.ordinal < 0
         THEN RAISE(ABORT, 'milepost: job: ordinals count from 0')
       WHEN (NEW.errors IS NOT 0
       OR NEW.losses IS NOT 0
       OR NEW.polls IS NOT 0
       OR NEW.releases IS NOT 0)
-        THEN RAISE(ABORT, 'milepost: job: a birth has counted nothing')
+        THEN RAISE(ABORT, 'milepost: job: a new row has counted nothing')
     END;
 END;
 
@@ -403,7 +403,7 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: job: only a final job may be deleted');
 END;
 
-CREATE TRIGGER job_refuse_unrecorded_birth AFTER INSERT ON job WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'job' AND seq = NEW.version)
+CREATE TRIGGER job_refuse_unrecorded_insert AFTER INSERT ON job WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'job' AND seq = NEW.version)
 BEGIN
   SELECT RAISE(ABORT, 'milepost: job: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
 END;
@@ -413,7 +413,7 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: job: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
 END;
 
-CREATE TRIGGER job_journal_birth AFTER INSERT ON job
+CREATE TRIGGER job_journal_insert AFTER INSERT ON job
 BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('job', NEW.id, NEW.version, NEW.move, NULL, NEW.state,

@@ -144,7 +144,7 @@ END;
 -- begin rendered: run
 -- RAISE, never a constraint: UPDATE OR IGNORE steps over constraints. Comparisons are IS NOT: under
 -- OR REPLACE a NULL becomes the column's default only after these triggers have looked.
-CREATE TRIGGER run_refuse_birth BEFORE INSERT ON run
+CREATE TRIGGER run_refuse_insert BEFORE INSERT ON run
   WHEN ((NEW.id IS NULL OR length(CAST(NEW.id AS BLOB)) <> 36 OR NEW.id NOT GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]')
       OR (EXISTS (SELECT 1 FROM run WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM run WHERE rowid = NEW.rowid))
       OR NEW.unique_key IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE tenant = coalesce(NEW.tenant, '') AND kind = NEW.kind AND unique_key = NEW.unique_key AND state IN ('CREATED', 'QUEUED', 'RUNNING', 'STOPPING', 'FINALIZING'))
@@ -165,13 +165,13 @@ BEGIN
       WHEN NEW.resumes IS NOT NULL AND EXISTS (SELECT 1 FROM run WHERE resumes = NEW.resumes AND state NOT IN ('FAILED', 'CANCELLED'))
         THEN RAISE(ABORT, 'milepost: run: another run resumes that one already; look it up first')
       WHEN NEW.version IS NOT 1
-        THEN RAISE(ABORT, 'milepost: run: a birth has version 1')
+        THEN RAISE(ABORT, 'milepost: run: a new row has version 1')
       WHEN ((NEW.move = 'create' AND (NEW.state = 'CREATED' OR NEW.state = 'QUEUED'))) IS NOT TRUE
-        THEN RAISE(ABORT, 'milepost: run: this is not a birth the lifecycle declares')
+        THEN RAISE(ABORT, 'milepost: run: the lifecycle declares no such creation')
       WHEN NEW.fence IS NOT 0
-        THEN RAISE(ABORT, 'milepost: run: a birth has fence 0')
+        THEN RAISE(ABORT, 'milepost: run: a new row has fence 0')
       WHEN NEW.report IS NOT NULL
-        THEN RAISE(ABORT, 'milepost: run: a birth has no report')
+        THEN RAISE(ABORT, 'milepost: run: a new row has no report')
     END;
 END;
 
@@ -265,7 +265,7 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: run: only a final run may be deleted');
 END;
 
-CREATE TRIGGER run_refuse_unrecorded_birth AFTER INSERT ON run WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'run' AND seq = NEW.version)
+CREATE TRIGGER run_refuse_unrecorded_insert AFTER INSERT ON run WHEN NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = NEW.id AND machine = 'run' AND seq = NEW.version)
 BEGIN
   SELECT RAISE(ABORT, 'milepost: run: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
 END;
@@ -275,7 +275,7 @@ BEGIN
   SELECT RAISE(ABORT, 'milepost: run: this move has no journal entry; one made by a trigger on the journal needs PRAGMA recursive_triggers = ON');
 END;
 
-CREATE TRIGGER run_journal_birth AFTER INSERT ON run
+CREATE TRIGGER run_journal_insert AFTER INSERT ON run
 BEGIN
   INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
   VALUES ('run', NEW.id, NEW.version, NEW.move, NULL, NEW.state,

@@ -53,7 +53,7 @@ CREATE TABLE election (
 ) STRICT;
 
 -- begin rendered: worker
-CREATE TRIGGER worker_refuse_birth BEFORE INSERT ON worker
+CREATE TRIGGER worker_refuse_insert BEFORE INSERT ON worker
   WHEN ((EXISTS (SELECT 1 FROM worker WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM worker WHERE rowid = NEW.rowid))
       OR ((NEW.move = 'boot' AND NEW.state = 'STARTUP')) IS NOT TRUE)
 BEGIN
@@ -62,7 +62,7 @@ BEGIN
       WHEN (EXISTS (SELECT 1 FROM worker WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM worker WHERE rowid = NEW.rowid))
         THEN RAISE(ABORT, 'milepost: worker: this id exists')
       WHEN ((NEW.move = 'boot' AND NEW.state = 'STARTUP')) IS NOT TRUE
-        THEN RAISE(ABORT, 'milepost: worker: a worker is born by boot, in STARTUP')
+        THEN RAISE(ABORT, 'milepost: worker: a worker is created by boot, in STARTUP')
     END;
 END;
 

@@ -53,7 +53,7 @@ CREATE INDEX job_spent ON job (id)
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it.
-CREATE TRIGGER job_steps_birth AFTER INSERT ON job WHEN NEW.run_id IS NOT NULL
+CREATE TRIGGER job_steps_insert AFTER INSERT ON job WHEN NEW.run_id IS NOT NULL
 BEGIN
   UPDATE step_count SET open = open + 1
    WHERE run_id = NEW.run_id AND step = NEW.step

@@ -7,7 +7,7 @@ CREATE TABLE schedule (
   cron TEXT NOT NULL,
   zone TEXT NOT NULL,
   missed TEXT NOT NULL CHECK (missed IN ('skip', 'last', 'all')),
-  template TEXT NOT NULL,                    -- JSON: what each of its jobs is born with
+  template TEXT NOT NULL,                    -- JSON: what each of its jobs is created with
   payload BLOB,
   paused INTEGER NOT NULL DEFAULT 0,
   paused_at INTEGER,

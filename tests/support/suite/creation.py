@@ -9,10 +9,10 @@ import pytest
 from milepost import outcome
 from milepost.errors import IllegalMove, Invalid
 from milepost.records import NewJob, Template
-from milepost.store import births, jobs, timers, workers
+from milepost.store import creation, jobs, timers, workers
 from tests.support.suite.store import Store, new_id
 
-__all__ = ["BirthSuite"]
+__all__ = ["CreationSuite"]
 
 
 def unique(key: str = "x", **options: object) -> NewJob:
@@ -20,7 +20,7 @@ def unique(key: str = "x", **options: object) -> NewJob:
     return NewJob(new_id(), b"", Template(kind="k", **options), unique_key=key)  # type: ignore[arg-type]
 
 
-class BirthSuite:
+class CreationSuite:
     """A submit that returned is there, exactly once."""
 
     def test_a_created_job_is_queued_with_what_it_was_given(self, store: Store) -> None:
@@ -41,12 +41,12 @@ class BirthSuite:
 
     def test_bytes_of_any_kind_are_kept(self, store: Store) -> None:
         for payload in (None, b"", b"\x00\xff'\\", bytes(range(256)) * 64):
-            [job_id] = store.run(births.create, [NewJob(new_id(), payload, Template(kind="k"))])
+            [job_id] = store.run(creation.create, [NewJob(new_id(), payload, Template(kind="k"))])
             assert store.run(jobs.get, job_id).payload == payload
 
     def test_a_batch_of_different_kinds_keeps_the_order_of_its_answer(self, store: Store) -> None:
         new = [NewJob(new_id(), b"", Template(kind=kind)) for kind in "abacab"]
-        ids = store.run(births.create, new)
+        ids = store.run(creation.create, new)
         assert ids == [job.id for job in new]
         assert [store.run(jobs.get, job_id).kind for job_id in ids] == list("abacab")
 
@@ -54,8 +54,8 @@ class BirthSuite:
         store.worker()
         [held] = store.create(state="CREATED")
         assert store.claim() == []
-        assert store.run(births.submit, [held, new_id()], actor="me") == {held}
-        assert store.run(births.submit, [held], actor="me") == set()
+        assert store.run(creation.submit, [held, new_id()], actor="me") == {held}
+        assert store.run(creation.submit, [held], actor="me") == set()
         assert [claim.id for claim in store.claim()] == [held]
         assert store.moves(held) == ["create", "submit", "claim"]
 
@@ -76,18 +76,18 @@ class BirthSuite:
         assert job.finished_at is not None
         assert store.jobs_of(run_id) == ["CREATED"]
         with pytest.raises(IllegalMove, match=rf"{held} is FAILED.*hold_limit"):
-            store.run(births.submit, [held], actor="me")
+            store.run(creation.submit, [held], actor="me")
 
     def test_a_cancelled_job_is_not_submitted(self, store: Store) -> None:
         held, other = store.create(2, state="CREATED")
         store.run(jobs.cancel, held, reason="no", actor="me")
         with pytest.raises(IllegalMove, match=rf"{held} is CANCELLED"):
-            store.run(births.submit, [held, other], actor="me")
+            store.run(creation.submit, [held, other], actor="me")
         assert store.state(other) == "CREATED", "all or nothing"
 
     def test_a_held_job_that_is_due_later_waits_after_submit(self, store: Store) -> None:
         [held] = store.create(state="CREATED", delay_us=60_000_000)
-        store.run(births.submit, [held], actor="me")
+        store.run(creation.submit, [held], actor="me")
         assert store.state(held) == "WAITING"
 
     def test_a_job_for_later_waits_for_its_time_h5(self, store: Store) -> None:
@@ -106,40 +106,40 @@ class BirthSuite:
         good = NewJob(new_id(), b"", Template(kind="k"))
         bad = NewJob(new_id(), b"", Template(kind="k", priority=10))
         with pytest.raises(Invalid):
-            store.run(births.create, [good, bad])
+            store.run(creation.create, [good, bad])
         assert store.run(jobs.counts) == {}
 
     def test_the_same_id_cannot_be_created_twice_h113(self, store: Store) -> None:
         job = NewJob(new_id(), b"", Template(kind="k"))
-        store.run(births.create, [job])
+        store.run(creation.create, [job])
         with pytest.raises(IllegalMove):
-            store.run(births.create, [job])
+            store.run(creation.create, [job])
         assert store.run(jobs.counts) == {"default": {"QUEUED": 1}}
 
     def test_the_loser_of_a_unique_key_gets_the_winners_job(self, store: Store) -> None:
         first, second = unique(), unique()
-        assert store.run(births.create, [first]) == [first.id]
-        assert store.run(births.create, [second]) == [first.id]
-        assert store.run(births.create, [unique("y"), unique("y"), second])[2] == first.id
+        assert store.run(creation.create, [first]) == [first.id]
+        assert store.run(creation.create, [second]) == [first.id]
+        assert store.run(creation.create, [unique("y"), unique("y"), second])[2] == first.id
         assert store.run(jobs.counts) == {"default": {"QUEUED": 2}}
 
     def test_a_unique_key_is_per_tenant_and_kind(self, store: Store) -> None:
         keyed = [unique(), unique(tenant="t"), NewJob(new_id(), b"", Template(kind="z"))]
         keyed[2] = NewJob(new_id(), b"", Template(kind="z"), unique_key="x")
-        assert store.run(births.create, keyed) == [job.id for job in keyed]
+        assert store.run(creation.create, keyed) == [job.id for job in keyed]
 
     def test_a_unique_key_is_free_again_after_the_end(self, store: Store) -> None:
         store.worker()
         first, second = unique(), unique()
-        store.run(births.create, [first])
+        store.run(creation.create, [first])
         [claim] = store.claim()
-        assert store.run(births.create, [second]) == [first.id]
+        assert store.run(creation.create, [second]) == [first.id]
         store.settle((claim, outcome.succeeded()))
-        assert store.run(births.create, [second]) == [second.id]
+        assert store.run(creation.create, [second]) == [second.id]
 
     def test_concurrent_submits_of_one_key_make_one_job(self, store: Store) -> None:
         with ThreadPoolExecutor(8) as threads:
-            ids = list(threads.map(lambda _: store.run(births.create, [unique()])[0], range(24)))
+            ids = list(threads.map(lambda _: store.run(creation.create, [unique()])[0], range(24)))
         assert len(set(ids)) == 1
         assert store.run(jobs.counts) == {"default": {"QUEUED": 1}}
 
@@ -147,7 +147,7 @@ class BirthSuite:
         def submit(turn: int) -> list[str]:
             keys = [f"k{number}" for number in range(12)]
             wanted = keys if turn % 2 else keys[::-1]
-            ids = store.run(births.create, [unique(key) for key in wanted])
+            ids = store.run(creation.create, [unique(key) for key in wanted])
             return ids if turn % 2 else ids[::-1]
 
         with ThreadPoolExecutor(6) as threads:
@@ -163,7 +163,7 @@ class BirthSuite:
 
         def submit() -> list[str]:
             asked.set()
-            return store.run(births.create, [loser])
+            return store.run(creation.create, [loser])
 
         with ThreadPoolExecutor(1) as threads, store.raw() as hand:
             hand.execute(begin)
