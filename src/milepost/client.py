@@ -150,7 +150,7 @@ class Client:
         if not self._create:
             # Looked at first: what turns out to be somebody else's file must not be touched.
             driver = self._looked()
-            if self._look or driver.dialect != "sqlite":
+            if self._look or not driver.can.file:
                 return driver
             driver.close()
         driver = open_driver(self.url, create=self._create, limits=self.settings.limits)
@@ -204,9 +204,8 @@ class Client:
 
     def _file(self) -> Place | None:
         # Not asked of the store: a caller that is writing would wait for itself.
-        is_file = self.url.dialect == "sqlite"
         check_allowed(self.url)
-        return self._place(os.path.realpath(self.url.target)) if is_file else None
+        return self._place(os.path.realpath(self.url.target)) if self.url.can.file else None
 
     def _place(self, database: str) -> Place:
         return Place(database, self.url.schema)

@@ -20,6 +20,49 @@ _POOLER = "pooler=transaction"
 _EXPECTED = "sqlite:///file.db or postgresql://user@host/database"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """The abilities in which the databases differ: code asks for one, never for a database."""
+
+    file: bool
+    """The store is a file: no server is waited for, no driver has to be installed."""
+    many_writers: bool
+    """Transactions of several callers write at the same time."""
+    listen: bool
+    """A commit wakes those that listen; elsewhere they look at the file."""
+    roles: bool
+    """Rights are granted to roles."""
+    schemas: bool
+    """Several stores, and tables of others, share a database without sharing names."""
+    alter_types: bool
+    """A column's type is changed in place."""
+    exact_case: bool
+    """Names that differ only in case are two columns."""
+
+
+CAPABILITIES = {
+    "postgres": Capabilities(
+        file=False,
+        many_writers=True,
+        listen=True,
+        roles=True,
+        schemas=True,
+        alter_types=True,
+        exact_case=True,
+    ),
+    "sqlite": Capabilities(
+        file=True,
+        many_writers=False,
+        listen=False,
+        roles=False,
+        schemas=False,
+        alter_types=False,
+        exact_case=False,
+    ),
+}
+"""What each dialect can do."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
     """A store's address; printing it never shows a password."""
@@ -30,6 +73,11 @@ class StoreUrl:
     """Whether a transaction pooler stands there: what one statement leaves, the next may miss."""
     schema: str = DEFAULT_SCHEMA
     """Where in a PostgreSQL database the store's tables are."""
+
+    @property
+    def can(self) -> Capabilities:
+        """The abilities of the store's database."""
+        return CAPABILITIES[self.dialect]
 
     @classmethod
     def parse(cls, url: str) -> "StoreUrl":
@@ -53,7 +101,7 @@ class StoreUrl:
         raise Invalid(f"{parts.scheme or url!r}: no such kind of store; expected {_EXPECTED}")
 
     def __str__(self) -> str:
-        if self.dialect == "sqlite":
+        if self.can.file:
             return f"sqlite:///{self.target}"
         parts = urlsplit(self.target)
         user = f"{parts.username}@" if parts.username else ""
@@ -65,7 +113,7 @@ class StoreUrl:
     @property
     def address(self) -> str:
         """The whole address, with its password: for opening the store, never for showing."""
-        if self.dialect == "sqlite":
+        if self.can.file:
             return str(self)
         parts = urlsplit(self.target)
         return _joined(parts._replace(query="&".join(filter(None, (parts.query, self._ours)))))
@@ -86,7 +134,7 @@ class StoreUrl:
     @property
     def typed(self) -> str:
         """The address as it is typed; PASSWORD stands where one is."""
-        if self.dialect == "sqlite":
+        if self.can.file:
             return f"sqlite:///{quote(self.target)}"
         parts = urlsplit(self.target)
         server = parts.netloc

@@ -25,7 +25,12 @@ from milepost.outcome import micros
 from milepost.policy import Policy, retry_policy
 from milepost.records import NewJob, Template
 from milepost.store import creation
-from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, borrow
+from milepost.store.borrow import (
+    BorrowedAsyncConnection,
+    BorrowedConnection,
+    borrow,
+    require_same_kind,
+)
 from milepost.store.schedules import NewSchedule
 
 P = ParamSpec("P")
@@ -136,7 +141,7 @@ class Job(Generic[C, P, R, A]):
             return self._app.client.create(new)
         if isinstance(self._borrowed, BorrowedAsyncConnection):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
-        self._same_kind(self._borrowed)
+        require_same_kind(self._borrowed, self._app.client.url)
         client = self._app.client
         create = client.through(creation.create)
         try:
@@ -154,17 +159,10 @@ class Job(Generic[C, P, R, A]):
             return await self._app.client.create_async(new)
         if isinstance(self._borrowed, BorrowedConnection):
             raise Invalid("this connection is synchronous: call submit() instead")
-        self._same_kind(self._borrowed)
+        require_same_kind(self._borrowed, self._app.client.url)
         client = self._app.client
         home = await client.identity_async()
         return await self._borrowed.run(home, client.through(creation.create), new)
-
-    def _same_kind(self, borrowed: Borrowed) -> None:
-        if borrowed.dialect != self._app.client.url.dialect:
-            raise Invalid(
-                f"this connection speaks {borrowed.dialect} and the app's store is "
-                f"{self._app.client.url}: they must be the same database"
-            )
 
     def _handles(self, ids: list[str]) -> list[JobHandle[R]]:
         type_ = self.definition.arguments.result_type

@@ -161,7 +161,7 @@ class Process:
         cannot be used, a driver that is not installed.
         """
         client, away = self._app.client, Seldom(log)
-        if client.url.dialect == "postgres":
+        if not client.url.can.file:
             import_asyncpg()
         while not stopped.is_set():
             try:
@@ -169,7 +169,7 @@ class Process:
             except (AccessRefused, SchemaMismatch):
                 raise
             except Unavailable as error:
-                if client.url.dialect == "sqlite":
+                if client.url.can.file:
                     raise
                 away.warning("the store cannot be reached; waiting for it", error=str(error))
             else:

@@ -69,7 +69,7 @@ def bulk(url: StoreUrl, count: int) -> float:
 
 def _rate(url: StoreUrl, count: int, batch: int) -> float:
     sizes = [min(batch, count - start) for start in range(0, count, batch)]
-    with _sqlite_creator(url) if url.dialect == "sqlite" else _postgres_creator(url) as create:
+    with _sqlite_creator(url) if url.can.file else _postgres_creator(url) as create:
         began = time.perf_counter()
         for size in sizes:
             create([str(uuid_utils.uuid7()) for _ in range(size)])
@@ -118,7 +118,7 @@ def drain(url: StoreUrl, ready: Callable[[], None], batch: int = BATCH) -> tuple
 
     `ready` is called once connected, and returns when all may begin.
     """
-    if url.dialect == "sqlite":
+    if url.can.file:
         with closing(_open_sqlite(url)) as connection:
             return _drain_sqlite(connection, ready, batch)
     return asyncio.run(_drain_postgres(url, ready, batch))
@@ -191,7 +191,7 @@ def floor(url: StoreUrl, count: int) -> list[float]:
 
     With the rests between that a worker has: what lay still is slower to begin.
     """
-    if url.dialect == "sqlite":
+    if url.can.file:
         with closing(_open_sqlite(url)) as client, closing(_open_sqlite(url)) as worker:
             return _floor_sqlite(client, worker, count)
     return asyncio.run(_floor_postgres(url, count))

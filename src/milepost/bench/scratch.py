@@ -16,7 +16,7 @@ from milepost.store.migrate import migrate
 @contextmanager
 def fresh(store: StoreUrl) -> Iterator[StoreUrl]:
     """Make a store beside the one that is named, and remove it afterwards."""
-    make = _file if store.dialect == "sqlite" else _database
+    make = _file if store.can.file else _database
     with make(store) as made:
         driver = open_driver(made)
         try:

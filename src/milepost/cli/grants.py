@@ -32,6 +32,6 @@ def grants(store: StoreUrl, *, roles: tuple[str, ...], to: str | None) -> None:
         raise click.UsageError(
             "--to takes one role's rights, or those of several: name them, --role"
         )
-    if store.dialect == "sqlite":
+    if not store.can.roles:
         say("a SQLite file has no roles: this is for a PostgreSQL store in the schema milepost")
     click.echo(script(roles or tuple(ROLES), schema=store.schema, to=to), nl=False)

@@ -35,8 +35,8 @@ def migrate(store: StoreUrl, *, sql: bool, dialect: str | None, as_json: bool) -
     if dialect:
         click.echo(script(dialect, list(migrations(dialect)), schema=store.schema), nl=False)
         return
-    if sql and store.dialect == "sqlite" and not Path(store.target).exists():
-        click.echo(script("sqlite", list(migrations("sqlite"))), nl=False)
+    if sql and store.can.file and not Path(store.target).exists():
+        click.echo(script(store.dialect, list(migrations(store.dialect))), nl=False)
         return
     driver = open_driver(store, look=sql)
     try:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from milepost.config import CAPABILITIES
 from milepost.ingest.columns import Column
 from milepost.store.catalog import Statement
 
@@ -36,8 +37,9 @@ class Found(msgspec.Struct, frozen=True):
         return bool(self.types)
 
     def type_of(self, column: str) -> str | None:
-        """Tell the type of a column; SQLite finds it in any case."""
-        return self.types.get(column.lower() if self.dialect == "sqlite" else column)
+        """Tell the type of a column, by its name as the database compares names."""
+        exact = bool(self) and CAPABILITIES[self.dialect].exact_case
+        return self.types.get(column if exact else column.lower())
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -52,9 +54,8 @@ class Change(msgspec.Struct, frozen=True):
     @property
     def needed(self) -> str:
         """The type that it must have, as the database tells it."""
-        if self.dialect == "sqlite":
-            return self.column.sqlite
-        return SPELLED.get(self.column.postgres, self.column.postgres)
+        kind = {"postgres": self.column.postgres, "sqlite": self.column.sqlite}[self.dialect]
+        return SPELLED.get(kind, kind)
 
     @property
     def is_real(self) -> bool:
@@ -103,7 +104,7 @@ class Change(msgspec.Struct, frozen=True):
 
     def _texts(self) -> Iterator[str]:
         table, name = f'"{self.table}"', self.column.quoted
-        if self.dialect == "postgres":
+        if CAPABILITIES[self.dialect].alter_types:
             kind, value = self.column.postgres, self._in_postgres()
             yield f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind} USING {value}"
             return

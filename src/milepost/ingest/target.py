@@ -131,7 +131,7 @@ class Target:
         self.key = key_of(key_name, is_whole=whole)
         self.is_whole = whole
         self.columns = [self.key, *(column_of(column, hint) for column, hint in told.items())]
-        both = zip(self._statements("postgres"), self._statements("sqlite"), strict=True)
+        both = zip(self._statements(postgres=True), self._statements(postgres=False), strict=True)
         self._made = {
             verb: Statement(f"target:{name}:{verb}", postgres, sqlite)
             for (verb, postgres), (_, sqlite) in both
@@ -198,22 +198,21 @@ class Target:
 
     # Statements
 
-    def _statements(self, dialect: str) -> Iterator[tuple[str, str]]:
-        is_postgres = dialect == "postgres"
-        insert = self._insert(postgres=is_postgres)
+    def _statements(self, *, postgres: bool) -> Iterator[tuple[str, str]]:
+        insert = self._insert(postgres=postgres)
         yield "insert", insert
         yield "upsert", insert + self._if_there()
-        yield "create", self._create(postgres=is_postgres)
+        yield "create", self._create(postgres=postgres)
         # On SQLite whoever writes is alone.
-        yield "lock", f'LOCK TABLE "{self.name}" IN ACCESS EXCLUSIVE MODE' if is_postgres else ""
+        yield "lock", f'LOCK TABLE "{self.name}" IN ACCESS EXCLUSIVE MODE' if postgres else ""
         for column in self.columns:
-            kind = column.postgres if is_postgres else column.sqlite
+            kind = column.postgres if postgres else column.sqlite
             yield (
                 f"add {column.name}",
                 f'ALTER TABLE "{self.name}" ADD COLUMN {column.quoted} {kind}',
             )
-        among = self._among(postgres=is_postgres)
-        yield "check", self._check(postgres=is_postgres)
+        among = self._among(postgres=postgres)
+        yield "check", self._check(postgres=postgres)
         yield (
             "remove",
             (
@@ -234,9 +233,9 @@ class Target:
                 f"       source_version = {INTEGERS.start}, content_hash = NULL"
             ),
         )
-        yield "read", self._read(postgres=is_postgres)
+        yield "read", self._read(postgres=postgres)
         yield "count", f'SELECT count(*) FROM "{self.name}" WHERE removed_at IS NULL'
-        yield "behind", self._behind(postgres=is_postgres)
+        yield "behind", self._behind(postgres=postgres)
         yield "unlanded", self._lacking("raw", "true")
 
     def _kinds(self, *, postgres: bool) -> list[tuple[str, str]]:

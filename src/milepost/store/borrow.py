@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from milepost.config import DEFAULT_SCHEMA
+from milepost.config import DEFAULT_SCHEMA, StoreUrl
 from milepost.errors import Invalid
 from milepost.store import sqlite_calls
 from milepost.store.catalog import query
@@ -124,6 +124,17 @@ class BorrowedAsyncConnection:
         if home.database is None:
             require_transaction(connection)
         return result
+
+
+def require_same_kind(
+    borrowed: BorrowedConnection | BorrowedAsyncConnection, home: StoreUrl
+) -> None:
+    """Raise `Invalid` unless a connection is to a database of the same kind as the store's."""
+    if borrowed.dialect != home.dialect:
+        raise Invalid(
+            f"this connection speaks {borrowed.dialect} and the app's store is {home}: they must "
+            "be the same database"
+        )
 
 
 def require_transaction(connection: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from milepost.config import Capabilities
 from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import Statement
@@ -102,6 +103,7 @@ class Driver(Protocol):
     """A synchronous way to one database; any thread may use it."""
 
     dialect: str
+    can: Capabilities
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
@@ -124,6 +126,7 @@ class AsyncDriver(Protocol):
     """The asynchronous way to one database."""
 
     dialect: str
+    can: Capabilities
 
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""

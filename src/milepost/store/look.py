@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from milepost.config import CAPABILITIES
 from milepost.errors import Unavailable
 from milepost.store.driver import Steps, drive
 from milepost.store.sqlite import BUSY_SECONDS, SqliteReader, translated
@@ -35,6 +36,7 @@ class SqliteLook:
     """Reads a SQLite file, and changes nothing."""
 
     dialect = "sqlite"
+    can = CAPABILITIES[dialect]
 
     def __init__(self, path: str) -> None:
         self._path = Path(path).absolute()

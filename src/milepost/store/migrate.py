@@ -170,7 +170,7 @@ def _no_store(url: StoreUrl, described: str) -> SchemaMismatch:
 
 
 def _where(url: StoreUrl) -> str:
-    return "" if url.dialect == "sqlite" else f", in the schema {url.schema}"
+    return f", in the schema {url.schema}" if url.can.schemas else ""
 
 
 def tables(driver: Driver) -> list[str]:

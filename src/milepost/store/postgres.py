@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from milepost.config import Limits, StoreUrl
+from milepost.config import CAPABILITIES, Limits, StoreUrl
 from milepost.errors import AccessRefused, IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import Statement, query
@@ -69,6 +69,7 @@ class PsycopgDriver:
     """A pool of connections to a PostgreSQL database."""
 
     dialect = "postgres"
+    can = CAPABILITIES[dialect]
 
     def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url
@@ -322,6 +323,7 @@ class AsyncpgDriver:
     """Connections to a PostgreSQL database, for the event loop that opened them."""
 
     dialect = "postgres"
+    can = CAPABILITIES[dialect]
 
     def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar, cast
 
+from milepost.config import CAPABILITIES
 from milepost.errors import IllegalMove, Invalid, MilepostError, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
@@ -79,6 +80,7 @@ class SqliteDriver:
     """A connection to a SQLite file."""
 
     dialect = "sqlite"
+    can = CAPABILITIES[dialect]
 
     def __init__(self, path: str) -> None:
         if sqlite3.sqlite_version_info < MINIMUM:
@@ -307,6 +309,7 @@ class AsyncSqliteDriver:
     """The same connection for asynchronous callers: its work is done in threads."""
 
     dialect = "sqlite"
+    can = CAPABILITIES[dialect]
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -154,7 +154,7 @@ def new_store(on: str | None) -> AbstractContextManager[str]:
     """Make a store that nobody used, and remove it at the end."""
     if on is None or on == SQLITE:
         return _file()
-    if StoreUrl.parse(on).dialect != "postgres":
+    if StoreUrl.parse(on).can.file:
         raise Invalid(f"{on!r}: a fresh store is made on 'sqlite' or on a PostgreSQL server")
     return _database(on)
 

@@ -197,7 +197,7 @@ class Worker:
 
     async def _warn_of_company(self) -> None:
         """Say once that other processes write to the same SQLite file, where that is not safe."""
-        if self._driver.dialect != "sqlite" or sqlite3.sqlite_version_info >= SQLITE_SHARED:
+        if not self._driver.can.file or sqlite3.sqlite_version_info >= SQLITE_SHARED:
             return
         own = platform.node(), os.getpid()
         for other in await self._driver.run(workers.listing):

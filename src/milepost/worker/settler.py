@@ -59,7 +59,7 @@ class Settler:
         self._wanted = asyncio.Event()
         self._wanted_beside = asyncio.Event()
         self._wanted_again = asyncio.Event()
-        self._may_overlap = driver.dialect != "sqlite"  # which has one writer
+        self._may_overlap = driver.can.many_writers
         self._quiet = asyncio.Event()
         self._quiet.set()
 

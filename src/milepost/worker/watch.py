@@ -131,4 +131,4 @@ class ListenWatch:
 
 def open_watch(url: StoreUrl, limits: Limits) -> Watch:
     """Open the watch that fits the store."""
-    return FileWatch(url.target) if url.dialect == "sqlite" else ListenWatch(url, limits)
+    return ListenWatch(url, limits) if url.can.listen else FileWatch(url.target)
