@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from milepost.batch.declaration import Bearing
+from milepost.batch.declaration import FailurePolicy
 from milepost.batch.lookup import Runs
 from milepost.batch.start import Batch
 from milepost.client import Client
@@ -155,7 +155,7 @@ class App:
         *,
         version: int = 1,
         params: Any = None,
-        policy: Bearing | None = None,
+        policy: FailurePolicy | None = None,
     ) -> Batch:
         """Declare a batch: decorate its steps with `@batch.step`, then `batch.start(…)`.
 
@@ -408,7 +408,7 @@ class App:
         requests: Iterable[Item],
         *,
         channel: str | None = None,
-        policy: Bearing | None = None,
+        policy: FailurePolicy | None = None,
         final: Item | None = None,
         deadline: float | None = None,
         queue: str | None = None,
@@ -438,7 +438,7 @@ class App:
         requests: Iterable[Item],
         *,
         channel: str | None = None,
-        policy: Bearing | None = None,
+        policy: FailurePolicy | None = None,
         final: Item | None = None,
         deadline: float | None = None,
         queue: str | None = None,

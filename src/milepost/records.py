@@ -403,10 +403,10 @@ class StepCount(msgspec.Struct, frozen=True):
         return self.failed + self.cancelled
 
     @property
-    def bearable(self) -> bool:
+    def within_tolerance(self) -> bool:
         """Whether its policy holds, given what has ended so far."""
         ended = self.succeeded_before + self.succeeded + self.lost
-        # A share like 0.29 has no exact float: 29 of 100 must still be bearable.
+        # A share like 0.29 has no exact float: 29 of 100 must still be tolerated.
         return self.lost <= self.tolerance * ended * (1 + 1e-9)
 
 

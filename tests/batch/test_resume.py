@@ -40,7 +40,7 @@ def batch(app, broken):
 
 
 def test_the_share_that_may_fail_is_one_of_the_whole_chain(app, database, batch, broken):
-    """H-59: 2 of 20 are bearable, whichever run of the chain the other 18 succeeded in."""
+    """H-59: 2 of 20 are tolerated, whichever run of the chain the other 18 succeeded in."""
     broken |= {1, 2, 3, 4}
     first = batch.start()
     app.drain()

@@ -98,7 +98,9 @@ def test_no_run_succeeds_against_its_policy(state, current, counted, coming_to):
         assert not any(step.fail_fast and step.lost for step in counted)
         assert not any(step.role == "reduce" and step.lost for step in counted)
     if decision is not None and decision.move in ("finish", "finalize") and state in MOVING:
-        assert all(s.bearable for s in counted if s.number <= current and s.role != "reduce")
+        assert all(
+            s.within_tolerance for s in counted if s.number <= current and s.role != "reduce"
+        )
 
 
 @given(states, st.integers(0, 3), steps(), endings)

@@ -42,10 +42,10 @@ class Tolerate(msgspec.Struct, frozen=True, tag=True):
             raise Invalid(f"Tolerate({self.share}) takes a share between 0 and 1")
 
 
-Bearing = FailFast | Collect | Tolerate
+FailurePolicy = FailFast | Collect | Tolerate
 
 
-def check_bearing(policy: Any, *, what: str) -> None:
+def check_failure_policy(policy: Any, *, what: str) -> None:
     """Refuse what says nothing of failures; None is for what was not asked."""
     if policy is not None and not isinstance(policy, FailFast | Collect | Tolerate):
         raise Invalid(
@@ -63,7 +63,7 @@ class Step(msgspec.Struct, frozen=True):
     gated: bool = False
     poll: float | None = None
 
-    def planned(self, bearing: Bearing) -> NewStep:
+    def planned(self, failure_policy: FailurePolicy) -> NewStep:
         """Describe it for the store: everything that fan-in needs, pinned to the run."""
         return NewStep(
             number=self.number,
@@ -73,8 +73,8 @@ class Step(msgspec.Struct, frozen=True):
             gated=self.gated,
             poll_us=None if self.poll is None else micros(self.poll),
             slots=SLOTS if self.role == "work" and self.number else 1,
-            fail_fast=isinstance(bearing, FailFast),
-            tolerance=bearing.share if isinstance(bearing, Tolerate) else 0.0,
+            fail_fast=isinstance(failure_policy, FailFast),
+            tolerance=failure_policy.share if isinstance(failure_policy, Tolerate) else 0.0,
         )
 
 
@@ -82,16 +82,16 @@ class Declaration:
     """One version of a batch; the decorators return the functions unchanged."""
 
     def __init__(
-        self, host: Host, name: str, *, version: int, params: Any, policy: Bearing | None
+        self, host: Host, name: str, *, version: int, params: Any, policy: FailurePolicy | None
     ) -> None:
         check_text(name, what="name")
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise Invalid(f"batch {name!r}: version={version!r} must be a whole number from 1")
-        check_bearing(policy, what=f"batch {name!r}")
+        check_failure_policy(policy, what=f"batch {name!r}")
         self.name = name
         self.version = version
         self.params_type = params
-        self.policy: Bearing = policy or FailFast()
+        self.policy: FailurePolicy = policy or FailFast()
         self._host = host
         self.steps: list[Step] = []
         self.reducer: Step | None = None

@@ -15,7 +15,7 @@ from milepost.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from milepost.app import App
-    from milepost.batch.declaration import Bearing, Step
+    from milepost.batch.declaration import FailurePolicy, Step
     from milepost.batch.start import Batch
 
 
@@ -92,7 +92,7 @@ def _step(step: "Step") -> dict[str, object]:
     return {"name": step.name, "role": step.role, "gated": step.gated, "poll": step.poll}
 
 
-def _policy(policy: "Bearing") -> str:
+def _policy(policy: "FailurePolicy") -> str:
     share = getattr(policy, "share", None)
     return type(policy).__name__ + ("" if share is None else f"({share:g})")
 

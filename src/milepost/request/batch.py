@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from milepost.batch.declaration import SLOTS, Bearing, FailFast, Step, check_bearing
+from milepost.batch.declaration import SLOTS, FailFast, FailurePolicy, Step, check_failure_policy
 from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
 from milepost.codec import check_tags, check_text, limited
@@ -87,7 +87,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """What one batch asks for beyond its requests."""
 
     channel: str | None = None
-    policy: Bearing | None = None
+    policy: FailurePolicy | None = None
     final: Item | None = None
     deadline: float | None = None
     queue: str | None = None
@@ -98,7 +98,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what cannot be meant."""
         check({"queue": self.queue, "priority": self.priority})
         check_seconds("deadline", self.deadline, zero=False)
-        check_bearing(self.policy, what="a batch of requests")
+        check_failure_policy(self.policy, what="a batch of requests")
         if self.channel is not None:
             check_text(self.channel, what="channel")
         check_tags(self.tags)
@@ -224,12 +224,12 @@ class Batches:
         return request
 
     def _plan(self, asking: Asking, final: Request | None) -> list[NewStep]:
-        bearing = asking.policy or FailFast()
+        failure_policy = asking.policy or FailFast()
         place = {"queue": asking.queue or "default", "priority": asking.priority}
-        work = Step(0, "request", "work", self._single.definition).planned(bearing)
+        work = Step(0, "request", "work", self._single.definition).planned(failure_policy)
         plan = [msgspec.structs.replace(work, slots=SLOTS, **place)]
         if final is not None:
-            last = Step(1, "final", "reduce", self._definition).planned(bearing)
+            last = Step(1, "final", "reduce", self._definition).planned(failure_policy)
             policy = None if final.crash == "resend" else final.crash
             plan.append(msgspec.structs.replace(last, policy=policy, **place))
         return plan

@@ -171,7 +171,7 @@ def counted_steps(
 
 def _borne(run_id: str, counted: list[StepCount]) -> Steps[list[StepCount]]:
     """Look at what succeeded before a resumed run, where its policy does not hold without."""
-    if all(step.bearable or not step.tolerance for step in counted):
+    if all(step.within_tolerance or not step.tolerance for step in counted):
         return counted
     rows = yield Call("run_succeeded_before", {"id": run_id})
     before = {step: int(count) for step, count in rows}
@@ -260,7 +260,7 @@ def _onward(
     if (coming_to is not None and coming_to <= current) or any(step.open for step in reached):
         return None
     later = [step for step in work if step.number > current]
-    if not all(step.bearable for step in reached):
+    if not all(step.within_tolerance for step in reached):
         # What succeeded and is not held by a gate may end first (H-59).
         moves = any(s.opened and (s.open or s.number == coming_to) for s in later)
         busy = any(step.open for step in counted)
@@ -278,7 +278,7 @@ def _onward(
 def _unborne(reached: Sequence[StepCount]) -> Cause:
     """Say why a run fails whose policy does not hold; a skipped consolidation has its own word."""
     parts = [step for step in reached if step.role == "partition"]
-    return Cause.POLICY if all(step.bearable for step in parts) else Cause.INCOMPLETE
+    return Cause.POLICY if all(step.within_tolerance for step in parts) else Cause.INCOMPLETE
 
 
 def _advanced(state: RunState, step: StepCount) -> Decision:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from milepost.batch.declaration import Bearing, Collect, FailFast, Tolerate
+from milepost.batch.declaration import Collect, FailFast, FailurePolicy, Tolerate
 from milepost.client import new_id
 from milepost.errors import IllegalMove, NotFound
 from milepost.options import DEFAULTS
@@ -124,7 +124,7 @@ class NewBatch(Given):
     tags: dict[str, str] | None = None
 
     @property
-    def bearing(self) -> Bearing:
+    def failure_policy(self) -> FailurePolicy:
         """Say how failures are borne."""
         if isinstance(self.policy, str):
             return FailFast() if self.policy == "fail_fast" else Collect()
@@ -161,7 +161,7 @@ async def send_batch(
 ) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
     asking = Asking(
-        policy=new.bearing,
+        policy=new.failure_policy,
         final=None if new.final is None else new.final.asked(),
         **job_part(new.asked()),
     )
