@@ -112,6 +112,20 @@ def test_links_between_pages_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
+def test_every_hazard_and_invariant_that_is_named_is_explained():
+    told = "".join((ROOT / f"docs/specs/{page}.md").read_text() for page in ("hazards", "promises"))
+    explained = set(re.findall(r"^\| ([HI]-?\d+) \|", told, re.MULTILINE))
+    named = {
+        number
+        for folder in ("src", "tests", "docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".sql", ".md")
+        for number in re.findall(r"\bH-\d+\b|\bI\d+\b", path.read_text())
+    }
+    assert len(named) > 80
+    assert named <= explained
+
+
 def edges(text):
     """Read the moves of the diagrams that were drawn by hand."""
     for diagram in re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL):
