@@ -183,8 +183,18 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def is_json(self) -> bool:
-        """Whether what is stored is a text of JSON."""
+        """Whether a text of JSON is stored."""
         return self.postgres == "jsonb"
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether bytes are stored."""
+        return self.postgres == "bytea"
+
+    @property
+    def shown(self) -> str:
+        """The SQL that reads it."""
+        return f"{{text:{self.quoted}}}" if self.postgres in ("jsonb", "uuid") else self.quoted
 
     def converted(self, values: list[Any]) -> list[Any]:
         """Convert the values of many records, or raise what says that one does not fit."""

@@ -13,9 +13,9 @@ from milepost.errors import IllegalMove, Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.columns import Part
 from milepost.ingest.fetch import is_unidentified, is_unusable
-from milepost.ingest.mapping import Fingerprint
+from milepost.ingest.mapping import Fingerprint, raw_type
 from milepost.ingest.source import Gone, Identity, Reject, Source, could_be_key
-from milepost.ingest.target import Target, raw_type
+from milepost.ingest.target import Target
 from milepost.policy import Fail, storable
 from milepost.records import Claim
 from milepost.store import jobs, pages
@@ -188,7 +188,7 @@ class Consolidator:
         rows, fitting = [], []
         for row, record in records:
             try:
-                fitting.append(self._target.row(row[0], record))
+                fitting.append([column[0] for column in self._target.rows([row[0]], [record])])
                 rows.append(row)
             except Exception as error:  # noqa: BLE001 - whatever it is, the record is kept
                 rejected.append(_rejected(row, error))

@@ -20,7 +20,7 @@ from milepost.ingest.cut import Cutter, payload_of, text_of
 from milepost.ingest.fetch import Lander, Landing, Reader
 from milepost.ingest.finalise import Finaliser, counts, is_complete
 from milepost.ingest.keys import axis_of, read
-from milepost.ingest.mapping import Fingerprint
+from milepost.ingest.mapping import Fingerprint, fields_of, raw_type, record_type
 from milepost.ingest.plan import Plan
 from milepost.ingest.recent import Recent
 from milepost.ingest.source import (
@@ -32,7 +32,7 @@ from milepost.ingest.source import (
     Window,
     micros,
 )
-from milepost.ingest.target import DOCUMENT, Target, fields_of, raw_type, record_type
+from milepost.ingest.target import DOCUMENT, Target
 from milepost.lifecycle import JobState
 from milepost.options import check_seconds
 from milepost.outcome import micros as micros_in

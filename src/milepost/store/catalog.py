@@ -34,6 +34,7 @@ _BEFORE_TABLE = frozenset({"FROM", "JOIN", "INTO", "UPDATE", "USING", "TABLE"})
 _BETWEEN = frozenset({"ONLY", "IF", "NOT", "EXISTS"})
 _MADE = frozenset({"TABLE", "VIEW", "SEQUENCE", "FUNCTION"})
 _LISTS = {"columns": columns, "arrays": arrays}
+_TEMPLATE = re.compile(r"\{(target:\w+)\}")
 # Subqueries, so that a statement asks once and not once a row.
 POSTGRES_NOW = "(SELECT milepost_now())"
 SQLITE_NOW = (
@@ -116,9 +117,25 @@ class Statement:
         return self.name
 
 
+def filled(name: str, label: str, words: Mapping[str, Mapping[str, str]]) -> Statement:
+    """Make a statement of a template: in braces stand words that each database has its own for."""
+    return Statement(
+        f"{name}:{label}", **{dialect: _filled(name, dialect, words[dialect]) for dialect in words}
+    )
+
+
+def _filled(name: str, dialect: str, words: Mapping[str, str]) -> str:
+    text = _source(name, dialect).text
+    for word, said in words.items():
+        text = text.replace(f"{{{word}}}", said)
+    for other in _TEMPLATE.findall(text):
+        text = text.replace(f"{{{other}}}", _filled(other, dialect, words))
+    return text
+
+
 def names() -> set[str]:
     """Return the name of every query; each is there for both databases."""
-    return set(_blocks())
+    return {name for name in _blocks() if ":" not in name}
 
 
 @cache
