@@ -16,7 +16,8 @@ import uuid_utils
 
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
-from milepost.errors import Invalid, Unavailable
+from milepost.errors import Unavailable
+from milepost.faces import Flow
 from milepost.records import NewJob
 from milepost.store import creation
 from milepost.store.allow import check_allowed
@@ -221,6 +222,11 @@ class Client:
         driver = await self.async_driver()
         return await driver.run(operation, *args, **kwargs)
 
+    def flow(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+        """Run a store operation, called or awaited as the operation that it is a part of."""
+        result: T = yield self.run, self.run_async, (operation, *args), kwargs
+        return result
+
     async def async_driver(self) -> AsyncDriver:
         """Return the asynchronous way for the running loop, opened and checked once."""
         loop = asyncio.get_running_loop()
@@ -399,12 +405,3 @@ def _refuse(group: list[Any], error: Exception) -> None:
     for _, answer in group:
         if not answer.done():
             answer.set_exception(error)
-
-
-def refuse_in_loop(name: str) -> None:
-    """Refuse to block a running event loop, and name the call that does not."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise Invalid(f"{name}() would block the event loop; await {name}_async() instead")

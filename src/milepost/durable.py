@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from milepost.client import Client, refuse_in_loop
+from milepost.client import Client
 from milepost.codec import Unreadable, check_text, hints, limited
 from milepost.errors import Invalid, Unavailable
+from milepost.faces import refuse_in_loop
 from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.driver import Steps

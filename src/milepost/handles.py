@@ -1,6 +1,6 @@
 """Handles: a job as it stood, and everything that can be asked of it."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from milepost.client import Client, caller, new_id
 from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
+from milepost.faces import Flow, Item, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job
 from milepost.specs import JOB_VIEWS, Facts
@@ -140,93 +141,71 @@ class JobHandle(Subject[Job], Generic[R]):
 
     # Acting
 
-    def cancel(self, reason: str = "cancelled") -> JobState:
+    def _cancel(self, reason: str = "cancelled") -> Flow[JobState]:
         """Cancel it, or ask the worker that runs it; answers with the state it is in now."""
-        state, _ = self._client.run(jobs.cancel, self.id, reason=reason, actor=caller().actor)
+        actor = caller().actor
+        state, _ = yield from self._client.flow(jobs.cancel, self.id, reason=reason, actor=actor)
         return state
 
-    async def cancel_async(self, reason: str = "cancelled") -> JobState:
-        """Cancel it, or ask the worker that runs it; answers with the state it is in now."""
-        state, _ = await self._client.run_async(
-            jobs.cancel, self.id, reason=reason, actor=caller().actor
-        )
-        return state
+    cancel, cancel_async = faces(_cancel)
 
-    def submit(self) -> "JobHandle[R]":
+    def _submit(self) -> Flow["JobHandle[R]"]:
         """Release a job that was created held, or raise `IllegalMove` if it will never run."""
-        self._client.run(creation.submit, [self.id], actor=caller().actor)
-        return self.refresh()
+        yield from self._client.flow(creation.submit, [self.id], actor=caller().actor)
+        return (yield from self._refresh())
 
-    async def submit_async(self) -> "JobHandle[R]":
-        """Release a job that was created held, or raise `IllegalMove` if it will never run."""
-        await self._client.run_async(creation.submit, [self.id], actor=caller().actor)
-        return await self.refresh_async()
+    submit, submit_async = faces(_submit)
 
-    def signal(self, data: Any = None) -> bool:
+    def _signal(self, data: Any = None) -> Flow[bool]:
         """Wake it if it waits, with data for its next attempt; False when it is final."""
-        return self._client.run(jobs.signal, self.id, **self._signal(data))
-
-    async def signal_async(self, data: Any = None) -> bool:
-        """Wake it if it waits, with data for its next attempt; False when it is final."""
-        return await self._client.run_async(jobs.signal, self.id, **self._signal(data))
-
-    def _signal(self, data: Any) -> dict[str, Any]:
         encoded = None if data is None else self._client.codec.encode(data)
         if encoded is not None:
             limited(encoded, most=self._client.settings.max_payload, what="the signal's data")
-        return {"signal_id": new_id(), "data": encoded, "actor": caller().actor}
+        return self._client.flow(
+            jobs.signal, self.id, signal_id=new_id(), data=encoded, actor=caller().actor
+        )
 
-    def outputs(self) -> Iterator[Any]:
-        """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
-        if self.refresh().record.result is not None:
-            yield self._decoded(self.record.result, self._type)
-        after = -1
-        while page := self._client.run(outputs.kept, self.id, after=after, most=PAGE):
-            after = page[-1][0]
-            yield from (self._client.codec.decode(data) for _, data in page)
+    signal, signal_async = faces(_signal)
 
-    async def outputs_async(self) -> AsyncIterator[Any]:
+    def _outputs(self) -> Stream[Any]:
         """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
-        if (await self.refresh_async()).record.result is not None:
-            yield self._decoded(self.record.result, self._type)
+        if (yield from self._refresh()).record.result is not None:
+            yield Item(self._decoded(self.record.result, self._type))
         after = -1
-        while page := await self._client.run_async(outputs.kept, self.id, after=after, most=PAGE):
+        while page := (yield from self._client.flow(outputs.kept, self.id, after=after, most=PAGE)):
             after = page[-1][0]
             for _, data in page:
-                yield self._client.codec.decode(data)
+                yield Item(self._client.codec.decode(data))
 
-    def release(self) -> "JobHandle[R]":
+    outputs, outputs_async = streams(_outputs)
+
+    def _release(self) -> Flow["JobHandle[R]"]:
         """Let it be tried again if it waits because its arguments did not fit."""
-        self._client.run(unfit.release, self.id, actor=caller().actor)
-        return self.refresh()
+        yield from self._client.flow(unfit.release, self.id, actor=caller().actor)
+        return (yield from self._refresh())
 
-    async def release_async(self) -> "JobHandle[R]":
-        """Let it be tried again if it waits because its arguments did not fit."""
-        await self._client.run_async(unfit.release, self.id, actor=caller().actor)
-        return await self.refresh_async()
+    release, release_async = faces(_release)
 
-    def rerun(self, *, fresh: bool = False) -> "JobHandle[R]":
+    def _rerun(self, *, fresh: bool = False) -> Flow["JobHandle[R]"]:
         """Run it again as a new job that points at this one (H-9), or raise `IllegalMove`.
 
         The new job goes on from the steps and the cursor that are recorded, under the same
         idempotency key. A `fresh` one starts over with a key of its own; only so is a job run again
         that succeeded. A job is run again once: then its newest rerun is the one to run again.
         """
-        job_id = self._client.run(reruns.rerun, self.id, **_rerun(fresh=fresh))
+        by = caller()
+        job_id = yield from self._client.flow(
+            reruns.rerun, self.id, fresh=fresh, actor=by.actor, trace=by.trace
+        )
         return JobHandle(self._client, job_id, type_=self._type)
 
-    async def rerun_async(self, *, fresh: bool = False) -> "JobHandle[R]":
-        """Run it again as a new job that points at this one (H-9), or raise `IllegalMove`."""
-        job_id = await self._client.run_async(reruns.rerun, self.id, **_rerun(fresh=fresh))
-        return JobHandle(self._client, job_id, type_=self._type)
+    rerun, rerun_async = faces(_rerun)
 
-    def explain(self) -> Explanation:
+    def _explain(self) -> Flow[Explanation]:
         """Say why it is, or is not, running now; `.text` is for people."""
-        return self._client.run(explain, self.id)
+        return self._client.flow(explain, self.id)
 
-    async def explain_async(self) -> Explanation:
-        """Say why it is, or is not, running now; `.text` is for people."""
-        return await self._client.run_async(explain, self.id)
+    explain, explain_async = faces(_explain)
 
     def as_spec(self, spec: str) -> str:
         """Say where it stands in the words of spec A, B, C, D or E."""
@@ -236,16 +215,12 @@ class JobHandle(Subject[Job], Generic[R]):
         return JOB_VIEWS[spec].word(Facts(record.state, record.fence, record.phase))
 
 
-def _rerun(*, fresh: bool) -> dict[str, Any]:
-    return {"fresh": fresh, "actor": caller().actor, "trace": caller().trace}
-
-
 class Jobs(Finder[JobHandle[Any]]):
     """Looks jobs up."""
 
     what = "job"
 
-    def list(
+    def _list(
         self,
         *,
         state: str | None = None,
@@ -254,7 +229,7 @@ class Jobs(Finder[JobHandle[Any]]):
         superseded: bool | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> Sequence[JobHandle[Any]]:
+    ) -> Flow[Sequence[JobHandle[Any]]]:
         """Return a page, newest first; the next one starts at the last id as `cursor`.
 
         With `superseded=False` jobs that were run again are left out: the newest of each chain
@@ -262,30 +237,12 @@ class Jobs(Finder[JobHandle[Any]]):
         """
         where = page(JobState, state=state, kind=kind, cursor=cursor, limit=limit)
         where |= {"queue": queue, "superseded": superseded}
-        found = self._client.run(jobs.listing, **where)
+        found = yield from self._client.flow(jobs.listing, **where)
         return [self._handle(record) for record in found]
 
-    async def list_async(
-        self,
-        *,
-        state: str | None = None,
-        kind: str | None = None,
-        queue: str | None = None,
-        superseded: bool | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Sequence[JobHandle[Any]]:
-        """Return a page, newest first; the next one starts at the last id as `cursor`.
+    list, list_async = faces(_list)
 
-        With `superseded=False` jobs that were run again are left out: the newest of each chain
-        speaks for it.
-        """
-        where = page(JobState, state=state, kind=kind, cursor=cursor, limit=limit)
-        where |= {"queue": queue, "superseded": superseded}
-        found = await self._client.run_async(jobs.listing, **where)
-        return [self._handle(record) for record in found]
-
-    def _get(self, subject_id: str) -> Steps[JobHandle[Any]]:
+    def _read(self, subject_id: str) -> Steps[JobHandle[Any]]:
         return self._handle((yield from jobs.get(subject_id)))
 
     def _within(self, low: str, high: str, *, most: int) -> Steps[Sequence[str]]:

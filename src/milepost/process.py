@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from milepost.client import Client, refuse_in_loop
+from milepost.client import Client
 from milepost.config import Settings
 from milepost.declare import Registry
 from milepost.ending import Ending, on_signals
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
+from milepost.faces import refuse_in_loop
 from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.store.connections import import_asyncpg

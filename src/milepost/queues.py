@@ -1,10 +1,11 @@
-"""Queues: what stands in each, and whether its jobs may be claimed."""
+"""Queues: the jobs in each, and whether they may be claimed."""
 
 from collections.abc import Sequence
 
 from milepost.client import Client, caller
 from milepost.codec import check_text
 from milepost.errors import Invalid
+from milepost.faces import Flow, faces
 from milepost.records import Queue
 from milepost.store import workers
 
@@ -15,37 +16,31 @@ class Queues:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list(self) -> Sequence[Queue]:
+    def _list(self) -> Flow[Sequence[Queue]]:
         """Return every queue that holds a job or was ever paused, with its jobs counted."""
-        return self._client.run(workers.queue_listing)
+        return self._client.flow(workers.queue_listing)
 
-    async def list_async(self) -> Sequence[Queue]:
-        """Return every queue that holds a job or was ever paused, with its jobs counted."""
-        return await self._client.run_async(workers.queue_listing)
+    list, list_async = faces(_list)
 
-    def pause(self, name: str) -> bool:
-        """Let nobody claim from it; what runs may end. False when it was paused already."""
-        return self._client.run(workers.pause, _checked(name), paused=True, actor=caller().actor)
+    def _pause(self, name: str) -> Flow[bool]:
+        """Let nobody claim from it; running jobs may end. False when it was paused already."""
+        return self._set(name, paused=True)
 
-    async def pause_async(self, name: str) -> bool:
-        """Let nobody claim from it; what runs may end. False when it was paused already."""
-        return await self._client.run_async(
-            workers.pause, _checked(name), paused=True, actor=caller().actor
-        )
+    pause, pause_async = faces(_pause)
 
-    def resume(self, name: str) -> bool:
+    def _resume(self, name: str) -> Flow[bool]:
         """Let claims go on. False when it was not paused."""
-        return self._client.run(workers.pause, _checked(name), paused=False, actor=caller().actor)
+        return self._set(name, paused=False)
 
-    async def resume_async(self, name: str) -> bool:
-        """Let claims go on. False when it was not paused."""
-        return await self._client.run_async(
-            workers.pause, _checked(name), paused=False, actor=caller().actor
-        )
+    resume, resume_async = faces(_resume)
+
+    def _set(self, name: str, *, paused: bool) -> Flow[bool]:
+        actor = caller().actor
+        return self._client.flow(workers.pause, _checked(name), paused=paused, actor=actor)
 
 
 def check_queues(names: Sequence[str]) -> None:
-    """Refuse a choice of queues that serves nothing, or not what was meant."""
+    """Refuse a choice of queues that is empty, or no list of names."""
     if isinstance(names, str) or not names:
         raise Invalid(f"queues={names!r} must be a list of names; None serves every queue")
     for name in names:

@@ -1,4 +1,4 @@
-"""Schedules: what fires when, as the store has it and as this program declares it."""
+"""Schedules, as the store has them and as this program declares them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -8,6 +8,7 @@ import msgspec
 
 from milepost.client import Client, caller
 from milepost.errors import Invalid
+from milepost.faces import Flow, faces
 from milepost.store import schedules, workers
 from milepost.store.driver import Steps
 from milepost.store.schedules import NewSchedule, Schedule
@@ -22,39 +23,37 @@ class Schedules:
         self._client = client
         self._declared = declared
 
-    def list(self) -> Sequence[Schedule]:
+    def _list(self) -> Flow[Sequence[Schedule]]:
         """Return every schedule: those in the store, and those that only this program declares."""
-        return self._client.run(self.listing)
+        return self._client.flow(self.listing)
 
-    async def list_async(self) -> Sequence[Schedule]:
-        """Return every schedule: those in the store, and those that only this program declares."""
-        return await self._client.run_async(self.listing)
+    list, list_async = faces(_list)
 
-    def pause(self, name: str) -> bool:
+    def _pause(self, name: str) -> Flow[bool]:
         """Let it rest: slots that pass are skipped. False when it was paused already."""
-        return self._client.run(self.resting, name, caller().actor, paused=True)
+        return self._client.flow(self.resting, name, caller().actor, paused=True)
 
-    async def pause_async(self, name: str) -> bool:
-        """Let it rest: slots that pass are skipped. False when it was paused already."""
-        return await self._client.run_async(self.resting, name, caller().actor, paused=True)
+    pause, pause_async = faces(_pause)
 
-    def resume(self, name: str) -> bool:
+    def _resume(self, name: str) -> Flow[bool]:
         """Let it go on with its next slot. False when it was not paused."""
-        return self._client.run(self.resting, name, caller().actor, paused=False)
+        return self._client.flow(self.resting, name, caller().actor, paused=False)
 
-    async def resume_async(self, name: str) -> bool:
-        """Let it go on with its next slot. False when it was not paused."""
-        return await self._client.run_async(self.resting, name, caller().actor, paused=False)
+    resume, resume_async = faces(_resume)
 
-    def next(self, name: str, count: int = 5) -> Sequence[datetime]:
+    def _next(self, name: str, count: int = 5) -> Flow[Sequence[datetime]]:
         """Say when it fires next, in its own time zone, paused or not."""
-        return self._client.run(self._next, name, count)
+        if not 1 <= count <= NEXT_MOST:
+            raise Invalid(f"count={count} must be between 1 and {NEXT_MOST}")
+        found = {schedule.name: schedule for schedule in (yield from self._list())}
+        if name not in found:
+            raise schedules.missing(name, found)
+        line = found[name].line
+        return [line.local(slot) for slot in islice(line.after(found[name].read_at), count)]
 
-    async def next_async(self, name: str, count: int = 5) -> Sequence[datetime]:
-        """Say when it fires next, in its own time zone, paused or not."""
-        return await self._client.run_async(self._next, name, count)
+    next, next_async = faces(_next)
 
-    # What the store is asked
+    # Store operations
 
     def listing(self) -> Steps[Sequence[Schedule]]:
         """Give the store operation behind `list`: what the API runs."""
@@ -72,15 +71,6 @@ class Schedules:
         if name in self._declared and name not in known:
             yield from schedules.declare([self._declared[name]])
         return (yield from schedules.pause(name, paused=paused, actor=actor))
-
-    def _next(self, name: str, count: int) -> Steps[Sequence[datetime]]:
-        if not 1 <= count <= NEXT_MOST:
-            raise Invalid(f"count={count} must be between 1 and {NEXT_MOST}")
-        found = {schedule.name: schedule for schedule in (yield from self.listing())}
-        if name not in found:
-            raise schedules.missing(name, found)
-        line = found[name].line
-        return [line.local(slot) for slot in islice(line.after(found[name].read_at), count)]
 
 
 def _unstored(new: NewSchedule, now: datetime) -> Schedule:

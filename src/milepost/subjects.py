@@ -1,6 +1,5 @@
-"""What jobs and runs have in common: being found by their id, read again, and awaited."""
+"""Jobs and runs alike: found by their id, read again, and awaited."""
 
-import asyncio
 import math
 import time
 import warnings
@@ -13,8 +12,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 import msgspec
 import uuid_utils
 
-from milepost.client import Client, refuse_in_loop
+from milepost.client import Client
 from milepost.errors import Invalid, NotFound, WaitTimeout
+from milepost.faces import Flow, faces, pause, stack_level
 from milepost.machine import Machine
 from milepost.records import Entry, Job, Run
 from milepost.store import journal, workers
@@ -88,51 +88,33 @@ class Subject(ABC, Generic[Record]):
         """Read every move, in order."""
         return await self._client.run_async(journal.history, self.id, machine=self.what)
 
-    def refresh(self) -> Self:
+    def _refresh(self) -> Flow[Self]:
         """Read it again."""
-        self._client.run(self.read)
+        yield from self._client.flow(self.read)
         return self
 
-    async def refresh_async(self) -> Self:
-        """Read it again."""
-        await self._client.run_async(self.read)
-        return self
+    refresh, refresh_async = faces(_refresh)
 
-    def wait(self, timeout: float | None = None) -> Self:
+    def _wait(self, timeout: float | None = None) -> Flow[Self]:
         """Return once it is final, or raise `WaitTimeout`."""
-        refuse_in_loop("wait")
-        for pause in patience(timeout):
-            if self._client.run(self._ended):
+        for look in patience(timeout):
+            if (yield from self._client.flow(self._ended)):
                 return self
-            self._pause(pause)
+            yield from self._rest(look)
         raise self._too_late(timeout)
 
-    async def wait_async(self, timeout: float | None = None) -> Self:  # noqa: ASYNC109
-        """Return once it is final, or raise `WaitTimeout`."""
-        for pause in patience(timeout):
-            if await self._client.run_async(self._ended):
-                return self
-            await self._pause_async(pause)
-        raise self._too_late(timeout)
+    wait, wait_async = faces(_wait, blocks=True)
 
-    def _pause(self, pause: "Pause") -> None:
-        if pause.warn and not self._client.run(self._served):
-            self._warn()
-        time.sleep(pause.seconds)
-
-    async def _pause_async(self, pause: "Pause") -> None:
-        if pause.warn and not await self._client.run_async(self._served):
-            self._warn()
-        await asyncio.sleep(pause.seconds)
-
-    def _warn(self) -> None:
-        """Say to whoever waits that nobody is at work."""
-        warnings.warn(
-            f"{self.what} {self.id} waits and no live worker could take it; start one with "
-            "`milepost worker APP` or call app.drain()",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+    def _rest(self, look: "Pause") -> Flow[None]:
+        """Wait before the next look, and warn once if there is no worker for it."""
+        if look.warn and not (yield from self._client.flow(self._served)):
+            warnings.warn(
+                f"{self.what} {self.id} waits and no live worker could take it; start one with "
+                "`milepost worker APP` or call app.drain()",
+                RuntimeWarning,
+                stacklevel=stack_level(),
+            )
+        yield from pause(look.seconds)
 
     def _too_late(self, timeout: float | None) -> WaitTimeout:
         state = self._record.state if self._record else "not visible yet"
@@ -169,29 +151,25 @@ class Finder(ABC, Generic[H]):
         self._client = client
         self._type_of = type_of
 
-    def get(self, subject_id: str) -> H:
+    def _get(self, subject_id: str) -> Flow[H]:
         """Return a handle, or raise `NotFound`."""
-        return self._client.run(self._get, checked_id(subject_id, what=self.what))
+        return self._client.flow(self._read, checked_id(subject_id, what=self.what))
 
-    async def get_async(self, subject_id: str) -> H:
-        """Return a handle, or raise `NotFound`."""
-        return await self._client.run_async(self._get, checked_id(subject_id, what=self.what))
+    get, get_async = faces(_get)
 
-    def find(self, beginning: str) -> H:
+    def _find(self, beginning: str) -> Flow[H]:
         """Return the only one whose id begins so, or raise `NotFound` or `Invalid`."""
-        return self._client.run(self._find, beginning)
+        return self._client.flow(self._only, beginning)
 
-    async def find_async(self, beginning: str) -> H:
-        """Return the only one whose id begins so, or raise `NotFound` or `Invalid`."""
-        return await self._client.run_async(self._find, beginning)
+    find, find_async = faces(_find)
 
-    def _find(self, beginning: str) -> Steps[H]:
+    def _only(self, beginning: str) -> Steps[H]:
         low, high = between(beginning, what=self.what)
         found = yield from self._within(low, high, most=LIKE_NAMED)
-        return (yield from self._get(only(beginning, found, what=self.what)))
+        return (yield from self._read(only(beginning, found, what=self.what)))
 
     @abstractmethod
-    def _get(self, subject_id: str) -> Steps[H]:
+    def _read(self, subject_id: str) -> Steps[H]:
         """Read one, or raise `NotFound`."""
 
     @abstractmethod
@@ -245,7 +223,7 @@ def only(beginning: str, found: Sequence[str], *, what: str = "job") -> str:
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """How long to wait before the next look, and whether to warn if nobody is at work."""
+    """How long to wait before the next look, and whether to warn if there is no worker."""
 
     seconds: float
     warn: bool
@@ -257,16 +235,16 @@ def patience(timeout: float | None) -> Iterator[Pause]:
         raise Invalid(f"timeout={timeout!r} must be a number of seconds, or None")
     begun = time.monotonic()
     warned = False
-    pause = WAIT_FIRST
+    seconds = WAIT_FIRST
     while True:
         waited = time.monotonic() - begun
         left = None if timeout is None else timeout - waited
         warn = not warned and waited > WARN_AFTER
         warned |= warn
-        yield Pause(pause if left is None else max(0.0, min(pause, left)), warn)
+        yield Pause(seconds if left is None else max(0.0, min(seconds, left)), warn)
         if left is not None and left <= 0:
             return
-        pause = min(pause * 1.5, WAIT_LONGEST)
+        seconds = min(seconds * 1.5, WAIT_LONGEST)
 
 
 def has_worker(job: Job | None) -> Steps[bool]:

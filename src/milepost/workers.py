@@ -1,8 +1,9 @@
-"""Workers: who is alive, and what each of them runs."""
+"""Workers: the live ones, and the jobs that each of them runs."""
 
 from collections.abc import Sequence
 
 from milepost.client import Client
+from milepost.faces import Flow, faces
 from milepost.records import Worker
 from milepost.store import workers
 
@@ -13,10 +14,8 @@ class Workers:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list(self, *, limit: int = 100) -> Sequence[Worker]:
+    def _list(self, *, limit: int = 100) -> Flow[Sequence[Worker]]:
         """Return the workers, newest first."""
-        return self._client.run(workers.listing, most=limit)
+        return self._client.flow(workers.listing, most=limit)
 
-    async def list_async(self, *, limit: int = 100) -> Sequence[Worker]:
-        """Return the workers, newest first."""
-        return await self._client.run_async(workers.listing, most=limit)
+    list, list_async = faces(_list)

@@ -5,6 +5,7 @@ A line that ends in `# wrong` must be reported; no other line may be.
 
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, assert_type
 
 import milepost as mp
@@ -52,6 +53,27 @@ async def asynchronously() -> None:
     assert_type(await with_context.submit_async("a"), mp.JobHandle[int])
     assert_type((await (await awaited.submit_async("a")).wait_async()).result, list[str])
     assert_type(await awaited("a"), list[str])
+
+
+# Both faces of an operation have its parameters, its result, and the handle's own type.
+def on_handles(job: mp.JobHandle[int], run: mp.RunHandle) -> None:
+    assert_type(job.cancel("not needed"), mp.JobState)
+    assert_type(job.refresh().wait(timeout=5), mp.JobHandle[int])
+    assert_type(job.rerun(fresh=True).result, int)
+    assert_type(run.wait().resume(), mp.RunHandle)
+    assert_type([seen.eta for seen in run.watch(timeout=5)], list[timedelta | None])
+    assert_type(app.jobs.list(state="FAILED", limit=5)[0], mp.JobHandle[Any])
+    job.cancel(7)  # wrong
+    job.rerun(True)  # wrong
+    app.jobs.list(state="FAILED", limt=5)  # wrong
+
+
+async def on_handles_awaited(job: mp.JobHandle[int], run: mp.RunHandle) -> None:
+    assert_type(await job.cancel_async("not needed"), mp.JobState)
+    assert_type(await job.wait_async(timeout=5), mp.JobHandle[int])
+    assert_type((await job.rerun_async(fresh=True)).result, int)
+    assert_type([seen.state async for seen in run.watch_async(5)], list[mp.RunState])
+    await job.cancel_async(7)  # wrong
 
 
 # The function stays callable, as it was declared.

@@ -1,13 +1,14 @@
 """Handles of runs: a run as it stood, and everything that can be asked of it."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
 import msgspec
 
-from milepost.client import Client, caller, new_id, refuse_in_loop
+from milepost.client import Client, caller, new_id
 from milepost.errors import Invalid, JobFailed, NotFinished
+from milepost.faces import Flow, Item, Stream, faces, perform_async, streams
 from milepost.lifecycle import RUN, JobState, RunState
 from milepost.records import NewJob, NewRun, Run
 from milepost.specs import RUN_VIEWS, Facts
@@ -67,16 +68,15 @@ class RunHandle(Subject[Run]):
         self,
         client: Client,
         run_id: str,
-        record: Run | None = None,
+        read: Run | chains.Picture | None = None,
         *,
-        picture: chains.Picture | None = None,
         type_of: Callable[[str, int], Any] | None = None,
         fill: Filler | None = None,
     ) -> None:
-        super().__init__(client, run_id, record)
+        self._picture = read if isinstance(read, chains.Picture) else None
+        super().__init__(client, run_id, read.run if isinstance(read, chains.Picture) else read)
         self._type_of = type_of
         self._fill = fill
-        self._picture = picture
         self._highest = 0.0
 
     # As it stood
@@ -206,56 +206,37 @@ class RunHandle(Subject[Run]):
         """Read why its jobs failed."""
         return _errors(await self._client.run_async(chains.errors, self.id, most=limit))
 
-    def watch(self, timeout: float | None = None) -> "Iterator[RunHandle]":
+    def _watch(self, timeout: float | None = None) -> Stream["RunHandle"]:
         """Yield it, read again, until it is final or `WaitTimeout` is raised."""
-        refuse_in_loop("watch")
-        for pause in patience(timeout):
-            yield self.refresh()
+        for look in patience(timeout):
+            yield Item((yield from self._refresh()))
             if self.done:
                 return
-            self._pause(pause)
+            yield from self._rest(look)
         raise self._too_late(timeout)
 
-    async def watch_async(self, timeout: float | None = None) -> "AsyncIterator[RunHandle]":  # noqa: ASYNC109
-        """Yield it, read again, until it is final or `WaitTimeout` is raised."""
-        for pause in patience(timeout):
-            yield await self.refresh_async()
-            if self.done:
-                return
-            await self._pause_async(pause)
-        raise self._too_late(timeout)
+    watch, watch_async = streams(_watch, blocks=True)
 
     # Acting
 
-    def cancel(self, reason: str = "cancelled") -> RunState:
+    def _cancel(self, reason: str = "cancelled") -> Flow[RunState]:
         """Cancel it; answers with the state it is in now: STOPPING while a job still runs."""
-        self._client.run(runs.cancel, self.id, reason=reason, actor=caller().actor)
-        while self._client.run(runs.cancel_rest, self.id, actor=caller().actor, most=BATCH):
+        run, actor = self._client.flow, caller().actor
+        yield from run(runs.cancel, self.id, reason=reason, actor=actor)
+        while (yield from run(runs.cancel_rest, self.id, actor=actor, most=BATCH)):
             pass
-        return self.refresh().state
+        return (yield from self._refresh()).state
 
-    async def cancel_async(self, reason: str = "cancelled") -> RunState:
-        """Cancel it; answers with the state it is in now: STOPPING while a job still runs."""
-        await self._client.run_async(runs.cancel, self.id, reason=reason, actor=caller().actor)
-        while await self._client.run_async(
-            runs.cancel_rest, self.id, actor=caller().actor, most=BATCH
-        ):
-            pass
-        return (await self.refresh_async()).state
+    cancel, cancel_async = faces(_cancel)
 
-    def add(self, items: Iterable[Any]) -> int:
+    def _add(self, items: Iterable[Any]) -> Flow[int]:
         """Put items into a run that was started held, as jobs of its first step."""
-        new = self._filled(self._client.run(runs.get, self.id), items)
+        new = self._filled((yield from self._client.flow(runs.get, self.id)), items)
         for begin in range(0, len(new), BATCH):
-            self._client.run(runs.add, self.id, new[begin : begin + BATCH])
+            yield from self._client.flow(runs.add, self.id, new[begin : begin + BATCH])
         return len(new)
 
-    async def add_async(self, items: Iterable[Any]) -> int:
-        """Put items into a run that was started held, as jobs of its first step."""
-        new = self._filled(await self._client.run_async(runs.get, self.id), items)
-        for begin in range(0, len(new), BATCH):
-            await self._client.run_async(runs.add, self.id, new[begin : begin + BATCH])
-        return len(new)
+    add, add_async = faces(_add)
 
     def _filled(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
         if self._fill is None:
@@ -267,45 +248,38 @@ class RunHandle(Subject[Run]):
             raise Invalid(f"run.add() takes a list or another iterable of items, not {items!r}")
         return self._fill(run, items)
 
-    def submit(self) -> "RunHandle":
+    def _submit(self) -> Flow["RunHandle"]:
         """Say that everything is in: a run that was started held begins."""
-        self._client.run(runs.submit, self.id, actor=caller().actor)
-        return self.refresh()
+        yield from self._client.flow(runs.submit, self.id, actor=caller().actor)
+        return (yield from self._refresh())
 
-    async def submit_async(self) -> "RunHandle":
-        """Say that everything is in: a run that was started held begins."""
-        await self._client.run_async(runs.submit, self.id, actor=caller().actor)
-        return await self.refresh_async()
+    submit, submit_async = faces(_submit)
 
-    def resume(self) -> "RunHandle":
+    def _resume(self) -> Flow["RunHandle"]:
         """Make a new run of what did not succeed; what succeeded stays and is read from here.
 
         Whoever asks again, at the same time or later, gets the same run.
         """
-        new = resuming(self._client.run(runs.get, self.id))
-        run_id = self._client.run(chains.resume, self.id, new)
-        after: str | None = None
-        while after := self._client.run(
-            chains.create_again, self.id, run_id, after=after, most=BATCH, actor=caller().actor
-        ):
-            pass
-        self._client.run(chains.go_on, self.id, run_id, actor=caller().actor)
-        return RunHandle(self._client, run_id, type_of=self._type_of)
+        new = resuming((yield from self._client.flow(runs.get, self.id)))
+        run_id = yield from self._client.flow(chains.resume, self.id, new)
+        return (yield from self._refill(run_id))
 
-    async def resume_async(self) -> "RunHandle":
-        """Make a new run of what did not succeed; what succeeded stays and is read from here."""
-        new = resuming(await self._client.run_async(runs.get, self.id))
-        return await self.refill_async(await self._client.run_async(chains.resume, self.id, new))
+    resume, resume_async = faces(_resume)
 
     async def refill_async(self, run_id: str) -> "RunHandle":
         """Put what did not succeed here into a run that resumes this one, and let it begin."""
+        return await perform_async(self._refill(run_id))
+
+    def _refill(self, run_id: str) -> Flow["RunHandle"]:
+        run, actor = self._client.flow, caller().actor
         after: str | None = None
-        actor = caller().actor
-        while after := await self._client.run_async(
-            chains.create_again, self.id, run_id, after=after, most=BATCH, actor=actor
+        while after := (
+            yield from run(
+                chains.create_again, self.id, run_id, after=after, most=BATCH, actor=actor
+            )
         ):
             pass
-        await self._client.run_async(chains.go_on, self.id, run_id, actor=actor)
+        yield from run(chains.go_on, self.id, run_id, actor=actor)
         return RunHandle(self._client, run_id, type_of=self._type_of)
 
 

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from milepost.client import caller, refuse_in_loop
+from milepost.client import caller
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.context import Context
 from milepost.errors import IllegalMove, Invalid, NotFound
+from milepost.faces import refuse_in_loop
 from milepost.ingest.declaration import PLAN, Declared, Host, Options
 from milepost.ingest.handles import PipelineRun, Quarantine, Removals
 from milepost.ingest.plan import Plan

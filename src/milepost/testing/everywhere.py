@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from milepost.app import App
-from milepost.client import refuse_in_loop
 from milepost.errors import Invalid
+from milepost.faces import refuse_in_loop
 from milepost.lifecycle import JobState
 from milepost.store import catalog, failpoint, jobs, timers
 from milepost.store.driver import Steps

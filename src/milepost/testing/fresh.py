@@ -18,9 +18,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from milepost.app import App
-from milepost.client import Client, refuse_in_loop
+from milepost.client import Client
 from milepost.config import StoreUrl
 from milepost.errors import Invalid, Unavailable
+from milepost.faces import refuse_in_loop
 from milepost.options import SECONDS_MOST
 from milepost.store import workers
 from milepost.store.allow import allowed

@@ -1,0 +1,175 @@
+"""Two faces of one operation: written once, it is called (`submit`) or awaited (`submit_async`).
+
+An operation's body is a generator. It runs in the thread and the context of its caller, and yields
+every call that may wait, in both colours; the face that runs it makes the one or awaits the other,
+and sends back the result or throws the error in.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args
+
+from milepost.errors import Invalid
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+Waiting = tuple[Callable[..., Any], Callable[..., Awaitable[Any]], tuple[Any, ...], dict[str, Any]]
+"""A call that may wait: the function that blocks, the one that is awaited, and their arguments."""
+
+Flow = Generator[Waiting, Any, T]
+"""An operation's body: yields calls that may wait, returns the operation's result."""
+
+
+class Item(Generic[T]):
+    """One item that a stream gives out."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+Stream = Generator[Waiting | Item[T], Any, None]
+"""The body of an operation that is iterated over: yields its items between its calls."""
+
+
+def perform(flow: Flow[T]) -> T:
+    """Run a body to its end, and block where it waits."""
+    try:
+        waiting = next(flow)
+        while True:
+            call, _, args, kwargs = waiting
+            try:
+                answer = call(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - the body decides
+                waiting = flow.throw(_raised(error))
+            else:
+                waiting = flow.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def perform_async(flow: Flow[T]) -> T:
+    """Run a body to its end, and await where it waits."""
+    try:
+        waiting = next(flow)
+        while True:
+            _, call, args, kwargs = waiting
+            try:
+                answer = await call(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - the body decides
+                waiting = flow.throw(_raised(error))
+            else:
+                waiting = flow.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _raised(error: BaseException) -> BaseException:
+    """Leave the frame of the face out: the body's own is where a reader expects the call."""
+    trace = error.__traceback__
+    return error.with_traceback(None if trace is None else trace.tb_next)
+
+
+def faces(
+    body: Callable[Concatenate[S, P], Flow[T]], *, blocks: bool = False
+) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
+    """Make both faces of an operation.
+
+    In the class that has it: `cancel, cancel_async = faces(_cancel)`. If it `blocks` for long, the
+    first one refuses to be called in a running event loop.
+    """
+
+    def called(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if blocks:
+            refuse_in_loop(called.__name__)
+        return perform(body(self, *args, **kwargs))
+
+    async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await perform_async(body(self, *args, **kwargs))
+
+    _name(body, called, awaited, returns=_result(body))
+    return called, awaited
+
+
+def streams(
+    body: Callable[Concatenate[S, P], Stream[T]], *, blocks: bool = False
+) -> tuple[Callable[Concatenate[S, P], Iterator[T]], Callable[Concatenate[S, P], AsyncIterator[T]]]:
+    """Make both faces of an operation that is iterated over."""
+
+    def called(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        if blocks:
+            refuse_in_loop(called.__name__)
+        stream = body(self, *args, **kwargs)
+        while item := perform(_next_item(stream)):
+            yield item.value
+
+    async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        stream = body(self, *args, **kwargs)
+        while item := await perform_async(_next_item(stream)):
+            yield item.value
+
+    _name(body, called, awaited, returns=Iterator)
+    return called, awaited
+
+
+def _next_item(stream: Stream[T]) -> Flow[Item[T] | None]:
+    """Run a stream up to its next item; None at its end."""
+    try:
+        found = next(stream)
+        while not isinstance(found, Item):
+            try:
+                answer = yield found
+            except BaseException as error:  # noqa: BLE001 - the body decides
+                found = stream.throw(error)
+            else:
+                found = stream.send(answer)
+    except StopIteration:
+        return None
+    return found
+
+
+def _result(body: Callable[..., Any]) -> Any:
+    """Read the type of an operation's result from the annotation of its body."""
+    result = get_args(body.__annotations__.get("return"))[-1:]
+    return getattr(result[0], "__forward_arg__", result[0]) if result else Any
+
+
+def _name(body: Callable[..., Any], *made: Any, returns: Any) -> None:
+    """Give faces the public name, the docstring and the signature of their operation."""
+    signature = inspect.signature(body).replace(return_annotation=returns)
+    name = body.__name__.removeprefix("_")
+    for face, suffix in zip(made, ("", "_async"), strict=True):
+        update_wrapper(face, body)
+        face.__name__ = f"{name}{suffix}"
+        face.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{name}{suffix}"
+        face.__signature__ = signature
+
+
+def pause(seconds: float) -> Flow[None]:
+    """Wait for so long, in either colour."""
+    yield time.sleep, asyncio.sleep, (seconds,), {}
+
+
+def stack_level() -> int:
+    """Count the frames up to the program's own: a warning names the line that called the engine."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"].startswith("milepost."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def refuse_in_loop(name: str) -> None:
+    """Refuse to block a running event loop, and name the call that does not."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise Invalid(f"{name}() would block the event loop; await {name}_async() instead")
