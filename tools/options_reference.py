@@ -11,7 +11,7 @@ from typing import Any
 
 from milepost import options
 from milepost.options import JobOptions, Rule, StepOptions, SubmitOptions, names, rules
-from milepost.request.asked import Asked
+from milepost.request.declaration import RequestOptions
 
 __all__ = ["APP", "described", "meanings", "options_section"]
 
@@ -21,7 +21,7 @@ PLACES: Mapping[str, type] = {
     "`@app.job`": JobOptions,
     "a batch's step": StepOptions,
     "`job.options`, API, message": SubmitOptions,
-    "`app.request`": Asked,
+    "`app.request`": RequestOptions,
 }
 WIDTH = 100
 HEAD = """\

@@ -23,8 +23,8 @@ from milepost.process import Process
 from milepost.queues import Queues
 from milepost.records import NewJob, Run
 from milepost.relay.pull import Channels
-from milepost.request.asked import Asked
-from milepost.request.batch import Asking, Batches, Item, RequestBatch
+from milepost.request.batch import Batches, BatchOptions, Item, RequestBatch
+from milepost.request.declaration import RequestOptions
 from milepost.request.kind import Requests
 from milepost.request.replay import Replays
 from milepost.request.reply import Judge
@@ -389,7 +389,7 @@ class App:
 
     # Requests
 
-    def request(self, method: str, url: str, **asked: Unpack[Asked]) -> JobHandle[Any]:
+    def request(self, method: str, url: str, **asked: Unpack[RequestOptions]) -> JobHandle[Any]:
         """Send an HTTP request as a job; it is durable once this returns.
 
         The job's result is what the reply says: its JSON, a text, or bytes in base64. See
@@ -398,7 +398,9 @@ class App:
         job, request = self.requests.asked(method, url, asked)
         return job.submit(request)
 
-    async def request_async(self, method: str, url: str, **asked: Unpack[Asked]) -> JobHandle[Any]:
+    async def request_async(
+        self, method: str, url: str, **asked: Unpack[RequestOptions]
+    ) -> JobHandle[Any]:
         """Send an HTTP request as a job; it is durable once this returns."""
         job, request = self.requests.asked(method, url, asked)
         return await job.submit_async(request)
@@ -414,7 +416,7 @@ class App:
         queue: str | None = None,
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
-        common: Asked | None = None,
+        common: RequestOptions | None = None,
     ) -> RequestBatch:
         """Send many requests as one run; one message goes to its channel once all have ended.
 
@@ -422,7 +424,7 @@ class App:
         for those that do not say otherwise. `final` is a call of its own, made at the end. Without
         a policy the first failure stops the rest.
         """
-        asking = Asking(
+        asking = BatchOptions(
             channel=channel,
             policy=policy,
             final=final,
@@ -444,10 +446,10 @@ class App:
         queue: str | None = None,
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
-        common: Asked | None = None,
+        common: RequestOptions | None = None,
     ) -> RequestBatch:
         """Send many requests as one run; one message goes to its channel once all have ended."""
-        asking = Asking(
+        asking = BatchOptions(
             channel=channel,
             policy=policy,
             final=final,
@@ -484,7 +486,7 @@ class App:
     def request_limit(
         self, host: str, *, concurrency: int | None = None, rate: str | None = None
     ) -> None:
-        """Spare a host: so many requests at a time, and so many a second, as in rate="25/s".
+        """Limit concurrency and rate for a host, as in rate="25/s".
 
         It holds for each worker process by itself; two of them send twice as much.
         """

@@ -21,7 +21,7 @@ from milepost.options import (
     rules,
 )
 from milepost.records import Claim, Job, Limits, NewStep, Template
-from milepost.request.asked import Asked
+from milepost.request.declaration import RequestOptions
 from milepost.web.jobs import NewJobOptions
 from tools.options_reference import APP, described, meanings
 
@@ -61,7 +61,7 @@ def test_what_is_stored_has_a_column_in_every_row_that_stores_it():
 def test_places_take_what_is_declared_for_them():
     assert set(NewJobOptions.model_fields) == names(SubmitOptions)
     assert names(StepOptions) == names(JobOptions) - {"version"}
-    assert names(Submitting) <= names(Asked)
+    assert names(Submitting) <= names(RequestOptions)
     hinted = Declaration.step.__globals__["StepOptions"]
     assert hinted is StepOptions
 

@@ -124,10 +124,9 @@ def test_h30_a_late_answer_of_a_lost_attempt_changes_nothing(small, remote):
 
     async def late():
         async with small.requests.open():
-            means = await small.requests.means()
             request = msgspec.convert(json.loads(claim.payload)["request"], Request)
             with pytest.raises(LeaseLost):
-                await Attempt(means, Context(claim, small.client), request).outcome()
+                await Attempt(small.requests, Context(claim, small.client), request).outcome()
         await small.close_async()
 
     asyncio.run(late())

@@ -9,8 +9,9 @@ from typing import Self
 import pytest
 
 from milepost.errors import Invalid
+from milepost.request.declaration import WireRequest
 from milepost.request.guard import Guard, Refused, is_public, parse
-from milepost.request.wire import Outgoing, Wire
+from milepost.request.wire import Wire
 
 # Names that an attacker's name server answers for.
 NAMES = {
@@ -126,7 +127,9 @@ class Canary:
 async def sent(url: str, guard: Guard) -> int:
     wire = Wire(guard, connections=1)
     try:
-        answer = await wire.send(Outgoing(method="GET", target=parse(url), headers={}, redirects=3))
+        answer = await wire.send(
+            WireRequest(method="GET", target=parse(url), headers={}, redirects=3)
+        )
         return answer.status
     finally:
         await wire.close()

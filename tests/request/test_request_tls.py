@@ -9,8 +9,9 @@ from remote import Remote, Says
 
 import milepost as mp
 from milepost.request import wire
+from milepost.request.declaration import WireRequest
 from milepost.request.guard import Guard, Refused, parse
-from milepost.request.wire import UNSENT, Outgoing, Wire
+from milepost.request.wire import UNSENT, Wire
 
 HERE = "127.0.0.1"
 
@@ -44,7 +45,7 @@ async def sent(remote, host, *, trusted, names=None, redirects=0, path="/", port
     try:
         return [
             await way.send(
-                Outgoing(
+                WireRequest(
                     method="GET",
                     target=parse(f"https://{one}:{port or remote.port}{path}"),
                     headers={"X-Key": "for the partner"},
@@ -107,7 +108,7 @@ async def test_a_redirect_to_a_host_with_a_certificate_of_its_own_is_followed(au
         way = Wire(Guard(HERE, resolve=resolve), connections=5, trusted=authority.trusted())
         target = parse(f"https://partner.example:{secure.port}/")
         headers = {"X-Key": "private", "X-Plain": "plain"}
-        asked = Outgoing(
+        asked = WireRequest(
             method="GET", target=target, headers=headers, private={"x-key"}, redirects=1
         )
         answer = await way.send(asked)

@@ -287,7 +287,7 @@ def test_who_waits_too_long_for_a_host_gives_its_slot_back(small, remote):
 
 
 async def test_a_hosts_rate_spaces_requests_evenly(monkeypatch):
-    from milepost.request.hosts import Hosts, Limit, read_rate
+    from milepost.request.hosts import HostLimit, Hosts, read_rate
 
     slept = []
 
@@ -295,7 +295,7 @@ async def test_a_hosts_rate_spaces_requests_evenly(monkeypatch):
         slept.append(seconds)
 
     monkeypatch.setattr("milepost.request.hosts.asyncio.sleep", sleep)
-    hosts = Hosts(Limit(10), {"a.example": Limit(10, read_rate("600/m"))})
+    hosts = Hosts(HostLimit(10), {"a.example": HostLimit(10, read_rate("600/m"))})
 
     async def one(host):
         async with hosts.slot(host):

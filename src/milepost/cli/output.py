@@ -214,7 +214,7 @@ def run_document(handle: "RunHandle") -> dict[str, object]:
 
 
 def _shown(handle: "JobHandle[Any] | RunHandle") -> object:
-    from milepost.request.record import shown
+    from milepost.request.redact import shown
 
     record = handle.record
     names = handle._client.settings.redacted  # noqa: SLF001 - the settings it was found with

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from milepost.errors import Invalid, Unavailable
 from milepost.relay.courier import Gone, Undelivered
 from milepost.relay.message import CONTENT_TYPE, Event
+from milepost.request.declaration import Timeouts, WireRequest
 from milepost.request.guard import Guard, Refused, parse
 from milepost.request.reply import Answer, retry_after
 
@@ -91,14 +92,13 @@ class Webhook:
         try:
             import httpcore2  # noqa: PLC0415 - an extra
 
-            from milepost.request.declaration import Timeouts  # noqa: PLC0415 - likewise
-            from milepost.request.wire import Outgoing, Unreadable, Wire  # noqa: PLC0415 - likewise
+            from milepost.request.wire import UnreadableReply, Wire  # noqa: PLC0415 - likewise
         except ImportError as error:
             raise Unavailable("webhooks need an extra: pip install 'milepost[http]'") from error
         if self._wire is None:
             self._wire = Wire(self._guard, connections=self._connections)
         each = self._seconds
-        outgoing = Outgoing(
+        outgoing = WireRequest(
             method="POST",
             target=self._url,
             headers=self._headers(event),
@@ -108,7 +108,7 @@ class Webhook:
         )
         try:
             return await self._wire.send(outgoing)
-        except Unreadable as error:
+        except UnreadableReply as error:
             return error.answer  # its status is all that matters
         except (
             httpcore2.NetworkError,

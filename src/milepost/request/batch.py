@@ -15,7 +15,7 @@ from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
 from milepost.codec import check_tags, check_text, limited
 from milepost.context import Context
-from milepost.declare import Arguments, Definition, Host
+from milepost.declare import Host
 from milepost.errors import Invalid
 from milepost.handles import JobError
 from milepost.lifecycle import JobState
@@ -24,7 +24,7 @@ from milepost.outcome import micros
 from milepost.records import NewJob, NewRun, NewStep
 from milepost.request.attempt import Attempt
 from milepost.request.declaration import Request
-from milepost.request.kind import Passed, Requests, can_send
+from milepost.request.kind import Requests, can_send, definition
 from milepost.specs import JOB_VIEWS, Facts
 from milepost.store import chains, fanin, requests, runs
 
@@ -83,7 +83,7 @@ class RequestBatch(RunHandle):
         return Response(row.id, row.ordinal or 0, word, result, error)
 
 
-class Asking(msgspec.Struct, frozen=True, kw_only=True):
+class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one batch asks for beyond its requests."""
 
     channel: str | None = None
@@ -116,13 +116,7 @@ class Batches:
     def __init__(self, host: Host, single: Requests) -> None:
         self._host = host
         self._single = single
-        self._definition = Definition(
-            name=FINAL,
-            function=self.final,
-            arguments=Arguments(self.final, FINAL),
-            is_async=True,
-            outlet=Passed(),
-        )
+        self._definition = definition(FINAL, self.final)
         if can_send():
             host.registry.add(self._definition, own=True)
 
@@ -138,12 +132,12 @@ class Batches:
             ended = {"complete": work.succeeded, "failed": work.lost}
             told = {"batch": run.id, "requests": sum(ended.values()), **ended}
             request = msgspec.structs.replace(request, json=told)
-        return await Attempt(await self._single.means(), ctx, request).outcome()
+        return await Attempt(self._single, ctx, request).outcome()
 
     # Starting
 
     def start(
-        self, items: Iterable[Item], asking: Asking, shared: Mapping[str, Any]
+        self, items: Iterable[Item], asking: BatchOptions, shared: Mapping[str, Any]
     ) -> RequestBatch:
         """Store a batch: all of it, or nothing that will be sent."""
         client = self._host.client
@@ -167,7 +161,7 @@ class Batches:
         return batch
 
     async def start_async(
-        self, items: Iterable[Item], asking: Asking, shared: Mapping[str, Any]
+        self, items: Iterable[Item], asking: BatchOptions, shared: Mapping[str, Any]
     ) -> RequestBatch:
         """Store a batch: all of it, or nothing that will be sent."""
         client = self._host.client
@@ -191,13 +185,13 @@ class Batches:
         return batch
 
     def starting(
-        self, items: Sequence[Item], asking: Asking, shared: Mapping[str, Any]
+        self, items: Sequence[Item], asking: BatchOptions, shared: Mapping[str, Any]
     ) -> tuple[NewRun, list[NewStep], list[NewJob]]:
         """Check everything, and give what `chains.start` takes: what the API runs."""
         new, plan = self._new(asking)
         return new, plan, list(self._jobs(items, asking, shared, new))
 
-    def _new(self, asking: Asking) -> tuple[NewRun, list[NewStep]]:
+    def _new(self, asking: BatchOptions) -> tuple[NewRun, list[NewStep]]:
         final = None if asking.final is None else self._final(asking.final)
         client = self._host.client
         payload = client.codec.encode(_Plan(final))
@@ -223,7 +217,7 @@ class Batches:
         _, request = self._single.asked(method, url, asked)
         return request
 
-    def _plan(self, asking: Asking, final: Request | None) -> list[NewStep]:
+    def _plan(self, asking: BatchOptions, final: Request | None) -> list[NewStep]:
         failure_policy = asking.policy or FailFast()
         place = {"queue": asking.queue or "default", "priority": asking.priority}
         work = Step(0, "request", "work", self._single.definition).planned(failure_policy)
@@ -235,7 +229,7 @@ class Batches:
         return plan
 
     def _jobs(
-        self, items: Iterable[Item], asking: Asking, shared: Mapping[str, Any], run: NewRun
+        self, items: Iterable[Item], asking: BatchOptions, shared: Mapping[str, Any], run: NewRun
     ) -> Iterator[NewJob]:
         common = {"queue": asking.queue, "priority": asking.priority, **shared}
         for ordinal, item in enumerate(items):

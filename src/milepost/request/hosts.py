@@ -1,4 +1,4 @@
-"""How many requests one worker process sends to a host at a time, and how often."""
+"""Limits the concurrency and the rate of requests to each host, in one worker process."""
 
 import asyncio
 import re
@@ -23,86 +23,73 @@ def read_rate(text: str | None) -> float | None:
     return float(match[1]) / _SECONDS[match[2]]
 
 
-class Busy(Exception):  # noqa: N818 - what the history shows
+class Busy(Exception):  # noqa: N818 - the word that the history shows
     """A host whose turn did not come in time."""
 
 
-class Limit(msgspec.Struct, frozen=True):
-    """What one host is spared."""
+class HostLimit(msgspec.Struct, frozen=True):
+    """How many requests a host gets at a time, and how many a second."""
 
     concurrency: int
     rate: float | None = None
 
 
-class _Place:
-    """One host, in one event loop."""
+class _Turns:
+    """The turns at one host, in one event loop."""
 
-    def __init__(self, limit: Limit) -> None:
-        self._free = asyncio.Semaphore(limit.concurrency)
-        self._gap = None if limit.rate is None else 1.0 / limit.rate
-        self._next = 0.0
+    def __init__(self, limit: HostLimit) -> None:
+        self.free = asyncio.Semaphore(limit.concurrency)
+        self.gap = None if limit.rate is None else 1.0 / limit.rate
         self.users = 0
+        self._next = 0.0
 
     async def take(self) -> None:
-        """Wait for a free place, and for the moment that the rate allows."""
-        await self._free.acquire()
-        try:
-            await self._turn()
-        except BaseException:
-            self._free.release()
-            raise
-
-    def leave(self) -> None:
-        """Free the place."""
-        self._free.release()
-
-    @property
-    def has_rate(self) -> bool:
-        """Whether there is something to remember when nobody uses it."""
-        return self._gap is not None
-
-    async def _turn(self) -> None:
-        """Wait for the next free moment; those who come together get one each, evenly apart."""
-        if self._gap is None:
+        """Wait for a free slot, and for the next moment of the rate: one each, evenly apart."""
+        await self.free.acquire()
+        if self.gap is None:
             return
         now = asyncio.get_running_loop().time()
         mine = max(now, self._next)
-        self._next = mine + self._gap
-        if mine > now:
-            await asyncio.sleep(mine - now)
+        self._next = mine + self.gap
+        try:
+            if mine > now:
+                await asyncio.sleep(mine - now)
+        except BaseException:
+            self.free.release()
+            raise
 
 
 class Hosts:
-    """The hosts that requests go to from here; one that nobody uses is forgotten."""
+    """The hosts that requests go to from here; an unused one is forgotten."""
 
-    def __init__(self, default: Limit, limits: dict[str, Limit]) -> None:
+    def __init__(self, default: HostLimit, limits: dict[str, HostLimit]) -> None:
         self._default = default
         self._limits = limits
-        self._places: dict[str, _Place] = {}
+        self._turns: dict[str, _Turns] = {}
 
     @asynccontextmanager
     async def slot(self, host: str, *, within: float | None = None) -> AsyncIterator[None]:
         """Wait until the host may be sent one more request, or raise `Busy` after so long."""
-        place = self._places.get(host)
-        if place is None:
-            place = self._places[host] = _Place(self._limits.get(host, self._default))
-        place.users += 1
+        turns = self._turns.get(host)
+        if turns is None:
+            turns = self._turns[host] = _Turns(self._limits.get(host, self._default))
+        turns.users += 1
         try:
-            await _taken(place, host, within)
+            await _take(turns, host, within)
             try:
                 yield
             finally:
-                place.leave()
+                turns.free.release()
         finally:
-            place.users -= 1
+            turns.users -= 1
             # Forgetting a rate would forget when it was last used.
-            if not place.users and not place.has_rate:
-                del self._places[host]
+            if not turns.users and turns.gap is None:
+                del self._turns[host]
 
 
-async def _taken(place: _Place, host: str, within: float | None) -> None:
+async def _take(turns: _Turns, host: str, within: float | None) -> None:
     try:
         async with asyncio.timeout(within):
-            await place.take()
+            await turns.take()
     except TimeoutError:
         raise Busy(f"{host} was busy for {within:g} s") from None

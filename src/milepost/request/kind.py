@@ -1,8 +1,8 @@
-"""Requests as kinds of jobs: what an app declares once, and what its workers share to send them."""
+"""Requests as a kind of job: an app's declarations, and the senders that its workers share."""
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -15,15 +15,14 @@ from milepost.context import Context
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.job import Job
+from milepost.options import Submitting, read
 from milepost.outcome import Outcome
 from milepost.records import NewJob
-from milepost.request.asked import job_part, read_job_part, request_of
-from milepost.request.attempt import CALLBACK, Attempt, Means
-from milepost.request.begin import Beginner
-from milepost.request.declaration import Request, checked
+from milepost.request.attempt import CALLBACK, Attempt, Sender
+from milepost.request.declaration import Request, job_options, request_of
 from milepost.request.guard import Guard
-from milepost.request.hosts import Hosts, Limit, read_rate
-from milepost.request.record import Recorder
+from milepost.request.hosts import HostLimit, read_rate
+from milepost.request.redact import Recorder
 from milepost.request.reply import Judge
 from milepost.request.secrets import Secrets
 
@@ -32,12 +31,12 @@ FIRST = ("method", "url")
 
 
 def can_send() -> bool:
-    """Tell whether what sends requests is installed."""
+    """Tell whether the extra that sends requests is installed."""
     return find_spec("httpx2") is not None
 
 
-class Passed:
-    """Takes the outcome that an attempt already came to."""
+class AttemptOutcome:
+    """An outlet for handlers that return their outcome."""
 
     def put(self, context: Context, value: Any) -> Outcome:  # noqa: ARG002
         """Pass it on."""
@@ -49,72 +48,78 @@ class Passed:
         return self.put(context, value)
 
 
+def definition(name: str, function: Callable[..., Any], **more: Any) -> Definition:
+    """Define one of the engine's own kinds, whose function gives the outcome itself."""
+    arguments = Arguments(function, name)
+    outlet = AttemptOutcome()
+    return Definition(
+        name=name, function=function, arguments=arguments, is_async=True, outlet=outlet, **more
+    )
+
+
 class Requests:
     """The requests of one app."""
 
     def __init__(self, host: Host, secrets: Secrets) -> None:
-        self._host = host
+        self.host = host
         self.secrets = secrets
-        self._judges: dict[str, Judge] = {}
-        self._limits: dict[str, Limit] = {}
-        self._means: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+        self.judges: dict[str, Judge] = {}
+        self.limits: dict[str, HostLimit] = {}
+        self._senders: WeakKeyDictionary[asyncio.AbstractEventLoop, Sender] = WeakKeyDictionary()
         settings = host.settings
-        self._default = Limit(settings.request_per_host, read_rate(settings.request_rate))
+        self.default_limit = HostLimit(settings.request_per_host, read_rate(settings.request_rate))
         self.guard = Guard(settings.request_allow, ports=settings.ports)
         self.recorder = Recorder(names=settings.redacted, most=settings.request_record)
-        self.definition = Definition(
-            name=KIND,
-            function=self.run,
-            arguments=Arguments(self.run, KIND),
-            is_async=True,
-            outlet=Passed(),
-        )
+        self.definition = definition(KIND, self.run)
         if can_send():  # elsewhere requests are left to workers that can
             host.registry.add(self.definition, own=True)
 
     async def run(self, ctx: Context, request: Request) -> Any:
-        """Send it, or look how it stands."""
-        return await Attempt(await self.means(), ctx, request).outcome()
+        """Send it, or poll its reply."""
+        return await Attempt(self, ctx, request).outcome()
 
     # Declaring
 
     def judge(self, function: Judge, name: str | None = None) -> Judge:
-        """Know a function that reads replies by its name."""
+        """Register a function that reads replies, by its name."""
         named = getattr(function, "__name__", "reply") if name is None else name
         check_text(named, what="name")
-        if named in self._judges:
+        if named in self.judges:
             raise Invalid(f"a reply function {named!r} is declared twice; give one a name=")
-        self._judges[named] = function
+        self.judges[named] = function
         return function
 
-    @property
-    def judges(self) -> Mapping[str, Judge]:
-        """The functions that read replies, by name."""
-        return self._judges
-
     def limit(self, host: str, *, concurrency: int | None, rate: str | None) -> None:
-        """Spare a host: so many at a time, so many a second, from each worker process."""
+        """Limit the concurrency and the rate of requests to a host, in each worker process."""
         check_text(host, what="host")
-        most = self._default.concurrency if concurrency is None else concurrency
+        most = self.default_limit.concurrency if concurrency is None else concurrency
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise Invalid(f"concurrency={most!r} must be a whole number from 1")
-        self._limits[host.lower()] = Limit(most, read_rate(rate))
+        self.limits[host.lower()] = HostLimit(most, read_rate(rate))
 
     def asked(
         self, method: str, url: str, asked: Mapping[str, Any]
     ) -> tuple[Job[..., ..., Any, Any], Request]:
         """Check a request, and make the job that submits it."""
+        if not can_send():
+            raise Invalid("requests need httpx2: pip install 'milepost[http]'")
         request = request_of(method, url, asked)
-        ready = self.prepared(request, callback=bool(asked.get("callback")))
-        cautious = None if ready.crash == "resend" else ready.crash
-        return Job(self._host, self.definition, job_part(asked), policy=cautious), ready
+        self.secrets.check(request)
+        named = request.reply.by if request.reply is not None else None
+        if named is not None and named not in self.judges:
+            known = ", ".join(sorted(self.judges)) or "none"
+            raise Invalid(f"Reply(by={named!r}): declared with @app.reply: {known}")
+        if asked.get("callback"):
+            request = self._with_callback(request)
+        cautious = None if request.crash == "resend" else request.crash
+        return Job(self.host, self.definition, job_options(asked), policy=cautious), request
 
     def new(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
     ) -> NewJob:
         """Make the job of a request that comes as names and values, by a message or the API.
 
-        They are those of `app.request`; what is about the job may stand among `options` too.
+        They are those of `app.request`; the job's own may stand among `options` too.
         """
         if len(args) > len(FIRST):
             raise Invalid("a request takes a method and a URL; the rest by names, in kwargs")
@@ -124,23 +129,13 @@ class Requests:
         asked = {"method": "GET", **placed, **kwargs}
         if "url" not in asked:
             raise Invalid("a request needs a url")
-        asked.update(read_job_part(asked))
+        asked.update(read(Submitting, job_options(asked), what="a request"))
         job, made = self.asked(asked.pop("method"), asked.pop("url"), asked)
         return job.options(**options).new((made,), {})
 
-    def prepared(self, request: Request, *, callback: bool) -> Request:
-        """Check a request before it is stored, and give it an address to be called back at."""
-        if not can_send():
-            raise Invalid("requests need httpx2: pip install 'milepost[http]'")
-        request = checked(request)
-        self.secrets.check(request)
-        named = request.reply.by if request.reply is not None else None
-        if named is not None and named not in self._judges:
-            known = ", ".join(sorted(self._judges)) or "none"
-            raise Invalid(f"Reply(by={named!r}): declared with @app.reply: {known}")
-        if not callback:
-            return request
-        if not self._host.settings.public_url:
+    def _with_callback(self, request: Request) -> Request:
+        """Give a request an address to be called back at."""
+        if not self.host.settings.public_url:
             raise Invalid("callback=True needs MILEPOST_PUBLIC_URL, where the API is reached")
         whole = msgspec.json.encode(request) + (request.content or b"")  # bytes are not spelled out
         if CALLBACK.encode() not in whole:
@@ -149,51 +144,23 @@ class Requests:
 
     # Sending
 
-    async def means(self) -> Means:
-        """Give out what the attempts of the running loop share, made when first used."""
+    @property
+    def sender(self) -> Sender:
+        """The sender of the running event loop, made when first used."""
         loop = asyncio.get_running_loop()
-        shared = self._means.get(loop)
-        if shared is None:
-            shared = self._means.setdefault(loop, _Shared())
-        if shared.means is None:
-            shared.means = self._made()
-        return shared.means
-
-    def _made(self) -> Means:
-        from milepost.request.wire import Wire  # noqa: PLC0415 - httpx2, when something is sent
-
-        settings = self._host.settings
-        return Means(
-            wire=Wire(self.guard, connections=settings.concurrency),
-            guard=self.guard,
-            beginner=Beginner(self._host.client),
-            hosts=Hosts(self._default, self._limits),
-            recorder=self.recorder,
-            secrets=self.secrets,
-            judges=self._judges,
-            codec=self._host.client.codec,
-            max_payload=settings.max_payload,
-            public_url=settings.public_url,
-        )
+        if loop not in self._senders:
+            self._senders[loop] = Sender(self)
+        return self._senders[loop]
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Keep connections for as long as somebody works in this loop, then close them."""
-        loop = asyncio.get_running_loop()
-        shared = self._means.get(loop) or self._means.setdefault(loop, _Shared())
-        shared.users += 1
+        """Keep connections for as long as a worker of this loop runs, then close them."""
+        sender = self.sender
+        sender.users += 1
         try:
             yield
         finally:
-            shared.users -= 1
-            if not shared.users and (means := shared.means) is not None:
-                shared.means = None
-                await means.wire.close()
-
-
-class _Shared:
-    """What one event loop holds, and how many workers use it."""
-
-    def __init__(self) -> None:
-        self.means: Means | None = None
-        self.users = 0
+            sender.users -= 1
+            if not sender.users:
+                del self._senders[asyncio.get_running_loop()]
+                await sender.close()

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from milepost.context import Context
-from milepost.declare import Arguments, Definition, Host
+from milepost.declare import Host
 from milepost.errors import Invalid
 from milepost.handles import JobHandle
 from milepost.job import Job
@@ -22,11 +22,10 @@ from milepost.policy import Fail
 from milepost.records import Entry, NewJob
 from milepost.records import Job as Record
 from milepost.request import kind as kinds
-from milepost.request.attempt import settled, succeeded
 from milepost.request.declaration import Request
 from milepost.request.guard import parse
-from milepost.request.record import HIDDEN
-from milepost.request.reply import Answer, Verdict, judged
+from milepost.request.redact import HIDDEN
+from milepost.request.reply import Answer, Verdict, judged, settled, succeeded
 from milepost.store import jobs, journal
 
 KIND = "request.replay"
@@ -42,14 +41,7 @@ class Replays:
     def __init__(self, host: Host, requests: kinds.Requests) -> None:
         self._host = host
         self._requests = requests
-        self.definition = Definition(
-            name=KIND,
-            function=self.run,
-            arguments=Arguments(self.run, KIND),
-            is_async=True,
-            options={**DEFAULTS, "retries": 0},
-            outlet=kinds.Passed(),
-        )
+        self.definition = kinds.definition(KIND, self.run, options={**DEFAULTS, "retries": 0})
         host.registry.add(self.definition, own=True)
 
     # Asking for one

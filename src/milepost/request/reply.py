@@ -1,35 +1,49 @@
-"""Reads replies: complete, pending, failed, worth another try, or malformed (C's RESPONSE)."""
+"""Reads replies: complete, pending, failed, worth another try, or malformed (C's RESPONSE).
+
+The one place that says what a reply means, for an attempt and for a replay.
+"""
 
 import base64
 import codecs
 import email.utils
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from milepost.codec import DEEPEST, nested_deeper
+from milepost import outcome, policy
+from milepost.codec import DEEPEST, Codec, limited, nested_deeper
 from milepost.errors import Invalid
-from milepost.policy import Fail, Later
-from milepost.request.declaration import Reply, Request
-from milepost.request.paths import MISSING, found
+from milepost.outcome import Outcome, Problem
+from milepost.policy import Fail, Later, RetryPolicy, storable
+from milepost.records import Claim
+from milepost.request.declaration import MISSING, Reply, Request, found
 
 AGAIN = frozenset({408, 425, 429})
 """Not now, say these and every 5xx; any other refusal would be repeated (H-92)."""
+PENDING = "the reply says pending"
 SHOWN = 200
 FLOOR_MOST = 366 * 86_400
 """A server's wish goes over `max_delay`, and still no server parks a job for good."""
 DIGITS_MOST = 20
+MESSAGE_LIMIT = 2_000
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
-"""What reading JSON raises; bytes that are no UTF-8 are not a `DecodeError`."""
+"""Errors of reading JSON; bytes that are no UTF-8 are not a `DecodeError`."""
 NO_CHARSETS = frozenset({"idna", "punycode"})
 """Spellings of names, not of texts: reading a long one takes minutes."""
 
 
+class TooLarge(Invalid):
+    """A reply, or its result, that is larger than the limit."""
+
+    code = "too_large"
+
+
 class Answer(msgspec.Struct, frozen=True):
-    """What a server answered."""
+    """A server's answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,19 +52,17 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What it says its content is, in lower case."""
+        """Its content type, in lower case."""
         return self.headers.get("content-type", "").lower()
 
     @property
     def text(self) -> str:
         """The content as a text."""
         _, _, charset = self.kind.partition("charset=")
-        try:
+        with suppress(LookupError, ValueError):
             named = codecs.lookup(charset.strip("\"' ;") or "utf-8").name
             if named not in NO_CHARSETS:
                 return self.content.decode(named, errors="replace")
-        except (LookupError, ValueError):
-            pass
         return self.content.decode(errors="replace")
 
     def json(self) -> Any:
@@ -64,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> Any:
-        """The content as a job's result: what its JSON says, a text, or bytes in base64."""
+        """The content as a job's result: a JSON value, a text, or bytes in base64."""
         if not self.content:
             return None
         if "json" in self.kind:
@@ -72,7 +84,10 @@ class Answer(msgspec.Struct, frozen=True):
         if self.kind.startswith("text/") or "xml" in self.kind:
             return self.text
         if not self.kind:
-            return _guessed(self)
+            with suppress(Invalid):
+                return self.json()
+            with suppress(UnicodeDecodeError):
+                return self.content.decode()
         return {"content_type": self.kind, "base64": base64.b64encode(self.content).decode()}
 
     @property
@@ -84,22 +99,11 @@ class Answer(msgspec.Struct, frozen=True):
             return str(self.status)
 
 
-def _guessed(answer: Answer) -> Any:
-    try:
-        return answer.json()
-    except Invalid:
-        pass
-    try:
-        return answer.content.decode()
-    except UnicodeDecodeError:
-        return {"content_type": "", "base64": base64.b64encode(answer.content).decode()}
-
-
 Judge = Callable[[Answer], Any]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a reply means: `complete`, `pending`, `failed`, `again` or `malformed`, and why."""
+    """The meaning of a reply: `complete`, `pending`, `failed`, `again` or `malformed`, and why."""
 
     word: str
     reason: str = ""
@@ -108,90 +112,76 @@ class Verdict(msgspec.Struct, frozen=True):
     code: str = ""
 
 
+def malformed(reason: str, *, code: str = "malformed") -> Verdict:
+    """Give the verdict on a reply that cannot be used."""
+    return Verdict("malformed", reason, code=code)
+
+
 def judged(request: Request, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
     """Read a reply by the request's rules; one that cannot be read is malformed, whatever broke.
 
     An error would have the request sent again, and it was heard.
     """
     try:
-        return _judged(request, answer, judges)
+        return _judged(request.reply or Reply(), answer, judges)
+    except Invalid as error:
+        return malformed(str(error))
     except Exception as error:  # noqa: BLE001
-        return _malformed(f"the reply could not be read: {type(error).__qualname__}: {error}")
+        return malformed(f"the reply could not be read: {type(error).__qualname__}: {error}")
 
 
-def _judged(request: Request, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
-    reply = request.reply or Reply()
-    listed = _by_code(reply, answer) if reply.state is None and reply.by is None else None
-    if listed is not None:
+def _judged(reply: Reply, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
+    by_code = reply.state is None and reply.by is None
+    if by_code and (listed := reply.word(answer.status)) is not None:
         return _worded(listed, reply, answer)
     if answer.status in AGAIN or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Verdict("again", f"answered {answer.said}", code=f"http_{answer.status}")
     if reply.by is not None:
         return _by_judge(reply.by, answer, judges)
     if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
-        return Verdict("failed", _refusal(answer), code=f"http_{answer.status}")
+        reason = f"answered {answer.said}"
+        if answer.status < HTTPStatus.BAD_REQUEST:
+            reason += ", and redirects are not followed that far: see redirects="
+        return Verdict("failed", reason, code=f"http_{answer.status}")
     if reply.state is not None:
         return _by_state(reply, answer)
     pending = answer.status == HTTPStatus.ACCEPTED
     return _worded("pending" if pending else "complete", reply, answer)
 
 
-def _refusal(answer: Answer) -> str:
-    if answer.status < HTTPStatus.BAD_REQUEST:
-        return f"answered {answer.said}, and redirects are not followed that far: see redirects="
-    return f"answered {answer.said}"
-
-
-def _by_code(reply: Reply, answer: Answer) -> str | None:
-    words = (("complete", reply.complete), ("pending", reply.pending), ("failed", reply.failed))
-    return next((word for word, codes in words if answer.status in codes), None)
-
-
 def _by_state(reply: Reply, answer: Answer) -> Verdict:
-    try:
-        state = found(reply.state or "$", answer.json())
-    except Invalid as error:
-        return _malformed(str(error))
-    if state is MISSING:
-        return _malformed(f"the reply has nothing at {reply.state}")
-    words = (("complete", reply.complete), ("pending", reply.pending), ("failed", reply.failed))
-    for word, values in words:
-        if any(type(value) is type(state) and value == state for value in values):
-            return _worded(word, reply, answer)
+    state = _read(reply.state or "$", answer)
+    if (word := reply.word(state)) is not None:
+        return _worded(word, reply, answer)
     shown = repr(state)
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
-    return _malformed(f"the reply says {shown} at {reply.state}, which no rule of it knows")
+    raise Invalid(f"the reply says {shown} at {reply.state}, which no rule of it knows")
+
+
+def _read(path: str, answer: Answer) -> Any:
+    value = found(path, answer.json())
+    if value is MISSING:
+        raise Invalid(f"the reply has nothing at {path}")
+    return value
 
 
 def _worded(word: str, reply: Reply, answer: Answer) -> Verdict:
     if word == "pending":
-        return Verdict(word, "the reply says pending")
-    if word == "failed":
-        return Verdict(word, _why(reply, answer), code="remote_failure")
-    try:
-        value = answer.value if reply.result is None else found(reply.result, answer.json())
-    except Invalid as error:
-        return _malformed(str(error))
-    if value is MISSING:
-        return _malformed(f"the reply has nothing at {reply.result}")
-    return Verdict("complete", value=value)
-
-
-def _why(reply: Reply, answer: Answer) -> str:
-    told = f"answered {answer.said}, which says that it failed"
-    if reply.error is None:
-        return told
-    try:
-        said = found(reply.error, answer.json())
-    except Invalid:
-        return told
-    return told if said is MISSING else f"it failed: {str(said)[: 5 * SHOWN]}"
+        return Verdict(word, PENDING)
+    if word == "complete":
+        value = answer.value if reply.result is None else _read(reply.result, answer)
+        return Verdict(word, value=value)
+    reason = f"answered {answer.said}, which says that it failed"
+    if reply.error is not None:
+        with suppress(Invalid):
+            reason = f"it failed: {str(_read(reply.error, answer))[: 5 * SHOWN]}"
+    return Verdict(word, reason, code="remote_failure")
 
 
 def _by_judge(name: str, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
     if name not in judges:
         known = ", ".join(sorted(judges)) or "none"
-        return _malformed(f"no reply function is called {name!r}; declared here: {known}")
+        raise Invalid(f"no reply function is called {name!r}; declared here: {known}")
     try:
         value = judges[name](answer)
     except Later as wish:
@@ -199,19 +189,38 @@ def _by_judge(name: str, answer: Answer, judges: Mapping[str, Judge]) -> Verdict
     except Fail as error:
         return Verdict("failed", str(error), code=error.code)
     except Exception as error:  # noqa: BLE001 - a reply that it cannot read is malformed
-        return _malformed(f"{name} could not read the reply: {type(error).__qualname__}: {error}")
+        return malformed(f"{name} could not read the reply: {type(error).__qualname__}: {error}")
     if isinstance(value, Later):
-        return Verdict("pending", wish_of(value), after=value.seconds)
+        return Verdict("pending", value.detail or PENDING, after=value.seconds)
     return Verdict("complete", value=value)
 
 
-def wish_of(wish: Later) -> str:
-    """Say what a function said that asked to be called later."""
-    return wish.detail or "the reply says pending"
+def succeeded(value: Any, job_id: str, codec: Codec, most: int) -> Outcome:
+    """Give the outcome of a complete reply: its value is the job's result."""
+    if value is None:
+        return outcome.succeeded()
+    data = codec.encode(value)
+    try:
+        return outcome.succeeded(limited(data, most=most, what=f"the result of job {job_id}"))
+    except Invalid as error:
+        raise TooLarge(str(error)) from None
 
 
-def _malformed(reason: str) -> Verdict:
-    return Verdict("malformed", reason, code="malformed")
+def settled(
+    verdict: Verdict, claim: Claim, answer: Answer, *, named: str, retry: RetryPolicy
+) -> Outcome:
+    """Give the outcome of a reply that is neither complete nor pending."""
+    again = verdict.word == "again"
+    floor = retry_after(answer) if again else None
+    problem = Problem(
+        type={"again": "HTTPError", "malformed": "Malformed"}.get(verdict.word, "RequestFailed"),
+        message=storable(f"{named}: {verdict.reason}")[:MESSAGE_LIMIT],
+        kind=("retryable" if floor is None else "throttled") if again else "permanent",
+        code=verdict.code or verdict.word,
+        attempt=claim.attempt,
+        retry_after=floor,
+    )
+    return policy.after_error(claim, problem, retry)
 
 
 def retry_after(answer: Answer) -> float | None:

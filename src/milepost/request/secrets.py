@@ -1,8 +1,8 @@
 """Secrets by reference: a request names one, and the worker that sends it puts it in (H-94).
 
-What is stored, journalled, recorded and shown is the name: `{secret:partner-token}`. A setting
-says which names there are and where each may go, so that nobody who may send a request can have
-a secret sent to a place of their own. Its value stands in the environment of the worker alone.
+The name is stored, journalled, recorded and shown: `{secret:partner-token}`. A setting says which
+names there are and where each may go, so that nobody who may send a request can have a secret sent
+to a place of their own. Its value stands in the environment of the worker alone.
 """
 
 import re
@@ -12,16 +12,15 @@ from urllib.parse import quote, quote_plus
 import msgspec
 
 from milepost.errors import Invalid
-from milepost.request.declaration import Request, content_of
+from milepost.request.declaration import REFERENCE, Request, content_of
 from milepost.request.guard import Refused, Target, host_matches, parse
-from milepost.request.hide import Hider
+from milepost.request.redact import Hider
 from milepost.request.reply import Answer
 
 SHORTEST = 8
 """A shorter text cannot be told from others when a server repeats it."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _ENTRY = re.compile(r"(?P<name>[^@\s]+)@(?:(?P<scheme>https?)://)?(?P<place>[^@/\s]+)/?")
-_REFERENCE = re.compile(r"\{secret:([^{}\s]*)\}")
 Spelled = Callable[[str], str]
 SETTING = "MILEPOST_REQUEST_SECRETS"
 
@@ -30,7 +29,7 @@ class NoValue(Invalid):
     """A secret whose value is not in this worker's environment."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class AllowedOrigin(msgspec.Struct, frozen=True):
     """Where a secret may be sent: one origin, or, with `*.`, those of a domain."""
 
     scheme: str
@@ -49,15 +48,17 @@ class Place(msgspec.Struct, frozen=True):
 class Secrets:
     """The secrets that requests may name; printing it shows no value."""
 
-    def __init__(self, places: Mapping[str, list[Place]], values: Mapping[str, str]) -> None:
+    def __init__(
+        self, places: Mapping[str, list[AllowedOrigin]], values: Mapping[str, str]
+    ) -> None:
         self._places = places
         self._values = values
-        self._hider = Hider({value: reference(name) for name, value in values.items()})
+        self.hider = Hider({value: reference(name) for name, value in values.items()})
 
     @classmethod
     def read(cls, text: str, environment: Mapping[str, str]) -> "Secrets":
         """Read which there are, as in `token@partner.example`, and those values that are here."""
-        places: dict[str, list[Place]] = {}
+        places: dict[str, list[AllowedOrigin]] = {}
         for word in filter(None, re.split(r"[,\s]+", text)):
             name, place = _read(word)
             places.setdefault(name, []).append(place)
@@ -66,15 +67,26 @@ class Secrets:
 
     def check(self, request: Request) -> None:
         """Refuse, before it is stored, a request whose secrets could never be sent."""
-        _check_names(request)
-        target = parse(request.url)
+        given, target = set(request.secrets), parse(request.url)
+        shown = set(named_in(request.url)).union(*map(named_in, request.headers.values()))
+        if unasked := sorted(shown - given):
+            raise Invalid(
+                f"the request names {', '.join(map(reference, unasked))}: say so by "
+                f"secrets={unasked}"
+            )
+        everywhere = shown.union(named_in(content_of(request).decode("latin-1")))
+        if unused := sorted(given - everywhere):
+            raise Invalid(
+                f"secrets={unused}: say with {reference(unused[0])} in the URL, a header or the "
+                "body where it goes"
+            )
         for name in request.secrets:
             self._check_bound(name, target)
 
     def filling(self, request: Request, home: Target) -> "Filling | None":
-        """Take out what one request needs, for where it goes; None when it names nothing.
+        """Give the values for one request, where it goes; None when it names no secret.
 
-        It is checked once more: what was stored may be older than the settings, or by hand.
+        It is checked once more: a stored request may be older than the settings, or by hand.
         """
         if not request.secrets:
             return None
@@ -86,27 +98,16 @@ class Secrets:
                 )
         return Filling({name: self._values[name] for name in request.secrets})
 
-    def hidden(self, content: bytes) -> bytes:
-        """Put the names where values stand that are known here."""
-        return self._hider.content(content)
-
-    def text(self, text: str) -> str:
-        """Put the names where values stand that are known here."""
-        return self._hider.text(text)
-
     def answer(self, answer: Answer) -> Answer:
         """Put the names where a server repeats values, whichever request it had them from.
 
         Nobody after this sees them.
         """
-        if not self._hider:
+        if not self.hider:
             return answer
-        return Answer(
-            answer.status,
-            {self.text(name): self.text(value) for name, value in answer.headers.items()},
-            self.hidden(answer.content),
-            self.text(answer.url),
-        )
+        text, content = self.hider.text, self.hider.content(answer.content)
+        headers = {text(name): text(value) for name, value in answer.headers.items()}
+        return Answer(answer.status, headers, content, text(answer.url))
 
     def _check_bound(self, name: str, target: Target) -> None:
         places = self._places.get(name)
@@ -150,7 +151,7 @@ class Filling:
 
     def _filled(self, text: str, spelled: Spelled) -> str:
         known = self._values
-        return _REFERENCE.sub(lambda m: spelled(known[m[1]]) if m[1] in known else m[0], text)
+        return REFERENCE.sub(lambda m: spelled(known[m[1]]) if m[1] in known else m[0], text)
 
 
 def variable(name: str) -> str:
@@ -165,15 +166,10 @@ def reference(name: str) -> str:
 
 def named_in(text: str) -> list[str]:
     """Find the secrets that a text names."""
-    return _REFERENCE.findall(text)
+    return REFERENCE.findall(text)
 
 
-def without_names(text: str) -> str:
-    """Give what of a text is not a secret's name."""
-    return _REFERENCE.sub("", text)
-
-
-def _read(word: str) -> tuple[str, Place]:
+def _read(word: str) -> tuple[str, AllowedOrigin]:
     match = _ENTRY.fullmatch(word)
     if match is None or not _NAME.fullmatch(match["name"]):
         raise Invalid(
@@ -188,7 +184,7 @@ def _read(word: str) -> tuple[str, Place]:
         raise Invalid(f"request_secrets: {word!r}: {error}") from None
     host = target.host.removesuffix(".")
     wild = domain != match["place"]
-    return match["name"], Place(scheme, f"*.{host}" if wild else host, target.port)
+    return match["name"], AllowedOrigin(scheme, f"*.{host}" if wild else host, target.port)
 
 
 def _checked_value(name: str, value: str) -> str:
@@ -201,21 +197,6 @@ def _checked_value(name: str, value: str) -> str:
             "told from other texts when a server repeats it"
         )
     return value
-
-
-def _check_names(request: Request) -> None:
-    given = request.secrets
-    shown = [*named_in(request.url), *(n for v in request.headers.values() for n in named_in(v))]
-    if unasked := sorted(set(shown) - set(given)):
-        raise Invalid(
-            f"the request names {', '.join(map(reference, unasked))}: say so by secrets={unasked}"
-        )
-    everywhere = {*shown, *named_in(content_of(request).decode("latin-1"))}
-    if unused := sorted(set(given) - everywhere):
-        raise Invalid(
-            f"secrets={unused}: say with {reference(unused[0])} in the URL, a header or the body "
-            "where it goes"
-        )
 
 
 def _in_json(value: str) -> str:

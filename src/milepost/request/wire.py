@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from functools import cache
 from http import HTTPStatus
@@ -22,9 +22,9 @@ import httpcore2
 import msgspec
 
 from milepost.errors import Invalid
-from milepost.request.declaration import Timeouts
-from milepost.request.guard import Guard, Refused, Target, parse
-from milepost.request.reply import Answer
+from milepost.request.declaration import WireRequest
+from milepost.request.guard import Guard, Refused, parse
+from milepost.request.reply import Answer, TooLarge
 
 KEEP_SECONDS = 15.0
 UNSENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ConnectionNotAvailable)
@@ -34,7 +34,7 @@ UNHEARD = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.RemoteP
 """It may have been sent, or not, or in part."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
-"""Like every answer to a HEAD: what the headers say of a body is about another one."""
+"""Like every answer to a HEAD: their headers describe a body that does not come."""
 AS_GET = frozenset({301, 302, 303})
 LOGGERS = ("httpcore2.connection", "httpcore2.http11", "httpcore2.http2")
 _sending: ContextVar[bool] = ContextVar("milepost_sending", default=False)
@@ -43,7 +43,7 @@ _sending: ContextVar[bool] = ContextVar("milepost_sending", default=False)
 class _EventsOnly(logging.Filter):
     """Leaves the event's name of a debug line: the rest shows headers (H-105).
 
-    Only of what the engine sends; what others send with the same library is theirs.
+    Only of the engine's own requests; those that others send with the same library are theirs.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -56,34 +56,13 @@ for _name in LOGGERS:
     logging.getLogger(_name).addFilter(_EventsOnly())
 
 
-class Unreadable(Invalid):
+class UnreadableReply(Invalid):
     """A reply that was heard and cannot be used: too large, or packed in an unknown way."""
 
-    def __init__(self, message: str, answer: Answer, *, code: str) -> None:
-        super().__init__(message)
+    def __init__(self, error: Invalid, answer: Answer) -> None:
+        super().__init__(str(error))
         self.answer = answer
-        self.code = code
-
-
-class _TooLarge(Invalid):
-    """A reply larger than the limit; the rest of it was not read."""
-
-
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as it goes over the wire.
-
-    `private` headers stay with their origin, and so does content that is `sealed`.
-    """
-
-    method: str
-    target: Target
-    headers: Mapping[str, str]
-    private: frozenset[str] = frozenset()
-    content: bytes = b""
-    sealed: bool = False
-    timeouts: Timeouts = Timeouts()
-    redirects: int = 0
-    most: int = 1024**2
+        self.code = error.code if isinstance(error, TooLarge) else "malformed"
 
 
 class _Backend(httpcore2.AsyncNetworkBackend):
@@ -158,9 +137,6 @@ class _Pool:
             if connection.is_available() and not connection.has_expired():
                 return connection
             await connection.aclose()
-        return self._made(origin)
-
-    def _made(self, origin: Origin) -> httpcore2.AsyncHTTPConnection:
         scheme, host, port = origin
         return httpcore2.AsyncHTTPConnection(
             httpcore2.Origin(scheme.encode(), host.encode(), port),
@@ -179,7 +155,7 @@ class _Pool:
             await connection.aclose()
 
     async def _sweep(self) -> None:
-        """Close, now and then, what nobody came back for."""
+        """Close, now and then, the connections that were not used again."""
         now = time.monotonic()
         if now - self._swept < KEEP_SECONDS:
             return
@@ -210,7 +186,7 @@ class Wire:
     ) -> None:
         self._pool = _Pool(guard, most=connections, trusted=trusted)
 
-    async def send(self, outgoing: Outgoing) -> Answer:
+    async def send(self, outgoing: WireRequest) -> Answer:
         """Send, follow redirects as far as asked, and read the answer up to its limit."""
         quiet = _sending.set(True)
         try:
@@ -218,7 +194,7 @@ class Wire:
         finally:
             _sending.reset(quiet)
 
-    async def _followed(self, outgoing: Outgoing) -> Answer:
+    async def _followed(self, outgoing: WireRequest) -> Answer:
         answer = await self._once(outgoing)
         for _ in range(outgoing.redirects):
             onward = _redirected(outgoing, answer)
@@ -232,7 +208,7 @@ class Wire:
                 raise httpcore2.ReadError(f"{outgoing.target.host} was not reached") from error
         return answer
 
-    async def _once(self, outgoing: Outgoing) -> Answer:
+    async def _once(self, outgoing: WireRequest) -> Answer:
         target = outgoing.target
         request = httpcore2.Request(
             outgoing.method.encode(),
@@ -244,7 +220,7 @@ class Wire:
             ),
             headers=_sent_headers(outgoing),
             content=outgoing.content,
-            extensions={"timeout": _timeouts(outgoing.timeouts)},
+            extensions={"timeout": msgspec.structs.asdict(outgoing.timeouts)},
         )
         connection = await self._pool.take(target.origin)
         try:
@@ -258,15 +234,13 @@ class Wire:
         await self._pool.close()
 
 
-async def _answer(response: httpcore2.Response, outgoing: Outgoing) -> Answer:
+async def _answer(response: httpcore2.Response, outgoing: WireRequest) -> Answer:
     headers, url = _headers(response.headers), outgoing.target.shown
     try:
         bodiless = outgoing.method == "HEAD" or response.status in BODILESS
         content = await _read(response, {} if bodiless else headers, outgoing.most)
     except Invalid as error:
-        code = "too_large" if isinstance(error, _TooLarge) else "malformed"
-        heard = Answer(response.status, headers, b"", url)
-        raise Unreadable(str(error), heard, code=code) from None
+        raise UnreadableReply(error, Answer(response.status, headers, b"", url)) from None
     finally:
         await response.aclose()
     return Answer(response.status, headers, content, url)
@@ -278,11 +252,7 @@ def _trusted() -> ssl.SSLContext:
     return httpcore2.default_ssl_context()
 
 
-def _timeouts(timeouts: Timeouts) -> dict[str, float]:
-    return {name: getattr(timeouts, name) for name in ("connect", "read", "write")}
-
-
-def _sent_headers(outgoing: Outgoing) -> list[tuple[bytes, bytes]]:
+def _sent_headers(outgoing: WireRequest) -> list[tuple[bytes, bytes]]:
     headers = [("Host", outgoing.target.authority), *outgoing.headers.items()]
     if outgoing.content or outgoing.method in ("POST", "PUT", "PATCH"):
         headers.append(("Content-Length", str(len(outgoing.content))))
@@ -297,11 +267,11 @@ def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _redirected(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
+def _redirected(outgoing: WireRequest, answer: Answer) -> WireRequest | None:
     """Say where a redirect leads; its target is judged like any other. None when it leads nowhere.
 
-    Credentials stay with the origin they were meant for, and what was asked over TLS is not asked
-    again without it.
+    Credentials stay with the origin they were meant for, and a request over TLS is not sent again
+    without it.
     """
     location = answer.headers.get("location")
     if answer.status not in REDIRECTS or not location or not outgoing.redirects:
@@ -332,27 +302,22 @@ async def _read(response: httpcore2.Response, headers: Mapping[str, str], most: 
     """Read a body while it stays within the limit: as it comes, and as it unpacks."""
     told = headers.get("content-length", "")
     if told.isdigit() and int(told) > most:
-        raise _TooLarge(f"the reply has {int(told):,} bytes, and the limit is {most:,}")
+        raise TooLarge(f"the reply has {int(told):,} bytes, and the limit is {most:,}")
     unpacker = _unpacker(headers.get("content-encoding", ""))
     pieces: list[bytes] = []
     come = size = 0
-    async for chunk in _chunks(response):
-        # Empty members unpack to nothing: what comes is counted too.
+    async for chunk in response.aiter_stream():
+        # Empty members unpack to nothing: the packed bytes are counted too.
         come += len(chunk)
         if come <= most:
             piece = chunk if unpacker is None else unpacker.unpacked(chunk, most - size + 1)
             pieces.append(piece)
             size += len(piece)
         if max(come, size) > most:
-            raise _TooLarge(f"the reply has more than {most:,} bytes, which is the limit")
+            raise TooLarge(f"the reply has more than {most:,} bytes, which is the limit")
     if unpacker is not None:
         unpacker.finish()
     return b"".join(pieces)
-
-
-async def _chunks(response: httpcore2.Response) -> AsyncIterator[bytes]:
-    async for chunk in response.aiter_stream():
-        yield chunk
 
 
 class _Unpacker:

@@ -15,7 +15,7 @@ from milepost.encrypt import is_sealed
 from milepost.errors import Invalid
 from milepost.lifecycle import JOB, JobState, RunState
 from milepost.records import Entry, Job
-from milepost.request.record import shown
+from milepost.request.redact import shown
 from milepost.web.idempotency import Answer
 
 PublicState = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "CANCELLED"]

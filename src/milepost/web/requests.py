@@ -13,8 +13,8 @@ from milepost.client import new_id
 from milepost.errors import IllegalMove, NotFound
 from milepost.options import DEFAULTS
 from milepost.records import Job
-from milepost.request.asked import job_part
-from milepost.request.batch import Asking
+from milepost.request.batch import BatchOptions
+from milepost.request.declaration import job_options
 from milepost.request.kind import KIND
 from milepost.store import chains, jobs
 from milepost.subjects import checked_id
@@ -160,10 +160,10 @@ async def send_batch(
     accepted: Accepted,
 ) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
-    asking = Asking(
+    asking = BatchOptions(
         policy=new.failure_policy,
         final=None if new.final is None else new.final.asked(),
-        **job_part(new.asked()),
+        **job_options(new.asked()),
     )
     items = [one.asked() for one in new.requests]
     run, plan, made = app.request_batches.starting(items, asking, {})
@@ -209,7 +209,7 @@ async def call_back(*, job_id: str, token: str, request: JsonRequest, app: Held)
 def _without_secrets(app: Engine, data: Any) -> Any:
     """Keep out of the store what a remote repeats, where this process knows it."""
     told = msgspec.json.encode(data)
-    hidden = app.requests.secrets.hidden(told)
+    hidden = app.requests.secrets.hider.content(told)
     try:
         return data if hidden == told else msgspec.json.decode(hidden)
     except msgspec.DecodeError:  # a number; what is left says only to look again

@@ -14,7 +14,7 @@ from milepost.client import Client
 from milepost.codec import Codec
 from milepost.lifecycle import RUN, RunState
 from milepost.records import Run
-from milepost.request.record import shown
+from milepost.request.redact import shown
 from milepost.store import chains, runs
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
