@@ -72,7 +72,7 @@ def test_what_a_token_may_create_is_listed_with_it(prompt, folder):
     assert listed["few"]["kinds"] == ["convert", "letters"]
 
 
-ENGINES = re.compile(r"""(?:ACTOR = |actor=|acting\(f?|Who\()["']([a-z]+)""")
+ENGINES = re.compile(r"""(?:ACTOR = |actor=|acting\(f?|Principal\()["']([a-z]+)""")
 
 
 def test_no_token_bears_the_name_of_a_part_of_the_engine(prompt, folder):

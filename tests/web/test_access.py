@@ -8,8 +8,8 @@ import pytest
 import milepost as mp
 from milepost.store import creation, journal, tokens
 from milepost.store.tokens import SCOPES
+from milepost.web.access import known_host
 from milepost.web.api import create_api, describe
-from milepost.web.door import known_host
 
 NOWHERE = "018f0000-0000-7000-8000-000000000000"
 

@@ -9,8 +9,8 @@ from milepost.client import new_id
 from milepost.codec import nested_deeper
 from milepost.store import jobs
 from milepost.store.driver import Call
-from milepost.web.limits import DEEPEST
 from milepost.web.requests import CALLBACK_BYTES, CALLBACK_SIGNALS
+from milepost.web.route import DEEPEST
 
 NOWHERE = "018f0000-0000-7000-8000-000000000000"
 JSON = {"Content-Type": "application/json"}

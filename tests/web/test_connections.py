@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 import milepost as mp
-from milepost.web import watch
+from milepost.web import serve
 from tests.support.serving import served
 
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -18,7 +18,7 @@ GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Serve an API that takes few connections and gives them little time; give its address."""
-    monkeypatch.setattr(watch, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(serve, "HEADER_SECONDS", 0.3)
     app = mp.App(f"sqlite:///{tmp_path}/a.db", api_connections=5)
     with served(app) as link:
         host, _, port = link.removeprefix("http://").partition(":")
@@ -87,7 +87,7 @@ def test_a_request_that_is_being_answered_has_its_time(place):
 
 def test_an_answer_that_nobody_reads_ends_the_connection(place, monkeypatch):
     """It fills what lies between, and then holds what was made for it, for ever."""
-    monkeypatch.setattr(watch, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(serve, "READ_SECONDS", 0.3)
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -10,8 +10,9 @@ from starlette.routing import Mount
 
 import milepost as mp
 from milepost.web.api import create_api
-from milepost.web.limits import DEEPEST, Rates
+from milepost.web.limits import RateLimiter
 from milepost.web.problems import Problem
+from milepost.web.route import DEEPEST
 
 CALL = {"kind": "convert", "args": ["report"], "kwargs": {"format": "html"}}
 
@@ -214,7 +215,7 @@ async def test_what_is_not_there_and_what_is_not_taken_are_told(api):
 
 def test_a_caller_in_a_hurry_is_told_when_to_come_again():
     time = [0.0]
-    rates = Rates(10, now=lambda: time[0])
+    rates = RateLimiter(10, now=lambda: time[0])
     for _ in range(20):
         rates.take("ada")
     with pytest.raises(Problem) as refused:

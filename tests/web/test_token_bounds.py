@@ -10,7 +10,7 @@ import milepost as mp
 from milepost.store.tokens import Bounds
 from milepost.web import events
 from milepost.web.api import create_api
-from milepost.web.limits import Strangers, network
+from milepost.web.limits import WrongTokenThrottle, network
 
 HARMLESS = {
     "/v1/jobs/{job_id}:cancel",
@@ -187,10 +187,10 @@ def test_a_caller_with_many_addresses_is_one(one, other, same):
 
 
 async def test_few_strangers_are_kept_waiting(monkeypatch):
-    monkeypatch.setattr("milepost.web.limits.STRANGERS_WAITING", 0)
-    strangers = Strangers(0.5, seconds=3600)
+    monkeypatch.setattr("milepost.web.limits.WRONG_TOKENS_WAITING", 0)
+    throttle = WrongTokenThrottle(0.5, seconds=3600)
     scope = {"client": ("203.0.113.7", 1)}
-    await strangers.refused(scope)
+    await throttle.count(scope)
     for _ in range(50):
         with pytest.raises(Exception, match="slow down"):
-            await strangers.refused(scope)
+            await throttle.count(scope)

@@ -11,7 +11,6 @@ from milepost.web import (
     bulk,
     channels,
     events,
-    health,
     jobs,
     metrics,
     pipelines,
@@ -21,11 +20,10 @@ from milepost.web import (
     schedules,
     workers,
 )
-from milepost.web.auth import ACCESS
-from milepost.web.door import Door
-from milepost.web.engine import Engine
-from milepost.web.limits import Rates, Strangers
-from milepost.web.metrics import Traffic
+from milepost.web.access import ACCESS, AccessMiddleware
+from milepost.web.call import Engine
+from milepost.web.limits import RateLimiter, WrongTokenThrottle
+from milepost.web.metrics import HttpMetrics
 from milepost.web.problems import install
 
 CALLBACK_RATE = 5.0
@@ -45,7 +43,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     channels.router,
     events.router,
     metrics.router,
-    health.router,
 )
 """Every resource's routes."""
 
@@ -53,32 +50,32 @@ ROUTERS: tuple[APIRouter, ...] = (
 def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASGIApp:
     """Make the API of an app.
 
-    `access` says who needs no token: nobody ("tokens"), everybody ("open": whoever mounts it guards
-    it), or callers on this machine as long as there never was a token ("local", for `milepost dev`
-    alone: what a proxy passes on comes from this machine too). `hosts` are names that it answers to
-    in addition to addresses and names without a dot.
+    `access` says who needs no token: nobody ("tokens"), everybody ("open": the program that mounts
+    it guards it), or callers on this machine as long as there never was a token ("local", for
+    `milepost dev` alone: a proxy's requests come from this machine too). `hosts` are names that it
+    answers to in addition to addresses and names without a dot.
     """
     if access not in ACCESS:
         raise Invalid(f"access={access!r}: expected one of {', '.join(ACCESS)}")
     api = describe()
     api.state.engine = engine
+    api.state.metrics = HttpMetrics()
+    api.state.callbacks = RateLimiter(CALLBACK_RATE)
+    api.state.throttle = WrongTokenThrottle()
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
-    api.state.traffic = Traffic()
-    api.state.callbacks = Rates(CALLBACK_RATE)
-    api.state.strangers = Strangers()
-    return Door(
+    return AccessMiddleware(
         api,
-        engine=engine,
+        client=engine.client,
         access=access,
         hosts=[*named, *hosts],
-        rates=Rates(engine.settings.api_rate),
-        strangers=api.state.strangers,
-        traffic=api.state.traffic,
+        rates=RateLimiter(engine.settings.api_rate),
+        throttle=api.state.throttle,
+        metrics=api.state.metrics,
     )
 
 
 def describe() -> FastAPI:
-    """Make the routes, with no engine behind them: what OpenAPI is written from."""
+    """Make the routes, with no engine behind them; OpenAPI is written from them."""
     api = FastAPI(
         title="Milepost",
         version="1",

@@ -2,28 +2,26 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from milepost.batch.start import Batch
 from milepost.errors import NotFound
 from milepost.options import DEFAULTS
-from milepost.web.auth import Who, check_channel, require
-from milepost.web.body import Route
-from milepost.web.engine import Engine, Held
+from milepost.web.call import Call, ReadCall, SubmitCall, json_response
+from milepost.web.documents import ListDocument, RequestBody, RunPage
 from milepost.web.jobs import bounded
-from milepost.web.paging import Cursor, Limit
-from milepost.web.problems import problems
-from milepost.web.runs import RUN_ACCEPTED, Accepted, RunPage, pages
+from milepost.web.paging import Paging
+from milepost.web.problems import answers
+from milepost.web.route import Route
+from milepost.web.runs import RUN_ACCEPTED, create, list_runs
 
 router = APIRouter(route_class=Route, tags=["batches"])
 
 
-class StartOptions(BaseModel):
+class StartOptions(RequestBody):
     """What a start asks for beyond its parameters."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     reuse: bool = Field(
         default=False, description="Take the live run with the same parameters, if there is one."
@@ -34,10 +32,8 @@ class StartOptions(BaseModel):
     channel: str | None = bounded("channel")
 
 
-class Start(BaseModel):
+class Start(RequestBody):
     """A run to be started."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     params: Any = None
     options: StartOptions = StartOptions()
@@ -52,74 +48,55 @@ class BatchDocument(BaseModel):
     queues: list[str]
 
 
-class Batches(BaseModel):
+class Batches(ListDocument[BatchDocument]):
     """The declared batches, newest versions only."""
 
-    items: list[BatchDocument]
+
+def _newest(call: Call) -> dict[str, Batch]:
+    return {batch.name: batch for batch in call.app.batches}  # the newest version comes last
 
 
-def _newest(app: Engine) -> dict[str, Batch]:
-    return {batch.name: batch for batch in app.batches}  # the newest version comes last
+def _declared(call: Call, name: str) -> Batch:
+    found = _newest(call).get(name)
+    if found is None:
+        raise NotFound(f"no batch is called {name!r}; GET /v1/batches lists them")
+    return found
+
+
+def _document(batch: Batch) -> dict[str, Any]:
+    return {
+        "name": batch.name,
+        "version": batch.version,
+        "steps": [step.name for step in batch.steps],
+        "queues": _queues(batch),
+    }
 
 
 def _queues(batch: Batch) -> list[str]:
     return sorted({step.queue for step in batch.plan()})
 
 
-@router.get("/v1/batches", responses=problems())
-async def listing(*, app: Held, who: Annotated[Who, require("read")]) -> Batches:
+@router.get("/v1/batches", responses=answers(Batches))
+async def listing(*, call: ReadCall) -> Response:
     """List the declared batches."""
-    found = [batch for batch in _newest(app).values() if batch.steps]
-    return Batches(
-        items=[
-            BatchDocument(
-                name=batch.name,
-                version=batch.version,
-                steps=[step.name for step in batch.steps],
-                queues=_queues(batch),
-            )
-            for batch in found
-            if who.queues is None or set(_queues(batch)) <= set(who.queues)
-        ]
-    )
-
-
-def _declared(app: Engine, name: str) -> Batch:
-    found = _newest(app)
-    if name not in found:
-        raise NotFound(f"no batch is called {name!r}; GET /v1/batches lists them")
-    return found[name]
+    found = [_document(batch) for batch in _newest(call).values() if batch.steps]
+    sees = call.principal.sees_queue
+    return json_response({"items": [one for one in found if all(map(sees, one["queues"]))]})
 
 
 @router.post("/v1/batches/{name}/runs", status_code=202, responses=RUN_ACCEPTED)
-async def start(
-    *,
-    name: str,
-    new: Start,
-    app: Held,
-    who: Annotated[Who, require("submit")],
-    accepted: Accepted,
-) -> Response:
+async def start(*, name: str, new: Start, call: SubmitCall) -> Response:
     """Start a run of the newest version of a batch; it is durable once this is answered."""
-    batch = _declared(app, name)
+    batch = _declared(call, name)
     for queue in _queues(batch):
-        who.check_new(batch.name, queue=queue, priority=new.options.priority)
-    await check_channel(app.client, who, new.options.channel)
-    starting = batch.starting(new.params, **new.options.model_dump())
-    return await accepted(starting)
+        call.principal.check_new(batch.name, queue=queue, priority=new.options.priority)
+    await call.principal.check_channel(call.app.client, new.options.channel)
+    return await create(call, batch.starting(new.params, **new.options.model_dump()))
 
 
-@router.get("/v1/batches/{name}/runs", responses={200: {"model": RunPage}, **problems(404, 422)})
+@router.get("/v1/batches/{name}/runs", responses=answers(RunPage, 404))
 async def runs_of(
-    *,
-    name: str,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    state: Annotated[str | None, Query()] = None,
-    limit: Limit = 100,
-    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
+    *, name: str, call: ReadCall, page: Paging, state: Annotated[str | None, Query()] = None
 ) -> Response:
     """List the runs of a batch, newest first."""
-    batch = _declared(app, name).name
-    return await pages(request, app, who, state=state, batch=batch, limit=limit, given=cursor_)
+    return await list_runs(call, page, state=state, batch=_declared(call, name).name)

@@ -1,10 +1,10 @@
 """/v1/jobs:bulk: act on many jobs at once, by their ids or a filter, and count what was done."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
 from milepost.client import caller
@@ -12,14 +12,13 @@ from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, Listed
 from milepost.store import jobs, reruns
 from milepost.store.driver import Steps
-from milepost.web.auth import Who, require
-from milepost.web.body import Route
-from milepost.web.documents import states
-from milepost.web.idempotency import Answer, Kept
-from milepost.web.jobs import id_within
-from milepost.web.limits import PAGE_BYTES
-from milepost.web.paging import cursor, place
-from milepost.web.problems import problems
+from milepost.web.access import Principal
+from milepost.web.call import OperateCall
+from milepost.web.documents import RequestBody, states
+from milepost.web.paging import PAGE_BYTES, cursor, place
+from milepost.web.problems import answers
+from milepost.web.route import Route
+from milepost.web.subjects import id_within
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 PORTION = 25
@@ -27,10 +26,8 @@ MOST = 500
 """How many jobs one call acts on: they are one transaction."""
 
 
-class Filter(BaseModel):
+class Filter(RequestBody):
     """Which jobs; at least one of these is given."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     state: str | None = Field(default=None, description="A public word, or the engine's own.")
     kind: str | None = Field(default=None, min_length=1)
@@ -38,10 +35,8 @@ class Filter(BaseModel):
     run: str | None = Field(default=None, min_length=1)
 
 
-class Bulk(BaseModel):
+class Bulk(RequestBody):
     """What to do, to which jobs: `ids`, or `filter`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     action: Literal["cancel", "rerun"]
     ids: list[str] | None = Field(default=None, min_length=1, max_length=MOST)
@@ -79,10 +74,8 @@ class BulkDocument(BaseModel):
     next: str | None = Field(description="Where to go on; null once the filter is through.")
 
 
-@router.post(
-    "/v1/jobs:bulk", responses={200: {"model": BulkDocument}, **problems(409, 413, 415, 422)}
-)
-async def bulk(*, asked: Bulk, who: Annotated[Who, require("operate")], once: Kept) -> Response:
+@router.post("/v1/jobs:bulk", responses=answers(BulkDocument, 409, 413, 415))
+async def bulk(*, asked: Bulk, call: OperateCall) -> Response:
     """Cancel many jobs, or run many again: those named, or those that a filter finds.
 
     It is one transaction: all of what is counted is done, or nothing is. A foreign id is not there.
@@ -90,32 +83,33 @@ async def bulk(*, asked: Bulk, who: Annotated[Who, require("operate")], once: Ke
     """
     before = place(asked.cursor, asked.filters)
     trace = caller().trace
-    return await once(lambda: _acted(asked, who, before, trace))
+    return await call.once(lambda: _acted(asked, call.principal, before, trace))
 
 
-def _acted(asked: Bulk, who: Who, before: str | None, trace: str | None) -> Steps[Answer]:
-    found = yield from _found(asked, who, before)
+def _acted(
+    asked: Bulk, principal: Principal, before: str | None, trace: str | None
+) -> Steps[dict[str, Any]]:
+    found = yield from _found(asked, principal, before)
+    actor = principal.actor
     if asked.action == "cancel":
-        done = yield from _cancelled(found, asked.reason, who.actor)
+        done = yield from _cancelled(found, asked.reason, actor)
     else:
         for job in found:
-            who.check_new(job.kind, queue=job.queue, priority=job.priority)
+            principal.check_new(job.kind, queue=job.queue, priority=job.priority)
         ids = [job.id for job in found]
-        done = yield from reruns.rerun_many(ids, fresh=asked.fresh, actor=who.actor, trace=trace)
-    more = found.more
-    document = {
+        done = yield from reruns.rerun_many(ids, fresh=asked.fresh, actor=actor, trace=trace)
+    return {
         "matched": len(found),
         "count": len(done),
         "skipped": len(found) - len(done),
         "ids": done,
-        "next": cursor(found[-1].id, asked.filters) if more else None,
+        "next": cursor(found[-1].id, asked.filters) if found.more else None,
     }
-    return Answer(200, msgspec.json.encode(document))
 
 
-def _found(asked: Bulk, who: Who, before: str | None) -> Steps[Listed[Job]]:
+def _found(asked: Bulk, principal: Principal, before: str | None) -> Steps[Listed[Job]]:
     if asked.ids is not None:
-        return (yield from _named(sorted({id_within(i, what="job") for i in asked.ids}), who))
+        return (yield from _named(sorted({id_within(i, what="job") for i in asked.ids}), principal))
     given = asked.filters
     return (
         yield from jobs.listing(
@@ -128,17 +122,17 @@ def _found(asked: Bulk, who: Who, before: str | None) -> Steps[Listed[Job]]:
             before=before,
             most=asked.limit,
             most_bytes=PAGE_BYTES,
-            **who.filters,
+            **principal.filters,
         )
     )
 
 
-def _named(ids: list[str], who: Who) -> Steps[Listed[Job]]:
+def _named(ids: list[str], principal: Principal) -> Steps[Listed[Job]]:
     """Read those that the caller may see, without what they carry: a few at a time are whole."""
     found = Listed[Job]()
     for at in range(0, len(ids), PORTION):
         whole = (yield from jobs.find(ids[at : at + PORTION])).values()
-        mine = (job for job in whole if who.sees(job))
+        mine = (job for job in whole if principal.sees(job))
         found += [msgspec.structs.replace(job, payload=None, result=None) for job in mine]
     return found
 

@@ -2,21 +2,18 @@
 
 from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.relay.pull import acknowledged, offered
 from milepost.store import outbox
 from milepost.store.driver import Steps
-from milepost.web.auth import Who, require
-from milepost.web.body import Route
-from milepost.web.engine import Held
-from milepost.web.idempotency import Answer, Kept
-from milepost.web.limits import PAGE_LONGEST
-from milepost.web.paging import Cursor, Limit, cursor, named_page, place
-from milepost.web.problems import Problem, problems
+from milepost.web.call import OperateCall, ReadCall, json_response
+from milepost.web.documents import PageDocument, RequestBody, document
+from milepost.web.paging import PAGE_LONGEST, LongPaging, Paging, cursor, place
+from milepost.web.problems import Problem, answers
+from milepost.web.route import Route
 
 router = APIRouter(route_class=Route, tags=["channels"])
 
@@ -36,11 +33,8 @@ class ChannelDocument(BaseModel):
     reason: str | None = None
 
 
-class ChannelList(BaseModel):
+class ChannelList(PageDocument[ChannelDocument]):
     """A page of the channels, by name."""
-
-    items: list[ChannelDocument]
-    next: str | None
 
 
 class EventDocument(BaseModel):
@@ -67,19 +61,15 @@ class EventPage(BaseModel):
     )
 
 
-class Arrived(BaseModel):
+class Arrived(RequestBody):
     """What has arrived: messages by their ids, or everything up to a cursor."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     ids: list[str] | None = Field(default=None, max_length=PAGE_LONGEST)
     cursor: str | None = Field(default=None, max_length=1000)
 
 
-class Revived(BaseModel):
+class Revived(RequestBody):
     """Which dead messages to try again: those named, or all."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     ids: list[str] | None = Field(default=None, max_length=PAGE_LONGEST)
 
@@ -90,97 +80,56 @@ class Count(BaseModel):
     count: int
 
 
-@router.get("/v1/channels", responses={200: {"model": ChannelList}, **problems()})
-async def listing(
-    *,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    limit: Limit = PAGE_LONGEST,
-    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
-) -> Response:
+@router.get("/v1/channels", responses=answers(ChannelList))
+async def listing(*, call: ReadCall, page: LongPaging) -> Response:
     """List the channels that were declared or have had a message."""
-    who.check_free("the list of channels")
-    found = await app.client.run_async(outbox.known)
-    names = ChannelDocument.model_fields
-    shown = {each.name: {name: getattr(each, name) for name in names} for each in found}
-    return named_page(request, shown, limit=limit, given=cursor_)
+    call.principal.check_unbound("the list of channels")
+    found = await call.run(outbox.known)
+    return page.named({each.name: document(ChannelDocument, each) for each in found})
 
 
-@router.get("/v1/channels/{name}/messages", responses={200: {"model": EventPage}, **problems(422)})
-async def pull(
-    *,
-    name: str,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    limit: Limit = 100,
-    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
-) -> Response:
+@router.get("/v1/channels/{name}/messages", responses=answers(EventPage))
+async def pull(*, name: str, call: ReadCall, page: Paging) -> Response:
     """Read the messages that nobody acknowledged, in order, after a cursor or from the start.
 
     A message comes again until it is acknowledged: tell them apart by their `id`.
     """
-    _check(name)
-    filters = {"channel": name}
-    found = await app.client.run_async(
-        offered, name, place(cursor_, filters), limit=limit, **who.filters
-    )
+    filters = _filters(name)
+    after = place(page.cursor, filters)
+    found = await call.run(offered, name, after, limit=page.limit, **call.principal.filters)
     here = cursor(found.cursor, filters)
     # A page may be short because it is large: only an empty one is the last.
     following = here if found.events else None
-    return _json({"items": found.events, "next": following, "cursor": here})
+    return json_response({"items": found.events, "next": following, "cursor": here})
 
 
-ACKNOWLEDGED: dict[int | str, dict[str, Any]] = {200: {"model": Count}, **problems(413, 415, 422)}
-ACTED: dict[int | str, dict[str, Any]] = {200: {"model": Count}, **problems(404, 413, 415, 422)}
+def _filters(name: str) -> dict[str, str]:
+    """Bind cursors to a channel."""
+    if "\0" in name:
+        raise Problem(422, "name: it holds a character that no database stores")
+    return {"channel": name}
 
 
-@router.post("/v1/channels/{name}/messages:ack", responses=ACKNOWLEDGED)
-async def ack(
-    *,
-    name: str,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
-    arrived: Arrived,
-) -> Response:
+@router.post("/v1/channels/{name}/messages:ack", responses=answers(Count, 413, 415))
+async def ack(*, name: str, call: OperateCall, arrived: Arrived) -> Response:
     """Say that messages arrived: those named, or all up to a cursor. Says how many were new."""
-    _check(name)
-    upto = place(arrived.cursor, {"channel": name})
-    return await once(lambda: _acknowledged(name, arrived.ids, upto, who.filters))
+    upto = place(arrived.cursor, _filters(name))
+    bounds = call.principal.filters
+    return await call.once(lambda: _counted(acknowledged(name, arrived.ids, upto, **bounds)))
 
 
-def _acknowledged(
-    name: str, ids: list[str] | None, upto: str | None, seen: dict[str, Any]
-) -> Steps[Answer]:
-    return _counted((yield from acknowledged(name, ids, upto, **seen)))
-
-
-@router.post("/v1/channels/{name}/messages:retry", responses=ACTED)
+@router.post("/v1/channels/{name}/messages:retry", responses=answers(Count, 404, 413, 415))
 async def retry(
     *,
     name: str,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
+    call: OperateCall,
     revived: Annotated[Revived, Body()] = Revived(),  # noqa: B008 - it never changes
 ) -> Response:
     """Try dead messages again: those named, or all."""
-    _check(name)
-    who.check_free("trying again")
-    return await once(lambda: _retried(name, revived.ids))
+    _filters(name)
+    call.principal.check_unbound("trying again")
+    return await call.once(lambda: _counted(outbox.retry(name, revived.ids)))
 
 
-def _retried(name: str, ids: list[str] | None) -> Steps[Answer]:
-    return _counted((yield from outbox.retry(name, ids)))
-
-
-def _counted(ids: list[str]) -> Answer:
-    return Answer(200, msgspec.json.encode({"count": len(ids)}))
-
-
-def _check(name: str) -> None:
-    if "\0" in name:
-        raise Problem(422, "name: it holds a character that no database stores")
-
-
-def _json(document: object) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json")
+def _counted(acting: Steps[list[str]]) -> Steps[dict[str, int]]:
+    return {"count": len((yield from acting))}

@@ -1,23 +1,26 @@
-"""Jobs as the API shows them: the public words, and exactly one of result and error at the end."""
+"""Jobs and runs as the API shows them: in public words, and with one of result and error at last.
 
-import hashlib
-from collections.abc import Mapping
+Each model is the contract that OpenAPI shows; `document` fills it from a record by its names.
+"""
+
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
-from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from milepost.batch.handles import RunHandle
 from milepost.client import Client
 from milepost.codec import Codec
 from milepost.encrypt import is_sealed
 from milepost.errors import Invalid
-from milepost.lifecycle import JOB, JobState, RunState
-from milepost.records import Entry, Job
+from milepost.handles import JobHandle
+from milepost.lifecycle import JOB, RUN, JobState, RunState
+from milepost.records import Job, Run, Template
 from milepost.request.redact import shown
-from milepost.web.idempotency import Answer
+from milepost.subjects import Subject
 
+T = TypeVar("T")
 PublicState = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "CANCELLED"]
 
 WORDS: dict[str, tuple[str, ...]] = {
@@ -30,7 +33,6 @@ WORDS: dict[str, tuple[str, ...]] = {
 """The public words for the states of jobs and runs."""
 
 _PUBLIC = {state: word for word, found in WORDS.items() for state in found}
-RETRY_SECONDS = 1
 
 
 def public(state: str) -> str:
@@ -47,6 +49,37 @@ def states(word: str | None, known: type[JobState | RunState]) -> str | None:
     if word in known.__members__:
         return msgspec.json.encode([word]).decode()
     raise Invalid(f"state={word!r}: expected one of {', '.join([*WORDS, *known.__members__])}")
+
+
+class RequestBody(BaseModel):
+    """A body that is read strictly: a name that is not known is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ListDocument(BaseModel, Generic[T]):
+    """All there is."""
+
+    items: list[T]
+
+
+class PageDocument(ListDocument[T], Generic[T]):
+    """A page, and the cursor of the next one."""
+
+    next: str | None
+
+
+def document(model: type[BaseModel], record: object, **values: Any) -> dict[str, Any]:
+    """Show a record as a model describes it: its fields by their names, and these values.
+
+    A field of the model that neither has is left out.
+    """
+    missing = object()
+    found = {
+        name: values[name] if name in values else getattr(record, name, missing)
+        for name in model.model_fields
+    }
+    return {name: value for name, value in found.items() if value is not missing}
 
 
 class ErrorDocument(BaseModel):
@@ -131,60 +164,175 @@ class EntryDocument(BaseModel):
     detail: str | None = None
 
 
-def job_document(job: Job, client: Client, *, whole: bool = False) -> dict[str, Any]:
-    """Say how a job stands; the `whole` of it has its arguments too."""
-    document: dict[str, Any] = {
-        "id": job.id,
-        "kind": job.kind,
-        "version": job.kind_version,
-        "queue": job.queue,
-        "priority": job.priority,
-        "state": public(job.state),
-        "job_state": job.state.value,
-        "done": job.state in JOB.terminal,
-        "progress": 1.0 if job.state == JobState.SUCCEEDED else job.progress or 0.0,
-        "progress_text": job.progress_text,
-        "attempt": job.attempt,
-        "errors": job.errors,
-        "losses": job.losses,
-        "polls": job.polls,
-        "releases": job.releases,
-        "retries": job.retries,
-        "phase": job.phase,
-        "worker": job.worker_id,
-        "tags": msgspec.Raw((job.tags or "{}").encode()),
-        "unique": job.unique_key,
-        "tenant": job.tenant or None,
-        "channel": job.channel,
-        "run": job.run_id,
-        "step": job.step,
-        "parent": job.parent_id,
-        "rerun_of": job.rerun_of,
-        "rerun_by": job.rerun_by,
-        "cancel_reason": job.cancel_reason,
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-        "due_at": job.due_at,
-        "deadline_at": job.deadline_at,
+class History(PageDocument[EntryDocument]):
+    """A page of the moves of a job or a run, in order."""
+
+
+class RunReceipt(BaseModel):
+    """A run as it was accepted."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    batch: str
+    state: PublicState
+    run_state: RunState
+    done: bool
+
+
+class StepDocument(BaseModel):
+    """One step of a run: its jobs by state."""
+
+    name: str
+    role: str
+    gated: bool
+    opened: bool
+    counts: dict[str, int]
+
+
+class RunErrorDocument(BaseModel):
+    """Why one job of a run failed."""
+
+    job_id: str
+    step: str
+    type: str
+    message: str
+    cause: str | None = None
+
+
+class RunSummary(BaseModel):
+    """A run, without its steps."""
+
+    id: str
+    batch: str
+    version: int
+    queue: str
+    priority: int
+    state: PublicState = Field(description="Where it stands, in a public word.")
+    run_state: RunState = Field(description="Where it stands, in the engine's own word.")
+    done: bool
+    cause: str | None = None
+    tags: dict[str, str]
+    tenant: str | None = None
+    channel: str | None = None
+    resumes: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    deadline_at: datetime | None = None
+
+
+class RunDocument(RunSummary):
+    """A run as it stands; once it is `done` there is exactly one of `result` and `error`."""
+
+    result: Any = Field(default=None, description="Its report; only if it is COMPLETE.")
+    error: ErrorDocument | None = Field(
+        default=None, description="Why it ended; only if it is FAILED or CANCELLED."
+    )
+    progress: float
+    current_step: str | None = None
+    eta_seconds: float | None = None
+    error_count: int
+    steps: list[StepDocument]
+    errors: list[RunErrorDocument] = Field(description="Why jobs of it failed: the first hundred.")
+    parameters: Any = None
+
+
+class RunPage(PageDocument[RunSummary]):
+    """A page of runs, newest first."""
+
+
+def receipt(subject_id: str, record: Job | Run | Template) -> dict[str, Any]:
+    """Say that a job or a run was accepted, and how it stands."""
+    model: type[BaseModel] = RunReceipt if isinstance(record, Run) else Receipt
+    return document(model, record, id=subject_id, **_state(record))
+
+
+def _state(record: Job | Run | Template) -> dict[str, Any]:
+    """Say the state of a job or a run, in both words."""
+    named: dict[str, Any] = {"state": public(record.state)}
+    if isinstance(record, Run):
+        named |= {"batch": record.kind, "run_state": str(record.state)}
+        return named | {"done": record.state in RUN.terminal}
+    return named | {"job_state": str(record.state), "done": record.state in JOB.terminal}
+
+
+def _row(record: Job | Run) -> dict[str, Any]:
+    """Say what jobs and runs have in common, where their columns have other names."""
+    return {
+        **_state(record),
+        "version": record.kind_version,
+        "tags": msgspec.Raw((record.tags or "{}").encode()),
+        "tenant": record.tenant or None,
     }
-    document |= _outcome(job, client.codec)
-    if whole:
-        given = carried(job.payload, job.codec, client.codec)
-        document["arguments"] = shown(job.kind, given, client.settings.redacted)
-    return document
 
 
-def _outcome(job: Job, codec: Codec) -> dict[str, Any]:
+async def whole_document(found: Subject[Any], client: Client) -> dict[str, Any]:
+    """Say everything of a job or a run, with its arguments or parameters."""
+    record = found.record
+    given = shown(
+        record.kind,
+        carried(record.payload, record.codec, client.codec),
+        client.settings.redacted,
+    )
+    if isinstance(found, JobHandle):
+        return {**job_document(record, client), "arguments": given}
+    assert isinstance(found, RunHandle)  # noqa: S101 - there is no third kind
+    errors = await found.errors_async()
+    return {
+        **run_summary(record),
+        **_run_outcome(found, client.codec),
+        "progress": found.progress,
+        "current_step": found.current_step,
+        "eta_seconds": None if found.eta is None else found.eta.total_seconds(),
+        "error_count": found.error_count,
+        "steps": [document(StepDocument, step) for step in found.steps],
+        "errors": errors,
+        "parameters": given,
+    }
+
+
+def run_summary(run: Run) -> dict[str, Any]:
+    """Say how a run stands, without its steps."""
+    return document(RunSummary, run, **_row(run))
+
+
+def _run_outcome(found: RunHandle, codec: Codec) -> dict[str, Any]:
+    run = found.record
+    if run.state == RunState.SUCCEEDED:
+        return {"result": carried(run.report, run.codec, codec)}
+    if run.state not in RUN.terminal:
+        return {}
+    failed = f"{found.error_count} of its jobs failed"
+    kind = "Cancelled" if run.state == RunState.CANCELLED else run.cause or "unknown"
+    return {"error": {"type": kind, "message": failed, "cause": run.cause}}
+
+
+_RENAMED = {
+    "worker": "worker_id",
+    "unique": "unique_key",
+    "run": "run_id",
+    "parent": "parent_id",
+}
+"""Fields of a job's document by the columns that they show."""
+
+
+def job_document(job: Job, client: Client) -> dict[str, Any]:
+    """Say how a job stands, without its arguments."""
+    found = document(
+        JobDocument,
+        job,
+        **_row(job),
+        **{name: getattr(job, column) for name, column in _RENAMED.items()},
+        progress=1.0 if job.state == JobState.SUCCEEDED else job.progress or 0.0,
+    )
+    # The columns of these names are encoded: they are shown decoded, and only one of them.
+    del found["result"], found["error"]
     if job.state == JobState.SUCCEEDED:
-        return {"result": result_of(job, codec)}
-    error = job_error(job)
-    return {"error" if job.state in JOB.terminal else "last_error": error} if error else {}
-
-
-def result_of(job: Job, codec: Codec) -> Any:
-    """Give what it returned; None when that was erased."""
-    return carried(job.result, job.codec, codec)
+        return {**found, "result": carried(job.result, job.codec, client.codec)}
+    if (error := _job_error(job)) is not None:
+        found["error" if job.state in JOB.terminal else "last_error"] = error
+    return found
 
 
 def carried(data: bytes | None, name: str, codec: Codec) -> Any:
@@ -198,7 +346,7 @@ def carried(data: bytes | None, name: str, codec: Codec) -> Any:
     return codec.decode(data)
 
 
-def job_error(job: Job) -> dict[str, Any] | None:
+def _job_error(job: Job) -> dict[str, Any] | None:
     """Say why it failed or was cancelled; None while nothing went wrong."""
     if job.state == JobState.CANCELLED:
         reason = job.cancel_reason or "cancelled"
@@ -210,35 +358,3 @@ def job_error(job: Job) -> dict[str, Any] | None:
     if job.state not in JOB.terminal:
         return None
     return {"type": job.cause or "unknown", "message": f"ended by {job.move}", "cause": job.cause}
-
-
-def entries(found: list[Entry]) -> list[dict[str, Any]]:
-    """Say a history."""
-    names = ("seq", "move", "from_state", "to_state", "at", "actor", "attempt", "fence", "detail")
-    return [{name: getattr(entry, name) for name in names} for entry in found]
-
-
-def etag(body: bytes) -> str:
-    """Mark a body, so that a caller who has it need not get it again."""
-    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-
-
-def matches(given: str, tag: str) -> bool:
-    """Tell whether an If-None-Match names this mark."""
-    return any(each.strip().removeprefix("W/") in (tag, "*") for each in given.split(","))
-
-
-def standing(body: bytes, *, done: bool, known: str | None, more: Mapping[str, str]) -> Response:
-    """Say how something stands, or that this is what the caller already knows."""
-    headers = {"ETag": etag(body), "Cache-Control": "no-cache", **more}
-    if not done:
-        headers["Retry-After"] = str(RETRY_SECONDS)
-    if known is not None and matches(known, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type="application/json")
-
-
-def accepted(document: dict[str, Any], location: str, *, status: int = 202) -> Answer:
-    """Say that something was accepted, where it is, and when to look."""
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 202 else {}  # noqa: PLR2004
-    return Answer(status, msgspec.json.encode(document), location, headers)

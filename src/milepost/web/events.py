@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 
 from milepost.errors import MilepostError
 from milepost.store import events
 from milepost.store.events import Cursor, Event
 from milepost.subjects import checked_id
-from milepost.web.auth import Who, require
-from milepost.web.body import Route
+from milepost.web.access import Principal
+from milepost.web.call import Call, ReadCall
 from milepost.web.documents import public
-from milepost.web.engine import Engine, Held
 from milepost.web.problems import Problem, problems
+from milepost.web.route import Route
 
 router = APIRouter(route_class=Route, tags=["events"])
 
@@ -50,10 +50,10 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _open: Counter[str] = Counter()
 
 
-class Filter(msgspec.Struct, frozen=True):
-    """What a follower wants to hear of, and may."""
+class Subscription(msgspec.Struct, frozen=True):
+    """The events that a follower wants to hear of, and may."""
 
-    who: Who
+    principal: Principal
     job: str | None = None
     run: str | None = None
     kind: str | None = None
@@ -61,12 +61,9 @@ class Filter(msgspec.Struct, frozen=True):
 
     def wants(self, event: Event) -> bool:
         """Tell whether an event is for this follower."""
-        if self.who.tenant is not None and event.tenant != self.who.tenant:
-            return False
-        if self.who.queues is not None and event.queue not in self.who.queues:
-            return False
         return (
-            self.job in (None, event.id if event.machine == "job" else ())
+            self.principal.sees_within(event.tenant, event.queue)
+            and self.job in (None, event.id if event.machine == "job" else ())
             and self.run in (None, event.id if event.machine == "run" else event.run_id)
             and self.kind in (None, event.kind)
             and self.queue in (None, event.queue)
@@ -90,9 +87,7 @@ class Filter(msgspec.Struct, frozen=True):
 )
 async def stream(
     *,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("read")],
+    call: ReadCall,
     last_event_id: Annotated[
         str | None, Header(description="The id of the last event that was heard.")
     ] = None,
@@ -106,8 +101,8 @@ async def stream(
     ] = None,
 ) -> StreamingResponse:
     """Follow the moves of jobs and runs, each once, from now on or from Last-Event-ID."""
-    wanted = Filter(
-        who,
+    wanted = Subscription(
+        call.principal,
         None if job is None else checked_id(job),
         None if run is None else checked_id(run, what="run"),
         kind,
@@ -116,31 +111,31 @@ async def stream(
     if last_event_id:
         cursor = Cursor.parse(last_event_id)
         # One that cannot be read is refused now: once the stream has begun it is too late.
-        await app.client.run_async(events.follow, cursor, most=1)
+        await call.run(events.follow, cursor, most=1)
     else:
-        cursor = await app.client.run_async(events.here)
-    _check_room(who)
-    told = _stream(app, request, wanted, cursor, math.inf if seconds is None else seconds)
-    return StreamingResponse(told, media_type="text/event-stream", headers=HEADERS)
+        cursor = await call.run(events.here)
+    _check_room(call.principal)
+    stream = _counted(call, wanted, cursor, math.inf if seconds is None else seconds)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=HEADERS)
 
 
-def _check_room(who: Who) -> None:
+def _check_room(principal: Principal) -> None:
     """Refuse a stream too many: here, or with this token."""
     later = {"Retry-After": "5"}
     if _open.total() >= STREAMS:
         raise Problem(503, f"{STREAMS} streams are open here", headers=later)
-    if who.token_id is not None and _open[who.token_id] >= STREAMS_EACH:
+    if principal.token_id is not None and _open[principal.token_id] >= STREAMS_EACH:
         raise Problem(429, f"this token has {STREAMS_EACH} streams open here", headers=later)
 
 
-async def _stream(
-    app: Engine, request: Request, wanted: Filter, cursor: Cursor, seconds: float
+async def _counted(
+    call: Call, wanted: Subscription, cursor: Cursor, seconds: float
 ) -> AsyncIterator[bytes]:
-    mine = wanted.who.token_id or ""
+    mine = call.principal.token_id or ""
     _open[mine] += 1
     try:
-        yield _written(str(cursor), "hello", {})
-        async for piece in _told(app, request, wanted, cursor, seconds):
+        yield _encoded(cursor, "hello", {})
+        async for piece in _followed(call, wanted, cursor, seconds):
             yield piece
     finally:
         _open[mine] -= 1
@@ -148,36 +143,36 @@ async def _stream(
             del _open[mine]
 
 
-async def _told(
-    app: Engine, request: Request, wanted: Filter, cursor: Cursor, seconds: float
+async def _followed(
+    call: Call, wanted: Subscription, cursor: Cursor, seconds: float
 ) -> AsyncIterator[bytes]:
     pause, clock = LOOK_FIRST, asyncio.get_running_loop().time
     checked = clock()
     end = checked + seconds
     while True:
-        found, cursor, lost = await app.client.run_async(events.follow, cursor, most=PORTION)
+        found, cursor, lost = await call.run(events.follow, cursor, most=PORTION)
         if lost:
-            yield _written(str(cursor), "reset", {})
+            yield _encoded(cursor, "reset", {})
         if pieces := [_event(event) for event in found if wanted.wants(event)]:
             yield b"".join(pieces)
         pause = LOOK_FIRST if found else min(pause * LOOK_GROWS, LOOK_LONGEST)
         if clock() - checked > BEAT_SECONDS:
-            if not await _still_welcome(request):
+            if not await _is_still_admitted(call):
                 return
-            # The place is told too: whoever heard nothing for hours must not begin hours ago.
-            yield _written(str(cursor), "beat", {})
+            # With the place: a follower that heard nothing for hours must not begin hours ago.
+            yield _encoded(cursor, "beat", {})
             checked = clock()
         if len(found) < PORTION:
             if clock() >= end:
                 # Where it came to, for the next one: all that it passed may have been for others.
-                yield _written(str(cursor), "end", {})
+                yield _encoded(cursor, "end", {})
                 return
             await asyncio.sleep(min(pause, end - clock()))
 
 
-async def _still_welcome(request: Request) -> bool:
+async def _is_still_admitted(call: Call) -> bool:
     try:
-        await request.scope["milepost.again"]()
+        await call.request.scope["milepost.authenticate"]()
     except (Problem, MilepostError):
         return False
     return True
@@ -188,9 +183,9 @@ def _event(event: Event) -> bytes:
     document: dict[str, Any] = {name: getattr(event, name) for name in names}
     document |= {"run": event.run_id, "state": public(event.to_state)}
     document |= {"trace": event.trace, "signal": event.signal}
-    return _written(str(event.cursor), event.machine, document)
+    return _encoded(event.cursor, event.machine, document)
 
 
-def _written(place: str, name: str, document: dict[str, Any]) -> bytes:
+def _encoded(place: Cursor, name: str, document: dict[str, Any]) -> bytes:
     data = msgspec.json.encode(document)
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (place.encode(), name.encode(), data)
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (str(place).encode(), name.encode(), data)

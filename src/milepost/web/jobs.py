@@ -1,47 +1,66 @@
 """/v1/jobs: submit, look, wait, and act on jobs."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import msgspec
-from fastapi import APIRouter, Body, Header, Query, Request
+from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.responses import Response
 
 from milepost.client import caller, new_id
-from milepost.errors import IllegalMove, Invalid, NotFound
-from milepost.lifecycle import JOB, JobState
+from milepost.errors import IllegalMove
+from milepost.lifecycle import JobState
 from milepost.options import Moment, SubmitOptions, rules
-from milepost.records import Job, NewJob
+from milepost.records import NewJob
 from milepost.store import creation, jobs, reruns, unfit
+from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
-from milepost.subjects import checked_id
-from milepost.web.auth import Who, check_channel, require, seen
-from milepost.web.body import Route
+from milepost.web import subjects
+from milepost.web.access import Principal
+from milepost.web.call import (
+    AdminCall,
+    Answer,
+    Call,
+    OperateCall,
+    ReadCall,
+    RestartCall,
+    SubmitCall,
+    ViewCall,
+)
 from milepost.web.documents import (
-    EntryDocument,
+    History,
     JobDocument,
+    PageDocument,
     Receipt,
-    accepted,
-    etag,
+    RequestBody,
+    carried,
     job_document,
-    public,
-    standing,
+    receipt,
     states,
 )
-from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Answer, Kept
-from milepost.web.limits import PAGE_BYTES
-from milepost.web.paging import Cursor, Limit, cursor, history_page, output_page, page, place
-from milepost.web.prefer import Preference, Preferred
-from milepost.web.problems import Problem, problems
-from milepost.web.waiting import awaited
+from milepost.web.paging import PAGE_BYTES, Paging
+from milepost.web.problems import Problem, answers, problems
+from milepost.web.route import Route
+from milepost.web.subjects import acceptance, accepted, accepts, id_within, visible
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 RULES = rules(SubmitOptions)
-ACCEPTED = {
-    "Location": {"schema": {"type": "string"}},
-    "Retry-After": {"schema": {"type": "integer"}},
-}
+FEW = 16
+"""How many results, each of which may be large, are read at once."""
+
+StateFilter = Annotated[
+    str | None, Query(description="A public word, such as PENDING, or the engine's own.")
+]
+
+
+def bounded(name: str, default: Any = None) -> Any:
+    """Describe an option to the API: its bounds are those of its declaration."""
+    rule = RULES[name]
+    # JSON has no times: one arrives as a text.
+    strict = False if isinstance(rule, Moment) else None
+    bounds: dict[str, Any] = dict(rule.bounds)
+    return Field(default=default, strict=strict, **bounds)
 
 
 def _options() -> type[BaseModel]:
@@ -56,25 +75,14 @@ def _options() -> type[BaseModel]:
     )
 
 
-def bounded(name: str, default: Any = None) -> Any:
-    """Describe an option to the API: its bounds are those of its declaration."""
-    rule = RULES[name]
-    # JSON has no times: one arrives as a text.
-    strict = False if isinstance(rule, Moment) else None
-    bounds: dict[str, Any] = dict(rule.bounds)
-    return Field(default=default, strict=strict, **bounds)
-
-
 if TYPE_CHECKING:
     NewJobOptions = BaseModel
 else:
     NewJobOptions = _options()
 
 
-class Submission(BaseModel):
+class Submission(RequestBody):
     """A job to be submitted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     kind: str = Field(min_length=1, examples=["convert"])
     args: list[Any] = Field(default=[], examples=[["report"]])
@@ -82,275 +90,163 @@ class Submission(BaseModel):
     options: NewJobOptions = NewJobOptions()
 
 
-class Reason(BaseModel):
+class Reason(RequestBody):
     """Why something is cancelled."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     reason: str = Field(default="cancelled", min_length=1, max_length=2000)
 
 
-class Again(BaseModel):
+class Again(RequestBody):
     """How a job is run again."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     fresh: bool = Field(
         default=False, description="From its start, with an idempotency key of its own."
     )
 
 
-class JobPage(BaseModel):
+class JobPage(PageDocument[JobDocument]):
     """A page of jobs, newest first."""
 
-    items: list[JobDocument]
-    next: str | None
 
-
-class History(BaseModel):
-    """A page of the moves of a job or a run, in order."""
-
-    items: list[EntryDocument]
-    next: str | None
-
-
-class Outputs(BaseModel):
+class Outputs(PageDocument[Any]):
     """A page of the results of a job that gave several, in order."""
 
-    items: list[Any]
-    next: str | None
 
-
-SUBMITTED: dict[int | str, dict[str, Any]] = {
-    202: {"model": Receipt, "headers": ACCEPTED, "description": "Accepted, and durable."},
-    200: {"model": JobDocument, "description": "It ended while the caller waited."},
-    **problems(409, 413, 415, 422),
-}
+SUBMITTED = accepts(Receipt, JobDocument)
+ACTED = answers(Receipt, 404, 409, 413, 415, description="How it stands now.")
 
 
 @router.post("/v1/jobs", status_code=202, responses=SUBMITTED)
-async def submit(
-    *,
-    new: Submission,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("submit")],
-    once: Kept,
-    prefer: Preferred,
-) -> Response:
+async def submit(*, new: Submission, call: SubmitCall) -> Response:
     """Submit a job; it is durable once this is answered."""
     options = new.options.model_dump(exclude_none=True)
-    job = app.new_job(new.kind, new.args, new.kwargs, options)
-    check_template(who, job)
-    await check_channel(app.client, who, job.template.channel)
-    if once.key is None:
-        [job_id] = await app.client.create_async([job])
-        known = job_id != job.id
-        answer = await app.client.run_async(_known, job_id, who) if known else _receipt(job)
+    return await create(call, call.app.new_job(new.kind, new.args, new.kwargs, options))
+
+
+async def create(call: Call, job: NewJob) -> Response:
+    """Store a job that the token may create; say that it, or the one with its key, was accepted."""
+    check_template(call.principal, job)
+    await call.principal.check_channel(call.app.client, job.template.channel)
+    if call.key is not None:
+        answer = await call.answer(lambda: _created(job, call.principal))
     else:
-        answer = await once.answer(lambda: created(job, who))
-    return await receive(request, app, who, answer, prefer)
+        [job_id] = await call.app.client.create_async([job])
+        if job_id == job.id:
+            answer = acceptance(job.id, job.template)
+        else:
+            answer = await call.run(_known, job_id, call.principal)
+    return await accepted(call, call.app.jobs, answer)
 
 
-def check_template(who: Who, job: NewJob) -> None:
+def check_template(principal: Principal, job: NewJob) -> None:
     """Refuse a job that the token may not create."""
     template = job.template
-    who.check_new(template.kind, queue=template.queue, priority=template.priority)
+    principal.check_new(template.kind, queue=template.queue, priority=template.priority)
 
 
-def created(job: NewJob, who: Who) -> Steps[Answer]:
-    """Store a job, and say that it or the one with its unique key was accepted."""
+def _created(job: NewJob, principal: Principal) -> Steps[Answer]:
     [job_id] = yield from creation.create([job])
-    return _receipt(job) if job_id == job.id else (yield from _known(job_id, who))
+    if job_id == job.id:
+        return acceptance(job.id, job.template)
+    return (yield from _known(job_id, principal))
 
 
-def _known(job_id: str, who: Who) -> Steps[Answer]:
+def _known(job_id: str, principal: Principal) -> Steps[Answer]:
     job = yield from jobs.get(job_id)
-    if not who.sees(job):
+    if not principal.sees(job):
         raise Problem(409, "that unique key is taken by a job beyond your bounds; choose another")
-    return accepted_job(job)
+    return acceptance(job.id, job)
 
 
-def _receipt(job: NewJob) -> Answer:
-    template = job.template
-    return _accepted(job.id, template.kind, template.queue, template.state)
-
-
-def accepted_job(job: Job) -> Answer:
-    """Say that a job was accepted, and where it is."""
-    return _accepted(job.id, job.kind, job.queue, job.state)
-
-
-def _accepted(job_id: str, kind: str, queue: str, state: str) -> Answer:
-    document = {
-        "id": job_id,
-        "kind": kind,
-        "queue": queue,
-        "state": public(state),
-        "job_state": str(state),
-        "done": state in JOB.terminal,
-    }
-    return accepted(document, f"/v1/jobs/{job_id}")
-
-
-async def receive(
-    request: Request, app: Engine, who: Who, answer: Answer, prefer: Preference
-) -> Response:
-    """Answer that a job was accepted, or how it ended if that is waited for and comes in time.
-
-    Waiting shows nothing that a look would not: whoever may not read is answered at once.
-    """
-    response = answer.response(request)
-    prefer = prefer.heeded(readable=who.may("read"))
-    if prefer.wait and answer.location is not None:
-        job_id = answer.location.rpartition("/")[2]
-        job = await awaited(app, job_id, seconds=prefer.wait)
-        if job.state in JOB.terminal and who.sees(job):
-            body = msgspec.json.encode(job_document(job, app.client, whole=True))
-            headers = {"Location": response.headers["Location"], "ETag": etag(body)}
-            response = Response(body, 200, headers, media_type="application/json")
-    response.headers.update(prefer.applied)
-    return response
-
-
-@router.get("/v1/jobs", responses={200: {"model": JobPage}, **problems(422)})
+@router.get("/v1/jobs", responses=answers(JobPage))
 async def listing(
     *,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    state: Annotated[
-        str | None, Query(description="A public word, such as PENDING, or the engine's own.")
-    ] = None,
+    call: ReadCall,
+    page: Paging,
+    state: StateFilter = None,
     kind: Annotated[str | None, Query(min_length=1)] = None,
     queue: Annotated[str | None, Query(min_length=1)] = None,
     run: Annotated[str | None, Query(description="Jobs of this run.")] = None,
     superseded: Annotated[
         bool | None, Query(description="false leaves out jobs that were run again.")
     ] = None,
-    limit: Limit = 100,
-    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
 ) -> Response:
     """List jobs, newest first."""
     filters = {"state": state, "kind": kind, "queue": queue, "run": run, "superseded": superseded}
-    found = await app.client.run_async(
+    found = await call.run(
         jobs.listing,
         states=states(state, JobState),
         kind=kind,
         queue=queue,
         run_id=None if run is None else id_within(run, what="run"),
         superseded=superseded,
-        before=place(cursor_, filters),
-        most=limit,
-        most_bytes=PAGE_BYTES,
-        **who.filters,
+        **page.before(filters),
+        **call.principal.filters,
     )
-    following = cursor(found[-1].id, filters) if found.more else None
-    items = [job_document(job, app.client) for job in found]
-    return page(request, items, following=following)
+    return page.listed(found, lambda job: job_document(job, call.app.client), filters)
 
 
-def id_within(given: str, *, what: str) -> str:
-    """Read an id that is part of a question: a wrong one is a mistake, not something missing."""
-    try:
-        return checked_id(given, what=what)
-    except NotFound as error:
-        raise Invalid(f"{what}={given!r} is not the id of a {what}") from error
-
-
-async def visible(app: Engine, who: Who, job_id: str) -> Job:
-    """Read a job that the caller may see, or raise `NotFound`."""
-    job = await app.client.run_async(jobs.get, checked_id(job_id))
-    seen(who, job, what="job")
-    return job
-
-
-@router.get("/v1/jobs/{job_id}", responses={200: {"model": JobDocument}, **problems(404, 422)})
-async def show(
-    *,
-    job_id: str,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    prefer: Preferred,
-    if_none_match: Annotated[str | None, Header()] = None,
-) -> Response:
+@router.get("/v1/jobs/{job_id}", responses=answers(JobDocument, 404))
+async def show(*, job_id: str, call: ViewCall) -> Response:
     """Say how a job stands; with `Prefer: wait=n`, once it has ended or the time is over."""
-    job = await visible(app, who, job_id)
-    if prefer.wait and job.state not in JOB.terminal:
-        job = await awaited(app, job.id, seconds=prefer.wait)
-    body = msgspec.json.encode(job_document(job, app.client, whole=True))
-    done = job.state in JOB.terminal
-    return standing(body, done=done, known=if_none_match, more=prefer.applied)
+    return await subjects.show(call, call.app.jobs, job_id)
 
 
-@router.get("/v1/jobs/{job_id}/history", responses={200: {"model": History}, **problems(404, 422)})
-async def history(
-    *,
-    job_id: str,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    limit: Limit = 100,
-    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
-) -> Response:
+@router.get("/v1/jobs/{job_id}/history", responses=answers(History, 404))
+async def history(*, job_id: str, call: ReadCall, page: Paging) -> Response:
     """Read the moves of a job, in order, a page at a time."""
-    job = await visible(app, who, job_id)
-    return await history_page(request, app, job.id, machine="job", limit=limit, given=cursor_)
+    return await subjects.history(call, call.app.jobs, job_id, page)
 
 
-@router.get("/v1/jobs/{job_id}/outputs", responses={200: {"model": Outputs}, **problems(404, 422)})
-async def outputs(
-    *,
-    request: Request,
-    job_id: str,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    limit: Limit = 100,
-    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
-) -> Response:
+@router.get("/v1/jobs/{job_id}/outputs", responses=answers(Outputs, 404))
+async def outputs(*, job_id: str, call: ReadCall, page: Paging) -> Response:
     """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
-    job = await visible(app, who, job_id)
-    return await output_page(request, app, job, limit=limit, given=cursor_)
-
-
-ACTED: dict[int | str, dict[str, Any]] = {
-    200: {"model": Receipt, "description": "How it stands now."},
-    **problems(404, 409, 413, 415, 422),
-}
+    job = (await visible(call, call.app.jobs, job_id)).record
+    codec, filters = call.app.client.codec, {"outputs": job.id}
+    start, room = page.number(filters), PAGE_BYTES
+    if job.result is not None:
+        return page.response([carried(job.result, job.codec, codec)], None)
+    items: list[Any] = []
+    while len(items) < page.limit and room > 0:
+        after, most = start + len(items) - 1, min(FEW, page.limit - len(items))
+        found = await call.run(stored_outputs.kept, job.id, after=after, most=most)
+        items += [carried(data, job.codec, codec) for _, data in found]
+        room -= sum(len(data) for _, data in found)
+        if len(found) < most:
+            return page.response(items, None)
+    return page.response(items, str(start + len(items)), filters)
 
 
 @router.post("/v1/jobs/{job_id}:cancel", responses=ACTED)
 async def cancel(
     *,
     job_id: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
+    call: OperateCall,
     why: Annotated[Reason, Body()] = Reason(),  # noqa: B008 - it never changes
 ) -> Response:
     """Cancel a job, or ask the worker that runs it; says how it stands now."""
-    job = await visible(app, who, job_id)
-    return await once(lambda: _cancelled(job.id, why.reason, who.actor))
+    return await _act(call, job_id, partial(jobs.cancel, reason=why.reason))
 
 
-def _cancelled(job_id: str, reason: str, actor: str) -> Steps[Answer]:
-    yield from jobs.cancel(job_id, reason=reason, actor=actor)
-    return _stands((yield from jobs.get(job_id)))
+async def _act(
+    call: Call, job_id: str, acting: Callable[..., Steps[Any]], refusal: str = ""
+) -> Response:
+    """Do something to a job in the caller's name, and say how it stands now."""
+    job = await visible(call, call.app.jobs, job_id)
 
+    def acted() -> Steps[dict[str, Any]]:
+        if (yield from acting(job.id, actor=call.principal.actor)) is False:
+            raise IllegalMove(f"job {job.id} {refusal}")
+        return receipt(job.id, (yield from jobs.get(job.id)))
 
-def _stands(job: Job) -> Answer:
-    return msgspec.structs.replace(accepted_job(job), status=200, location=None, headers={})
+    return await call.once(acted)
 
 
 @router.post("/v1/jobs/{job_id}:rerun", status_code=202, responses={**SUBMITTED, **problems(404)})
 async def rerun(
     *,
     job_id: str,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
-    prefer: Preferred,
+    call: RestartCall,
     how: Annotated[Again, Body()] = Again(),  # noqa: B008 - it never changes
 ) -> Response:
     """Run a finished job again, as a new one that points at it.
@@ -358,64 +254,37 @@ async def rerun(
     It goes on from the steps that are recorded, under the same idempotency key, unless it is to
     start `fresh`. 409 when it succeeded and is not to, has not ended, or was run again before.
     """
-    job = await visible(app, who, job_id)
-    who.check_new(job.kind, queue=job.queue, priority=job.priority)
-    trace = caller().trace
-    answer = await once.answer(lambda: _rerun(job.id, how, who.actor, trace))
-    return await receive(request, app, who, answer, prefer)
+    job = (await visible(call, call.app.jobs, job_id)).record
+    call.principal.check_new(job.kind, queue=job.queue, priority=job.priority)
+    by = {"actor": call.principal.actor, "trace": caller().trace}
 
+    def rerun() -> Steps[Answer]:
+        new = yield from reruns.rerun(job.id, fresh=how.fresh, **by)
+        return acceptance(new, (yield from jobs.get(new)))
 
-def _rerun(job_id: str, how: Again, actor: str, trace: str | None) -> Steps[Answer]:
-    new = yield from reruns.rerun(job_id, fresh=how.fresh, actor=actor, trace=trace)
-    return accepted_job((yield from jobs.get(new)))
+    return await accepted(call, call.app.jobs, await call.answer(rerun))
 
 
 @router.post("/v1/jobs/{job_id}:signal", responses=ACTED)
 async def signal(
     *,
     job_id: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
+    call: OperateCall,
     data: Annotated[Any, Body(description="What its next attempt is to know.")] = None,
 ) -> Response:
     """Wake a job that waits, with data for its next attempt; 409 when it has ended."""
-    job = await visible(app, who, job_id)
-    encoded = None if data is None else app.client.codec.encode(data)
-    signal_id = new_id()
-    return await once(lambda: _signalled(job.id, signal_id, encoded, who.actor))
-
-
-def _signalled(job_id: str, signal_id: str, data: bytes | None, actor: str) -> Steps[Answer]:
-    if not (yield from jobs.signal(job_id, signal_id=signal_id, data=data, actor=actor)):
-        raise IllegalMove(f"job {job_id} has ended; nothing waits for a signal")
-    return _stands((yield from jobs.get(job_id)))
+    encoded = None if data is None else call.app.client.codec.encode(data)
+    signalling = partial(jobs.signal, signal_id=new_id(), data=encoded)
+    return await _act(call, job_id, signalling, "has ended; nothing waits for a signal")
 
 
 @router.post("/v1/jobs/{job_id}:release", responses=ACTED)
-async def release(
-    *, job_id: str, app: Held, who: Annotated[Who, require("operate")], once: Kept
-) -> Response:
+async def release(*, job_id: str, call: OperateCall) -> Response:
     """Let a job be tried again whose arguments did not fit; 409 when it waits for nothing such."""
-    job = await visible(app, who, job_id)
-    return await once(lambda: _released(job.id, who.actor))
-
-
-def _released(job_id: str, actor: str) -> Steps[Answer]:
-    yield from unfit.release(job_id, actor=actor)
-    return _stands((yield from jobs.get(job_id)))
+    return await _act(call, job_id, unfit.release)
 
 
 @router.post("/v1/jobs/{job_id}:erase", responses=ACTED)
-async def erase(
-    *, job_id: str, app: Held, who: Annotated[Who, require("admin")], once: Kept
-) -> Response:
+async def erase(*, job_id: str, call: AdminCall) -> Response:
     """Empty a finished job of what was put into it: arguments, result, errors."""
-    job = await visible(app, who, job_id)
-    return await once(lambda: _erased(job.id, who.actor))
-
-
-def _erased(job_id: str, actor: str) -> Steps[Answer]:
-    if not (yield from jobs.erase(job_id, actor=actor)):
-        raise IllegalMove(f"job {job_id} has not ended; cancel it first")
-    return _stands((yield from jobs.get(job_id)))
+    return await _act(call, job_id, jobs.erase, "has not ended; cancel it first")

@@ -1,4 +1,4 @@
-"""Limits on what callers send and how often."""
+"""Limits on how often callers come."""
 
 import asyncio
 import ipaddress
@@ -10,30 +10,18 @@ from typing import Any
 
 from milepost.web.problems import Problem
 
-DEEPEST = 100
-"""How deep a request's JSON may be nested."""
-
-BODY_SECONDS = 60
-"""How long a request's body may take to come."""
-
-PAGE_LONGEST = 1_000
-"""How many items a page may hold."""
-
-PAGE_BYTES = 4 * 1024**2
-"""How much content a page may hold before it ends early; one item it holds at least."""
-
-STRANGER_RATE = 5.0
+WRONG_TOKENS_RATE = 5.0
 """How many wrong tokens a second an address may present before it is slowed."""
 
-STRANGER_SECONDS = 1.0
-STRANGERS_WAITING = 100
-"""How many of them are kept waiting at once; further ones are answered at once."""
+WRONG_TOKEN_SECONDS = 1.0
+WRONG_TOKENS_WAITING = 100
+"""How many of their senders are kept waiting at a time; further ones are answered at once."""
 
 CALLERS = 10_000
 """How many callers' rates are remembered."""
 
 
-class Rates:
+class RateLimiter:
     """So many requests a second for each caller, on the average; twice as many at once.
 
     They are counted in this process: with several servers each counts its own.
@@ -62,33 +50,30 @@ class Rates:
         if len(self._left) > CALLERS:
             self._left.popitem(last=False)
         if not allowed:
-            again = ceil((1 - left) / rate)
-            raise Problem(
-                429,
-                f"more than {rate:g} requests a second; slow down",
-                headers={"Retry-After": str(again)},
-            )
+            detail = f"more than {rate:g} requests a second; slow down"
+            raise Problem(429, detail, headers={"Retry-After": str(ceil((1 - left) / rate))})
 
 
-class Strangers:
-    """Slows addresses that keep presenting what opens nothing.
+class WrongTokenThrottle:
+    """Slows addresses that keep presenting wrong tokens.
 
-    Whoever presents the right thing is never asked here: many callers may share an address, and one
-    of them must not lock the others out. There is nothing to guess in 256 random bits; what is
-    saved is the server's time.
+    A right token is never counted here: many callers may share an address, and one of them must not
+    lock the others out. There is nothing to guess in 256 random bits; this saves the server's time.
     """
 
-    def __init__(self, rate: float = STRANGER_RATE, *, seconds: float = STRANGER_SECONDS) -> None:
-        self._rates = Rates(rate)
+    def __init__(
+        self, rate: float = WRONG_TOKENS_RATE, *, seconds: float = WRONG_TOKEN_SECONDS
+    ) -> None:
+        self._rates = RateLimiter(rate)
         self._seconds = seconds
         self._waiting = 0
 
-    async def refused(self, scope: MutableMapping[str, Any]) -> None:
-        """Count a refusal; beyond a few a second the answer comes late, and is a 429."""
+    async def count(self, scope: MutableMapping[str, Any]) -> None:
+        """Count a wrong token; beyond a few a second the answer comes late, and is a 429."""
         try:
             self._rates.take(network(scope))
         except Problem as problem:
-            if self._waiting < STRANGERS_WAITING:
+            if self._waiting < WRONG_TOKENS_WAITING:
                 self._waiting += 1
                 try:
                     await asyncio.sleep(self._seconds)

@@ -1,24 +1,26 @@
-"""/metrics: how much stands where, for Prometheus. No label grows with what callers send."""
+"""For monitoring: /metrics for Prometheus, /livez and /readyz for load balancers.
+
+No label of a metric grows with what callers send.
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
 
 from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
+from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
 from milepost.store import chains, jobs, retention, workers
 from milepost.store.driver import Steps
-from milepost.web.auth import Who, require
-from milepost.web.body import Route
-from milepost.web.engine import Held
+from milepost.web.call import ReadCall
 from milepost.web.problems import problems
+from milepost.web.route import Route
 
-router = APIRouter(route_class=Route, tags=["metrics"])
+router = APIRouter(route_class=Route)
 
 NAMES_MOST = 200
-"""How many queues or batches have a label of their own; the rest are told as one."""
+"""How many queues or batches have a label of their own; the rest share one."""
 
 OTHERS = "(others)"
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,7 +28,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 Counts = Mapping[str, Mapping[str, int]]
 
 
-class Traffic:
+class HttpMetrics:
     """Counts this process's requests, by route and not by path."""
 
     def __init__(self) -> None:
@@ -50,8 +52,8 @@ class Traffic:
         self._seconds.labels(route).observe(seconds)
 
 
-class Standing:
-    """What the store says, as metrics."""
+class StoreCollector:
+    """Counts of the store, as metrics."""
 
     def __init__(
         self, by_queue: Counts, by_batch: Counts, by_state: Mapping[str, int], *, weeks_full: bool
@@ -62,13 +64,13 @@ class Standing:
         self._weeks_full = weeks_full
 
     def collect(self) -> Iterator[Metric]:
-        """Give each family; what Prometheus' library calls."""
+        """Give each family; Prometheus' library calls this."""
         yield _family("milepost_jobs", "Jobs by queue and state.", "queue", self._queues)
         yield _family("milepost_runs", "Runs by batch and state.", "batch", self._batches)
-        told = GaugeMetricFamily("milepost_workers", "Workers by state.", labels=["state"])
+        family = GaugeMetricFamily("milepost_workers", "Workers by state.", labels=["state"])
         for state, count in self._workers.items():
-            told.add_metric([state], count)
-        yield told
+            family.add_metric([state], count)
+        yield family
         yield GaugeMetricFamily(
             "milepost_journal_weeks_full",
             "1 while the journal gets no more weeks, its default partition being too large.",
@@ -77,7 +79,7 @@ class Standing:
 
 
 def bounded(counts: Counts) -> Counts:
-    """Keep the names that hold the most, and tell the rest as one."""
+    """Keep the names that hold the most, and count the rest as one."""
     if len(counts) <= NAMES_MOST:
         return counts
     ranked = sorted(counts, key=lambda name: (-sum(counts[name].values()), name))
@@ -89,34 +91,58 @@ def bounded(counts: Counts) -> Counts:
     return {**kept, OTHERS: rest}
 
 
-def _family(name: str, told: str, label: str, counts: Counts) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, told, labels=[label, "state"])
+def _family(name: str, help_: str, label: str, counts: Counts) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help_, labels=[label, "state"])
     for each, by_state in counts.items():
         for state, count in by_state.items():
             family.add_metric([each, state], count)
     return family
 
 
-def _standing() -> Steps[Standing]:
+def _collected() -> Steps[StoreCollector]:
     by_queue = yield from jobs.counts()
     by_batch = yield from chains.kinds()
     by_state = yield from workers.counts()
     full = yield from retention.weeks_full()
-    return Standing(by_queue, by_batch, by_state, weeks_full=full is not None)
+    return StoreCollector(by_queue, by_batch, by_state, weeks_full=full is not None)
 
 
 @router.get(
     "/metrics",
+    tags=["metrics"],
     response_class=PlainTextResponse,
     responses={
         200: {"description": "Prometheus' text format.", "content": {"text/plain": {}}},
         **problems(),
     },
 )
-async def metrics(*, request: Request, app: Held, who: Annotated[Who, require("read")]) -> Response:
+async def metrics(*, call: ReadCall) -> Response:
     """Tell how much stands where, in Prometheus' text format."""
-    who.check_free("/metrics")
+    call.principal.check_unbound("/metrics")
     registry = CollectorRegistry()
-    registry.register(await app.client.run_async(_standing))
-    own = generate_latest(request.app.state.traffic.registry)
+    registry.register(await call.run(_collected))
+    own = generate_latest(call.request.app.state.metrics.registry)
     return Response(generate_latest(registry) + own, media_type=MEDIA)
+
+
+class Health(BaseModel):
+    """It is well."""
+
+    status: str
+
+
+@router.get(
+    "/livez", tags=["health"], responses={status: problems()[status] for status in (421, 422)}
+)
+async def livez() -> Health:
+    """Tell that the process answers."""
+    return Health(status="alive")
+
+
+@router.get(
+    "/readyz", tags=["health"], responses={status: problems()[status] for status in (421, 422, 503)}
+)
+async def readyz(request: Request) -> Health:
+    """Tell that the store can be reached."""
+    await request.app.state.engine.client.run_async(workers.now)
+    return Health(status="ready")

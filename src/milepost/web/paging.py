@@ -3,25 +3,26 @@
 import base64
 import binascii
 import zlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import msgspec
-from fastapi import Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
-from milepost.records import Job
-from milepost.store import journal, outputs
-from milepost.web.documents import carried, entries, result_of
-from milepost.web.engine import Engine
-from milepost.web.limits import PAGE_BYTES, PAGE_LONGEST
+from milepost.records import Listed
+from milepost.web.call import json_response
 from milepost.web.problems import Problem
 
-SEQ_DIGITS = 10
-FEW = 16
-"""How many results, each of which may be large, are read at once."""
+PAGE_LONGEST = 1_000
+"""How many items a page may hold."""
 
+PAGE_BYTES = 4 * 1024**2
+"""How much content a page may hold before it ends early; one item it holds at least."""
+
+SEQ_DIGITS = 10
+NO_CURSOR = "cursor: this is none; leave it out to begin anew"
 Limit = Annotated[
     int,
     Query(
@@ -32,7 +33,11 @@ Limit = Annotated[
 ]
 Cursor = Annotated[
     str | None,
-    Query(max_length=1000, description="`next` of the page before, with the same filters."),
+    Query(
+        alias="cursor",
+        max_length=1000,
+        description="`next` of the page before, with the same filters.",
+    ),
 ]
 
 
@@ -50,7 +55,7 @@ def place(given: str | None, filters: Mapping[str, Any]) -> str | None:
         data = base64.urlsafe_b64decode(given + "=" * (-len(given) % 4))
         last, mark = msgspec.json.decode(data, type=tuple[str, int])
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
-        raise Problem(422, "cursor: this is none; leave it out to begin anew") from error
+        raise Problem(422, NO_CURSOR) from error
     if mark != _mark(filters):
         raise Problem(422, "cursor: it belongs to other filters; leave it out to begin anew")
     return last
@@ -60,79 +65,78 @@ def _mark(filters: Mapping[str, Any]) -> int:
     return zlib.crc32(msgspec.json.encode(dict(filters), order="deterministic"))
 
 
-async def history_page(
-    request: Request, app: Engine, subject_id: str, *, machine: str, limit: int, given: str | None
-) -> Response:
-    """Answer with a page of a subject's moves, in order."""
-    filters = {"history": subject_id}
-    at = _number(place(given, filters))
-    found = await app.client.run_async(
-        journal.history_page,
-        subject_id,
-        machine=machine,
-        after=at,
-        most=limit,
-        most_bytes=PAGE_BYTES,
-    )
-    following = cursor(str(found[-1].seq), filters) if found.more else None
-    return page(request, entries(found), following=following)
+class PageQuery(msgspec.Struct, frozen=True):
+    """The page that a caller wants of a listing, and the way to answer with it."""
+
+    request: Request
+    limit: int
+    cursor: str | None
+
+    def before(self, filters: Mapping[str, Any]) -> dict[str, Any]:
+        """Say to a store's listing, newest first, which of its rows are on this page."""
+        return {
+            "before": place(self.cursor, filters),
+            "most": self.limit,
+            "most_bytes": PAGE_BYTES,
+        }
+
+    def number(self, filters: Mapping[str, Any]) -> int:
+        """Read a place in a numbered line; it is one of ours, or refused."""
+        given = place(self.cursor, filters) or "0"
+        if not (given.isascii() and given.isdecimal() and len(given) < SEQ_DIGITS):
+            raise Problem(422, NO_CURSOR)
+        return int(given)
+
+    def listed(
+        self,
+        found: Listed[Any],
+        show: Callable[[Any], Any],
+        filters: Mapping[str, Any],
+        *,
+        by: str = "id",
+    ) -> Response:
+        """Answer with what a store's listing found; the next page goes on after the last one."""
+        last = str(getattr(found[-1], by)) if found.more else None
+        return self.response([show(one) for one in found], last, filters)
+
+    def named(self, found: Mapping[str, Any]) -> Response:
+        """Answer with documents that have a name, in the order of the names."""
+        after = place(self.cursor, {})
+        names = sorted(name for name in found if after is None or name > after)
+        items: list[msgspec.Raw] = []
+        room = PAGE_BYTES
+        for name in names[: self.limit]:
+            item = msgspec.Raw(msgspec.json.encode(found[name]))
+            room -= len(bytes(item))
+            if items and room < 0:
+                break
+            items.append(item)
+        return self.response(items, names[len(items) - 1] if len(items) < len(names) else None)
+
+    def response(
+        self, items: list[Any], last: str | None, filters: Mapping[str, Any] = {}
+    ) -> Response:
+        """Write a page; without the `last` of its items there is no page after it."""
+        following = None if last is None else cursor(last, filters)
+        response = json_response({"items": items, "next": following})
+        if following is not None:
+            scope = self.request.scope
+            given = self.request.query_params.multi_items()
+            asked = [(name, value) for name, value in given if name != "cursor"]
+            root = scope.get("root_path", "")
+            path = root.rstrip("/") + scope["path"].removeprefix(root)
+            link = f'<{path}?{urlencode([*asked, ("cursor", following)])}>; rel="next"'
+            response.headers["Link"] = link
+        return response
 
 
-def _number(at: str | None) -> int:
-    """Read a place in a numbered line; it is one of ours, or refused."""
-    told = at or "0"
-    if not (told.isascii() and told.isdecimal() and len(told) < SEQ_DIGITS):
-        raise Problem(422, "cursor: this is none; leave it out to begin anew")
-    return int(told)
+def _paged(usual: int) -> Callable[..., Awaitable[PageQuery]]:
+    async def paged(request: Request, limit: Limit = usual, given: Cursor = None) -> PageQuery:
+        return PageQuery(request, limit, given)
+
+    return paged
 
 
-async def output_page(
-    request: Request, app: Engine, job: Job, *, limit: int, given: str | None
-) -> Response:
-    """Answer with a page of what a job gave, in order: its several results, or its only one."""
-    filters = {"outputs": job.id}
-    start, room = _number(place(given, filters)), PAGE_BYTES
-    items: list[Any] = []
-    if job.result is not None:
-        return page(request, [result_of(job, app.client.codec)], following=None)
-    while len(items) < limit and room > 0:
-        after, most = start + len(items) - 1, min(FEW, limit - len(items))
-        found = await app.client.run_async(outputs.kept, job.id, after=after, most=most)
-        items += [carried(data, job.codec, app.client.codec) for _, data in found]
-        room -= sum(len(data) for _, data in found)
-        if len(found) < most:
-            return page(request, items, following=None)
-    return page(request, items, following=cursor(str(start + len(items)), filters))
-
-
-def named_page(
-    request: Request, found: Mapping[str, Any], *, limit: int, given: str | None
-) -> Response:
-    """Answer with a page of what has a name, in the order of the names."""
-    after = place(given, {})
-    names = sorted(name for name in found if after is None or name > after)
-    items: list[msgspec.Raw] = []
-    room = PAGE_BYTES
-    for name in names[:limit]:
-        item = msgspec.Raw(msgspec.json.encode(found[name]))
-        room -= len(bytes(item))
-        if items and room < 0:
-            break
-        items.append(item)
-    following = cursor(names[len(items) - 1], {}) if len(items) < len(names) else None
-    return page(request, items, following=following)
-
-
-def page(
-    request: Request, items: list[Any], *, following: str | None, headers: Mapping[str, str] = {}
-) -> Response:
-    """Write a page; `next` is null on the last one."""
-    body = msgspec.json.encode({"items": items, "next": following})
-    sent = dict(headers)
-    if following is not None:
-        asked = [(k, v) for k, v in request.query_params.multi_items() if k != "cursor"]
-        path = request.scope.get("root_path", "").rstrip("/") + request.scope["path"].removeprefix(
-            request.scope.get("root_path", "")
-        )
-        sent["Link"] = f'<{path}?{urlencode([*asked, ("cursor", following)])}>; rel="next"'
-    return Response(body, headers=sent, media_type="application/json")
+Paging = Annotated[PageQuery, Depends(_paged(100))]
+"""What a handler annotates its `page` with; a listing of few has all of them on a page."""
+LongPaging = Annotated[PageQuery, Depends(_paged(PAGE_LONGEST))]

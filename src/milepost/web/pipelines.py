@@ -1,16 +1,14 @@
 """/v1/pipelines: where each has come to, its runs and its quarantine, and starting a run."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.errors import NotFound
-from milepost.ingest.finalise import Counts, counts
+from milepost.ingest.finalise import counts
 from milepost.ingest.handles import PipelineRun
 from milepost.ingest.keys import written
 from milepost.ingest.pipeline import Pipeline
@@ -18,15 +16,16 @@ from milepost.store import pipelines, removals, runs, watermarks
 from milepost.store.driver import Steps
 from milepost.store.watermarks import Mark
 from milepost.subjects import checked_id
-from milepost.web.auth import Who, require, seen
-from milepost.web.body import Route
-from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Answer, Kept
-from milepost.web.paging import Cursor, Limit
-from milepost.web.problems import problems
-from milepost.web.runs import RUN_ACCEPTED, Accepted, RunPage, pages
+from milepost.web.call import Call, OperateCall, ReadCall, RestartCall, SubmitCall, json_response
+from milepost.web.documents import ListDocument, PageDocument, RequestBody, RunPage, document
+from milepost.web.paging import Limit, Paging
+from milepost.web.problems import answers
+from milepost.web.route import Route
+from milepost.web.runs import RUN_ACCEPTED, create, list_runs
+from milepost.web.subjects import check_visible
 
 router = APIRouter(route_class=Route, tags=["pipelines"])
+After = Annotated[str, Query(max_length=500)]
 
 
 class StartPipeline(BaseModel):
@@ -39,18 +38,14 @@ class StartPipeline(BaseModel):
     until: datetime | None = None
 
 
-class RetryPartition(BaseModel):
+class RetryPartition(RequestBody):
     """Which partition of a run is to be read again, from its cursor."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     partition: int = Field(ge=0)
 
 
-class ReplayQuarantine(BaseModel):
+class ReplayQuarantine(RequestBody):
     """Which records are to be mapped again, by their keys; all of them unless it says."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     keys: list[str] | None = Field(default=None, min_length=1, max_length=10_000)
 
@@ -77,10 +72,8 @@ class PipelineDocument(BaseModel):
     """Records made with another mapping or older rules, when the last run ended well."""
 
 
-class Pipelines(BaseModel):
+class Pipelines(ListDocument[PipelineDocument]):
     """The declared pipelines."""
-
-    items: list[PipelineDocument]
 
 
 class PipelineRunDocument(BaseModel):
@@ -105,17 +98,12 @@ class KeptDocument(BaseModel):
     at: datetime
 
 
-class QuarantinePage(BaseModel):
+class QuarantinePage(PageDocument[KeptDocument]):
     """A page of records in quarantine, in the order of their keys."""
 
-    items: list[KeptDocument]
-    next: str | None
 
-
-class Decide(BaseModel):
+class Decide(RequestBody):
     """Why a decision is made; kept on the record with who made it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     reason: str = Field(default="decided by hand", min_length=1, max_length=1_000)
 
@@ -153,184 +141,138 @@ class RemovalPage(BaseModel):
     decisions: list[DecisionDocument]
 
 
-def _declared(app: Engine, who: Who, name: str) -> Pipeline[Any]:
-    found = app.pipelines.get(name)
-    if found is None or not _may_see(who, found):
+DECIDED = answers(Decided, 404, 409, 413, 415, description="What was decided, and of how many.")
+
+
+def _declared(call: Call, name: str) -> Pipeline[Any]:
+    found = call.app.pipelines.get(name)
+    if found is None or not call.principal.sees_queue(found.options.queue):
         raise NotFound(f"no pipeline is called {name!r}; GET /v1/pipelines lists them")
     return found
 
 
-def _whole(app: Engine, who: Who, name: str) -> Pipeline[Any]:
+def _whole(call: Call, name: str) -> Pipeline[Any]:
     """Find a pipeline whose records are shown or acted on: they are no tenant's."""
-    if who.tenant is not None:
-        who.check_free("what a pipeline keeps")
-    return _declared(app, who, name)
+    call.principal.check_unbound("what a pipeline keeps", queues=False)
+    return _declared(call, name)
 
 
-def _may_see(who: Who, pipeline: Pipeline[Any]) -> bool:
-    return who.queues is None or pipeline.options.queue in who.queues
-
-
-def _document(pipeline: Pipeline[Any]) -> Steps[PipelineDocument]:
+def _document(pipeline: Pipeline[Any]) -> Steps[dict[str, Any]]:
     row = next((r for r in (yield from watermarks.listing()) if r.name == pipeline.name), None)
-    return PipelineDocument(
-        name=pipeline.name,
-        table=pipeline.target.name,
-        partitions=pipeline.options.partitions,
-        watermark=None if row is None else WatermarkDocument.model_validate(row.document()),
-        dataset_version=0 if row is None else row.dataset_version,
-        gaps=0 if row is None else len((yield from pipelines.gaps(row.id))),
-        quarantined=0 if row is None else (yield from removals.unresolved(row.id)),
-        behind=0 if row is None else row.behind,
-    )
+    return {
+        "name": pipeline.name,
+        "table": pipeline.target.name,
+        "partitions": pipeline.options.partitions,
+        "watermark": None if row is None else row.document(),
+        "dataset_version": 0 if row is None else row.dataset_version,
+        "gaps": 0 if row is None else len((yield from pipelines.gaps(row.id))),
+        "quarantined": 0 if row is None else (yield from removals.unresolved(row.id)),
+        "behind": 0 if row is None else row.behind,
+    }
 
 
-@router.get("/v1/pipelines", responses=problems())
-async def listing(*, app: Held, who: Annotated[Who, require("read")]) -> Pipelines:
+@router.get("/v1/pipelines", responses=answers(Pipelines))
+async def listing(*, call: ReadCall) -> Response:
     """List the declared pipelines, and where each has come to."""
-    found = [pipeline for pipeline in app.pipelines.values() if _may_see(who, pipeline)]
-    return Pipelines(items=[await app.client.run_async(_document, one) for one in found])
+    found = call.app.pipelines.values()
+    mine = [one for one in found if call.principal.sees_queue(one.options.queue)]
+    return json_response({"items": [await call.run(_document, one) for one in mine]})
 
 
-@router.get("/v1/pipelines/{name}", responses=problems(404))
-async def show(*, name: str, app: Held, who: Annotated[Who, require("read")]) -> PipelineDocument:
+@router.get("/v1/pipelines/{name}", responses=answers(PipelineDocument, 404))
+async def show(*, name: str, call: ReadCall) -> Response:
     """Show a pipeline, and where it has come to."""
-    return await app.client.run_async(_document, _declared(app, who, name))
+    return json_response(await call.run(_document, _declared(call, name)))
 
 
 @router.post("/v1/pipelines/{name}/runs", status_code=202, responses=RUN_ACCEPTED)
-async def start(
-    *,
-    name: str,
-    new: StartPipeline,
-    app: Held,
-    who: Annotated[Who, require("submit")],
-    accepted: Accepted,
-) -> Response:
+async def start(*, name: str, new: StartPipeline, call: SubmitCall) -> Response:
     """Start a run; one that is under way answers instead. It is durable once this is answered."""
-    pipeline = _declared(app, who, name)
-    who.check_new(pipeline.name)
-    return await accepted(pipeline.starting(full=new.full, since=new.since, until=new.until))
+    pipeline = _declared(call, name)
+    call.principal.check_new(name)
+    starting = pipeline.starting(full=new.full, since=new.since, until=new.until)
+    return await create(call, starting)
+
+
+@router.get("/v1/pipelines/{name}/runs", responses=answers(RunPage, 404))
+async def runs_of(
+    *, name: str, call: ReadCall, page: Paging, state: Annotated[str | None, Query()] = None
+) -> Response:
+    """List the runs of a pipeline, newest first."""
+    return await list_runs(call, page, state=state, batch=_declared(call, name).name)
 
 
 @router.post("/v1/pipelines/{name}:remap", status_code=202, responses=RUN_ACCEPTED)
-async def remap(
-    *, name: str, app: Held, who: Annotated[Who, require("operate")], accepted: Accepted
-) -> Response:
+async def remap(*, name: str, call: RestartCall) -> Response:
     """Make the table anew from what was landed, without reading the source, as a run."""
-    pipeline = _whole(app, who, name)
-    who.check_new(pipeline.name)
-    return await accepted(pipeline.remapping())
+    pipeline = _whole(call, name)
+    call.principal.check_new(name)
+    return await create(call, pipeline.remapping())
 
 
-async def _of(app: Engine, who: Who, name: str, run_id: str) -> PipelineRun:
-    """Read a run of a pipeline that the caller may see, or raise `NotFound`."""
-    pipeline = _declared(app, who, name)
-    found = await app.client.run_async(runs.get, checked_id(run_id, what="run"))
-    seen(who, found, what="run")
-    return await pipeline.run_async(found.id)
+async def _run_of(call: Call, name: str, run_id: str) -> PipelineRun:
+    """Read a run that the caller may see and go on with, or raise `NotFound`."""
+    pipeline = _declared(call, name)
+    found = await call.run(runs.get, checked_id(run_id, what="run"))
+    check_visible(call, found)
+    run = await pipeline.run_async(found.id)
+    call.principal.check_new(name)
+    return run
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:resume", status_code=202, responses=RUN_ACCEPTED)
-async def resume(
-    *,
-    name: str,
-    run_id: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    accepted: Accepted,
-) -> Response:
+async def resume(*, name: str, run_id: str, call: RestartCall) -> Response:
     """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
-    run = await _of(app, who, name, run_id)
-    who.check_new(name)
-    return await accepted(run.resuming())
+    return await create(call, (await _run_of(call, name, run_id)).resuming())
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:force", status_code=202, responses=RUN_ACCEPTED)
-async def force(
-    *,
-    name: str,
-    run_id: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    accepted: Accepted,
-) -> Response:
+async def force(*, name: str, run_id: str, call: RestartCall) -> Response:
     """Publish what a run that failed has read, as a linked run; its gap stays open."""
-    run = await _of(app, who, name, run_id)
-    who.check_new(name)
-    return await accepted(run.forcing())
+    return await create(call, (await _run_of(call, name, run_id)).forcing())
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:retry", status_code=202, responses=RUN_ACCEPTED)
-async def retry(
-    *,
-    name: str,
-    run_id: str,
-    what: RetryPartition,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    accepted: Accepted,
-) -> Response:
+async def retry(*, name: str, run_id: str, failed: RetryPartition, call: RestartCall) -> Response:
     """Read one failed partition again, from its cursor, as a linked run."""
-    run = await _of(app, who, name, run_id)
-    who.check_new(name)
-    return await accepted(run.retrying(what.partition))
+    run = await _run_of(call, name, run_id)
+    return await create(call, run.retrying(failed.partition))
 
 
 @router.post("/v1/pipelines/{name}/quarantine:replay", status_code=202, responses=RUN_ACCEPTED)
 async def replay(
     *,
     name: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    accepted: Accepted,
-    what: Annotated[ReplayQuarantine, Body()] = ReplayQuarantine(),  # noqa: B008 - it never changes
+    call: RestartCall,
+    chosen: Annotated[ReplayQuarantine, Body()] = ReplayQuarantine(),  # noqa: B008 - it never changes
 ) -> Response:
     """Map records in quarantine again, as a run of their own."""
-    pipeline = _whole(app, who, name)
-    who.check_new(pipeline.name)
-    return await accepted(pipeline.quarantine.replaying(what.keys))
+    pipeline = _whole(call, name)
+    call.principal.check_new(name)
+    return await create(call, pipeline.quarantine.replaying(chosen.keys))
 
 
-@router.get("/v1/pipelines/{name}/runs", responses={200: {"model": RunPage}, **problems(404, 422)})
-async def runs_of(
-    *,
-    name: str,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    state: Annotated[str | None, Query()] = None,
-    limit: Limit = 100,
-    cursor_: Annotated[Cursor, Query(alias="cursor")] = None,
-) -> Response:
-    """List the runs of a pipeline, newest first."""
-    kind = _declared(app, who, name).name
-    return await pages(request, app, who, state=state, batch=kind, limit=limit, given=cursor_)
-
-
-@router.get("/v1/runs/{run_id}/partitions", responses=problems(404))
-async def partitions(
-    *, run_id: str, app: Held, who: Annotated[Who, require("read")]
-) -> PipelineRunDocument:
+@router.get("/v1/runs/{run_id}/partitions", responses=answers(PipelineRunDocument, 404))
+async def partitions(*, run_id: str, call: ReadCall) -> Response:
     """Show what a run of a pipeline reads, what became of it, and how far each partition is."""
-    return await app.client.run_async(_run, who, checked_id(run_id, what="run"))
+    return json_response(await call.run(_run, call, checked_id(run_id, what="run")))
 
 
-def _run(who: Who, run_id: str) -> Steps[PipelineRunDocument]:
-    seen(who, (yield from runs.get(run_id)), what="run")
+def _run(call: Call, run_id: str) -> Steps[dict[str, Any]]:
+    check_visible(call, (yield from runs.get(run_id)))
     row = yield from pipelines.get(run_id)
-    found: Counts = yield from counts(row)
-    parts = yield from pipelines.partitions(run_id, row.root_id)
     mark = Mark(row.measure)
-    return PipelineRunDocument(
-        id=run_id,
-        pipeline=row.pipeline,
-        mode=row.mode,
-        since=None if row.start_mark is None else mark.shown(row.start_mark),
-        until=None if row.end_mark is None else mark.shown(row.end_mark),
-        counts=dict(found),
-        partitions=[_partition(part) for part in parts],
-    )
+    return {
+        "id": run_id,
+        "pipeline": row.pipeline,
+        "mode": row.mode,
+        "since": None if row.start_mark is None else mark.shown(row.start_mark),
+        "until": None if row.end_mark is None else mark.shown(row.end_mark),
+        "counts": (yield from counts(row)),
+        "partitions": [
+            _partition(part) for part in (yield from pipelines.partitions(run_id, row.root_id))
+        ],
+    }
 
 
 def _partition(row: Any) -> dict[str, Any]:
@@ -348,115 +290,82 @@ def _partition(row: Any) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/pipelines/{name}/removals", responses=problems(404, 422))
+@router.get("/v1/pipelines/{name}/removals", responses=answers(RemovalPage, 404))
 async def removals_of(
-    *,
-    name: str,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    limit: Limit = 100,
-    after: Annotated[str, Query(max_length=500)] = "",
-) -> RemovalPage:
+    *, name: str, call: ReadCall, limit: Limit = 100, after: After = ""
+) -> Response:
     """List the keys that a full run did not see and that wait for a decision."""
-    row = await _whole(app, who, name).row_async()
+    row = await _whole(call, name).row_async()
     if row is None or "\0" in after:
-        return RemovalPage(keys=[], next=None, decisions=[])
-    keys = await app.client.run_async(removals.pending, row.id, after=after, most=limit)
-    decided = await app.client.run_async(removals.decisions, row.id)
-    return RemovalPage(
-        keys=keys,
-        next=keys[-1] if len(keys) == limit else None,
-        decisions=[DecisionDocument(**msgspec.structs.asdict(one)) for one in decided],
-    )
-
-
-DECIDED: dict[int | str, dict[str, Any]] = {
-    200: {"model": Decided, "description": "What was decided, and of how many."},
-    **problems(404, 409, 413, 415, 422),
-}
+        return json_response({"keys": [], "next": None, "decisions": []})
+    keys = await call.run(removals.pending, row.id, after=after, most=limit)
+    decisions = await call.run(removals.decisions, row.id)
+    following = keys[-1] if len(keys) == limit else None
+    return json_response({"keys": keys, "next": following, "decisions": decisions})
 
 
 @router.post("/v1/pipelines/{name}/removals:confirm", responses=DECIDED)
 async def confirm_removals(
     *,
     name: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
-    what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+    call: OperateCall,
+    why: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
 ) -> Response:
     """Let the next run remove what a full run did not see."""
-    return await once(_deciding(app, who, name, removals.CONFIRMED, what.reason))
+    return await _decide(call, name, removals.CONFIRMED, why.reason)
 
 
 @router.post("/v1/pipelines/{name}/removals:dismiss", responses=DECIDED)
 async def dismiss_removals(
     *,
     name: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
-    what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+    call: OperateCall,
+    why: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
 ) -> Response:
     """Keep what a full run did not see, until another one misses it again."""
-    return await once(_deciding(app, who, name, removals.DISMISSED, what.reason))
+    return await _decide(call, name, removals.DISMISSED, why.reason)
 
 
-def _deciding(
-    app: Engine, who: Who, name: str, decision: str, reason: str
-) -> Callable[[], Steps[Answer]]:
-    deciding = _whole(app, who, name).removals.deciding(decision, reason=reason)
+async def _decide(call: Call, name: str, decision: str, reason: str) -> Response:
+    deciding = _whole(call, name).removals.deciding(decision, reason=reason)
 
-    def decided() -> Steps[Answer]:
-        document = Decided(decision=decision, records=(yield from deciding()))
-        return Answer(200, document.model_dump_json().encode())
+    def decided() -> Steps[dict[str, Any]]:
+        return {"decision": decision, "records": (yield from deciding())}
 
-    return decided
+    return await call.once(decided)
 
 
 @router.post(
     "/v1/pipelines/{name}/table:release",
-    responses={
-        200: {"model": Released, "description": "The table is free, and whose it was."},
-        **problems(404, 409, 413, 415, 422),
-    },
+    responses=answers(
+        Released, 404, 409, 413, 415, description="The table is free, and whose it was."
+    ),
 )
 async def release_table(
     *,
     name: str,
-    app: Held,
-    who: Annotated[Who, require("operate")],
-    once: Kept,
-    what: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+    call: OperateCall,
+    why: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
 ) -> Response:
     """Let the pipeline have its declared table, by taking it from the one that has it."""
-    pipeline = _whole(app, who, name)
-    releasing = pipeline.releasing(reason=what.reason)
+    pipeline = _whole(call, name)
+    releasing = pipeline.releasing(reason=why.reason)
 
-    def released() -> Steps[Answer]:
-        document = Released(table=pipeline.target.name, pipeline=(yield from releasing()))
-        return Answer(200, document.model_dump_json().encode())
+    def released() -> Steps[dict[str, Any]]:
+        return {"table": pipeline.target.name, "pipeline": (yield from releasing())}
 
-    return await once(released)
+    return await call.once(released)
 
 
-@router.get("/v1/pipelines/{name}/quarantine", responses=problems(404, 422))
+@router.get("/v1/pipelines/{name}/quarantine", responses=answers(QuarantinePage, 404))
 async def quarantine(
-    *,
-    name: str,
-    app: Held,
-    who: Annotated[Who, require("read")],
-    limit: Limit = 100,
-    after: Annotated[str, Query(max_length=500)] = "",
-) -> QuarantinePage:
+    *, name: str, call: ReadCall, limit: Limit = 100, after: After = ""
+) -> Response:
     """List the records that could not be used, and why."""
-    pipeline = _whole(app, who, name)
-    row = await pipeline.row_async()
+    row = await _whole(call, name).row_async()
     if row is None or "\0" in after:
-        return QuarantinePage(items=[], next=None)
-    kept = await app.client.run_async(removals.quarantined, row.id, after=after, most=limit)
-    items = [
-        KeptDocument(key=one.key, run=one.run_id, type=one.type, reason=one.reason, at=one.at)
-        for one in kept
-    ]
-    return QuarantinePage(items=items, next=items[-1].key if len(items) == limit else None)
+        return json_response({"items": [], "next": None})
+    found = await call.run(removals.quarantined, row.id, after=after, most=limit)
+    items = [document(KeptDocument, one, run=one.run_id) for one in found]
+    following = found[-1].key if len(found) == limit else None
+    return json_response({"items": items, "next": following})

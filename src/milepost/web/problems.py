@@ -27,7 +27,7 @@ from milepost.telemetry import Log
 
 MEDIA = "application/problem+json"
 BUSY_SECONDS = 1
-"""When to try again what the store could not answer."""
+"""When to try again if the store could not be reached."""
 
 STATUS: tuple[tuple[type[MilepostError], int], ...] = (
     (Invalid, 422),
@@ -41,14 +41,17 @@ STATUS: tuple[tuple[type[MilepostError], int], ...] = (
 )
 
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
-"""What RFC 9110 calls them; older Pythons have the words of older ones."""
+"""RFC 9110's names; older Pythons have those of older RFCs."""
+
+EXPLAINED = {
+    404: "there is nothing at this path; /openapi.json lists what there is",
+    405: "this path does not take this method; the Allow header names those it takes",
+}
+
+Responses = dict[int | str, dict[str, Any]]
+"""The answers of a route, as OpenAPI describes them."""
 
 log = Log("milepost.web")
-
-
-def title_of(status: int) -> str:
-    """Name a status."""
-    return TITLES.get(status) or HTTPStatus(status).phrase
 
 
 class ProblemDocument(BaseModel):
@@ -82,7 +85,7 @@ class Problem(HTTPException):
 
 def problem_response(problem: Problem) -> Response:
     """Write a problem."""
-    title = title_of(problem.status_code)
+    title = _title(problem.status_code)
     document: dict[str, Any] = {
         "type": f"urn:milepost:problem:{problem.name or title.lower().replace(' ', '-')}",
         "title": title,
@@ -96,31 +99,54 @@ def problem_response(problem: Problem) -> Response:
     )
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Document these problems of a route, beside those that every route has."""
+def _title(status: int) -> str:
+    return TITLES.get(status) or HTTPStatus(status).phrase
+
+
+def problems(*statuses: int) -> Responses:
+    """Document these problems of a route, in addition to those that every route has."""
     every = {400, 401, 403, 421, 422, 429, 503, *statuses}
-    if 413 in every:  # noqa: PLR2004 - what takes a body waits for it only so long
+    if 413 in every:  # noqa: PLR2004 - a route that takes a body waits for it only so long
         every.add(408)
     content = {MEDIA: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
-    return {
-        status: {"description": title_of(status), "content": content} for status in sorted(every)
-    }
+    return {status: {"description": _title(status), "content": content} for status in sorted(every)}
+
+
+def answers(model: type[BaseModel], *statuses: int, description: str | None = None) -> Responses:
+    """Document a route that answers 200 with this document, or with these problems."""
+    found: dict[str, Any] = {"model": model}
+    if description is not None:
+        found["description"] = description
+    return {200: found, **problems(*statuses)}
 
 
 def install(api: FastAPI) -> None:
     """Have every error of an app answered as a problem."""
-    api.add_exception_handler(MilepostError, _engine)
-    api.add_exception_handler(HTTPException, _http)
-    api.add_exception_handler(RequestValidationError, _misfit)
-    api.add_exception_handler(Exception, _unexpected)
+    for kind in (MilepostError, HTTPException, RequestValidationError, Exception):
+        api.add_exception_handler(kind, _answered)
 
 
-async def _engine(_request: Request, error: Exception) -> Response:
-    return problem_response(from_engine(error))
+async def _answered(_request: Request, error: Exception) -> Response:
+    return problem_response(problem_of(error))
 
 
-def from_engine(error: Exception) -> Problem:
-    """Say in HTTP's words what the engine raised."""
+def problem_of(error: Exception) -> Problem:
+    """Say an error in HTTP's words."""
+    match error:
+        case Problem():
+            return error
+        case MilepostError():
+            return _from_engine(error)
+        case RequestValidationError():
+            return _misfit(error)
+        case HTTPException():
+            detail = EXPLAINED.get(error.status_code, str(error.detail))
+            return Problem(error.status_code, detail, headers=error.headers)
+    log.warning("unexpected error", error=type(error).__name__)
+    return Problem(500, "an unexpected error; the server's log names it")
+
+
+def _from_engine(error: MilepostError) -> Problem:
     status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
     if isinstance(error, AccessRefused) and error.right is not None:
         log.warning("the server's role lacks a right", error=str(error))
@@ -133,32 +159,11 @@ def from_engine(error: Exception) -> Problem:
     return Problem(status, str(error))
 
 
-async def _http(_request: Request, error: Exception) -> Response:
-    if isinstance(error, Problem):
-        return problem_response(error)
-    assert isinstance(error, HTTPException)  # noqa: S101 - it is what this is installed for
-    return problem_response(Problem(error.status_code, _explained(error), headers=error.headers))
-
-
-def _explained(error: HTTPException) -> str:
-    told = {
-        404: "there is nothing at this path; /openapi.json lists what there is",
-        405: "this path does not take this method; the Allow header names those it takes",
-    }
-    return told.get(error.status_code, str(error.detail))
-
-
-async def _misfit(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - as above
-    # What was sent is not repeated: an error may end up where the content must not.
+def _misfit(error: RequestValidationError) -> Problem:
+    # The input is not repeated: an error may end up where the content must not.
     found = [
         {"where": ".".join(map(str, each["loc"])), "what": str(each["msg"])}
         for each in error.errors()
     ]
     detail = "; ".join(f"{each['where']}: {each['what']}" for each in found[:5])
-    return problem_response(Problem(422, detail or "the request does not fit", errors=found[:50]))
-
-
-async def _unexpected(_request: Request, error: Exception) -> Response:
-    log.warning("unexpected error", error=type(error).__name__)
-    return problem_response(Problem(500, "an unexpected error; the server's log names it"))
+    return Problem(422, detail or "the request does not fit", errors=found[:50])

@@ -4,8 +4,8 @@ import secrets
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.batch.declaration import Collect, FailFast, FailurePolicy, Tolerate
@@ -18,14 +18,12 @@ from milepost.request.declaration import job_options
 from milepost.request.kind import KIND
 from milepost.store import chains, jobs
 from milepost.subjects import checked_id
-from milepost.web.auth import Who, check_channel, require
-from milepost.web.body import JsonRequest, PushedRoute, Route
-from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Kept
-from milepost.web.jobs import SUBMITTED, bounded, check_template, created, receive
-from milepost.web.prefer import Preferred
+from milepost.web import runs as web_runs
+from milepost.web.call import Engine, SubmitCall
+from milepost.web.documents import RequestBody
+from milepost.web.jobs import SUBMITTED, bounded, check_template, create
 from milepost.web.problems import Problem, problems
-from milepost.web.runs import RUN_ACCEPTED, Accepted
+from milepost.web.route import JsonRequest, PushedRoute, Route
 
 router = APIRouter(route_class=Route, tags=["requests"])
 pushed = APIRouter(route_class=PushedRoute, tags=["requests"])
@@ -41,10 +39,10 @@ CALLBACK_SIGNALS = 100
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-class Given(BaseModel):
-    """What is read strictly: a name that is not known is a mistake."""
+class Given(RequestBody):
+    """A part of a request, named as `app.request` names it."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     def asked(self) -> dict[str, Any]:
         """Say what was given, by the names that `app.request` takes."""
@@ -86,7 +84,7 @@ class NewRequest(Given):
 
     method: Method = "GET"
     url: str = Field(min_length=1, examples=["https://partner.example/convert"])
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={})
     json_: Any = Field(default=None, alias="json", examples=[{"document": "report"}])
     content: str | None = None
     reply: ReplyRule | None = None
@@ -125,40 +123,22 @@ class NewBatch(Given):
 
     @property
     def failure_policy(self) -> FailurePolicy:
-        """Say how failures are borne."""
+        """Say how many failures are tolerated."""
         if isinstance(self.policy, str):
             return FailFast() if self.policy == "fail_fast" else Collect()
         return Tolerate(self.policy)
 
 
 @router.post("/v1/requests", status_code=202, responses=SUBMITTED)
-async def send(
-    *,
-    new: NewRequest,
-    request: Request,
-    app: Held,
-    who: Annotated[Who, require("submit")],
-    once: Kept,
-    prefer: Preferred,
-) -> Response:
+async def send(*, new: NewRequest, call: SubmitCall) -> Response:
     """Send an HTTP request as a job; it is durable once this is answered."""
-    asked = new.asked()
-    job, made = app.requests.asked(asked.pop("method", "GET"), asked.pop("url"), asked)
-    stored = job.new((made,), {})
-    check_template(who, stored)
-    await check_channel(app.client, who, stored.template.channel)
-    answer = await once.answer(lambda: created(stored, who))
-    return await receive(request, app, who, answer, prefer)
+    given = new.asked()
+    job, made = call.app.requests.asked(given.pop("method", "GET"), given.pop("url"), given)
+    return await create(call, job.new((made,), {}))
 
 
-@router.post("/v1/requests:batch", status_code=202, responses=RUN_ACCEPTED)
-async def send_batch(
-    *,
-    new: NewBatch,
-    app: Held,
-    who: Annotated[Who, require("submit")],
-    accepted: Accepted,
-) -> Response:
+@router.post("/v1/requests:batch", status_code=202, responses=web_runs.RUN_ACCEPTED)
+async def send_batch(*, new: NewBatch, call: SubmitCall) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
     asking = BatchOptions(
         policy=new.failure_policy,
@@ -166,13 +146,13 @@ async def send_batch(
         **job_options(new.asked()),
     )
     items = [one.asked() for one in new.requests]
-    run, plan, made = app.request_batches.starting(items, asking, {})
-    who.check_new(run.kind, queue=run.queue, priority=run.priority)
+    run, plan, made = call.app.request_batches.starting(items, asking, {})
+    call.principal.check_new(run.kind, queue=run.queue, priority=run.priority)
     for job in made:
-        check_template(who, job)
+        check_template(call.principal, job)
     for channel in {run.channel, *(job.template.channel for job in made)}:
-        await check_channel(app.client, who, channel)
-    return await accepted(lambda: chains.start(run, plan, made))
+        await call.principal.check_channel(call.app.client, channel)
+    return await web_runs.create(call, lambda: chains.start(run, plan, made))
 
 
 @pushed.post(
@@ -181,12 +161,13 @@ async def send_batch(
     responses={202: {"description": "Heard."}, **problems(404, 413, 415, 422)},
     openapi_extra={"requestBody": {"content": {"application/json": {"schema": {}}}}},
 )
-async def call_back(*, job_id: str, token: str, request: JsonRequest, app: Held) -> Response:
+async def call_back(*, job_id: str, token: str, request: JsonRequest) -> Response:
     """Hear from a remote that was told to call here; the address itself is what lets it in."""
+    app: Engine = request.app.state.engine
     try:
         job = await _awaiting(app, job_id, token)
     except NotFound:
-        await request.app.state.strangers.refused(request.scope)
+        await request.app.state.throttle.count(request.scope)
         raise
     # Only now: nothing that a stranger sends is read.
     request.app.state.callbacks.take(job.id)

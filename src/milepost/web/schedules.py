@@ -1,7 +1,7 @@
-"""/v1/schedules: what fires when, and schedules that rest."""
+"""/v1/schedules: what fires when, and pausing it."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -10,11 +10,10 @@ from starlette.responses import Response
 from milepost.errors import NotFound
 from milepost.store.driver import Steps
 from milepost.store.schedules import Schedule
-from milepost.web.auth import Who, require
-from milepost.web.body import Route
-from milepost.web.engine import Engine, Held
-from milepost.web.idempotency import Answer, Kept
-from milepost.web.problems import problems
+from milepost.web.call import Call, OperateCall, ReadCall, json_response
+from milepost.web.documents import ListDocument, document
+from milepost.web.problems import answers
+from milepost.web.route import Route
 
 router = APIRouter(route_class=Route, tags=["schedules"])
 
@@ -35,77 +34,63 @@ class ScheduleDocument(BaseModel):
     fired: int
 
 
-class ScheduleList(BaseModel):
+class ScheduleList(ListDocument[ScheduleDocument]):
     """Every schedule, by name."""
 
-    items: list[ScheduleDocument]
+
+PAUSED = answers(ScheduleDocument, 404, description="How it stands now.")
 
 
-def _document(schedule: Schedule) -> ScheduleDocument:
-    return ScheduleDocument(
-        name=schedule.name,
-        kind=schedule.kind,
-        cron=schedule.cron,
-        zone=schedule.zone,
-        missed=schedule.missed,
-        state=schedule.state,
-        paused_by=schedule.paused_by,
-        next_at=schedule.next_at if schedule.state == "active" else None,
-        last_at=schedule.last_at,
-        last_job=schedule.last_job_id,
-        fired=schedule.fired,
-    )
+def _document(schedule: Schedule) -> dict[str, Any]:
+    next_at = schedule.next_at if schedule.state == "active" else None
+    last_job = schedule.last_job_id
+    return document(ScheduleDocument, schedule, next_at=next_at, last_job=last_job)
 
 
-async def _all(app: Engine, who: Who) -> dict[str, Schedule]:
-    who.check_free("a schedule")
-    return {schedule.name: schedule for schedule in await app.schedules.list_async()}
+async def _all(call: Call) -> dict[str, Schedule]:
+    call.principal.check_unbound("a schedule")
+    return {schedule.name: schedule for schedule in await call.app.schedules.list_async()}
 
 
-async def _named(app: Engine, who: Who, name: str) -> ScheduleDocument:
-    found = await _all(app, who)
-    if name not in found:
+async def _named(call: Call, name: str) -> Schedule:
+    found = (await _all(call)).get(name)
+    if found is None:
         raise NotFound(f"there is no schedule {name!r}; GET /v1/schedules lists them")
-    return _document(found[name])
+    return found
 
 
-@router.get("/v1/schedules", responses=problems())
-async def listing(*, app: Held, who: Annotated[Who, require("read")]) -> ScheduleList:
+@router.get("/v1/schedules", responses=answers(ScheduleList))
+async def listing(*, call: ReadCall) -> Response:
     """List the schedules."""
-    return ScheduleList(items=[_document(each) for each in (await _all(app, who)).values()])
+    return json_response({"items": [_document(one) for one in (await _all(call)).values()]})
 
 
-@router.get("/v1/schedules/{name}", responses=problems(404, 422))
-async def show(*, name: str, app: Held, who: Annotated[Who, require("read")]) -> ScheduleDocument:
+@router.get("/v1/schedules/{name}", responses=answers(ScheduleDocument, 404))
+async def show(*, name: str, call: ReadCall) -> Response:
     """Show one schedule."""
-    return await _named(app, who, name)
+    return json_response(_document(await _named(call, name)))
 
 
-ACTED: dict[int | str, dict[str, Any]] = {
-    200: {"model": ScheduleDocument, "description": "How it stands now."},
-    **problems(404, 422),
-}
-
-
-@router.post("/v1/schedules/{name}:pause", responses=ACTED)
-async def pause(
-    *, name: str, app: Held, who: Annotated[Who, require("operate")], once: Kept
-) -> Response:
+@router.post("/v1/schedules/{name}:pause", responses=PAUSED)
+async def pause(*, name: str, call: OperateCall) -> Response:
     """Let a schedule rest. Times that pass meanwhile are skipped."""
-    await _named(app, who, name)
-    return await once(lambda: _rested(app, name, who, paused=True))
+    return await _pause(call, await _named(call, name), paused=True)
 
 
-@router.post("/v1/schedules/{name}:resume", responses=ACTED)
-async def resume(
-    *, name: str, app: Held, who: Annotated[Who, require("operate")], once: Kept
-) -> Response:
+@router.post("/v1/schedules/{name}:resume", responses=PAUSED)
+async def resume(*, name: str, call: OperateCall) -> Response:
     """Let a schedule go on with its next time."""
-    who.check_new((await _named(app, who, name)).kind)
-    return await once(lambda: _rested(app, name, who, paused=False))
+    schedule = await _named(call, name)
+    call.principal.check_new(schedule.kind)
+    return await _pause(call, schedule, paused=False)
 
 
-def _rested(app: Engine, name: str, who: Who, *, paused: bool) -> Steps[Answer]:
-    yield from app.schedules.resting(name, who.actor, paused=paused)
-    found = {schedule.name: schedule for schedule in (yield from app.schedules.listing())}
-    return Answer(200, _document(found[name]).model_dump_json().encode())
+async def _pause(call: Call, schedule: Schedule, *, paused: bool) -> Response:
+    schedules, actor = call.app.schedules, call.principal.actor
+
+    def operation() -> Steps[dict[str, Any]]:
+        yield from schedules.resting(schedule.name, actor, paused=paused)
+        found = {each.name: each for each in (yield from schedules.listing())}
+        return _document(found[schedule.name])
+
+    return await call.once(operation)

@@ -1,17 +1,23 @@
-"""Serves the API by itself: loopback unless told otherwise, and never open to the world."""
+"""Serves the API by itself: loopback unless told otherwise, and never open to the world.
+
+uvicorn closes a connection that rests between two requests. A connection that never finishes the
+headers of a request it would keep for ever, and as many of them as come (slowloris); and so one
+that asks for a large answer and does not read it. `GuardedConnection` ends those.
+"""
 
 import asyncio
 import ipaddress
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from milepost.client import Client
 from milepost.errors import Invalid
+from milepost.web.problems import Problem, problem_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-    from uvicorn import Server
+    from uvicorn import Config, Server
 
 GRACE_SECONDS = 3
 """How long streams and slow answers are given when the server stops."""
@@ -20,6 +26,12 @@ BACKLOG = 2048
 
 CONNECTIONS = 2_000
 """How many connections are open at once; further ones are answered 503."""
+
+HEADER_SECONDS = 10.0
+"""How long the headers of a request may take to come, from a connection's first moment on."""
+
+READ_SECONDS = 60.0
+"""How long a client may leave an answer unread that has filled what lies between."""
 
 
 def is_public(host: str) -> bool:
@@ -69,18 +81,20 @@ def server(api: "ASGIApp", *, root_path: str = "", connections: int = CONNECTION
     from uvicorn import Config, Server  # noqa: PLC0415
     from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
 
-    from milepost.web.watch import watching  # noqa: PLC0415
+    def guarded(config: "Config", **state: Any) -> GuardedConnection:
+        protocol = cast("Any", AutoHTTPProtocol)(config=config, **state)
+        return GuardedConnection(protocol, most=connections)
 
     config = Config(
         api,
         # It calls whatever it is given.
-        http=cast("Any", watching(AutoHTTPProtocol, most=connections)),
+        http=cast("Any", guarded),
         ws="none",
         lifespan="off",
         access_log=False,
         log_level="warning",
         server_header=False,
-        # Whoever claims to be a proxy could name any address as the caller's.
+        # A caller that claims to be a proxy could name any address as its own.
         proxy_headers=False,
         root_path=root_path,
         timeout_graceful_shutdown=GRACE_SECONDS,
@@ -99,3 +113,107 @@ async def _serve(serving: "Server", bound: socket.socket, client: Client) -> Non
         await serving.serve([bound])
     finally:
         await client.close_async()
+
+
+class _UvicornProtocol(Protocol):
+    """The calls that both of uvicorn's protocols answer."""
+
+    connections: set[Any]
+    cycle: Any
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def eof_received(self) -> bool | None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+
+
+class GuardedConnection(asyncio.Protocol):
+    """One connection: uvicorn serves it, and it is closed if no request comes in time."""
+
+    def __init__(self, served: _UvicornProtocol, *, most: int) -> None:
+        self._served = served
+        self._most = most
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection, or answer that there are too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._served.connection_made(transport)
+        if len(self._served.connections) > self._most:
+            detail = f"{self._most:,} connections are open here; try again"
+            self._refuse(Problem(503, detail, headers={"Retry-After": "1"}))
+        else:
+            self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand data on; the time runs while no request has begun."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._served.data_received(data)
+        if self._is_busy:
+            self._stop()
+        elif self._timer is None:
+            self._await_headers()
+
+    @property
+    def _is_busy(self) -> bool:
+        cycle = self._served.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _await_headers(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(HEADER_SECONDS, self._too_late)
+
+    def _too_late(self) -> None:
+        self._timer = None
+        if not self._is_busy:
+            detail = f"no whole request came within {HEADER_SECONDS:g} seconds"
+            self._refuse(Problem(408, detail))
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer where no request is, and none will be."""
+        assert self._transport is not None  # noqa: S101 - a connection was made
+        if self._transport.is_closing():
+            return
+        response = problem_response(problem)
+        response.headers["Connection"] = "close"
+        lines = [f"HTTP/1.1 {problem.status_code} ".encode()]
+        lines += [name + b": " + value for name, value in response.raw_headers]
+        self._transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
+        self._transport.close()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hand it on."""
+        self._stop()
+        self._read_again()
+        self._served.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        """Hand it on."""
+        return self._served.eof_received()
+
+    def pause_writing(self) -> None:
+        """Hand it on; a client that reads nothing of an answer for long is given up."""
+        self._served.pause_writing()
+        if self._unread is None and self._transport is not None:
+            loop = asyncio.get_running_loop()
+            self._unread = loop.call_later(READ_SECONDS, self._transport.abort)
+
+    def resume_writing(self) -> None:
+        """Hand it on."""
+        self._read_again()
+        self._served.resume_writing()
+
+    def _read_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None

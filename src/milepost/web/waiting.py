@@ -8,32 +8,38 @@ from weakref import WeakKeyDictionary
 from milepost.client import Client
 from milepost.errors import MilepostError
 from milepost.lifecycle import JOB, RUN
-from milepost.records import Job
+from milepost.machine import Machine
 from milepost.store import jobs, runs
 from milepost.store.driver import Steps
-from milepost.web.engine import Engine
 
 LOOK_FIRST = 0.01
 LOOK_LONGEST = 0.25
 LOOK_GROWS = 1.5
-Standing = Callable[[list[str]], Steps[list[tuple[str, str]]]]
 WAITERS = 5_000
 """Beyond so many callers are answered at once: waiting is a courtesy."""
 
+_STATES: dict[str, tuple[Callable[[list[str]], Steps[list[tuple[str, str]]]], Machine]] = {
+    "job": (jobs.standing, JOB),
+    "run": (runs.standing, RUN),
+}
+
 
 class Waiters:
-    """Whom to tell, and the task that looks while anybody waits."""
+    """Callers that wait for jobs, or for runs, and the task that looks while there are any.
 
-    def __init__(self, standing: Standing, final: frozenset[str]) -> None:
-        self._standing = standing
-        self._final = final
+    The client is not kept: that would keep both of them for ever.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._states, machine = _STATES[what]
+        self._final = machine.terminal
         self._waiting: dict[str, asyncio.Event] = {}
         self._callers: Counter[str] = Counter()
         self._pause = LOOK_FIRST
         self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, client: Client, subject_id: str, *, seconds: float) -> None:
-        """Return once the job has ended, or the time is over."""
+        """Return once it has ended, or the time is over."""
         if self._callers.total() >= WAITERS:
             return
         event = self._waiting.setdefault(subject_id, asyncio.Event())
@@ -68,27 +74,21 @@ class Waiters:
 
     async def _ended(self, client: Client) -> list[str]:
         try:
-            found = await client.run_async(self._standing, list(self._waiting))
+            found = await client.run_async(self._states, list(self._waiting))
         except MilepostError:
-            return []  # whoever waits hears of it from the look that answers
+            return []  # the read that answers a waiting caller says so
         return [subject_id for subject_id, state in found if state in self._final]
 
 
-Here = WeakKeyDictionary[Client, Waiters]
-_jobs: WeakKeyDictionary[asyncio.AbstractEventLoop, Here] = WeakKeyDictionary()
-_runs: WeakKeyDictionary[asyncio.AbstractEventLoop, Here] = WeakKeyDictionary()
+_waiters: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, WeakKeyDictionary[Client, dict[str, Waiters]]
+] = WeakKeyDictionary()
 
 
-async def awaited(app: Engine, job_id: str, *, seconds: float) -> Job:
-    """Wait for a job's end, for so long, and read how it stands then."""
-    here = _jobs.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
-    waiters = here.setdefault(app.client, Waiters(jobs.standing, JOB.terminal))
-    await waiters.wait(app.client, job_id, seconds=seconds)
-    return await app.client.run_async(jobs.get, job_id)
-
-
-async def run_awaited(app: Engine, run_id: str, *, seconds: float) -> None:
-    """Wait for a run's end, for so long."""
-    here = _runs.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
-    waiters = here.setdefault(app.client, Waiters(runs.standing, RUN.terminal))
-    await waiters.wait(app.client, run_id, seconds=seconds)
+async def wait_for(client: Client, what: str, subject_id: str, *, seconds: float) -> None:
+    """Return once a job or a run has ended, or the time is over."""
+    here = _waiters.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+    known = here.setdefault(client, {})
+    if what not in known:
+        known[what] = Waiters(what)
+    await known[what].wait(client, subject_id, seconds=seconds)

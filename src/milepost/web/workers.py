@@ -1,19 +1,20 @@
-"""/v1/workers: who is alive, and what each of them runs."""
+"""/v1/workers: which are alive, and what each of them runs."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel
+from starlette.responses import Response
 
 from milepost.records import Worker
 from milepost.store import workers
-from milepost.web.auth import Who, require
-from milepost.web.body import Route
-from milepost.web.engine import Held
+from milepost.web.call import ReadCall, json_response
+from milepost.web.documents import ListDocument, document
 from milepost.web.paging import Limit
-from milepost.web.problems import problems
+from milepost.web.problems import answers
+from milepost.web.route import Route
 
 router = APIRouter(route_class=Route, tags=["workers"])
 
@@ -34,34 +35,25 @@ class WorkerDocument(BaseModel):
     lease_until: datetime
 
 
-class WorkerList(BaseModel):
+class WorkerList(ListDocument[WorkerDocument]):
     """The workers, newest first."""
 
-    items: list[WorkerDocument]
 
-
-@router.get("/v1/workers", responses=problems(422))
-async def listing(
-    *, app: Held, who: Annotated[Who, require("read")], limit: Limit = 100
-) -> WorkerList:
+@router.get("/v1/workers", responses=answers(WorkerList))
+async def listing(*, call: ReadCall, limit: Limit = 100) -> Response:
     """List the workers, newest first."""
-    who.check_free("the list of workers")
-    found = await app.client.run_async(workers.listing, most=limit)
-    return WorkerList(items=[_document(worker) for worker in found])
+    call.principal.check_unbound("the list of workers")
+    found = await call.run(workers.listing, most=limit)
+    return json_response({"items": [_document(worker) for worker in found]})
 
 
-def _document(worker: Worker) -> WorkerDocument:
-    return WorkerDocument(
-        id=worker.id,
-        state=worker.state,
-        # Its row says what it last told; its lease says whether it still lives.
+def _document(worker: Worker) -> dict[str, Any]:
+    return document(
+        WorkerDocument,
+        worker,
+        # Its row says what it last reported; its lease says whether it still lives.
         live=worker.state != "STOPPED" and worker.lease_seconds > 0,
-        host=worker.host,
-        pid=worker.pid,
-        queues=msgspec.json.decode(worker.queues) if worker.queues else None,
-        kinds=msgspec.json.decode(worker.kinds) if worker.kinds else None,
-        slots=msgspec.json.decode(worker.slots) if worker.slots else {},
-        started_at=worker.started_at,
-        heartbeat_at=worker.heartbeat_at,
-        lease_until=worker.lease_until,
+        queues=msgspec.json.decode(worker.queues or "null"),
+        kinds=msgspec.json.decode(worker.kinds or "null"),
+        slots=msgspec.json.decode(worker.slots or "{}"),
     )

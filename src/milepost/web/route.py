@@ -11,14 +11,22 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from milepost.codec import nested_deeper
-from milepost.web.limits import BODY_SECONDS, DEEPEST
 from milepost.web.problems import Problem
 
-LONGEST, MOST = 100, 10
-"""How much of an unknown parameter's name is told, and of how many."""
+DEEPEST = 100
+"""How deep a request's JSON may be nested."""
+
+BODY_SECONDS = 60
+"""How long a request's body may take to come."""
+
+NAME_LONGEST, NAMES_MOST = 100, 10
+"""How much of an unknown parameter's name is repeated, and of how many."""
 
 ROOM = 64 * 1024
-"""What a body may hold beside a payload of the largest size."""
+"""What a body may hold in addition to a payload of the largest size."""
+
+CLOSE = {"Connection": "close"}
+"""The rest of the body is not read: the connection is of no more use."""
 
 
 class JsonRequest(Request):
@@ -33,17 +41,19 @@ class JsonRequest(Request):
         return await self.json() if await self._read(most) else None
 
     async def _read(self, most: int) -> bytes:
-        if not hasattr(self, "_body"):
-            told = self.headers.get("content-length", "")
-            if told.isdecimal() and int(told) > most:
-                raise _too_large(most)
-            try:
-                async with asyncio.timeout(BODY_SECONDS):
-                    self._body = await self._arrived(most)
-            except TimeoutError:
-                raise _too_slow() from None
-            if self._body:
-                self._check_type()
+        if hasattr(self, "_body"):
+            return self._body
+        declared = self.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > most:
+            raise _too_large(most)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                self._body = await self._arrived(most)
+        except TimeoutError:
+            detail = f"the body did not come within {BODY_SECONDS} seconds; send it in one go"
+            raise Problem(408, detail, headers=CLOSE) from None
+        if self._body:
+            self._check_type()
         return self._body
 
     async def _arrived(self, most: int) -> bytes:
@@ -59,9 +69,8 @@ class JsonRequest(Request):
         """Read the body as JSON; one that is deeper than allowed is not decoded at all."""
         data = await self.body()
         if nested_deeper(data, DEEPEST):
-            raise Problem(
-                400, f"the body's JSON is nested more than {DEEPEST} deep", name="too-deep"
-            )
+            detail = f"the body's JSON is nested more than {DEEPEST} deep"
+            raise Problem(400, detail, name="too-deep")
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -72,24 +81,13 @@ class JsonRequest(Request):
         if kind != "application/json" and not (
             kind.startswith("application/") and kind.endswith("+json")
         ):
-            raise Problem(
-                415,
-                "send JSON, with Content-Type: application/json",
-                headers={"Accept": "application/json"},
-            )
+            detail = "send JSON, with Content-Type: application/json"
+            raise Problem(415, detail, headers={"Accept": "application/json"})
 
 
 def _too_large(most: int) -> Problem:
-    # The rest of the body is not read: the connection is of no more use.
-    headers = {"Connection": "close"}
-    return Problem(
-        413, f"the body may have {most:,} bytes; put more into a bucket", headers=headers
-    )
-
-
-def _too_slow() -> Problem:
-    detail = f"the body did not come within {BODY_SECONDS} seconds; send it in one go"
-    return Problem(408, detail, headers={"Connection": "close"})
+    detail = f"the body may have {most:,} bytes; put more into a bucket"
+    return Problem(413, detail, headers=CLOSE)
 
 
 class Route(APIRoute):
@@ -110,19 +108,19 @@ class Route(APIRoute):
         return limited
 
     def _check_query(self, request: Request, known: set[str]) -> None:
-        unknown = [name for name in request.query_params if name not in known]
+        unknown = [name[:NAME_LONGEST] for name in request.query_params if name not in known]
         if not unknown:
             return
         there = f"there are {', '.join(sorted(known))}" if known else "this path takes none"
-        errors = [{"where": f"query.{name[:LONGEST]}", "what": there} for name in unknown[:MOST]]
-        detail = f"unknown query parameter {unknown[0][:LONGEST]!r}; {there}"
+        errors = [{"where": f"query.{name}", "what": there} for name in unknown[:NAMES_MOST]]
+        detail = f"unknown query parameter {unknown[0]!r}; {there}"
         raise Problem(422, detail, name="unknown-parameter", errors=errors)
 
 
-def _queries(asked: Dependant) -> Iterator[str]:
-    """Name the query parameters of a handler and of what it depends on."""
-    yield from (field.alias for field in asked.query_params)
-    for each in asked.dependencies:
+def _queries(dependant: Dependant) -> Iterator[str]:
+    """Name the query parameters of a handler and of its dependencies."""
+    yield from (field.alias for field in dependant.query_params)
+    for each in dependant.dependencies:
         yield from _queries(each)
 
 

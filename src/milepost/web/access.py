@@ -1,0 +1,273 @@
+"""Access: the hosts that are answered to, who calls by which token, and what they may do and see.
+
+A token opens what its scopes say, in the tenant and the queues that it is bound to. Under `milepost
+dev` callers on this machine need none as long as there never was one; the first token ends that.
+All of it is checked before anything of a request is read.
+"""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from milepost.client import Client, acting
+from milepost.errors import MilepostError
+from milepost.records import Job, Run
+from milepost.relay.message import traced
+from milepost.request import batch as request_batch
+from milepost.request import kind as request_kind
+from milepost.store import outbox, tokens
+from milepost.web.limits import RateLimiter, WrongTokenThrottle
+from milepost.web.problems import Problem, problem_of, problem_response
+
+if TYPE_CHECKING:
+    from milepost.web.metrics import HttpMetrics
+
+ACCESS = ("tokens", "open", "local")
+"""Who is let in without a token: nobody, everybody (the program that mounts the API guards it), or
+callers on this machine while there never was a token, which is for `milepost dev` alone."""
+
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+REQUESTS = frozenset({request_kind.KIND, request_batch.KIND})
+"""The kinds that send HTTP requests: a job, and a run of many."""
+
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="milepost"'}
+EVERYTHING = frozenset({"admin"})
+
+OPEN = frozenset({"/livez", "/readyz"})
+"""Paths for load balancers, without a token; they show nothing of what is stored."""
+
+CALLBACK = re.compile(r"/v1/requests/[^/]+/callback/[^/]+")
+"""Where a remote calls back: the address holds a secret of its own, made for one job."""
+
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+"""No browser shows an answer as a page, whatever somebody's result looks like."""
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing, and so may come from a link on anybody's page."""
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """The caller: a token's name, scopes and bounds, or somebody on this machine."""
+
+    actor: str
+    scopes: frozenset[str]
+    token_id: str | None = None
+    tenant: str | None = None
+    queues: tuple[str, ...] | None = None
+    bounds: tokens.Bounds = tokens.Bounds()
+
+    @property
+    def id(self) -> str:
+        """What its requests and its idempotency keys are counted by."""
+        return self.token_id or self.actor
+
+    def may(self, scope: str) -> bool:
+        """Tell whether the caller has a scope; admin has each."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def sees(self, record: Job | Run) -> bool:
+        """Tell whether a job or run is within the caller's bounds."""
+        return self.sees_within(record.tenant, record.queue)
+
+    def sees_within(self, tenant: str | None, queue: str | None) -> bool:
+        """Tell whether a tenant's jobs in a queue are within the caller's bounds."""
+        return self.tenant in (None, tenant) and self.sees_queue(queue)
+
+    def sees_queue(self, queue: str | None) -> bool:
+        """Tell whether a queue is one that the token is bound to, if it is bound to any."""
+        return self.queues is None or queue in self.queues
+
+    def check_new(self, kind: str, *, queue: str | None = None, priority: int = 0) -> None:
+        """Refuse a job or a run that the token may not create."""
+        if queue is not None and not self.sees_queue(queue):
+            raise Problem(403, f"this token is not for queue {queue!r}; it is bound to its own")
+        bounds = self.bounds
+        if kind in REQUESTS and not bounds.requests:
+            raise Problem(403, "this token sends no HTTP requests; see tokens create --requests")
+        if kind not in REQUESTS and bounds.kinds is not None and kind not in bounds.kinds:
+            kinds = ", ".join(bounds.kinds) or "no kind at all"
+            raise Problem(403, f"this token is not for {kind!r}; it is for {kinds}")
+        if bounds.max_priority is not None and priority > bounds.max_priority:
+            most = bounds.max_priority
+            raise Problem(403, f"this token's jobs have priority {most} at most, not {priority}")
+
+    def check_unbound(self, subject: str, *, queues: bool = True) -> None:
+        """Refuse a part of the whole installation to a token of a tenant, or of some `queues`."""
+        if self.tenant is not None or (queues and self.queues is not None):
+            raise Problem(403, f"{subject} is for tokens that are bound to no tenant and no queue")
+
+    async def check_channel(self, client: Client, channel: str | None) -> None:
+        """Refuse another tenant's channel, and the installation's own, to a token of a tenant."""
+        if channel is None or self.tenant is None:
+            return
+        owner = await client.run_async(outbox.tenant, channel)
+        if owner not in (None, outbox.EVERYONE, self.tenant):
+            raise Problem(403, f"channel {channel!r} is not of this token's tenant")
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """How listings are narrowed."""
+        queues = None if self.queues is None else msgspec.json.encode(self.queues).decode()
+        return {"tenant": self.tenant, "queues": queues}
+
+
+async def authenticate(client: Client, scope: Scope, access: str) -> Principal:
+    """Tell who calls, or raise a 401."""
+    headers = Headers(scope=scope)
+    if access == "open":
+        return Principal("api", EVERYTHING)
+    if "authorization" in headers:
+        return await _by_token(client, headers["authorization"])
+    if access == "local" and _is_local(scope, headers):
+        ever, _ = await client.run_async(tokens.door)
+        if not ever:
+            return Principal("local", EVERYTHING)
+    raise Problem(401, "send a token: Authorization: Bearer mp_…", headers=CHALLENGE)
+
+
+async def _by_token(client: Client, given: str) -> Principal:
+    kind, _, presented = given.partition(" ")
+    token = None
+    if kind.lower() == "bearer" and presented.isascii():
+        token = await client.run_async(tokens.find, presented.strip())
+    if token is None:
+        detail = "this token opens nothing: it is wrong, expired or revoked"
+        raise Problem(401, detail, headers=CHALLENGE)
+    scopes = frozenset(token.scopes)
+    return Principal(token.name, scopes, token.id, token.tenant, token.queues, token.bounds)
+
+
+def _is_local(scope: Scope, headers: Headers) -> bool:
+    """Tell whether the caller is on this machine; one that a proxy speaks for is not."""
+    if any(name in headers for name in FORWARDED):
+        return False
+    try:
+        return ipaddress.ip_address((scope.get("client") or ("",))[0]).is_loopback
+    except ValueError:
+        return False  # a Unix socket: a proxy has one too
+
+
+class AccessMiddleware:
+    """Lets a request in, in its caller's name, or answers with a problem."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        client: Client,
+        access: str,
+        hosts: Sequence[str],
+        rates: RateLimiter,
+        throttle: WrongTokenThrottle,
+        metrics: "HttpMetrics",
+    ) -> None:
+        self._app = app
+        self._client = client
+        self._access = access
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._rates = rates
+        self._throttle = throttle
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; what is no request (a lifespan) is passed on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "none")
+                passed = perf_counter() - began
+                self._metrics.count(scope["method"], route, message["status"], passed)
+                message["headers"] = [*message.get("headers", ()), NO_SNIFFING]
+            await send(message)
+
+        try:
+            await self._admit(scope)
+        except (Problem, MilepostError) as error:
+            await problem_response(problem_of(error))(scope, receive, counted)
+        else:
+            await self._serve(scope, receive, counted)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        principal = scope.get("milepost.principal")
+        if principal is None:
+            await self._app(scope, receive, send)
+            return
+        trace = traced(Headers(scope=scope).get("traceparent"))
+        with acting(principal.actor, tenant=principal.tenant or "", trace=trace):
+            await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if not known_host(headers.get("host", ""), self._hosts):
+            detail = "this server does not answer to that Host; name it in MILEPOST_HOSTS"
+            raise Problem(421, detail)
+        if scope["method"] not in SAFE and _is_cross_site(headers, self._hosts):
+            raise Problem(
+                403,
+                "a page of another site sent this; name its host in MILEPOST_HOSTS if it is yours",
+            )
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+        # A remote that knows a callback's address may use it; any other gets no more than a 404.
+        if path in OPEN or CALLBACK.fullmatch(path):
+            return
+        again = partial(authenticate, self._client, scope, self._access)
+        try:
+            principal = await again()
+        except Problem:
+            if "authorization" in headers:
+                await self._throttle.count(scope)
+            raise
+        self._rates.take(principal.id, principal.bounds.rate)
+        scope["milepost.principal"] = principal
+        scope["milepost.authenticate"] = again  # a long answer asks once in a while
+
+
+def _is_cross_site(headers: Headers, hosts: frozenset[str]) -> bool:
+    """Tell whether a browser says that another site's page makes this request.
+
+    A browser sends a form's POST, and what this machine's user may do, for any page. What is no
+    browser sends neither header. The scheme is not compared: a proxy may speak TLS.
+    """
+    if headers.get("sec-fetch-site", "").lower() == "cross-site":
+        return True
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    place = origin.lower().partition("://")[2]
+    return place != headers.get("host", "").lower() and _name(place) not in hosts
+
+
+def known_host(host: str, allowed: frozenset[str]) -> bool:
+    """Tell whether a Host header cannot be a stranger's name for this machine (DNS rebinding).
+
+    An address is no name, and a name without a dot is nobody's on the internet.
+    """
+    name = _name(host)
+    if "*" in allowed or name in allowed or name.endswith(".localhost"):
+        return True
+    if "." not in name and ":" not in name:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(host: str) -> str:
+    """Return a host without its port and brackets."""
+    name = host.lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0] if name.count(":") == 1 else name

@@ -1,0 +1,120 @@
+"""The routes that jobs and runs have in common: look, wait, read the history, be accepted."""
+
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from milepost.batch.handles import RunHandle
+from milepost.errors import Invalid, NotFound
+from milepost.handles import JobHandle
+from milepost.records import Job, Run, Template
+from milepost.store import journal
+from milepost.subjects import Finder, Subject, checked_id
+from milepost.web.call import Answer, Call
+from milepost.web.documents import EntryDocument, document, receipt, whole_document
+from milepost.web.paging import PAGE_BYTES, PageQuery
+from milepost.web.problems import Responses, problems
+from milepost.web.waiting import wait_for
+
+Handle = TypeVar("Handle", JobHandle[Any], RunHandle)
+RETRY = {"Retry-After": "1"}
+
+
+def accepts(receipt: Any, document: Any, *statuses: int) -> Responses:
+    """Document a route that accepts a job or a run, and may wait for its end."""
+    headers = {
+        "Location": {"schema": {"type": "string"}},
+        "Retry-After": {"schema": {"type": "integer"}},
+    }
+    return {
+        202: {"model": receipt, "headers": headers, "description": "Accepted, and durable."},
+        200: {"model": document, "description": "It ended while the caller waited."},
+        **problems(409, 413, 415, *statuses),
+    }
+
+
+def id_within(given: str, *, what: str) -> str:
+    """Read an id that is part of a question: a wrong one is a mistake, not something missing."""
+    try:
+        return checked_id(given, what=what)
+    except NotFound as error:
+        raise Invalid(f"{what}={given!r} is not the id of a {what}") from error
+
+
+async def visible(call: Call, finder: Finder[Handle], subject_id: str) -> Handle:
+    """Read a job or a run, or raise `NotFound`: a foreign one is said not to exist."""
+    found: Handle = await finder.get_async(subject_id)
+    check_visible(call, found.record)
+    return found
+
+
+def check_visible(call: Call, record: Job | Run) -> None:
+    """Say that a foreign job or run does not exist: the caller learns nothing of it."""
+    if not call.principal.sees(record):
+        what = "job" if isinstance(record, Job) else "run"
+        raise NotFound(f"there is no {what} {record.id}")
+
+
+async def show(call: Call, finder: Finder[Handle], subject_id: str) -> Response:
+    """Say how it stands, once it has ended if that is waited for; 304 if the caller knows that."""
+    found = await visible(call, finder, subject_id)
+    await _await_end(call, found)
+    body = msgspec.json.encode(await whole_document(found, call.app.client))
+    tag = _etag(body)
+    headers = {"ETag": tag, "Cache-Control": "no-cache", **call.preference.applied}
+    if not found.done:
+        headers |= RETRY
+    known = (call.if_none_match or "").split(",")
+    if any(each.strip().removeprefix("W/") in (tag, "*") for each in known):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+async def _await_end(call: Call, found: Subject[Any]) -> None:
+    if call.preference.wait and not found.done:
+        seconds = call.preference.wait
+        await wait_for(call.app.client, found.what, found.id, seconds=seconds)
+        await found.refresh_async()
+
+
+def _etag(body: bytes) -> str:
+    """Mark a body, so that a caller who has it need not get it again."""
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+async def history(call: Call, finder: Finder[Handle], subject_id: str, page: PageQuery) -> Response:
+    """Answer with a page of its moves, in order."""
+    found = await visible(call, finder, subject_id)
+    filters = {"history": found.id}
+    moves = await call.run(
+        journal.history_page,
+        found.id,
+        machine=found.what,
+        after=page.number(filters),
+        most=page.limit,
+        most_bytes=PAGE_BYTES,
+    )
+    return page.listed(moves, lambda move: document(EntryDocument, move), filters, by="seq")
+
+
+def acceptance(subject_id: str, record: Job | Run | Template) -> Answer:
+    """Say that a job or a run was accepted, where it is, and when to look."""
+    body = msgspec.json.encode(receipt(subject_id, record))
+    place = "runs" if isinstance(record, Run) else "jobs"
+    return Answer(202, body, f"/v1/{place}/{subject_id}", RETRY)
+
+
+async def accepted(call: Call, finder: Finder[Handle], answer: Answer) -> Response:
+    """Answer that it was accepted, or how it ended if that is waited for and comes in time."""
+    response = answer.response(call.request)
+    if call.preference.wait and answer.location is not None:
+        found: Handle = await finder.get_async(answer.location.rpartition("/")[2])
+        await _await_end(call, found)
+        if found.done and call.principal.sees(found.record):
+            body = msgspec.json.encode(await whole_document(found, call.app.client))
+            headers = {"Location": response.headers["Location"], "ETag": _etag(body)}
+            response = Response(body, 200, headers, media_type="application/json")
+    response.headers.update(call.preference.applied)
+    return response
