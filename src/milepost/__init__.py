@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import Cancelled, Fail, Later
     from milepost.records import Entry, Queue, Worker
-    from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing
-    from milepost.relay.courier import Undelivered
+    from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing, Undelivered
     from milepost.relay.nats import Nats
     from milepost.request.batch import RequestBatch, Response
     from milepost.request.declaration import Poll, Reply
@@ -158,7 +157,7 @@ _HOMES = {
     "StepState": "milepost.batch.handles",
     "Tolerate": "milepost.batch.declaration",
     "Unavailable": "milepost.errors",
-    "Undelivered": "milepost.relay.courier",
+    "Undelivered": "milepost.relay.broker",
     "WaitTimeout": "milepost.errors",
     "Window": "milepost.ingest.source",
     "Worker": "milepost.records",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Source
     from milepost.relay.broker import Broker
-    from milepost.relay.channel import Channel
+    from milepost.relay.channel import ChannelSpec
     from milepost.relay.inbound import Inbound
 
 P = ParamSpec("P")
@@ -90,7 +90,7 @@ class App:
         self.requests = Requests(self, known)
         self.request_batches = Batches(self, self.requests)
         self._replays = Replays(self, self.requests)
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, ChannelSpec] = {}
         self._inbound: dict[str, Inbound] = {}
         self.channels = Channels(self.client)
         self._process = Process(
@@ -314,11 +314,11 @@ class App:
         channel's name unless given. A failed delivery is tried again after `delay` seconds, then
         twice as long each time up to `max_delay`; after so many `attempts` the message is dead.
         """
-        from milepost.relay.channel import Limits, declared  # noqa: PLC0415 - most declare none
+        from milepost.relay.channel import DeliveryLimits, declared  # noqa: PLC0415 - most declare none
 
         if name in self._channels:
             raise Invalid(f"channel {name!r} is declared twice")
-        limits = Limits(
+        limits = DeliveryLimits(
             attempts=attempts,
             timeout=timeout,
             delay=delay,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from milepost.maintain.loop import Maintainer
     from milepost.records import NewJob
-    from milepost.relay.channel import Channel
+    from milepost.relay.channel import ChannelSpec
     from milepost.relay.inbound import Inbound, Receiver
     from milepost.relay.loop import Relay
     from milepost.request.kind import Requests
@@ -67,7 +67,7 @@ class Process:
         app: App,
         *,
         scheduled: "Mapping[str, NewSchedule]",
-        channels: "Mapping[str, Channel]",
+        channels: "Mapping[str, ChannelSpec]",
         inbound: "Mapping[str, Inbound]",
     ) -> None:
         self._app = app
@@ -209,7 +209,7 @@ class Process:
             maintain=self._maintainer(driver, elected=elected),
             queues=queues,
             beside=beside,
-            announced=None if relay is None else relay.poke,
+            announced=None if relay is None else relay.wake,
             recycle=recycle,
         )
 

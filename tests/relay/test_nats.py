@@ -8,8 +8,7 @@ import nats as client
 import pytest
 
 import milepost as mp
-from milepost.relay.broker import Outgoing
-from milepost.relay.courier import Undelivered
+from milepost.relay.broker import Outgoing, Undelivered
 from milepost.relay.nats import Nats
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -11,7 +11,7 @@ import pytest
 from receivers import receiving
 
 import milepost as mp
-from milepost.relay.channel import Limits
+from milepost.relay.channel import DeliveryLimits
 from milepost.relay.webhook import new_secret, signature
 from milepost.request.guard import Refused
 from milepost.store import outbox
@@ -146,7 +146,7 @@ def submitted(app):
 
 
 def test_waits_double_with_jitter_and_end():
-    limits = Limits(delay=1.0, max_delay=60.0)
+    limits = DeliveryLimits(delay=1.0, max_delay=60.0)
     waits = [limits.wait_seconds(attempts) for attempts in range(10)]
     for place, wait in enumerate(waits):
         whole = min(2.0**place, 60.0)

@@ -14,7 +14,7 @@ from milepost.cli.options import (
 from milepost.cli.output import say, show_json, show_table
 from milepost.config import StoreUrl
 from milepost.errors import Invalid, NotFound
-from milepost.store.inbox import Refused
+from milepost.store.inbox import RefusedMessage
 from milepost.store.outbox import Channel, Message
 
 COLUMNS = ("name", "kind", "target", "tenant", "state", "waiting", "dead", "reason")
@@ -190,7 +190,7 @@ def dead(store: StoreUrl, name: str | None, limit: int, *, as_json: bool) -> Non
         say("nothing is dead")
 
 
-def _refused(message: Refused) -> dict[str, object]:
+def _refused(message: RefusedMessage) -> dict[str, object]:
     content = (message.content or b"").decode(errors="replace")
     return {
         "inbound": message.source,

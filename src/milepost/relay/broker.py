@@ -1,11 +1,61 @@
-"""What a message broker must be able to do. NATS (`milepost.relay.nats`) is one of them."""
+"""The ways out and in: a courier delivers events, a broker is one that also receives messages.
 
+NATS (`milepost.relay.nats`) is a broker; another is a file of that size next to it.
+"""
+
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from milepost.relay.message import CONTENT_TYPE, Event
+from milepost.errors import MilepostError
+from milepost.relay.message import CONTENT_TYPE, CloudEvent
+
+TROUBLE_MOST = 30.0
+
+
+class Undelivered(MilepostError):  # noqa: N818 - public name
+    """A delivery that failed, and counts; it is tried again, not before `after` seconds."""
+
+    def __init__(self, text: str, *, after: float | None = None) -> None:
+        super().__init__(text)
+        self.after = after
+
+
+class ReceiverGone(MilepostError):  # noqa: N818 - says what became of the receiver
+    """The receiver wants no more: the channel stops until an operator starts it again."""
+
+
+class Courier(Protocol):
+    """One way out.
+
+    `deliver` returns when the other side has the event for good. It raises `Undelivered` when the
+    message was not taken, `Unavailable` when nobody could be reached at all (which counts against
+    no message), `ReceiverGone` when the other side wants no more.
+    """
+
+    kind: str
+    target: str
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """Take an event there."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+def cancelled() -> bool:
+    """Tell whether this task was asked to end: a library may swallow that, so loops ask."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def trouble_seconds(failures: int) -> float:
+    """Say how long to wait after so many failures in a row to reach the other side."""
+    return min(0.1 * 2.0 ** min(failures, 20), TROUBLE_MOST)
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -51,11 +101,11 @@ class Broker(Protocol):
     """
 
     name: str
-    """What it is called in lists of channels."""
+    """Its name in lists of channels."""
 
     @property
     def address(self) -> str:
-        """Where it is, without what is secret."""
+        """Where it is, without passwords."""
         ...
 
     async def publish(self, subject: str, message: Outgoing, *, seconds: float) -> None:
@@ -73,7 +123,7 @@ class Broker(Protocol):
         ...
 
 
-class Published:
+class BrokerCourier:
     """A courier that publishes on a broker."""
 
     def __init__(self, broker: Broker, subject: str, *, seconds: float) -> None:
@@ -83,7 +133,7 @@ class Published:
         self.kind = broker.name
         self.target = f"{broker.address} {subject}"
 
-    async def deliver(self, event: Event) -> None:
+    async def deliver(self, event: CloudEvent) -> None:
         """Publish it, and wait until the broker has it."""
         traced = {} if event.traceparent is None else {"traceparent": event.traceparent}
         headers = {"Content-Type": CONTENT_TYPE, **traced}

@@ -1,4 +1,4 @@
-"""What a program declares of a channel: where it leads, how often it is tried, how large it is."""
+"""A channel as a program declares it: where it leads, how often it is tried, how large it is."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,9 @@ import msgspec
 from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.options import check_seconds
-from milepost.relay.broker import Broker, Published
-from milepost.relay.courier import Courier
+from milepost.relay.apprise import AppriseCourier
+from milepost.relay.broker import Broker, BrokerCourier, Courier
 from milepost.relay.message import MOST_BYTES
-from milepost.relay.people import People
 from milepost.relay.webhook import Webhook
 from milepost.request.guard import PORTS, Guard
 
@@ -20,7 +19,7 @@ BYTES_LEAST = 10_000
 AT_ONCE_MOST = 1_000
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long, how often and how large."""
 
     attempts: int = 20
@@ -31,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = MOST_BYTES
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse values that are out of bounds."""
         for name in ("timeout", "delay", "max_delay"):
             check_seconds(name, getattr(self, name), zero=False)
         for name, least, most in (
@@ -45,27 +44,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lease_seconds(self) -> float:
-        """How long a message that was taken is nobody else's: more than one delivery may take."""
+        """How long no other relay may take a message: longer than one delivery."""
         return self.timeout * 2 + MARGIN_SECONDS
 
     def wait_seconds(self, attempts: int, after: float | None = None) -> float:
-        """Say how long to wait after so many failures: twice as long each time, less some luck."""
+        """Say how long to wait after so many failures: twice as long each time, with jitter."""
         doubled = self.delay * 2.0 ** min(attempts, 60)
         wait = min(doubled, self.max_delay) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
         return wait if after is None else max(wait, min(after, self.max_delay))
 
 
-class Channel(msgspec.Struct, frozen=True):
+class ChannelSpec(msgspec.Struct, frozen=True):
     """A declared channel; without a courier its messages wait to be pulled."""
 
     name: str
     courier: Courier | None
-    limits: Limits
+    limits: DeliveryLimits
     tenant: str = ""
 
     @property
     def row(self) -> tuple[str, str, str | None, str]:
-        """What the store is told of it."""
+        """Its row in the store: name, kind, target, tenant."""
         if self.courier is None:
             return self.name, "pull", None, self.tenant
         return self.name, self.courier.kind, self.courier.target, self.tenant
@@ -73,7 +72,7 @@ class Channel(msgspec.Struct, frozen=True):
 
 def declared(
     name: str,
-    limits: Limits,
+    limits: DeliveryLimits,
     *,
     allow: str = "",
     ports: Iterable[int] = PORTS,
@@ -85,10 +84,10 @@ def declared(
     broker: Broker | None = None,
     subject: str | None = None,
     tenant: str | None = None,
-) -> Channel:
-    """Make a channel of what was said of it; it leads to one place.
+) -> ChannelSpec:
+    """Make a channel, or raise `Invalid`; it leads to one place.
 
-    A webhook may reach these `ports` of public addresses, and what `allow` names.
+    A webhook may reach these `ports` of public addresses, and addresses that `allow` names.
     """
     check_text(name, what="name")
     owner = "" if tenant is None else check_text(tenant, what="tenant")
@@ -96,9 +95,14 @@ def declared(
     chosen = [way for way, given in ways.items() if given is not None]
     if len(chosen) > 1:
         raise Invalid(f"channel {name!r} leads to one place, not to {' and '.join(chosen)}")
-    _check_belongs(name, chosen, "webhook", secrets=secrets)
-    _check_belongs(name, chosen, "people", title=title, template=template)
-    _check_belongs(name, chosen, "broker", subject=subject)
+    for way, options in (
+        ("webhook", {"secrets": secrets}),
+        ("people", {"title": title, "template": template}),
+        ("broker", {"subject": subject}),
+    ):
+        alone = ", ".join(word for word, value in options.items() if value)
+        if alone and way not in chosen:
+            raise Invalid(f"channel {name!r}: {alone} goes with {way}=")
     courier: Courier | None = None
     if webhook is not None:
         courier = Webhook(
@@ -109,14 +113,7 @@ def declared(
             connections=limits.concurrency,
         )
     elif people is not None:
-        courier = People(people, title=title, template=template)
+        courier = AppriseCourier(people, title=title, template=template)
     elif broker is not None:
-        courier = Published(broker, subject or name, seconds=limits.timeout)
-    return Channel(name, courier, limits, owner)
-
-
-def _check_belongs(name: str, chosen: list[str], way: str, **given: object) -> None:
-    """Refuse what says something of a way that was not chosen."""
-    alone = [word for word, value in given.items() if value]
-    if alone and way not in chosen:
-        raise Invalid(f"channel {name!r}: {', '.join(alone)} goes with {way}=")
+        courier = BrokerCourier(broker, subject or name, seconds=limits.timeout)
+    return ChannelSpec(name, courier, limits, owner)

@@ -20,8 +20,7 @@ from milepost.declare import Registry
 from milepost.errors import Invalid, MilepostError, Unavailable
 from milepost.options import SubmitOptions, check_names, read
 from milepost.records import NewJob
-from milepost.relay.broker import Broker, Delivery, Incoming
-from milepost.relay.courier import cancelled
+from milepost.relay.broker import Broker, Delivery, Incoming, cancelled, trouble_seconds
 from milepost.relay.message import traced
 from milepost.store import inbox
 from milepost.store.driver import AsyncDriver
@@ -35,7 +34,6 @@ AGAIN_SECONDS = 5.0
 DELIVERIES_MOST = 20
 """How often a message may come that is not wrong in itself: of a kind that nobody declares yet."""
 KEPT_BYTES = 64 * 1024
-TROUBLE_MOST = 30.0
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
@@ -123,7 +121,7 @@ class Receiver:
                         break
                     trouble += 1
                     log.warning("nothing comes in", inbound=self._inbound.name, error=str(error))
-                    await asyncio.sleep(min(0.1 * 2.0 ** min(trouble, 20), TROUBLE_MOST))
+                    await asyncio.sleep(trouble_seconds(trouble))
         finally:
             with suppress(Exception):
                 await self._inbound.broker.close()

@@ -1,6 +1,6 @@
-"""What a final message says: a CloudEvent 1.0, built from the rows whenever it is delivered.
+"""The content of a final message: a CloudEvent 1.0, built from the rows whenever it is delivered.
 
-Nothing of it is stored, so what was erased is not told afterwards, and a batch of a thousand
+Nothing of it is stored, so erased values are not told afterwards, and a batch of a thousand
 responses takes no room in the outbox. Its id and its time are the outbox row's: they stay the same.
 """
 
@@ -24,7 +24,7 @@ MOST_BYTES = 1_000_000
 
 CONTENT_TYPE = "application/cloudevents+json"
 ENVELOPE = 4_000
-"""Room for what stands around the children of a run."""
+"""Room for the members around the children of a run."""
 PORTION = 1_000_000
 TEXT_MOST = 10_000
 """How much of an error's text is told (H-105); the whole of it is in the store."""
@@ -35,8 +35,8 @@ WORDS = {"SUCCEEDED": "COMPLETE", "FAILED": "FAILED", "CANCELLED": "CANCELLED"}
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Event(msgspec.Struct, frozen=True):
-    """An event, ready to be sent: `body` is its structured JSON, `told` what people read of it."""
+class CloudEvent(msgspec.Struct, frozen=True):
+    """An event, ready to be sent: `body` is its structured JSON, `told` the names of templates."""
 
     id: str
     type: str
@@ -52,15 +52,15 @@ def traced(trace: str | None) -> str | None:
     return trace if trace is not None and _TRACEPARENT.fullmatch(trace) else None
 
 
-def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[Event]:
-    """Build the event of a message: what would make it larger than so many bytes is left out.
+def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[CloudEvent]:
+    """Build the event of a message: members that would make it larger than so much are left out.
 
-    What a codec has sealed is passed on sealed, but for errors, which people read.
+    Values that a codec has sealed are passed on sealed, but for errors, which people read.
     """
     return (yield from as_stored(_composed(message, most=most)))
 
 
-def _composed(message: Message, *, most: int) -> Steps[Event]:
+def _composed(message: Message, *, most: int) -> Steps[CloudEvent]:
     if message.machine == "job":
         job = yield from jobs.get(message.subject_id)
         data = _job(job)
@@ -75,7 +75,7 @@ def _composed(message: Message, *, most: int) -> Steps[Event]:
         if alert := _alert(run):
             data["alert"] = alert
             told["error"] = f"{alert['title']}: {alert['text']} ({run.cause or 'cancelled'})"
-    return Event(
+    return CloudEvent(
         id=message.id,
         type=_type(message),
         channel=message.channel,
@@ -91,7 +91,7 @@ def _type(message: Message) -> str:
 
 
 def _fitted(message: Message, data: dict[str, Any], most: int) -> bytes:
-    """Write the envelope; what does not fit stays where GET finds it, and is named."""
+    """Write the envelope; members that do not fit stay where GET finds them, and are named."""
     body, kept, left = _body(message, data), dict(data), []
     for name in ("result", "jobs", "tags"):
         if len(body) <= most:
@@ -172,7 +172,7 @@ def _error(kind: str, text: str, cause: str | None) -> dict[str, str | None]:
 
 
 def _carried(data: bytes | None, codec: str) -> Any:
-    """Give stored bytes: JSON as it stands; anything else sealed, for who has the key."""
+    """Give stored bytes: JSON as it stands; anything else sealed, for a receiver with the key."""
     if data is None:
         return None
     return msgspec.Raw(data) if codec == "json" else {"codec": codec, "base64": data}
@@ -219,7 +219,7 @@ def _alert(run: Run) -> dict[str, str] | None:
 
 
 def _stale(job: Job) -> dict[str, str] | None:
-    """Say that a pipeline is not fresh, where that is what a job was to tell."""
+    """Say that a pipeline is not fresh, if the job is one that tells it."""
     stored = {} if job.error is None else msgspec.json.decode(job.error)
     if not job.kind.endswith(STALE) or stored.get("type") != "Stale":
         return None

@@ -1,18 +1,17 @@
 """NATS JetStream as a broker: a publication counts when the stream has acknowledged it.
 
-The message's id goes along as `Nats-Msg-Id`, so a stream drops what it has seen within its window
-(two minutes by default). Needs the extra `nats`.
+The message's id goes along as `Nats-Msg-Id`, so a stream drops messages that it has seen within its
+window (two minutes by default). Needs the extra `nats`.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from milepost.errors import Invalid, Unavailable
-from milepost.relay.broker import Delivery, Incoming, Outgoing
-from milepost.relay.courier import Undelivered
+from milepost.relay.broker import Delivery, Incoming, Outgoing, Undelivered
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -56,8 +55,12 @@ class Nats:
 
     @property
     def address(self) -> str:
-        """Where it is, without what is secret."""
+        """Where it is, without passwords."""
         return ", ".join(_public(server) for server in self._servers)
+
+    def _unavailable(self, what: str, error: BaseException) -> Unavailable:
+        # Its text may repeat an address with a password; its name never does.
+        return Unavailable(f"{self.address} {what}: {type(error).__name__}")
 
     async def publish(self, subject: str, message: Outgoing, *, seconds: float) -> None:
         """Return once the stream has stored it."""
@@ -81,7 +84,7 @@ class Nats:
             raise Undelivered("the server takes no message as large as this one") from error
         except (errors.Error, OSError, TimeoutError) as error:
             await self.close()
-            raise Unavailable(f"{self.address} did not answer: {_named(error)}") from error
+            raise self._unavailable("did not answer", error) from error
 
     async def receive(
         self, subject: str, *, name: str, most: int, seconds: float
@@ -95,7 +98,7 @@ class Nats:
                 return [_Delivery(found) for found in await consumer.fetch(most, timeout=seconds)]
         except (errors.Error, OSError, TimeoutError) as error:
             await self.close()
-            raise Unavailable(f"{self.address} did not answer: {_named(error)}") from error
+            raise self._unavailable("did not answer", error) from error
         return []
 
     async def _consumer(self, subject: str, name: str) -> "JetStreamContext.PullSubscription":
@@ -141,7 +144,7 @@ class Nats:
         except ImportError as error:
             raise Unavailable("NATS needs an extra: pip install 'milepost[nats]'") from error
         settings = {
-            "allow_reconnect": False,  # what was lost is made anew, by whoever needs it
+            "allow_reconnect": False,  # a lost connection is made anew when it is needed
             "connect_timeout": CONNECT_SECONDS,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0.1,
@@ -156,13 +159,13 @@ class Nats:
             async with asyncio.timeout(CONNECT_SECONDS * 2):
                 return await nats.connect(self._servers, **settings)
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            # Whoever else waits for the connection need not try, one after the other.
+            # Others that wait for the connection need not try, one after the other.
             self._away_until = now + AWAY_SECONDS
-            raise Unavailable(f"{self.address} cannot be reached: {_named(error)}") from error
+            raise self._unavailable("cannot be reached", error) from error
 
 
 async def _silent(_error: Exception) -> None:
-    """Say nothing: whoever uses the connection hears of it."""
+    """Say nothing: the call that uses the connection raises."""
 
 
 async def _made(stream: "JetStreamContext", name: str, subject: str) -> None:
@@ -198,11 +201,6 @@ def _public(server: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{port}"
 
 
-def _named(error: BaseException) -> str:
-    # Its text may repeat an address with a password; its name never does.
-    return type(error).__name__
-
-
 class _Delivery:
     """A message of a JetStream consumer."""
 
@@ -213,7 +211,10 @@ class _Delivery:
         # Without an id of its own its place in the stream is one.
         own = headers.get(MSG_ID) or f"{place.stream}:{place.sequence.stream}"
         self.message = Incoming(
-            own, message.data, _lower(headers.items()), deliveries=place.num_delivered
+            own,
+            message.data,
+            {name.lower(): value for name, value in headers.items()},
+            deliveries=place.num_delivered,
         )
 
     async def acknowledge(self) -> None:
@@ -230,7 +231,3 @@ class _Delivery:
         """Say that it can never be used."""
         with suppress(Exception):
             await self._message.term()
-
-
-def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers}

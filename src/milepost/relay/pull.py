@@ -1,4 +1,4 @@
-"""Channels as people and receivers see them: what waits, what is dead, and who has what."""
+"""Channels as operators and receivers see them: waiting, delivered and dead messages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +8,18 @@ import msgspec
 from milepost.client import Client, caller
 from milepost.codec import check_text
 from milepost.errors import Invalid
+from milepost.faces import Flow, faces
 from milepost.relay.message import MOST_BYTES, compose
 from milepost.store import inbox, outbox
 from milepost.store.driver import Steps
-from milepost.store.inbox import Refused
+from milepost.store.inbox import RefusedMessage
 from milepost.store.outbox import Channel, Message
 
 STATES = ("waiting", "delivered", "dead")
 PAGE_MOST = 1_000
 
 
-class Page(msgspec.Struct, frozen=True):
+class MessagePage(msgspec.Struct, frozen=True):
     """Events that nobody acknowledged yet, as JSON, and the cursor that stands after them."""
 
     events: tuple[msgspec.Raw, ...]
@@ -31,109 +32,86 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Channels:
-    """Pulls messages, acknowledges them, and shows what became of others."""
+    """Pulls messages, acknowledges them, and shows how others ended."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list(self) -> Sequence[Channel]:
+    def _list(self) -> Flow[Sequence[Channel]]:
         """Return every channel that was declared or has had a message."""
-        return self._client.run(outbox.known)
+        return self._client.flow(outbox.known)
 
-    async def list_async(self) -> Sequence[Channel]:
-        """Return every channel that was declared or has had a message."""
-        return await self._client.run_async(outbox.known)
+    list, list_async = faces(_list)
 
-    def pull(self, name: str, cursor: str | None = None, *, limit: int = 100) -> Page:
-        """Read what nobody acknowledged, after a cursor or from the start, in order.
+    def _pull(self, name: str, cursor: str | None = None, *, limit: int = 100) -> Flow[MessagePage]:
+        """Read the unacknowledged messages, after a cursor or from the start, in order.
 
         A message comes again until it is acknowledged, however often it was read.
         """
-        return self._client.run(offered, _checked(name), cursor, limit=limit)
+        return self._client.flow(offered, _checked(name), cursor, limit=limit)
 
-    async def pull_async(self, name: str, cursor: str | None = None, *, limit: int = 100) -> Page:
-        """Read what nobody acknowledged, after a cursor or from the start, in order."""
-        return await self._client.run_async(offered, _checked(name), cursor, limit=limit)
+    pull, pull_async = faces(_pull)
 
-    def ack(self, name: str, ids: Sequence[str] | None = None, *, cursor: str | None = None) -> int:
-        """Say that these arrived, or all up to a cursor; answer with how many were new."""
-        return len(self._client.run(acknowledged, _checked(name), ids, cursor))
-
-    async def ack_async(
+    def _ack(
         self, name: str, ids: Sequence[str] | None = None, *, cursor: str | None = None
-    ) -> int:
+    ) -> Flow[int]:
         """Say that these arrived, or all up to a cursor; answer with how many were new."""
-        return len(await self._client.run_async(acknowledged, _checked(name), ids, cursor))
+        return len((yield from self._client.flow(acknowledged, _checked(name), ids, cursor)))
 
-    def messages(
+    ack, ack_async = faces(_ack)
+
+    def _messages(
         self,
         name: str,
         *,
         state: str | None = None,
         limit: int = 100,
         before: int | None = None,
-    ) -> Sequence[Message]:
+    ) -> Flow[Sequence[Message]]:
         """Return a page of messages, newest first: waiting, delivered, dead, or all."""
-        where = _filter(state, limit, before)
-        return self._client.run(outbox.listing, _checked(name), **where)
-
-    async def messages_async(
-        self,
-        name: str,
-        *,
-        state: str | None = None,
-        limit: int = 100,
-        before: int | None = None,
-    ) -> Sequence[Message]:
-        """Return a page of messages, newest first: waiting, delivered, dead, or all."""
-        where = _filter(state, limit, before)
-        return await self._client.run_async(outbox.listing, _checked(name), **where)
-
-    def event(self, message_id: str) -> dict[str, Any]:
-        """Return what a message says, or raise `NotFound`."""
-        return self._client.run(_event, message_id)
-
-    async def event_async(self, message_id: str) -> dict[str, Any]:
-        """Return what a message says, or raise `NotFound`."""
-        return await self._client.run_async(_event, message_id)
-
-    def retry(self, name: str, ids: Sequence[str] | None = None) -> int:
-        """Try dead messages again, those named or all; answer with how many there were."""
-        return len(self._client.run(outbox.retry, _checked(name), _named(ids)))
-
-    async def retry_async(self, name: str, ids: Sequence[str] | None = None) -> int:
-        """Try dead messages again, those named or all; answer with how many there were."""
-        return len(await self._client.run_async(outbox.retry, _checked(name), _named(ids)))
-
-    def stop(self, name: str, reason: str = "stopped") -> bool:
-        """Let nothing leave; messages wait. False when it was stopped already."""
-        return self._client.run(outbox.stop, _checked(name), reason=reason, actor=caller().actor)
-
-    async def stop_async(self, name: str, reason: str = "stopped") -> bool:
-        """Let nothing leave; messages wait. False when it was stopped already."""
-        return await self._client.run_async(
-            outbox.stop, _checked(name), reason=reason, actor=caller().actor
+        _check_page(limit)
+        if state is not None and state not in STATES:
+            raise Invalid(f"state={state!r}: expected one of {', '.join(STATES)}")
+        return self._client.flow(
+            outbox.listing, _checked(name), state=state, most=limit, before=before
         )
 
-    def start(self, name: str) -> bool:
+    messages, messages_async = faces(_messages)
+
+    def _event(self, message_id: str) -> Flow[dict[str, Any]]:
+        """Return the event of a message, or raise `NotFound`."""
+        return self._client.flow(_document, message_id)
+
+    event, event_async = faces(_event)
+
+    def _retry(self, name: str, ids: Sequence[str] | None = None) -> Flow[int]:
+        """Try dead messages again, those named or all; answer with how many there were."""
+        found = yield from self._client.flow(outbox.retry, _checked(name), _named(ids))
+        return len(found)
+
+    retry, retry_async = faces(_retry)
+
+    def _stop(self, name: str, reason: str = "stopped") -> Flow[bool]:
+        """Let nothing leave; messages wait. False when it was stopped already."""
+        actor = caller().actor
+        return self._client.flow(outbox.stop, _checked(name), reason=reason, actor=actor)
+
+    stop, stop_async = faces(_stop)
+
+    def _start(self, name: str) -> Flow[bool]:
         """Let messages leave again. False when it was not stopped."""
-        return self._client.run(outbox.start, _checked(name))
+        return self._client.flow(outbox.start, _checked(name))
 
-    async def start_async(self, name: str) -> bool:
-        """Let messages leave again. False when it was not stopped."""
-        return await self._client.run_async(outbox.start, _checked(name))
+    start, start_async = faces(_start)
 
-    def refused(self, name: str | None = None, *, limit: int = 100) -> Sequence[Refused]:
-        """Return what came in and could not become a job, the newest first."""
-        _check_page(limit)
-        return self._client.run(inbox.refused, name, most=limit)
-
-    async def refused_async(
+    def _refused(
         self, name: str | None = None, *, limit: int = 100
-    ) -> Sequence[Refused]:
-        """Return what came in and could not become a job, the newest first."""
+    ) -> Flow[Sequence[RefusedMessage]]:
+        """Return messages that came in and could not become a job, the newest first."""
         _check_page(limit)
-        return await self._client.run_async(inbox.refused, name, most=limit)
+        return self._client.flow(inbox.refused, name, most=limit)
+
+    refused, refused_async = faces(_refused)
 
 
 def offered(
@@ -143,7 +121,7 @@ def offered(
     limit: int,
     tenant: str | None = None,
     queues: str | None = None,
-) -> Steps[Page]:
+) -> Steps[MessagePage]:
     """Read the events after a cursor, as many as fit a page in number and in size (H-116)."""
     _check_page(limit)
     after = read_cursor(cursor)
@@ -158,7 +136,7 @@ def offered(
             break
         events.append(msgspec.Raw(event.body))
         after = message.place or after
-    return Page(tuple(events), str(after))
+    return MessagePage(tuple(events), str(after))
 
 
 def acknowledged(
@@ -187,7 +165,7 @@ def read_cursor(cursor: str | None) -> int:
     return int(cursor)
 
 
-def _event(message_id: str) -> Steps[dict[str, Any]]:
+def _document(message_id: str) -> Steps[dict[str, Any]]:
     event = yield from compose((yield from outbox.get(message_id)))
     document: dict[str, Any] = msgspec.json.decode(event.body)
     return document
@@ -206,10 +184,3 @@ def _named(ids: Sequence[str] | None) -> Sequence[str] | None:
     if isinstance(ids, str):
         raise Invalid("ids is a list of messages' ids")
     return ids
-
-
-def _filter(state: str | None, limit: int, before: int | None) -> dict[str, Any]:
-    _check_page(limit)
-    if state is not None and state not in STATES:
-        raise Invalid(f"state={state!r}: expected one of {', '.join(STATES)}")
-    return {"state": state, "most": limit, "before": before}

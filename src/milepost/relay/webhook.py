@@ -14,8 +14,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from milepost.errors import Invalid, Unavailable
-from milepost.relay.courier import Gone, Undelivered
-from milepost.relay.message import CONTENT_TYPE, Event
+from milepost.relay.broker import ReceiverGone, Undelivered
+from milepost.relay.message import CONTENT_TYPE, CloudEvent
 from milepost.request.declaration import Timeouts, WireRequest
 from milepost.request.guard import Guard, Refused, parse
 from milepost.request.reply import Answer, retry_after
@@ -80,23 +80,23 @@ class Webhook:
         self._wire: Wire | None = None
         self.target = self._url.shown
 
-    async def deliver(self, event: Event) -> None:
+    async def deliver(self, event: CloudEvent) -> None:
         """Post it; only a 2xx in time counts."""
-        try:
-            answer = await self._sent(event)
-        except Refused as error:
-            raise Undelivered(str(error)) from error
-        self._judge(answer)
+        answer = await self._sent(event)
+        if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            return
+        if answer.status == HTTPStatus.GONE:
+            raise ReceiverGone(f"{self.target} answered 410 Gone")
+        after = retry_after(answer) if answer.status in LATER else None
+        raise Undelivered(f"{self.target} answered {answer.status}", after=after)
 
-    async def _sent(self, event: Event) -> "Answer":
+    async def _sent(self, event: CloudEvent) -> Answer:
         try:
-            import httpcore2  # noqa: PLC0415 - an extra
-
-            from milepost.request.wire import UnreadableReply, Wire  # noqa: PLC0415 - likewise
+            from milepost.request import wire  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise Unavailable("webhooks need an extra: pip install 'milepost[http]'") from error
         if self._wire is None:
-            self._wire = Wire(self._guard, connections=self._connections)
+            self._wire = wire.Wire(self._guard, connections=self._connections)
         each = self._seconds
         outgoing = WireRequest(
             method="POST",
@@ -108,17 +108,14 @@ class Webhook:
         )
         try:
             return await self._wire.send(outgoing)
-        except UnreadableReply as error:
+        except wire.UnreadableReply as error:
             return error.answer  # its status is all that matters
-        except (
-            httpcore2.NetworkError,
-            httpcore2.TimeoutException,
-            httpcore2.ProtocolError,
-            OSError,
-        ) as error:
+        except Refused as error:
+            raise Undelivered(str(error)) from error
+        except (*wire.FAILURES, OSError) as error:
             raise Undelivered(f"{self.target} did not answer: {type(error).__name__}") from error
 
-    def _headers(self, event: Event) -> dict[str, str]:
+    def _headers(self, event: CloudEvent) -> dict[str, str]:
         now = int(time.time())
         signatures = [
             signature(key, message_id=event.id, timestamp=now, body=event.body)
@@ -134,15 +131,6 @@ class Webhook:
             "webhook-signature": " ".join(signatures),
             **({} if event.traceparent is None else {"traceparent": event.traceparent}),
         }
-
-    def _judge(self, answer: Answer) -> None:
-        status = answer.status
-        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            return
-        if status == HTTPStatus.GONE:
-            raise Gone(f"{self.target} answered 410 Gone")
-        after = retry_after(answer) if status in LATER else None
-        raise Undelivered(f"{self.target} answered {status}", after=after)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -32,6 +32,7 @@ UNSENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.Connection
 UNSENDABLE = (httpcore2.LocalProtocolError, httpcore2.UnsupportedProtocol)
 UNHEARD = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.RemoteProtocolError)
 """It may have been sent, or not, or in part."""
+FAILURES = (*UNSENT, *UNSENDABLE, *UNHEARD)
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 """Like every answer to a HEAD: their headers describe a body that does not come."""

@@ -12,7 +12,7 @@ from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedMessage(msgspec.Struct, frozen=True):
     """A message that became no job, and why."""
 
     source: str
@@ -47,10 +47,10 @@ def _remember(
     return bool(rows)
 
 
-def refused(source: str | None = None, *, most: int = 100) -> Steps[Sequence[Refused]]:
+def refused(source: str | None = None, *, most: int = 100) -> Steps[Sequence[RefusedMessage]]:
     """Read what was refused, the newest first."""
     rows = yield Call("inbox_refused", {"source": source, "most": most})
-    return [Refused(row[0], row[1], instant(row[2]), row[3], row[4]) for row in rows]
+    return [RefusedMessage(row[0], row[1], instant(row[2]), row[3], row[4]) for row in rows]
 
 
 def forget(*, keep_seconds: float, most: int) -> Steps[int]:

@@ -10,8 +10,8 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from milepost.errors import Invalid, Unavailable
-from milepost.relay.courier import Undelivered
-from milepost.relay.message import Event
+from milepost.relay.broker import Undelivered
+from milepost.relay.message import CloudEvent
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -34,33 +34,33 @@ NAMES = (
 
 
 class _Quiet(logging.Filter):
-    """Drops what libraries tell of each address while somebody is told something (H-105).
+    """Drops debug lines of libraries, which show addresses, while a message is sent (H-105).
 
     Apprise works in threads of its own, so it is for all of them; warnings pass.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._telling = 0
+        self._sending = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not self._telling or record.levelno >= logging.WARNING
+        return not self._sending or record.levelno >= logging.WARNING
 
     @contextmanager
-    def while_told(self) -> Iterator[None]:
+    def while_sending(self) -> Iterator[None]:
         for name in LOGGERS:
             logging.getLogger(name).addFilter(self)  # once, however often
-        self._telling += 1
+        self._sending += 1
         try:
             yield
         finally:
-            self._telling -= 1
+            self._sending -= 1
 
 
 _quiet = _Quiet()
 
 
-class People:
+class AppriseCourier:
     """A courier that notifies people; delivered when every place has taken it."""
 
     kind = "people"
@@ -76,13 +76,13 @@ class People:
         self._apprise: Apprise | None = None
         self.target = ", ".join(sorted({f"{url.partition('://')[0]}://" for url in urls}))
 
-    async def deliver(self, event: Event) -> None:
-        """Tell everybody; a place that does not take it brings the message again, to all."""
+    async def deliver(self, event: CloudEvent) -> None:
+        """Notify every address; one that does not take it brings the message again, to all."""
         title = self._title.substitute(event.told).strip()
         body = self._body.substitute(event.told).strip()
-        with _quiet.while_told():
-            told = await self._opened().async_notify(body=body, title=title)
-        if not told:
+        with _quiet.while_sending():
+            taken = await self._opened().async_notify(body=body, title=title)
+        if not taken:
             raise Undelivered(f"not every one of {len(self._urls)} addresses took it")
 
     def _opened(self) -> "Apprise":
