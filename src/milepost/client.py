@@ -2,13 +2,12 @@
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
@@ -16,14 +15,14 @@ import uuid_utils
 
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
-from milepost.errors import Unavailable
 from milepost.faces import Flow
 from milepost.records import NewJob
 from milepost.store import creation
 from milepost.store.allow import check_allowed
 from milepost.store.borrow import BorrowedConnection, Place, identity
 from milepost.store.connect import open_async_driver, open_driver
-from milepost.store.driver import AsyncDriver, Driver, Steps, is_away
+from milepost.store.driver import AsyncDriver, Driver, Steps
+from milepost.store.group import AsyncGroupCommit, GroupCommit, GroupSize
 from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, Lent
 from milepost.store.migrate import check, migrate, migrations, pending, set_up, tables
 from milepost.store.seal import SealingDriver, through_codec
@@ -32,7 +31,8 @@ T = TypeVar("T")
 D = TypeVar("D", Driver, AsyncDriver)
 P = ParamSpec("P")
 
-BATCH = 1_000
+SUBMITS = GroupSize(1_000, weight=len)
+"""So many jobs are stored by one statement."""
 ACTOR = "client"
 _all: "WeakSet[Client]" = WeakSet()
 _inherited: list[object] = []
@@ -104,9 +104,11 @@ class Client:
 
     def _begin(self) -> None:
         self._lock = Lock()
-        self._submits = _SubmitBatcher(self)
-        self._async_submits: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSubmitBatcher] = (
-            WeakKeyDictionary()
+        self._submits: GroupCommit[Sequence[NewJob], list[str]] = GroupCommit(
+            self._create_together, size=SUBMITS
+        )
+        self._async_submits: AsyncGroupCommit[Sequence[NewJob], list[str]] = AsyncGroupCommit(
+            self._create_together_async, size=SUBMITS, ready=self._open_async
         )
 
     def move_to(self, url: StoreUrl) -> None:
@@ -263,15 +265,23 @@ class Client:
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs; callers at the same time share a statement."""
-        return self._submits.create(new)
+        return self._submits.run(new)
 
     async def create_async(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs; callers at the same time share a statement."""
-        loop = asyncio.get_running_loop()
-        coalescer = self._async_submits.get(loop)
-        if coalescer is None:
-            coalescer = self._async_submits.setdefault(loop, _AsyncSubmitBatcher(self))
-        return await coalescer.create(new)
+        return await self._async_submits.run(new)
+
+    def _create_together(self, submits: list[Sequence[NewJob]]) -> list[list[str]]:
+        ids = iter(self.run(creation.create, [job for new in submits for job in new]))
+        return [list(islice(ids, len(new))) for new in submits]
+
+    async def _open_async(self) -> None:
+        await self.async_driver()
+
+    async def _create_together_async(self, submits: list[Sequence[NewJob]]) -> list[list[str]]:
+        jobs = [job for new in submits for job in new]
+        ids = iter(await self.run_async(creation.create, jobs))
+        return [list(islice(ids, len(new))) for new in submits]
 
     def close(self) -> None:
         """Close the synchronous way; what an event loop opened is closed by `close_async`."""
@@ -298,110 +308,3 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
-
-
-Waiting = tuple[Sequence[NewJob], "Future[list[str]]"]
-
-
-class _SubmitBatcher:
-    """Threads that submit at the same time share a statement and a commit."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._lock = Lock()
-        self._waiting: deque[Waiting] = deque()
-
-    def create(self, new: Sequence[NewJob]) -> list[str]:
-        answer: Future[list[str]] = Future()
-        self._waiting.append((new, answer))
-        with self._lock:
-            while not answer.done():
-                if not self._waiting:
-                    # Who took it was interrupted before it could tell how it went.
-                    raise Unavailable("the submit was interrupted; try again")
-                self._flush(_taken(self._waiting))
-        return answer.result()
-
-    def _flush(self, group: list[Waiting]) -> None:
-        try:
-            ids = self._client.run(creation.create, [job for new, _ in group for job in new])
-        except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
-            if len(group) == 1 or is_away(error):
-                _refuse(group, error)
-            else:
-                for waiting in group:
-                    self._flush([waiting])
-        except BaseException as error:
-            # Whoever was interrupted took the others' submissions along; they must hear of it.
-            _refuse(group, Unavailable(f"the submit was interrupted: {error!r}"))
-            raise
-        else:
-            _answer(group, ids)
-
-
-class _AsyncSubmitBatcher:
-    """Tasks that submit at the same time share a statement and a commit."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._waiting: deque[tuple[Sequence[NewJob], asyncio.Future[list[str]]]] = deque()
-        self._flushing: asyncio.Task[None] | None = None
-
-    async def create(self, new: Sequence[NewJob]) -> list[str]:
-        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((new, answer))
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush_all())
-        return await answer
-
-    async def _flush_all(self) -> None:
-        try:
-            while self._waiting:
-                await self._flush(_taken(self._waiting))
-        finally:
-            self._flushing = None
-
-    async def _flush(self, group: list[Any]) -> None:
-        try:
-            driver = await self._client.async_driver()
-            # Whose task was cancelled before anything was sent must not find it stored.
-            group = [waiting for waiting in group if not waiting[1].cancelled()]
-            if not group:
-                return
-            new = [job for asked, _ in group for job in asked]
-            ids = await driver.run(creation.create, new)
-        except Exception as error:  # noqa: BLE001 - each caller hears of its own mistake only
-            if len(group) == 1 or is_away(error):
-                _refuse(group, error)
-            else:
-                for waiting in group:
-                    await self._flush([waiting])
-        except BaseException as error:
-            _refuse(group, Unavailable(f"the submit was interrupted: {error!r}"))
-            raise
-        else:
-            _answer(group, ids)
-
-
-def _taken(waiting: deque[Any]) -> list[Any]:
-    """Take what waits, up to a batch of jobs."""
-    group: list[Any] = []
-    size = 0
-    while waiting and (not group or size + len(waiting[0][0]) <= BATCH):
-        size += len(waiting[0][0])
-        group.append(waiting.popleft())
-    return group
-
-
-def _answer(group: list[Any], ids: list[str]) -> None:
-    start = 0
-    for new, answer in group:
-        if not answer.done():
-            answer.set_result(ids[start : start + len(new)])
-        start += len(new)
-
-
-def _refuse(group: list[Any], error: Exception) -> None:
-    for _, answer in group:
-        if not answer.done():
-            answer.set_exception(error)

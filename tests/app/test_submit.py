@@ -10,6 +10,7 @@ import pytest
 
 import milepost as mp
 from milepost.store import failpoint
+from milepost.store.group import GroupSize
 
 
 def moves(job):
@@ -371,18 +372,28 @@ def test_an_interrupted_submit_leaves_no_other_thread_waiting(app, convert, monk
     ]
 
 
-def test_who_is_interrupted_with_submissions_in_hand_leaves_nobody_waiting(app, convert):
+def test_who_is_interrupted_with_submissions_in_hand_leaves_nobody_waiting(
+    app, convert, monkeypatch
+):
     app.counts()
-    batcher = app.client._submits
-    with ThreadPoolExecutor(1) as pool:
-        with batcher._lock:
-            future = pool.submit(convert.submit, "a")
-            until = time.monotonic() + 10
-            while not batcher._waiting:
+    submits, usual = app.client._submits, GroupSize.take
+
+    def interrupted(size, waiting, group):
+        usual(size, waiting, group)
+        raise KeyboardInterrupt  # before they are stored
+
+    monkeypatch.setattr(GroupSize, "take", interrupted)
+    with ThreadPoolExecutor(2) as pool:
+        assert submits.take()
+        futures = []
+        until = time.monotonic() + 10
+        for name in "ab":
+            futures.append(pool.submit(convert.submit, name))
+            while len(submits._waiting) < len(futures):
                 assert time.monotonic() < until
-            batcher._waiting.clear()  # as when the interrupt comes before they are stored
-        with pytest.raises(mp.Unavailable, match="interrupted"):
-            future.result(10)
+        submits.pass_on()
+        problems = [future.exception(10) for future in futures]
+    assert [type(problem) for problem in problems] == [KeyboardInterrupt, mp.Unavailable]
 
 
 def test_an_unreachable_store_answers_everybody_at_once(app, convert, monkeypatch):

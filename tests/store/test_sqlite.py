@@ -14,8 +14,8 @@ from milepost.errors import Unavailable
 from milepost.records import Settlement
 from milepost.store import jobs
 from milepost.store.driver import Call
+from milepost.store.group import Waiter
 from milepost.store.sqlite import SqliteDriver
-from milepost.store.turns import Turn
 from tests.support.suite import Store
 
 LOOK = Call("migration_exists")
@@ -54,7 +54,7 @@ def failing():
 
 
 def waiting(driver):
-    return len(driver._turns._waiting)
+    return len(driver._writes._waiting)
 
 
 def started(driver, operation, count=1):
@@ -116,7 +116,7 @@ def test_who_gives_up_waiting_keeps_nobody_else_waiting(driver, monkeypatch):
     first = started(driver, held, count=0)
     assert held.begun.wait(10)
     with monkeypatch.context() as patched:
-        patched.setattr("milepost.store.turns.Turn.wait", interrupted)
+        patched.setattr("milepost.store.group.Waiter.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             driver.run(noted(done, "gone"))
     later = started(driver, noted(done, "later"))
@@ -145,14 +145,14 @@ def test_who_is_interrupted_while_it_wakes_passes_on(driver, monkeypatch):
     held, done, caught = Held(), [], []
     first = started(driver, held, count=0)
     assert held.begun.wait(10)
-    usual = Turn.wait
+    usual = Waiter.wait
 
     def woken(turn):
         usual(turn)
         if threading.current_thread().name == "interrupted":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Turn, "wait", woken)
+    monkeypatch.setattr(Waiter, "wait", woken)
     second = threading.Thread(
         target=kept, args=(caught, driver, noted(done, "gone")), name="interrupted", daemon=True
     )
@@ -229,7 +229,7 @@ def test_all_of_a_group_are_told_whatever_interrupts_the_telling(driver, monkeyp
     held, done, caught = Held(), [], ([], [], [])
     first = started(driver, held, count=0)
     assert held.begun.wait(10)
-    usual, told = Turn.wake, []
+    usual, told = Waiter.wake, []
 
     def struck(turn):
         usual(turn)
@@ -245,7 +245,7 @@ def test_all_of_a_group_are_told_whatever_interrupts_the_telling(driver, monkeyp
         threads[-1].start()
         while waiting(driver) < len(threads):
             threads[-1].join(0.001)
-    monkeypatch.setattr(Turn, "wake", struck)
+    monkeypatch.setattr(Waiter, "wake", struck)
     held.go.set()
     for thread in (first, *threads):
         thread.join(10)
@@ -262,8 +262,8 @@ def test_what_needs_no_connection_is_done_outside_the_turn(driver):
     def asking():
         steps.append("made ready")
         yield Call("migration_exists", alone=True)
-        steps.append("free" if driver._turns.take() else "held")
-        driver._turns.pass_on()
+        steps.append("free" if driver._writes.take() else "held")
+        driver._writes.pass_on()
 
     second = started(driver, asking)
     assert steps == ["made ready"], "what comes before its first statement waits for nobody"

@@ -2,11 +2,9 @@
 
 import asyncio
 import hashlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from milepost.client import Client
 from milepost.codec import limited
@@ -29,13 +27,15 @@ from milepost.ingest.source import (
 from milepost.ingest.target import Target
 from milepost.policy import Fail, storable
 from milepost.store import pages
-from milepost.store.driver import Call, Steps, is_away
+from milepost.store.driver import Call, Steps
+from milepost.store.group import AsyncGroupCommit, GroupSize
 from milepost.store.pages import Answer, Page
 from milepost.store.watermarks import PipelineRunRow
 
-PAGES = 64
+LEAST = 47
+"""As many records as an empty page weighs: at most 64 pages are stored in one transaction."""
 RECORDS = 3_000
-"""How much is stored in one transaction at most."""
+"""How many records are stored in one transaction at most."""
 TWICE = 2
 FIRST = 1
 """The number of a pipeline's first run: before it, nothing was landed."""
@@ -46,6 +46,9 @@ Split = Callable[[int], Awaitable[bool]]
 """Told how much was read; answers whether others read the partition now."""
 
 
+_Landing = tuple[PipelineRunRow, Page]
+
+
 class Lander:
     """Stores pages; partitions of one worker that come at the same time share a transaction."""
 
@@ -53,23 +56,28 @@ class Lander:
         self._client = client
         self._target = target
         self._fingerprint = fingerprint
-        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+        # Pages of one run go together.
+        size = GroupSize(
+            RECORDS,
+            weight=lambda item: max(item[1].count, LEAST),
+            kind=lambda item: item[0].root_id,
+        )
+        self._pages: AsyncGroupCommit[_Landing, Answer] = AsyncGroupCommit(self._store, size=size)
         self._twice: str | None = None
         """The first run, once one of its records came twice."""
 
     async def land(self, page: Page, *, row: PipelineRunRow) -> Answer:
         """Store a page; answer what became of it, or raise `LeaseLost`."""
-        loop = asyncio.get_running_loop()
-        line = self._lines.get(loop) or self._lines.setdefault(loop, _Line())
-        answer = await line.put(row.root_id, page, partial(self._store, row))
+        answer = await self._pages.run((row, page))
         if answer == "lost":
             raise LeaseLost(
                 f"job {page.claim.id} is no longer held: page {page.number} is not kept"
             )
         return answer
 
-    async def _store(self, row: PipelineRunRow, group: list[Page]) -> list[Answer]:
+    async def _store(self, items: list[_Landing]) -> list[Answer]:
         """Store pages: in a pipeline's first run as new ones, until a record comes twice."""
+        row, group = items[0][0], [page for _, page in items]
         land = partial(
             pages.land,
             pipeline_id=row.pipeline_id,
@@ -84,59 +92,6 @@ class Lander:
             except IllegalMove:
                 self._twice = row.root_id
         return await self._client.run_async(land, group)
-
-
-class _Line:
-    """Pages that wait for their transaction, in one event loop."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[Any, Page, Any, asyncio.Future[Answer]]] = deque()
-        self._storing: asyncio.Task[None] | None = None
-
-    async def put(self, kind: Any, page: Page, store: Any) -> Answer:
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((kind, page, store, answer))
-        if self._storing is None:
-            self._storing = asyncio.create_task(self._store_all())
-        return await answer
-
-    async def _store_all(self) -> None:
-        try:
-            while self._waiting:
-                await self._store(self._group())
-        finally:
-            self._storing = None
-
-    def _group(self) -> list[tuple[Any, Page, Any, asyncio.Future[Answer]]]:
-        """Take what may go together: pages of one run, within limits."""
-        group = [self._waiting.popleft()]
-        count = group[0][1].count
-        while self._waiting and len(group) < PAGES and self._waiting[0][0] == group[0][0]:
-            count += self._waiting[0][1].count
-            if count > RECORDS:
-                break
-            group.append(self._waiting.popleft())
-        return group
-
-    async def _store(self, group: list[tuple[Any, Page, Any, asyncio.Future[Answer]]]) -> None:
-        try:
-            found = await group[0][2]([page for _, page, _, _ in group])
-        except Exception as error:  # noqa: BLE001 - each partition hears of its own mistake only
-            if len(group) == 1 or is_away(error):
-                for *_, answer in group:
-                    if not answer.done():
-                        answer.set_exception(error)
-            else:
-                for one in group:
-                    await self._store([one])
-            return
-        except BaseException:
-            for *_, answer in group:
-                answer.cancel()
-            raise
-        for (*_, answer), what in zip(group, found, strict=True):
-            if not answer.done():
-                answer.set_result(what)
 
 
 class Reader:

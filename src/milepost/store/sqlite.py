@@ -1,7 +1,7 @@
 """SQLite: one file, one writer at a time, every commit on disk before it is answered.
 
-Threads that write at the same time share a commit: whoever gets the connection runs everything that
-waits, each operation in a savepoint of its own, and commits once.
+Threads that write at the same time share a commit (`GroupCommit`): the leader runs each operation
+in a savepoint of its own, and commits once.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from milepost.config import CAPABILITIES
 from milepost.errors import IllegalMove, Invalid, MilepostError, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive
+from milepost.store.group import GroupCommit, GroupSize, Refusal
 from milepost.store.sqlite_calls import OptimisticMiss, Ready, execute, ready
-from milepost.store.turns import Turn, Turns
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -39,7 +39,15 @@ TAKEN = (
     sqlite3.SQLITE_CONSTRAINT_ROWID,
     sqlite3.SQLITE_CONSTRAINT_UNIQUE,
 )
-Done = tuple[Turn, Any, BaseException | None]
+GROUP = GroupSize(256)
+
+
+class _Work(NamedTuple):
+    """A part of an operation that needs the connection."""
+
+    run: Callable[..., Any]
+    is_simple: bool = False
+    """Whether it is one call, which can be run again."""
 
 
 class File:
@@ -90,7 +98,7 @@ class SqliteDriver:
         self._path = path
         self._connection = _writer_of(path)
         self._file = File(path)
-        self._turns = Turns()
+        self._writes: GroupCommit[_Work, Any] = GroupCommit(self._commit, size=GROUP)
         self._closed = False
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -99,30 +107,51 @@ class SqliteDriver:
         try:
             call = next(steps)
             while call.alone and not (failpoint.active or failpoint.watchers):
-                call = steps.send(self._write(Turn(_readied(call), simple=True))())
+                call = steps.send(self._writes.run(_Work(_readied(call), is_simple=True))())
         except StopIteration as end:
             return cast("T", end.value)
-        return cast("T", self._write(Turn(partial(_rest, steps, call, _readied(call)))))
+        return cast("T", self._writes.run(_Work(partial(_rest, steps, call, _readied(call)))))
 
-    def _write(self, turn: Turn) -> Any:
-        """Do some work in a transaction, when its turn has come."""
-        if self._turns.take():
-            try:
-                return self._one(turn)
-            finally:
-                self._turns.pass_on()
-        if self._turns.wait(turn):
-            try:
-                self._commit_group([turn, *self._turns.followers()])
-            finally:
-                self._turns.pass_on()
-        return turn.answer.result()
+    def _commit(self, group: list[_Work]) -> list[Any]:
+        """Do all of a group in one transaction; an operation that began is not run again."""
+        try:
+            return [self._one(group[0])] if len(group) == 1 else self._together(group)
+        except Exception as error:  # noqa: BLE001 - told to the callers
+            return [Refusal(error)] * len(group)
 
-    def _one(self, turn: Turn) -> Any:
+    def _one(self, work: _Work) -> Any:
         with suppress(OptimisticMiss), self._transaction():
-            return turn.work(self._connection, alone=turn.simple)
+            return work.run(self._connection, alone=work.is_simple)
         with self._transaction():
-            return turn.work(self._connection)
+            return work.run(self._connection)
+
+    def _together(self, group: list[_Work]) -> list[Any]:
+        if all(work.is_simple for work in group):
+            # A savepoint takes two more statements, and with each the interpreter's lock is lost.
+            with suppress(_Apart), self._transaction():
+                return [self._simply(work) for work in group]
+        with self._transaction():
+            return [self._attempt(work) for work in group]
+
+    def _simply(self, work: _Work) -> Any:
+        try:
+            return work.run(self._connection, alone=True)
+        except Exception as error:
+            raise _Apart from error
+
+    def _attempt(self, work: _Work) -> Any:
+        """Run one of a group; its failure is its own."""
+        self._connection.execute("SAVEPOINT operation")
+        try:
+            with translated():
+                result = work.run(self._connection)
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise
+            self._connection.execute("ROLLBACK TO operation")
+            result = Refusal(error)
+        self._connection.execute("RELEASE operation")
+        return result
 
     def _begin(self) -> None:
         if self._closed:
@@ -145,60 +174,9 @@ class SqliteDriver:
         if not self._closed and self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _commit_group(self, group: list[Turn]) -> None:
-        try:
-            done = self._together(group)
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
-            done = [(turn, None, error) for turn in group]
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C was meant for who leads, not for all
-            rest = Unavailable("the thread that wrote this was interrupted; try again")
-            done = [(turn, None, error if turn is group[0] else rest) for turn in group]
-        try:
-            for each in done:
-                _tell(*each)
-        except BaseException:
-            # Whoever is told nothing would wait for ever.
-            for each in done:
-                _tell(*each)
-            raise
-
-    def _together(self, group: list[Turn]) -> list[Done]:
-        if len(group) == 1:
-            return [(group[0], self._one(group[0]), None)]
-        if all(turn.simple for turn in group):
-            # A savepoint takes two more statements, and with each the interpreter's lock is lost.
-            with suppress(_Apart), self._transaction():
-                return [(turn, self._simply(turn), None) for turn in group]
-        with self._transaction():
-            return [(turn, *self._attempt(turn)) for turn in group]
-
-    def _simply(self, turn: Turn) -> Any:
-        try:
-            return turn.work(self._connection, alone=True)
-        except Exception as error:
-            raise _Apart from error
-
-    def _attempt(self, turn: Turn) -> tuple[Any, BaseException | None]:
-        """Do what one of a group wants; its failure is its own."""
-        self._connection.execute("SAVEPOINT operation")
-        try:
-            with translated():
-                result = turn.work(self._connection)
-        except Exception as error:
-            if not self._connection.in_transaction:
-                raise
-            self._connection.execute("ROLLBACK TO operation")
-            self._connection.execute("RELEASE operation")
-            return None, error
-        self._connection.execute("RELEASE operation")
-        return result, None
-
     def serve(self) -> Thread:
-        """Start a thread that does what others wait for."""
-        serving = self._turns.serve(self._commit_group)
-        thread = Thread(target=serving, name="milepost-sqlite-writer", daemon=True)
-        thread.start()
-        return thread
+        """Start a thread that leads every group."""
+        return self._writes.serve("milepost-sqlite-writer")
 
     @contextmanager
     def snapshot(self) -> Iterator["SqliteReader"]:
@@ -223,12 +201,9 @@ class SqliteDriver:
 
     def close(self) -> None:
         """Close the file."""
-        while not self._turns.wait(Turn(_nothing)):
-            pass
-        self._turns.end_service()
-        self._closed = True
-        self._connection.close()
-        self._turns.pass_on()
+        with self._writes.exclusive():
+            self._closed = True
+            self._connection.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -253,17 +228,6 @@ def _readied(call: Call) -> Ready:
         return ready(call)
 
 
-def _tell(turn: Turn, result: Any, problem: BaseException | None) -> None:
-    """Give one its answer, unless it has it; who leads does not wait for it."""
-    if not turn.answer.done():
-        if problem is None:
-            turn.answer.set_result(result)
-        else:
-            turn.answer.set_exception(problem)
-    if not (turn.leads or turn.called):
-        turn.wake()
-
-
 class _Apart(Exception):  # noqa: N818 - no error: take all back, and let each try for itself
     """One of a group cannot be done, or not as simply as was hoped."""
 
@@ -283,10 +247,6 @@ def _rest(
         return (first if following is call else ready(following))(connection)()
 
     return drive(steps, run, call)
-
-
-def _nothing(connection: sqlite3.Connection, *, alone: bool = False) -> None:
-    """Only take a turn."""
 
 
 class SqliteReader:
