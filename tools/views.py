@@ -210,7 +210,7 @@ def _tasks(job: Subject) -> str:
         "id": "job.id",
         "status": _worded(JOB_VIEWS["E"], "job.state"),
         "try_count": ATTEMPT,
-        "max_tries": "job.retries + 1",
+        "max_tries": "coalesce(job.recoveries, job.retries) + 1",
         "lease_timeout": "(SELECT lease_until FROM worker WHERE worker.id = job.worker_id)",
         "worker_id": "job.worker_id",
         "kind": "job.kind",

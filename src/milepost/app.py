@@ -128,6 +128,8 @@ class App:
         * `queue`: The queue that its jobs wait in.
         * `priority`: 0 to 9; jobs with a larger one are claimed first.
         * `retries`: How many failed or lost attempts are followed by another one.
+        * `recoveries`: How many lost attempts are followed by another one; None: they count among
+          the retries.
         * `deadline`: Seconds from its submit until a job that has not ended fails; None: no
           deadline.
         * `start_within`: Seconds from its submit until a job that has not started fails; None: it

@@ -150,6 +150,8 @@ class _Everywhere(TypedDict, total=False):
     """0 to 9; jobs with a larger one are claimed first."""
     retries: Annotated[int | None, Whole(default=3)]
     """How many failed or lost attempts are followed by another one."""
+    recoveries: Annotated[int | None, Whole()]
+    """How many lost attempts are followed by another one; None: they count among the retries."""
     deadline: Annotated[float | None, Seconds()]
     """Seconds from its submit until a job that has not ended fails; None: no deadline."""
     start_within: Annotated[float | None, Seconds()]

@@ -169,7 +169,8 @@ def after_error(claim: Claim, problem: Problem, policy: RetryPolicy) -> Outcome:
     """Decide what a failed attempt comes to: another one, or the end."""
     if problem.kind == "permanent":
         return outcome.failed(problem)
-    if claim.errors + claim.losses + 1 > claim.retries:
+    counted = claim.errors + (claim.losses if claim.recoveries is None else 0)
+    if counted + 1 > claim.retries:
         return outcome.failed(problem, cause=Cause.ATTEMPTS_EXHAUSTED)
     delay = policy.delay_after(claim.attempt, floor=problem.retry_after)
     return outcome.retry(problem, after=delay)

@@ -180,6 +180,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a job's options allow it; none of it ever changes."""
 
     retries: int = default("retries")
+    recoveries: int | None = default("recoveries")
     poll_limit: int = default("poll_limit")
     poison_limit: int = default("poison_limit")
     timeout_us: int | None = None
@@ -240,6 +241,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     polls: int
     releases: int
     retries: int
+    recoveries: int | None
     poll_limit: int
     poison_limit: int
     timeout_us: int | None
@@ -289,6 +291,7 @@ class Job(msgspec.Struct, frozen=True):
     polls: int
     releases: int
     retries: int
+    recoveries: int | None
     poll_limit: int
     poison_limit: int
     timeout_us: int | None
@@ -332,8 +335,23 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def is_suspect(self) -> bool:
         """Whether it runs with no other job in its process, because one more loss would end it."""
-        spent = self.losses > 0 and self.errors + self.losses >= self.retries
-        return spent or self.losses + 1 >= self.poison_limit
+        last = self.losses > 0 and self.losses >= self.losses_allowed
+        return last or self.losses + 1 >= self.poison_limit
+
+    @property
+    def losses_allowed(self) -> int:
+        """How many losses are followed by another attempt, given its errors so far."""
+        return self.retries - self.errors if self.recoveries is None else self.recoveries
+
+    @property
+    def attempts_allowed(self) -> int:
+        """How many attempts there can be at most, polls and releases not counted."""
+        return self.retries + (self.recoveries or 0) + 1
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its errors or losses are more than it may have."""
+        return self.errors > self.retries or self.losses > self.losses_allowed
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,6 +111,7 @@ def test_the_defaults_are_those_of_the_contract(idle):
         "queue": "default",
         "priority": 0,
         "retries": 3,
+        "recoveries": None,
         "poll_limit": 1000,
         "poison_limit": 3,
         "timeout": 3600,

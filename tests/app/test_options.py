@@ -70,6 +70,7 @@ WRONG = {
     "queue": "",
     "priority": 10,
     "retries": -1,
+    "recoveries": -1,
     "deadline": -1,
     "start_within": "soon",
     "poll_limit": 1.5,

@@ -174,7 +174,10 @@ def test_no_query_spells_the_columns_of_a_record_by_hand():
         assert not re.search(rf"\b{name}\b", text), f"{name}: say {{columns:pinned}}"
 
 
-IN_CONDITIONS = ("kind", "kind_version", "queue", "priority", "retries", "poison_limit", "policy")
+IN_CONDITIONS = (
+    *("kind", "kind_version", "queue", "priority", "policy"),
+    *("retries", "recoveries", "poison_limit"),
+)
 
 
 def test_the_bytes_of_a_packed_claim_are_its_payload():

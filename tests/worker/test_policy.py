@@ -23,7 +23,22 @@ from milepost.records import Claim
 from milepost.worker.execute import TimedOut
 
 CLAIM = Claim(
-    *("01890000-0000-7000-8000-000000000000", "k", 1, 1, b"{}", "json", 0, 0, 0, 0, 3, 1000, 3),
+    *(
+        "01890000-0000-7000-8000-000000000000",
+        "k",
+        1,
+        1,
+        b"{}",
+        "json",
+        0,
+        0,
+        0,
+        0,
+        3,
+        None,
+        1000,
+        3,
+    ),
     *(None, None, None, None, None, None, "default", 0, 1, "", None, None),
 )
 
@@ -198,6 +213,12 @@ def test_errors_and_losses_together_are_the_budget(errors, losses, retries):
     left = errors + losses + 1 <= retries
     assert outcome.move == ("retry" if left else "fail")
     assert outcome.cause == (None if left else "attempts_exhausted")
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
+def test_errors_alone_are_the_budget_where_losses_have_their_own(errors, losses, retries, recover):
+    budget = {"errors": errors, "losses": losses, "retries": retries, "recoveries": recover}
+    assert judged(RuntimeError("x"), **budget).move == ("retry" if errors < retries else "fail")
 
 
 def test_three_retries_are_four_attempts():

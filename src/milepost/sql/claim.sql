@@ -25,9 +25,8 @@ WITH me AS MATERIALIZED (
           WHERE job.queue = line.queue AND job.priority = line.priority
             AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
             AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
-            AND errors + losses <= retries
-            AND (losses - poison_limit >= -1 OR (losses > 0 AND errors + losses - retries >= 0))
-                = :alone::boolean
+            AND {spent} IS NOT TRUE
+            AND {suspect} = :alone::boolean
             AND (run_id IS NULL
                  OR (SELECT run.state FROM run WHERE run.id = job.run_id)
                     IN {active})
@@ -74,9 +73,8 @@ SELECT json_group_array(json_array(
          WHERE job.queue = line.queue AND job.priority = line.priority
            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
            AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
-           AND errors + losses <= retries
-           AND (losses - poison_limit >= -1 OR (losses > 0 AND errors + losses - retries >= 0))
-               = :alone
+           AND {spent} IS NOT TRUE
+           AND {suspect} = :alone
            AND (run_id IS NULL
                 OR EXISTS (SELECT 1 FROM run
                             WHERE run.id = job.run_id
@@ -99,15 +97,15 @@ UPDATE job
 -- those whose budget is spent.
 -- postgres
 WITH few AS MATERIALIZED (
-  SELECT state, errors, losses, retries, kind, kind_version, queue, priority, queued_seq, run_id
+  SELECT state, errors, losses, retries, recoveries, kind, kind_version, queue, priority, queued_seq,
+         run_id
     FROM job
-   WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
-          OR (losses > 0 AND errors + losses - retries = 0))
+   WHERE {at_limit}
      AND state IN {pending}
 )
 SELECT queue, priority, queued_seq
   FROM few
- WHERE state = 'QUEUED' AND errors + losses <= retries
+ WHERE state = 'QUEUED' AND {spent} IS NOT TRUE
    AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
    AND (:queues::text[] IS NULL OR queue = ANY(:queues::text[]))
    AND (SELECT paused FROM queue WHERE queue.name = few.queue) IS NOT TRUE
@@ -119,10 +117,9 @@ SELECT queue, priority, queued_seq
 -- sqlite
 SELECT queue, priority, queued_seq
   FROM job INDEXED BY job_spent
- WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
-        OR (losses > 0 AND errors + losses - retries = 0))
+ WHERE {at_limit}
    AND state IN {pending}
-   AND state = 'QUEUED' AND errors + losses <= retries
+   AND state = 'QUEUED' AND {spent} IS NOT TRUE
    AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
    AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
    AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = job.queue AND paused)

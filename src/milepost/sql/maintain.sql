@@ -72,7 +72,7 @@ WITH lost AS MATERIALIZED (
 UPDATE job
    SET state = CASE WHEN lost.stopped THEN 'CANCELLED'
                     WHEN coalesce(deadline_at <= {now}, false) THEN 'FAILED'
-                    WHEN lost.unknown OR lost.poisoned OR errors + losses + 1 > retries THEN 'FAILED'
+                    WHEN lost.unknown OR lost.poisoned OR {over} >= 0 THEN 'FAILED'
                     ELSE 'RETRYING' END,
        move = CASE WHEN lost.stopped THEN 'cancel'
                    WHEN coalesce(deadline_at <= {now}, false) THEN 'expire'
@@ -81,14 +81,14 @@ UPDATE job
                     WHEN coalesce(deadline_at <= {now}, false) THEN 'deadline'
                     WHEN lost.unknown THEN 'outcome_unknown'
                     WHEN lost.poisoned THEN 'poisoned'
-                    WHEN errors + losses + 1 > retries THEN 'attempts_exhausted' END,
+                    WHEN {over} >= 0 THEN 'attempts_exhausted' END,
        losses = losses + CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN 0 ELSE 1 END,
        -- Sent, perhaps, and never heard of: another attempt might do it twice (H-91).
        error = CASE WHEN lost.unknown AND NOT lost.stopped
                     THEN '{"type":"OutcomeUnknown","message":"the worker died after the request was about to be sent and before its answer was recorded: ask the remote whether it was done, then rerun the job or leave it","kind":"permanent","code":"outcome_unknown"}'
                     ELSE error END,
        finished_at = CASE WHEN lost.stopped OR lost.unknown OR coalesce(deadline_at <= {now}, false) OR lost.poisoned
-                               OR errors + losses + 1 > retries THEN {now} END,
+                               OR {over} >= 0 THEN {now} END,
        due_at = {now}, delay_us = NULL, worker_id = NULL, version = version + 1, actor = :actor,
        detail = job.worker_id
   FROM lost
@@ -124,7 +124,7 @@ UPDATE job
                AND NOT EXISTS (SELECT 1 FROM job AS other
                                 WHERE other.worker_id = job.worker_id AND other.state = 'RUNNING'
                                   AND other.id <> job.id) AS poisoned,
-               errors + losses + 1 > retries AS spent
+               {over} >= 0 AS spent
           FROM job
          WHERE job.state = 'RUNNING'
            AND NOT EXISTS (SELECT 1 FROM worker
@@ -212,14 +212,13 @@ RETURNING {text:id}, {text:run_id}, step
 -- would walk the table to find the next few at once, and mostly there are none. (`% 1 = 0` is
 -- always true: it makes it look each up by its id.)
 WITH spent AS MATERIALIZED (
-  SELECT id, errors + losses - retries AS over FROM job
-   WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
-          OR (losses > 0 AND errors + losses - retries = 0))
+  SELECT id, {spent} AS spent FROM job
+   WHERE {at_limit}
      AND state IN {pending}
 ), picked AS MATERIALIZED (
   SELECT id, fence FROM job
-   WHERE id = ANY (ARRAY(SELECT id FROM spent WHERE over > 0 LIMIT :most))
-     AND errors + losses > retries AND state IN {pending}
+   WHERE id = ANY (ARRAY(SELECT id FROM spent WHERE spent LIMIT :most))
+     AND {spent} AND state IN {pending}
      FOR UPDATE SKIP LOCKED
 )
 UPDATE job
@@ -229,15 +228,12 @@ UPDATE job
  WHERE job.id = picked.id AND picked.fence % 1 = 0
 RETURNING job.id::text, job.run_id::text, job.step
 -- sqlite
--- (A comparison with a column on its right is turned around by SQLite, and then no longer that of
--- the index: the whole table would be walked.)
 UPDATE job
    SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1,
        actor = :actor, detail = 'budget spent', finished_at = {now}
  WHERE rowid IN (SELECT rowid FROM job
-                  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
-                         OR (losses > 0 AND errors + losses - retries = 0))
+                  WHERE {at_limit}
                     AND state IN {pending}
-                    AND errors + losses - retries > 0
+                    AND {spent}
                   LIMIT :most)
 RETURNING id, run_id, step

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from milepost.config import DEFAULT_SCHEMA, channel_of
 from milepost.errors import Invalid
 from milepost.lifecycle import GROUPS, group_sql
-from milepost.store.columns import arrays, columns
+from milepost.store.columns import CONDITIONS, arrays, columns
 
 DIALECTS = ("postgres", "sqlite")
 THEN = "\n-- then\n"
@@ -320,6 +320,8 @@ def _expanded(
             name, _, given = part[1:-1].partition(":")
             if name in GROUPS:
                 return group_sql(name)
+            if name in CONDITIONS:
+                return CONDITIONS[name]
             if name in _LISTS:
                 return _expanded(_LISTS[name](given), dialect, schema)
             return _macro(name, given, dialect=dialect, schema=schema, same=same)

@@ -24,6 +24,21 @@ RECORDS: Mapping[str, type[msgspec.Struct]] = {
 }
 """The records that statements name in `{columns:...}`."""
 
+_OVER = "losses - coalesce(recoveries, retries - errors)"
+CONDITIONS = {
+    "over": _OVER,
+    "spent": f"({_OVER} > 0 OR errors - retries > 0)",
+    "suspect": f"(losses - poison_limit >= -1 OR (losses > 0 AND {_OVER} >= 0))",
+    "at_limit": (
+        f"(losses - poison_limit >= -1 OR {_OVER} > 0 OR errors - retries > 0"
+        f" OR (losses > 0 AND {_OVER} = 0))"
+    ),
+}
+"""A job's budget, as `Job.is_spent` and `is_suspect` have it; the index `job_spent` says the last.
+
+A comparison has no column on its right: SQLite would turn it around, and then miss the index.
+"""
+
 _UNIONS = (Union, types.UnionType)
 _ARRAYS = {str: "text[]", int: "bigint[]", bool: "boolean[]", float: "double precision[]"}
 

@@ -139,7 +139,7 @@ def _error(job: Job) -> str:
 
 def _running(facts: Facts) -> Why:
     job, holder = facts.job, facts.holder
-    begun = f"attempt {job.attempt} of {job.retries + 1} runs on {job.worker_id}"
+    begun = f"attempt {job.attempt} of {job.attempts_allowed} runs on {job.worker_id}"
     share = f", {job.progress:.0%} done" if job.progress is not None else ""
     said = f" ({job.progress_text})" if job.progress_text else ""
     # Who has just killed the worker wants to know when somebody else takes over.
@@ -163,7 +163,7 @@ def _waiting(facts: Facts) -> Why:
     elif job.state == JobState.READY:
         yield "broker", "it waits to be handed to its queue's broker"
     elif job.state == JobState.RETRYING:
-        yield "retry", f"{_last(job)}; {job.attempt} of {job.retries + 1} attempts are spent"
+        yield "retry", f"{_last(job)}; {job.attempt} of {job.attempts_allowed} attempts are spent"
     if facts.misfit is not None:
         way = f"a worker whose function takes other parameters, or `milepost jobs release {job.id}`"
         yield "unfit", f"{facts.misfit}; {way} sends it on"
@@ -212,8 +212,8 @@ def _hindered(facts: Facts) -> Why:
         yield "queue_paused", f"its queue {job.queue!r} is paused: resume it"
     if run is not None and run.state == RunState.STOPPING:
         yield "run_stopping", f"its run {run.id} is stopping: it will be cancelled"
-    if job.errors + job.losses > job.retries:
-        yield "spent", f"its {job.retries + 1} attempts are spent: maintenance will end it"
+    if job.is_spent:
+        yield "spent", f"its {job.attempts_allowed} attempts are spent: maintenance will end it"
     if job.deadline_at is not None and job.deadline_at <= facts.now:
         yield "deadline", "its deadline has passed: maintenance will end it"
     yield from _without_worker(facts)

@@ -120,6 +120,61 @@ class LeaseSuite:
         [other] = store.claim(2, worker="w3")
         assert {claim.id, other.id} == set(ids)
 
+    def test_losses_have_a_budget_of_their_own_where_recoveries_says_so_h19_h20(
+        self, store: Store
+    ) -> None:
+        """E: an exception is final, a crash is retried. Neither budget is spent by the other."""
+        [job_id] = store.create(retries=0, recoveries=2, poison_limit=9)
+        for turn, state in enumerate(["RETRYING", "RETRYING", "FAILED"]):
+            store.worker(f"w{turn}")
+            assert [claim.id for claim in store.claim(worker=f"w{turn}")] == [job_id]
+            assert store.lose_all() == [(job_id, state)]
+            store.run(timers.wake, actor="m", most=9)
+        job = store.run(jobs.get, job_id)
+        assert (job.cause, job.errors, job.losses) == ("attempts_exhausted", 0, 3)
+
+        [flaky] = store.create(retries=2, recoveries=0, poison_limit=9)
+        store.worker("w9")
+        for _ in range(2):
+            [claim] = store.claim(worker="w9")
+            store.settle((claim, outcome.retry(PROBLEM, after=0)), actor="w9")
+            store.run(timers.wake, actor="m", most=9)
+        assert [claim.id for claim in store.claim(worker="w9")] == [flaky]
+        assert store.lose_all() == [(flaky, "FAILED")]
+        assert store.run(jobs.get, flaky).cause == "attempts_exhausted"
+
+    def test_a_job_whose_next_loss_is_its_last_runs_alone_whatever_its_errors(
+        self, store: Store
+    ) -> None:
+        store.create(2, retries=9, recoveries=1, poison_limit=9)
+        store.worker()
+        store.claim(2)
+        assert {state for _, state in store.lose_all()} == {"RETRYING"}
+        store.run(timers.wake, actor="m", most=9)
+        store.worker("w2")
+        [claim] = store.claim(2, worker="w2")
+        assert store.run(jobs.get, claim.id).is_suspect
+        assert store.run(journal.history, claim.id)[-1].detail == "alone"
+
+    def test_a_job_that_waits_with_more_losses_than_recoveries_is_ended_h21(
+        self, store: Store
+    ) -> None:
+        [job_id] = store.create(retries=0, recoveries=1, poison_limit=9)
+        for turn in range(2):
+            store.worker(f"w{turn}")
+            store.claim(worker=f"w{turn}")
+            with store.raw() as hand:  # not by maintenance, which would end it
+                hand.execute(
+                    "UPDATE job SET state = 'RETRYING', move = 'lose', version = version + 1,"
+                    f" losses = losses + 1, worker_id = NULL WHERE id = '{job_id}'"
+                )
+            store.run(timers.wake, actor="m", most=9)
+        store.worker("w9")
+        assert store.run(jobs.get, job_id).is_spent
+        assert store.claim(worker="w9") == []
+        assert store.run(timers.reject_spent, actor="m", most=9) == 1
+        assert store.run(jobs.get, job_id).cause == "attempts_exhausted"
+
     def test_one_crash_does_not_serialise_healthy_work(self, store: Store) -> None:
         store.create(6)
         for name in ("w1", "w2"):

@@ -40,6 +40,7 @@ CREATE TABLE job (
   polls integer NOT NULL DEFAULT 0,
   releases integer NOT NULL DEFAULT 0,
   retries integer NOT NULL DEFAULT 3 CHECK (retries >= 0),
+  recoveries integer CHECK (recoveries >= 0),  -- NULL: losses count among the retries
   poll_limit integer NOT NULL DEFAULT 1000,
   poison_limit integer NOT NULL DEFAULT 3,
   step integer,
@@ -251,6 +252,7 @@ BEGIN
       OR NEW.created_at IS DISTINCT FROM OLD.created_at
       OR NEW.codec IS DISTINCT FROM OLD.codec
       OR NEW.retries IS DISTINCT FROM OLD.retries
+      OR NEW.recoveries IS DISTINCT FROM OLD.recoveries
       OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
       OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
       OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
@@ -264,7 +266,7 @@ BEGIN
       OR NEW.run_id IS DISTINCT FROM OLD.run_id
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
-          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal'
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal'
         WHEN TG_NAME = 'job_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
@@ -311,6 +313,7 @@ BEGIN
       OR NEW.polls IS DISTINCT FROM OLD.polls
       OR NEW.releases IS DISTINCT FROM OLD.releases
       OR NEW.retries IS DISTINCT FROM OLD.retries
+      OR NEW.recoveries IS DISTINCT FROM OLD.recoveries
       OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
       OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
       OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
@@ -383,7 +386,7 @@ CREATE TRIGGER job_a_refuse_count
   EXECUTE FUNCTION milepost_refuse_job();
 
 CREATE TRIGGER job_a_refuse_fixed
-  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
   WHEN (((NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
@@ -391,6 +394,7 @@ CREATE TRIGGER job_a_refuse_fixed
       OR NEW.created_at IS DISTINCT FROM OLD.created_at
       OR NEW.codec IS DISTINCT FROM OLD.codec
       OR NEW.retries IS DISTINCT FROM OLD.retries
+      OR NEW.recoveries IS DISTINCT FROM OLD.recoveries
       OR NEW.poll_limit IS DISTINCT FROM OLD.poll_limit
       OR NEW.poison_limit IS DISTINCT FROM OLD.poison_limit
       OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us

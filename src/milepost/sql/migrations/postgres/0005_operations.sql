@@ -6,6 +6,7 @@ ALTER TABLE step
   ADD COLUMN slots smallint NOT NULL DEFAULT 1 CHECK (slots BETWEEN 1 AND 16),
   ADD COLUMN priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
   ADD COLUMN retries integer NOT NULL DEFAULT 3,
+  ADD COLUMN recoveries integer,
   ADD COLUMN poll_limit integer NOT NULL DEFAULT 1000,
   ADD COLUMN poison_limit integer NOT NULL DEFAULT 3,
   ADD COLUMN timeout_us bigint,
@@ -54,8 +55,9 @@ ALTER TABLE job SET (
 
 -- Jobs whose budget is spent, and suspects: one more loss would end them.
 CREATE INDEX job_spent ON job (id)
-  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
-         OR (losses > 0 AND errors + losses - retries = 0))
+  WHERE (losses - poison_limit >= -1 OR losses - coalesce(recoveries, retries - errors) > 0
+         OR errors - retries > 0
+         OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 

@@ -28,6 +28,7 @@ CREATE TABLE job (
   polls INTEGER NOT NULL DEFAULT 0,
   releases INTEGER NOT NULL DEFAULT 0,
   retries INTEGER NOT NULL DEFAULT 3 CHECK (retries >= 0),
+  recoveries INTEGER CHECK (recoveries >= 0),  -- NULL: losses count among the retries
   poll_limit INTEGER NOT NULL DEFAULT 1000,
   poison_limit INTEGER NOT NULL DEFAULT 3,
   step INTEGER,
@@ -343,7 +344,7 @@ BEGIN
 END;
 
 CREATE TRIGGER job_refuse_fixed
-  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
+  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
   WHEN (NEW.rowid IS NOT OLD.rowid
       OR (NEW.id IS NOT OLD.id
       OR NEW.tenant IS NOT OLD.tenant
@@ -352,6 +353,7 @@ CREATE TRIGGER job_refuse_fixed
       OR NEW.created_at IS NOT OLD.created_at
       OR NEW.codec IS NOT OLD.codec
       OR NEW.retries IS NOT OLD.retries
+      OR NEW.recoveries IS NOT OLD.recoveries
       OR NEW.poll_limit IS NOT OLD.poll_limit
       OR NEW.poison_limit IS NOT OLD.poison_limit
       OR NEW.timeout_us IS NOT OLD.timeout_us
@@ -378,6 +380,7 @@ BEGIN
       OR NEW.created_at IS NOT OLD.created_at
       OR NEW.codec IS NOT OLD.codec
       OR NEW.retries IS NOT OLD.retries
+      OR NEW.recoveries IS NOT OLD.recoveries
       OR NEW.poll_limit IS NOT OLD.poll_limit
       OR NEW.poison_limit IS NOT OLD.poison_limit
       OR NEW.timeout_us IS NOT OLD.timeout_us
@@ -391,7 +394,7 @@ BEGIN
       OR NEW.run_id IS NOT OLD.run_id
       OR NEW.step IS NOT OLD.step
       OR NEW.ordinal IS NOT OLD.ordinal)
-        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal')
+        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal')
       WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
         THEN RAISE(ABORT, 'milepost: job: the payload is fixed')
     END;

@@ -40,7 +40,7 @@ SELECT
     WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'error'
   END AS status,
   job.errors + job.losses + CASE WHEN job.state IN ('RUNNING', 'SUCCEEDED') THEN 1 ELSE 0 END AS try_count,
-  job.retries + 1 AS max_tries,
+  coalesce(job.recoveries, job.retries) + 1 AS max_tries,
   (SELECT lease_until FROM worker WHERE worker.id = job.worker_id) AS lease_timeout,
   job.worker_id AS worker_id,
   job.kind AS kind,
@@ -168,6 +168,7 @@ SELECT
   job.polls AS polls,
   job.releases AS releases,
   job.retries AS retries,
+  job.recoveries AS recoveries,
   job.poll_limit AS poll_limit,
   job.poison_limit AS poison_limit,
   job.timeout_us AS timeout_us,

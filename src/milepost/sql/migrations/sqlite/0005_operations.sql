@@ -5,6 +5,7 @@
 ALTER TABLE step ADD COLUMN slots INTEGER NOT NULL DEFAULT 1 CHECK (slots BETWEEN 1 AND 16);
 ALTER TABLE step ADD COLUMN priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9);
 ALTER TABLE step ADD COLUMN retries INTEGER NOT NULL DEFAULT 3;
+ALTER TABLE step ADD COLUMN recoveries INTEGER;
 ALTER TABLE step ADD COLUMN poll_limit INTEGER NOT NULL DEFAULT 1000;
 ALTER TABLE step ADD COLUMN poison_limit INTEGER NOT NULL DEFAULT 3;
 ALTER TABLE step ADD COLUMN timeout_us INTEGER;
@@ -47,8 +48,9 @@ CREATE INDEX signal_job ON signal (job_id);
 
 -- Jobs whose budget is spent, and suspects: one more loss would end them.
 CREATE INDEX job_spent ON job (id)
-  WHERE (losses - poison_limit >= -1 OR errors + losses - retries > 0
-         OR (losses > 0 AND errors + losses - retries = 0))
+  WHERE (losses - poison_limit >= -1 OR losses - coalesce(recoveries, retries - errors) > 0
+         OR errors - retries > 0
+         OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 
