@@ -51,13 +51,13 @@ class _Parts:
 class Context:
     """The attempt that is running: who it is, what it keeps, and whether it should stop."""
 
-    __slots__ = ("_client", "_made", "claim", "if_cut_off", "reason")
+    __slots__ = ("_client", "_made", "claim", "outcome_if_interrupted", "reason")
 
     def __init__(self, claim: Claim, client: Client | None = None) -> None:
         self.claim = claim
         self.reason: str | None = None
-        self.if_cut_off: Outcome | None = None
-        """What it comes to if it must be ended from outside now; None: another attempt follows."""
+        self.outcome_if_interrupted: Outcome | None = None
+        """Its outcome if it is ended from outside now; None: another attempt follows."""
         self._client = client
         self._made: _Parts | None = None
 

@@ -18,7 +18,7 @@ from milepost.queues import check_queues
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import Keep
-from milepost.telemetry import Log, Seldom
+from milepost.telemetry import Log, ThrottledLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,7 +161,7 @@ class Process:
         What waiting does not change is raised: a login or a schema that is refused, a file that
         cannot be used, a driver that is not installed.
         """
-        client, away = self._app.client, Seldom(log)
+        client, away = self._app.client, ThrottledLog(log)
         if not client.url.can.file:
             import_asyncpg()
         while not stopped.is_set():
@@ -190,7 +190,8 @@ class Process:
         recycle: bool = False,
     ) -> "Worker":
         """Make a worker with its maintenance, and with the relay and receivers that it needs."""
-        from milepost.worker.loop import Worker  # noqa: PLC0415 - clients need no worker
+        from milepost.worker import Setup  # noqa: PLC0415 - clients need no worker
+        from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
 
         if queues is not None:
             check_queues(queues)
@@ -199,17 +200,17 @@ class Process:
         if concurrency is not None:
             settings = replace(settings, concurrency=concurrency)
             settings.check()
-        relay = self._relay(driver)
-        beside = [*(one.run for one in self.receivers(driver)), *([relay.run] if relay else [])]
         return Worker(
-            client,
-            driver,
-            self._app.registry,
-            settings,
-            maintain=self._maintainer(driver, elected=elected),
-            queues=queues,
-            beside=beside,
-            announced=None if relay is None else relay.wake,
+            Setup(
+                client=client,
+                driver=driver,
+                registry=self._app.registry,
+                settings=settings,
+                queues=queues,
+            ),
+            maintainer=self._maintainer(driver, elected=elected),
+            relay=self._relay(driver),
+            receivers=self.receivers(driver),
             recycle=recycle,
         )
 

@@ -5,8 +5,8 @@ import time
 from datetime import datetime
 from typing import Any
 
-SELDOM_FIRST = 10.0
-SELDOM_LONGEST = 600.0
+REPEAT_FIRST_SECONDS = 10.0
+REPEAT_LONGEST_SECONDS = 600.0
 
 
 class Log:
@@ -37,8 +37,8 @@ class Log:
         sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {event} {words}\n")
 
 
-class Seldom:
-    """Says once that something is wrong, then at growing intervals, and once that it is over."""
+class ThrottledLog:
+    """Logs once that something is wrong, then at growing intervals, and once that it is over."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -54,18 +54,18 @@ class Seldom:
             return
         more = {"unsaid": self._unsaid} if self._unsaid else {}
         self._log.warning(event, **fields, **more)
-        self._pause = min(max(SELDOM_FIRST, self._pause * 2), SELDOM_LONGEST)
+        self._pause = min(max(REPEAT_FIRST_SECONDS, self._pause * 2), REPEAT_LONGEST_SECONDS)
         self._next = now + self._pause
         self._unsaid = 0
 
     @property
-    def said(self) -> bool:
-        """Whether something was said to be wrong and not yet to be over."""
+    def active(self) -> bool:
+        """Whether something was logged as wrong and not yet as over."""
         return self._pause > 0
 
     def over(self, event: str) -> None:
         """Say that it is over, if it was said to be wrong."""
-        if self.said:
+        if self.active:
             self._log.info(event)
             self._pause = self._next = 0.0
             self._unsaid = 0

@@ -16,7 +16,7 @@ import milepost
 from milepost.errors import Invalid
 from milepost.store import tokens
 from milepost.web.serve import is_public, listen
-from milepost.worker.loop import _name
+from milepost.worker.heartbeat import new_id
 
 
 def test_a_token_is_shown_once_listed_and_revoked(prompt, folder):
@@ -86,7 +86,7 @@ def test_no_token_bears_the_name_of_a_part_of_the_engine(prompt, folder):
     }
     assert used >= {"callback", "client", "inbound", "local", "maintenance", "planner", "relay"}
     assert used <= tokens.ENGINE_ACTORS
-    for name in (*used, "Maintenance", " worker", "worker 7", "inbound orders", _name()):
+    for name in (*used, "Maintenance", " worker", "worker 7", "inbound orders", new_id()):
         refused = prompt("tokens", "create", name)
         assert refused.code == 2, name
         assert "engine" in refused.err

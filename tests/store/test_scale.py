@@ -22,7 +22,7 @@ from milepost.store import creation, fanin, jobs, outputs, runs, workers
 from milepost.store.catalog import query
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
-from milepost.worker.publisher import BATCH
+from milepost.worker.settler import BATCH
 from tests.support.databases import Backends, Database, Raw, everyday_names
 from tests.support.prove import PROVING, size
 

@@ -15,7 +15,7 @@ from milepost.observe.verify import verify
 from milepost.store import catalog
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
-from milepost.worker.watch import open_watch
+from milepost.store.watch import open_watch
 from tests.support.databases import Backends, Raw, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]

@@ -23,7 +23,7 @@ async def test_a_cancelled_worker_ends_though_it_is_woken_at_that_very_moment(
     worker = await app._process.worker(None, None)
     running = asyncio.create_task(worker.run())
     await until(lambda: worker.state == WorkerState.IDLE and rests(worker))
-    worker._watch.poke()
+    worker._watch.wake()
     for _ in range(turns):
         await asyncio.sleep(0)
     running.cancel()

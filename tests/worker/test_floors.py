@@ -4,8 +4,8 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from milepost.worker.floors import HINTS, Floors
-from milepost.worker.loop import TURN_SECONDS, _short_turns
+from milepost.worker.claimer import HINTS, Floors
+from milepost.worker.loop import SWITCH_SECONDS, _short_switches
 
 
 def looked_at(floors: Floors) -> set[str]:
@@ -43,8 +43,8 @@ def test_a_hint_does_not_hide_the_other_queues():
 
 def test_a_worker_leaves_the_turns_of_threads_as_it_found_them():
     usual = sys.getswitchinterval()
-    with _short_turns():
-        assert sys.getswitchinterval() <= TURN_SECONDS * 1.01
+    with _short_switches():
+        assert sys.getswitchinterval() <= SWITCH_SECONDS * 1.01
     assert sys.getswitchinterval() == usual
 
 
@@ -57,7 +57,7 @@ def test_a_priority_that_was_not_met_is_looked_at_by_every_claim_and_not_from_th
     floors.know(["default"])
     for now, seqs in ((0.0, (1, 2, 3)), (0.1, (4, 5)), (1.5, (6, 7)), (1.6, (8,))):
         floors.line(now)
-        floors.saw([claimed(seq) for seq in seqs], began=now, ended=now)
+        floors.learn([claimed(seq) for seq in seqs], began=now, ended=now)
     looked = {(line.priority, line.floor) for line in floors.line(1.7)}
     assert looked == {(0, 8), *((priority, 5) for priority in range(1, 10))}
 
@@ -66,5 +66,5 @@ def test_what_stands_behind_the_line_costs_no_look():
     floors = Floors()
     floors.know(["default"])
     floors.line(0.0)
-    floors.saw([claimed(1, priority=8)], began=0.0, ended=0.0)
+    floors.learn([claimed(1, priority=8)], began=0.0, ended=0.0)
     assert {line.priority for line in floors.line(0.1)} == {8, 9}

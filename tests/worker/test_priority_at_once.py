@@ -23,7 +23,7 @@ async def test_a_priority_that_a_busy_worker_has_not_met_goes_first(app, working
         await until(lambda: len(order) > begun)
 
     async with working(concurrency=2) as worker:
-        floors = worker._flow.claimer._floors
+        floors = worker._claimer._floors
         await until(lambda: len(order) == 2)
         floors._due = float("inf")  # the bottom is not looked at meanwhile, however slow this is
         for _ in range(3):  # from the floor, then, and not because it was the first look

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from milepost import outcome
 from milepost.lifecycle import SlotState
+from milepost.records import Settlement
 from milepost.store import jobs
-from milepost.worker.slots import Slots
+from milepost.worker.slots import SlotTable
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ async def test_a_worker_is_not_idle_while_jobs_run(app, working, row):
             await asyncio.sleep(0.02)
         assert states <= {"BACKOFF", "POLLING"}
         # It rests as far as those who submit are concerned: they notify it.
-        assert worker._standing.shown_resting
+        assert worker._row.shown_resting
         let_go.set()
         await seen(row, ("IDLE", {"FREE": 100}))
 
@@ -75,13 +78,13 @@ async def test_slots_are_claiming_while_a_claim_is_under_way_and_free_after_a_mi
 
 async def test_a_slot_whose_job_was_given_back_or_lost_is_dropped(app, working, until, monkeypatch):
     dropped = []
-    drop = Slots.drop
+    drop = SlotTable.drop
 
     def noted(self, *, good):
         dropped.append(good)
         drop(self, good=good)
 
-    monkeypatch.setattr(Slots, "drop", noted)
+    monkeypatch.setattr(SlotTable, "drop", noted)
     begun, let_go = [], asyncio.Event()
 
     @app.job
@@ -102,16 +105,23 @@ async def test_a_slot_whose_job_was_given_back_or_lost_is_dropped(app, working, 
         worker.drain()
         worker.drain()
     assert dropped == [True, None]
-    assert worker._flow._slots.free == 2
+    assert worker._slots.free == 2
+
+
+def claimed(job_id):
+    return SimpleNamespace(id=job_id, fence=1)
 
 
 def test_every_move_of_the_slot_machine_is_made_and_keeps_the_count():
-    slots = Slots(3)
+    slots = SlotTable(3)
     slots.take(3)
     assert json.loads(slots.text()) == {SlotState.CLAIMING: 3}
     slots.start(2, taken=3)
-    slots.report(good=True)
-    slots.report(good=False)
-    slots.reported(1, good=True)
-    slots.drop(good=False)
+    ends = [
+        Settlement(claimed("kept"), outcome.succeeded(None)),
+        Settlement(claimed("lost"), outcome.failed(outcome.Problem(type="E", message=""))),
+    ]
+    for end in ends:
+        slots.report(end.outcome)
+    slots.settled(ends, {"kept"})
     assert json.loads(slots.text()) == {SlotState.FREE: 3}

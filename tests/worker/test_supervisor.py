@@ -134,7 +134,7 @@ def test_a_second_sigterm_gives_back_at_once(crew, folder, database):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         said = process.stderr.read()
-    assert "what runs is given back" in said
+    assert "running jobs are given back" in said
     assert (job.refresh().state, job.record.releases, job.attempt) == ("RETRYING", 1, 0)
 
 
@@ -157,7 +157,7 @@ def test_a_worker_whose_threads_are_stuck_is_started_anew(
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         said = process.stderr.read()
-    assert "starting anew n=" in said
+    assert "past their timeout, restarting n=" in said
     assert said.count("worker for sqlite") >= int(processes) + 1
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 import milepost as mp
-from milepost.worker.suspects import FIRST_SECONDS, Suspects
+from milepost.worker.claimer import FIRST_SECONDS, Suspects
 
 
 class Hand:
@@ -16,8 +16,11 @@ class Hand:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.fixture
@@ -122,8 +125,8 @@ async def test_a_worker_that_cannot_take_a_suspect_makes_no_room_for_one(app, wo
             failed = await (await stuck.submit_async()).wait_async(60)
             assert failed.state == mp.JobState.FAILED
             waiting = await suspect.submit_async()
-            await worker._flow.tend()
-            assert not worker._flow._suspects.waiting
+            await worker._claimer.look_for_suspects()
+            assert not worker._claimer.suspects.waiting
             assert (await waiting.refresh_async()).state == mp.JobState.QUEUED
             let_go.set()
             assert (await waiting.wait_async(60)).state == mp.JobState.SUCCEEDED

@@ -4,7 +4,7 @@ import asyncio
 
 from milepost.config import Limits, StoreUrl
 from milepost.store import timers, workers
-from milepost.worker.watch import open_watch
+from milepost.store.watch import open_watch
 
 NEVER = 3600
 LIMIT = 30

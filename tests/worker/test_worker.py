@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,7 +16,8 @@ import milepost as mp
 from milepost.context import Context
 from milepost.store import jobs, timers, workers
 from milepost.worker.execute import Executor
-from milepost.worker.lanes import AsyncLanes, Running, ThreadLanes
+from milepost.worker.lanes import AsyncLanes, LanePolicy, ThreadLanes
+from milepost.worker.slots import RunningJob
 
 
 def moves(job):
@@ -353,9 +355,9 @@ async def test_a_stuck_thread_is_fenced_off_and_another_takes_its_place(database
     assert (await sick.wait_async(10)).error.type == "TimedOut"
     for job in well:
         assert (await job.wait_async(10)).result == 1
-    assert worker._flow.held.threads.zombies == 1
+    assert worker._threads.zombies == 1
     let_go.set()
-    await until(lambda: worker._flow.held.threads.zombies == 0)
+    await until(lambda: worker._threads.zombies == 0)
     worker.drain()
     await running
     assert late == [1]
@@ -389,6 +391,17 @@ async def test_a_deadline_ends_a_running_job(app, working):
     assert (job.error.cause, moves(job)[-1]) == ("deadline", "expire")
 
 
+def beside(app, reported):
+    """What lanes call: an executor, a settler that notes moves, a row whose lease is kept."""
+    settler = SimpleNamespace(report=lambda _, outcome: reported.append(outcome.move))
+    row = SimpleNamespace(may_start=lambda: True)
+    return Executor(app.client.codec, max_result=1000), settler, row
+
+
+def threaded(app, reported, *, threads):
+    return ThreadLanes(*beside(app, reported), threads=threads)
+
+
 def test_a_claimed_job_whose_deadline_has_passed_never_begins(app, until):
     ran, reported = [], []
 
@@ -401,28 +414,19 @@ def test_a_claimed_job_whose_deadline_has_passed_never_begins(app, until):
         ran.append(1)
 
     async def run() -> None:
-        executor = Executor(app.client.codec, max_result=1000)
-        options = {"may_start": lambda: True}
-        lanes = {
-            True: AsyncLanes(executor, lambda _, outcome: reported.append(outcome.move), **options),
-            False: ThreadLanes(
-                executor, lambda _, outcome: reported.append(outcome.move), threads=1, **options
-            ),
-        }
-        for job in (plain, awaited):
+        tasks, threads = AsyncLanes(*beside(app, reported)), threaded(app, reported, threads=1)
+        for job, lanes in ((plain, threads), (awaited, tasks)):
             claim = msgspec.structs.replace(CLAIM, kind=job.definition.name, remaining_us=0)
-            lanes[job.definition.is_async].start([Running(job.definition, Context(claim))])
+            lanes.start([RunningJob(job.definition, Context(claim), lanes)])
         await until(lambda: len(reported) == 2)
-        await lanes[True].close()
-        lanes[False].close()
+        await tasks.close()
+        threads.close()
 
     asyncio.run(run())
     assert (ran, reported) == ([], ["expire", "expire"])
 
 
-def test_a_few_threads_do_what_is_quick_and_all_are_called_for_what_is_not(
-    tmp_path, until, monkeypatch
-):
+def test_a_few_threads_do_what_is_quick_and_all_are_called_for_what_is_not(tmp_path, until):
     """Quick jobs on every thread would fight for the interpreter; slow ones must not queue."""
     app, ended = mp.App(f"sqlite:///{tmp_path}/s.db"), []
     together = threading.Barrier(8, timeout=20)
@@ -435,27 +439,24 @@ def test_a_few_threads_do_what_is_quick_and_all_are_called_for_what_is_not(
     def slow() -> None:
         together.wait()
 
-    def running(job):
+    def running(job, lanes):
         claim = msgspec.structs.replace(CLAIM, kind=job.definition.name)
-        return Running(job.definition, Context(claim))
+        return RunningJob(job.definition, Context(claim), lanes)
 
     async def run() -> None:
-        executor = Executor(app.client.codec, max_result=1000)
-        lanes = ThreadLanes(
-            executor, lambda _, o: ended.append(o.move), threads=16, may_start=lambda: True
-        )
+        lanes = threaded(app, ended, threads=16)
         lanes._seconds = 0.0  # they have been quick so far
-        with monkeypatch.context() as patch:
-            patch.setattr("milepost.worker.lanes.PATIENCE_SECONDS", 60)
-            lanes.start([running(quick) for _ in range(300)])
-            await until(lambda: len(ended) == 300)
+        lanes.policy = LanePolicy(patience=60)
+        lanes.start([running(quick, lanes) for _ in range(300)])
+        await until(lambda: len(ended) == 300)
         assert lanes._threads == 2
+        lanes.policy = LanePolicy()
         lanes._seconds, lanes._patient = 0.0, False
-        lanes.start([running(slow) for _ in range(8)])
+        lanes.start([running(slow, lanes) for _ in range(8)])
         await until(lambda: len(ended) == 308)
         for burst in range(60):  # whatever ends while the loop looks is seen by its next look
             before = len(ended)
-            lanes.start([running(quick) for _ in range(burst)])
+            lanes.start([running(quick, lanes) for _ in range(burst)])
             while len(ended) < before + burst:
                 async with asyncio.timeout(20):
                     await asyncio.sleep(0)
@@ -840,7 +841,7 @@ async def test_a_second_request_to_stop_gives_back_at_once(app, until):
 
 
 async def test_a_worker_stops_although_the_store_is_away(app, until, monkeypatch):
-    monkeypatch.setattr("milepost.worker.flow.FLUSH_SECONDS", 0.3)
+    monkeypatch.setattr("milepost.worker.settler.FLUSH_SECONDS", 0.3)
     begun = []
 
     @app.job

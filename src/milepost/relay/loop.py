@@ -18,7 +18,7 @@ from milepost.relay.message import compose
 from milepost.store import outbox
 from milepost.store.driver import AsyncDriver
 from milepost.store.outbox import Failure, Message
-from milepost.telemetry import Log, Seldom
+from milepost.telemetry import Log, ThrottledLog
 
 log = Log("milepost.relay")
 
@@ -42,7 +42,7 @@ class Relay:
         self._driver = driver
         self._channels = dict(channels)
         self._couriers = {name: c.courier for name, c in channels.items() if c.courier}
-        self._away = Seldom(log)
+        self._away = ThrottledLog(log)
         self._woken = asyncio.Event()
         self._rounds: dict[str, asyncio.Task[int]] = {}
         self._rests: dict[str, float] = {}

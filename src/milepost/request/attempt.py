@@ -200,7 +200,9 @@ class Attempt:
 
         target, started, secrets = outgoing.target, time.monotonic(), self._requests.secrets
         filled = self._filled(outgoing)
-        self._context.if_cut_off = self._unknown("it was cut off") if self._is_cautious else None
+        self._context.outcome_if_interrupted = (
+            self._unknown("it was cut off") if self._is_cautious else None
+        )
         try:
             async with asyncio.timeout(outgoing.timeouts.total):
                 answer = await self._sender.wire.send(filled)
@@ -218,7 +220,7 @@ class Attempt:
                 raise
             raise RuntimeError(secrets.hider.text(_said(error))) from None
         finally:
-            self._context.if_cut_off = None
+            self._context.outcome_if_interrupted = None
         return await self._heard(secrets.answer(answer), _took(started))
 
     def _filled(self, outgoing: WireRequest) -> WireRequest:

@@ -1,1 +1,36 @@
-"""The worker: claims jobs, runs their handlers, settles what came of them."""
+"""A worker: claims jobs, runs them, settles their outcomes, and keeps its lease (spec E).
+
+Each part calls only parts that stand before it here:
+
+- `slots.py`: the jobs that it holds, each in its slot
+- `heartbeat.py`: its row in the store, with its id, state and lease
+- `settler.py`: writes outcomes, then frees the slots
+- `execute.py`: calls a handler; its value or error becomes an outcome
+- `lanes.py`: tasks and threads in which handlers run, and which report to the settler
+- `claimer.py`: claims as many jobs as fit, and starts them in their lanes
+- `loop.py`: the worker, which polls, rests, maintains and drains
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from milepost.client import Client
+from milepost.clock import Clock, SystemClock
+from milepost.config import Settings
+from milepost.declare import Registry
+from milepost.store.driver import AsyncDriver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The things that all parts of one worker share."""
+
+    client: Client
+    """The handlers' way to the store."""
+    driver: AsyncDriver
+    """The worker's own way to it, on its event loop."""
+    registry: Registry
+    settings: Settings
+    queues: Sequence[str] | None = None
+    """The queues that it serves; None for all of them."""
+    clock: Clock = field(default_factory=SystemClock)

@@ -1,68 +1,113 @@
-"""Takes jobs from the front of the line, and knows where the line begins."""
+"""Claims as many jobs as fit, from the front of the line, and starts them in their lanes."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterable
 
+from milepost import outcome
 from milepost.clock import Clock
+from milepost.context import Context
+from milepost.errors import LeaseLost
+from milepost.options import HIGHEST
 from milepost.records import Claim
-from milepost.store import jobs, workers
-from milepost.store.driver import AsyncDriver
-from milepost.store.jobs import Line
-from milepost.worker.floors import Floors
+from milepost.store import jobs, unfit, workers
+from milepost.store.jobs import Line, lines
+from milepost.worker import Setup
+from milepost.worker.heartbeat import WorkerRow
+from milepost.worker.lanes import AsyncLanes, ThreadLanes
+from milepost.worker.settler import Settler
+from milepost.worker.slots import RunningJob, SlotTable
+
+WORTH_A_CLAIM = 16
+"""While a settlement makes room for more, fewer free slots than a sixteenth are no claim worth."""
+RECALL_BATCH = 500
+RECALL_ROUNDS = 20
+"""How many jobs are sent on at once when another signature may fit them, and how many times."""
 
 
 class Claimer:
     """Claims for one worker, one claim at a time."""
 
-    def __init__(self, driver: AsyncDriver, clock: Clock, queues: Sequence[str] | None) -> None:
-        """Make one for these queues, or for whichever have work."""
-        self.worker_id = ""
-        self.alone = asyncio.Lock()
-        """Held while a claim is under way: what it took is not known before it is over."""
-        self._driver = driver
-        self._clock = clock
-        self._queues = None if queues is None else list(queues)
+    def __init__(
+        self,
+        setup: Setup,
+        row: WorkerRow,
+        slots: SlotTable,
+        settler: Settler,
+        *,
+        tasks: AsyncLanes,
+        threads: ThreadLanes,
+    ) -> None:
+        self._client = setup.client
+        self._driver = setup.driver
+        self._registry = setup.registry
+        self._clock = setup.clock
+        self._queues = None if setup.queues is None else list(setup.queues)
+        self._row = row
+        self._slots = slots
+        self._settler = settler
+        self._tasks = tasks
+        self._threads = threads
+        self._claiming = asyncio.Lock()
+        """Held while a claim is under way: the jobs it took are not known before it is over."""
         self._floors = Floors()
-        self._asked = False
+        self._rescan_asked = False
+        self._met_plain = True
+        self.suspects = Suspects(setup.clock)
 
-    def expect(self, hinted: Iterable[str]) -> None:
-        """Look at these queues first: somebody said that they have work."""
-        self._floors.expect(hinted)
+    # Claiming
 
-    def rescan(self) -> None:
-        """Look from the bottom of every queue the next time."""
-        self._floors.rescan(self._now)
+    @property
+    def has_room(self) -> bool:
+        """Whether any job fits now."""
+        most, kinds = self._fitting()
+        return most > 0 and bool(kinds)
 
-    def must_look_again(self) -> bool:
-        """Ask for a look at the bottom if the last was none; False once there was one.
+    async def claim_and_start(self) -> int:
+        """Claim the jobs that fit, start them, and return their number."""
+        if self._row.lost:
+            raise LeaseLost(f"worker {self._row.id} was buried: its jobs belong to others now")
+        most, kinds = self._fitting()
+        if most <= 0 or not kinds or not self._row.may_start():
+            return 0
+        async with self._claiming:
+            self._slots.take(most)
+            claims: list[Claim] = []
+            try:
+                claims = await self._claimed(most, kinds)
+            finally:
+                self._slots.start(len(claims), taken=most)
+            self._start(claims)
+        return len(claims)
 
-        A look from the floors says nothing of queues that were not met before.
+    def _fitting(self) -> tuple[int, list[str]]:
+        """Say how many jobs fit now, and of which kinds.
+
+        Plain ones are bounded by the threads that are free; where the last claim met none of
+        them, they do not hold the others up.
         """
-        if self._floors.whole or self._asked:
-            return False
-        self._asked = self._floors.whole_next = True
-        return True
+        size = self._slots.size
+        if self.suspects.keep_out(busy=bool(self._slots)):
+            return 0, []
+        room = min(max(1, size // 2), self._slots.free)  # the other half settles meanwhile
+        if room < size // WORTH_A_CLAIM and self._settler.writing:
+            return 0, []
+        threads = self._threads.room(self._slots.plain, size)
+        kinds = [d.word for d in self._registry.all if d.is_async or threads > 0]
+        return (min(room, threads) if threads > 0 and self._met_plain else room), kinds
 
-    async def claim(self, most: int, kinds: list[str]) -> list[Claim]:
-        """Take up to that many jobs of these kinds."""
-        self._asked = False
+    async def _claimed(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Claim other jobs, or a suspect if it comes first and nothing else is in this process."""
+        alone = self.suspects.waiting and not self._slots and not self._threads.zombies
+        if alone and self.suspects.comes_first and (claims := await self._claim_alone(kinds)):
+            return claims
+        self._rescan_asked = False
         claims = await self._claim(most, kinds)
         if not claims and not self._floors.whole and self._floors.rescan(self._now):
             claims = await self._claim(most, kinds)
+        if alone and not claims:
+            claims = await self._claim_alone(kinds)
         return claims
-
-    async def suspect(self, kinds: list[str]) -> Line | None:
-        """Find the first job in line that must be claimed alone."""
-        return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
-
-    async def claim_alone(self, kinds: list[str]) -> list[Claim]:
-        """Take a job whose loss would end it; the store refuses while this worker holds another."""
-        found = await self.suspect(kinds)
-        if found is None:
-            return []
-        return await self._driver.run(
-            jobs.claim, worker_id=self.worker_id, line=[found], most=1, kinds=kinds, alone=True
-        )
 
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
         hinted = False
@@ -82,11 +127,248 @@ class Claimer:
         if not line:
             return []
         claims = await self._driver.run(
-            jobs.claim, worker_id=self.worker_id, line=line, most=most, kinds=kinds
+            jobs.claim, worker_id=self._row.id, line=line, most=most, kinds=kinds
         )
-        self._floors.saw(claims, began=began, ended=self._now)
+        self._floors.learn(claims, began=began, ended=self._now)
         return claims
+
+    async def _claim_alone(self, kinds: list[str]) -> list[Claim]:
+        """Claim a job whose loss would end it; the store refuses while this worker has another."""
+        claims: list[Claim] = []
+        if (found := await self._suspect(kinds)) is not None:
+            claims = await self._driver.run(
+                jobs.claim, worker_id=self._row.id, line=[found], most=1, kinds=kinds, alone=True
+            )
+        if claims:
+            self.suspects.began()
+        else:
+            self.suspects.see(waiting=False)
+        return claims
+
+    async def _suspect(self, kinds: list[str]) -> Line | None:
+        return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
+
+    def _start(self, claims: list[Claim]) -> None:
+        awaited: list[RunningJob] = []
+        plain: list[RunningJob] = []
+        for claim in claims:
+            definition = self._registry.find(claim.kind, claim.kind_version)
+            if definition is None:  # it vanished while the claim was under way
+                detail = f"no definition of {claim.kind} version {claim.kind_version} here"
+                self._settler.add(claim, outcome.released(detail))
+            elif definition.is_async:
+                awaited.append(RunningJob(definition, Context(claim, self._client), self._tasks))
+            else:
+                plain.append(RunningJob(definition, Context(claim, self._client), self._threads))
+        self._met_plain = bool(plain)
+        self._slots.hold([*awaited, *plain])
+        self._tasks.start(awaited)
+        self._threads.start(plain)
+
+    # Where to look next
+
+    def expect(self, queues: Iterable[str]) -> None:
+        """Look at these queues first, and from the bottom: they are said to have work."""
+        self._floors.expect(queues)
+        self._floors.rescan(self._now)
+
+    def must_look_again(self) -> bool:
+        """Ask for a look at the bottom if the last was none; False once there was one.
+
+        A look from the floors says nothing of queues that were not met before.
+        """
+        if self._floors.whole or self._rescan_asked:
+            return False
+        self._rescan_asked = self._floors.whole_next = True
+        return True
 
     @property
     def _now(self) -> float:
         return self._clock.monotonic()
+
+    # Between claims
+
+    async def look_for_suspects(self) -> None:
+        """Learn whether a suspect is in line; a stuck thread would be its company to the end."""
+        found = None if self._threads.zombies else await self._suspect(self._registry.words)
+        self.suspects.see(waiting=found is not None)
+
+    async def reconcile(self) -> None:
+        """Give back jobs that the store says we hold and we do not know: a claim's lost reply."""
+        async with self._claiming:
+            known = self._slots.known
+            await self._driver.run(jobs.reconcile, worker_id=self._row.id, known=known)
+
+    async def recall(self) -> int:
+        """Send on jobs that waited for other parameters than they were tried with, if ours are."""
+        found = await self._driver.run(unfit.kinds)
+        known = ((kind, self._registry.find(*kind)) for kind in found)
+        codec = self._client.codec
+        signatures = {k: d.arguments.signature(codec) for k, d in known if d is not None}
+        sent = 0
+        for _ in range(RECALL_ROUNDS if signatures else 0):
+            count = await self._driver.run(
+                unfit.wake,
+                signatures,
+                queues=self._queues,
+                actor=self._row.id,
+                most=RECALL_BATCH,
+            )
+            sent += count
+            if count < RECALL_BATCH:
+                break
+        return sent
+
+
+RESCAN_SECONDS = 1.0
+RESCAN_SHARE = 0.05
+HINTS = 4
+"""How many queues are worth a look before it is asked which ones have work."""
+
+
+class Floors:
+    """The queues, and for each (queue, priority) the floor below which no job was left.
+
+    Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked
+    again. The bottom is looked at once a second, and when a look from the floor finds nothing, as
+    long as that takes no more than a twentieth of the time. A priority that the last look at the
+    bottom did not meet has a floor too, where numbers stood a look before: later jobs are younger.
+    To ask which queues have work takes a query of its own: after a hint the queue that it named is
+    looked at, and only when that is empty it is asked.
+    """
+
+    def __init__(self) -> None:
+        self._queues: list[str] = []
+        self._hinted: list[str] = []
+        self._floors: dict[tuple[str, int], int] = {}
+        self._top = self._top_before = 0
+        self._due = 0.0
+        self._allowed = 0.0
+        self.whole = self.whole_next = False
+
+    def know(self, queues: Iterable[str]) -> None:
+        """Learn which queues there are; the one served first moves on, so that none starves."""
+        known = list(queues)
+        self._queues = [*known[1:], *known[:1]]
+
+    def expect(self, queues: Iterable[str]) -> None:
+        """Take a hint: these have new jobs."""
+        hinted = list(queues)
+        self._hinted = hinted if len(hinted) <= HINTS else []
+
+    def follow_hint(self) -> bool:
+        """Look, once, at the queues of the last hint; False without one."""
+        if not self._hinted:
+            return False
+        self._queues, self._hinted = self._hinted, []
+        return True
+
+    def due(self, now: float) -> bool:
+        """Tell whether it is time to look at the bottom."""
+        return now >= self._due or not self._floors or self.whole_next
+
+    def rescan(self, now: float) -> bool:
+        """Ask for a look at the bottom; False while that would take too much time."""
+        if now < self._allowed:
+            return False
+        self._due = now
+        return True
+
+    def line(self, now: float) -> list[Line]:
+        """Say where to look now."""
+        self.whole = self.due(now)
+        self.whole_next = False
+        if self.whole:
+            self._due = now + RESCAN_SECONDS
+            return lines(self._queues)
+        floors = {**self._unmet(), **self._floors}
+        ordered = sorted(floors.items(), key=lambda item: -item[0][1])
+        return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
+
+    def _unmet(self) -> dict[tuple[str, int], int]:
+        """Name the places ahead of the last one in line that may have got a first job by now."""
+        lowest = min(priority for _, priority in self._floors)
+        queues = {queue for queue, _ in self._floors}
+        above = range(lowest + 1, HIGHEST + 1)
+        return {(queue, priority): self._top_before for queue in queues for priority in above}
+
+    def learn(self, claims: list[Claim], *, began: float, ended: float) -> None:
+        """Learn from the claims of a look, and from how long it took."""
+        if self.whole:
+            self._floors.clear()
+            self._allowed = ended + min(RESCAN_SECONDS, (ended - began) / RESCAN_SHARE)
+            # A look behind: a number may be taken by a transaction that commits a little later.
+            self._top_before = self._top
+        self._top = max((self._top, *(claim.queued_seq for claim in claims)))
+        # The oldest of each place comes first, and so has the last word here.
+        self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})
+
+
+FIRST_SECONDS = 1.0
+LONGEST_SECONDS = 7200.0
+"""Longer than an attempt's usual timeout: by then every job that was there has ended."""
+
+
+class Suspects:
+    """Divides a worker's time between all other jobs and suspects, which run one by one.
+
+    A suspect may have killed the processes it ran in, and one more loss would end it, so it runs
+    with no other job in its process: if that dies, it is known which job it died of. A worker that
+    is empty takes a suspect when it finds nothing else. One that is never empty takes no other jobs
+    for a while; if its jobs take longer than that, for twice as long the next time. In between, and
+    after a suspect, the others have as much time as they were kept waiting.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.waiting = False
+        """Whether one was in line when it was last looked for."""
+        self._running = False
+        self._making_room = False
+        self._since = 0.0
+        self._until = 0.0
+        self._span = FIRST_SECONDS
+
+    def see(self, *, waiting: bool) -> None:
+        """Learn whether a suspect is in line."""
+        if waiting and not self.waiting:
+            # At a time of its own: of several workers, one making room is enough.
+            self._let_others_run(self._span * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+        elif not waiting and not self._running:
+            self._making_room = False
+            self._span = FIRST_SECONDS
+        self.waiting = waiting
+
+    def keep_out(self, *, busy: bool) -> bool:
+        """Tell whether the others must wait now: for a suspect that runs, or for room for one."""
+        if self._running and not busy:
+            self._running = False
+            self._let_others_run(self._clock.monotonic() - self._since)
+        return self._running or (self.comes_first and busy)
+
+    @property
+    def comes_first(self) -> bool:
+        """Whether the next job to start is a suspect; turns change here."""
+        if not self.waiting:
+            return False
+        now = self._clock.monotonic()
+        if now >= self._until:
+            if self._making_room:
+                self._span = min(self._span * 2, LONGEST_SECONDS)
+                self._let_others_run(self._span)
+            else:
+                self._making_room = True
+                self._since = now
+                self._until = now + self._span
+        return self._making_room
+
+    def began(self) -> None:
+        """Note that a suspect runs now."""
+        if not self._making_room:
+            self._since = self._clock.monotonic()
+        self._running = True
+        self._span = FIRST_SECONDS
+
+    def _let_others_run(self, seconds: float) -> None:
+        self._making_room = False
+        self._until = self._clock.monotonic() + seconds

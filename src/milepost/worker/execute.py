@@ -17,7 +17,6 @@ from milepost.declare import Definition, Outlet, Unfit
 from milepost.errors import Invalid
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Cancelled, Later
-from milepost.records import Claim
 from milepost.telemetry import Log
 
 TRACEBACK_LIMIT = 8_000
@@ -26,11 +25,11 @@ REASON_LIMIT = 1_000
 log = Log("milepost.worker")
 
 
-class TimedOut(TimeoutError):  # noqa: N818 - what the history shows
+class TimedOut(TimeoutError):  # noqa: N818 - the history shows this name
     """An attempt ran longer than its timeout."""
 
 
-class Interrupted(Exception):  # noqa: N818 - what the history shows
+class Interrupted(Exception):  # noqa: N818 - the history shows this name
     """A task that a handler waited for was cancelled, by nobody who may cancel the job."""
 
 
@@ -48,11 +47,11 @@ class Executor:
         try:
             value = self._called(definition, context)
             if definition.outlet is not None and not isinstance(value, Later):
-                result = _used(context, definition.outlet.put(context, value))
+                result = _with_usage(context, definition.outlet.put(context, value))
             else:
                 result = self._succeeded(context, value)
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
-            result = self.judged(definition, context, error)
+            result = self.judge(definition, context, error)
         finally:
             running.reset(token)
         if os.getpid() != self._process:
@@ -71,11 +70,11 @@ class Executor:
             else:
                 result = await self._put_out(definition.outlet, context, value)
         except asyncio.CancelledError:
-            raise  # whoever runs the task knows who asked for it
+            raise  # the lane knows whether its job was asked to stop
         except GeneratorExit as error:
-            return self.judged(definition, context, error)  # nothing may be awaited now
+            return self.judge(definition, context, error)  # nothing may be awaited now
         except BaseException as error:  # noqa: BLE001 - sys.exit() fails its job, not its worker
-            result = self.judged(definition, context, error)
+            result = self.judge(definition, context, error)
         finally:
             running.reset(token)
         if os.getpid() != self._process:
@@ -88,7 +87,7 @@ class Executor:
         given = await value if inspect.isawaitable(value) else value  # an asynchronous generator
         if isinstance(given, Later):
             return self._succeeded(context, given)
-        return _used(context, await outlet.put_async(context, given))
+        return _with_usage(context, await outlet.put_async(context, given))
 
     def _called(self, definition: Definition, context: Context) -> Any:
         named: dict[str, Any] = {}
@@ -102,35 +101,33 @@ class Executor:
 
     def _succeeded(self, context: Context, value: Any) -> Outcome:
         if isinstance(value, Later):
-            return _used(context, policy.after_later(context.claim, value))
+            return _with_usage(context, policy.after_later(context.claim, value))
         data = None if value is None else self._codec.encode(value)
         if data is not None and len(data) > self._max_result:
             limited(data, most=self._max_result, what=f"the result of job {context.id}")
         return outcome.succeeded(data, usage=context.usage)
 
-    def judged(self, definition: Definition, context: Context, error: BaseException) -> Outcome:
-        """Decide what an error comes to."""
-        return _used(context, self._meaning(definition, context, error))
+    def judge(self, definition: Definition, context: Context, error: BaseException) -> Outcome:
+        """Decide which outcome an error comes to."""
+        return _with_usage(context, self._outcome_of(error, definition, context))
 
-    def _meaning(self, definition: Definition, context: Context, error: BaseException) -> Outcome:
+    def _outcome_of(
+        self, error: BaseException, definition: Definition, context: Context
+    ) -> Outcome:
         claim = context.claim
         if isinstance(error, Later):
             return policy.after_later(claim, error)
         if isinstance(error, Cancelled):
             return outcome.cancelled(context.reason)
         if isinstance(error, Unfit):
-            return _unfit(claim, definition.arguments.signature(self._codec), error)
+            reason = policy.storable(str(error)[:REASON_LIMIT])
+            log.warning("a job waits: its arguments do not fit", job_id=claim.id, reason=reason)
+            return outcome.unfit(reason, signature=definition.arguments.signature(self._codec))
         problem = policy.problem_of(error, definition.policy, attempt=claim.attempt)
         problem = _with_traceback(problem, error)
         if isinstance(error, Invalid):  # arguments or a result that no attempt will change
-            return outcome.failed(_permanent(problem))
+            return outcome.failed(msgspec.structs.replace(problem, kind="permanent"))
         return policy.after_error(claim, problem, definition.policy.retry)
-
-
-def _unfit(claim: Claim, signature: str, error: Unfit) -> Outcome:
-    reason = policy.storable(str(error)[:REASON_LIMIT])
-    log.warning("a job waits: its arguments do not fit", job_id=claim.id, reason=reason)
-    return outcome.unfit(reason, signature=signature)
 
 
 def leave(result: Outcome | None = None) -> NoReturn:
@@ -144,8 +141,8 @@ def leave(result: Outcome | None = None) -> NoReturn:
     os._exit(0 if problem is None else 1)
 
 
-def _used(context: Context, result: Outcome) -> Outcome:
-    """Add what the attempt used: it is spent, whatever came of it."""
+def _with_usage(context: Context, result: Outcome) -> Outcome:
+    """Add the attempt's usage: it is spent, whichever outcome it has."""
     usage = context.usage
     return msgspec.structs.replace(result, usage=usage) if usage else result
 
@@ -156,12 +153,3 @@ def _with_traceback(problem: Problem, error: BaseException) -> Problem:
     except Exception:  # noqa: BLE001 - an error that cannot be shown fails its job, not us
         return problem
     return msgspec.structs.replace(problem, traceback=policy.storable(text[-TRACEBACK_LIMIT:]))
-
-
-def _permanent(problem: Problem) -> Problem:
-    return msgspec.structs.replace(problem, kind="permanent")
-
-
-def unknown_kind(claim: Claim) -> Outcome:
-    """Give back a job whose definition vanished between the claim and now."""
-    return outcome.released(f"no definition of {claim.kind} version {claim.kind_version} here")

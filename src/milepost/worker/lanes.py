@@ -11,175 +11,142 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 from milepost import outcome
-from milepost.context import Context
-from milepost.declare import Definition
 from milepost.outcome import Outcome, Problem
 from milepost.worker.execute import Executor, Interrupted, TimedOut, leave
-
-TIMER_SECONDS = 10.0
-"""A timer for every job would cost as much as running a small one; long timeouts are swept."""
-TIMER_US = round(TIMER_SECONDS * 1_000_000)
-SHORT_SECONDS = 0.005
-"""Plain jobs that take less are claimed in batches; longer ones only as threads are free."""
-QUICK_SECONDS = 0.0005
-FEW = 2
-"""So many threads do what is quick: more of them would only wait for the interpreter's lock."""
-GATHER_SECONDS = 0.002
-"""So long outcomes gather while jobs end in a row: to wake the loop for each would cost more."""
-CLOSE_SECONDS = 0.5
-PATIENCE_SECONDS = 0.005
-"""So long nothing may end before quick jobs are taken for slow ones, and all threads are called."""
+from milepost.worker.heartbeat import WorkerRow
+from milepost.worker.settler import Settler
+from milepost.worker.slots import RunningJob
 
 
-class Running:
-    """One job in a lane."""
+@dataclass(frozen=True, slots=True)
+class LanePolicy:
+    """The thresholds of the lanes, in seconds unless they say otherwise."""
 
-    __slots__ = (
-        "active",
-        "began",
-        "claimed",
-        "context",
-        "definition",
-        "ended",
-        "stuck",
-        "task",
-        "timer",
-    )
-
-    def __init__(self, definition: Definition, context: Context) -> None:
-        self.definition = definition
-        self.context = context
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.claimed = time.monotonic()
-        self.began: float | None = None
-        self.active = False
-        self.ended = False
-        self.stuck = False
-
-    @property
-    def timeout(self) -> float | None:
-        """How long one attempt may take, by the job's own row, or what is left of its time."""
-        claim = self.context.claim
-        own = None if claim.timeout_us is None else claim.timeout_us / 1e6
-        if claim.remaining_us is None:
-            return own
-        left = self.left
-        return left if own is None or left is None else min(own, left)
-
-    @property
-    def left(self) -> float | None:
-        """How long after its beginning the whole job's time is over; None when it has no end."""
-        remaining = self.context.claim.remaining_us
-        if remaining is None:
-            return None
-        waited = (self.began or time.monotonic()) - self.claimed
-        return max(0.0, remaining / 1e6 - waited)
-
-    @property
-    def asked(self) -> bool:
-        """Whether its handler was asked to stop."""
-        return self.context.reason is not None
-
-    def overdue(self, now: float) -> bool:
-        """Tell whether its time is over."""
-        timeout = self.timeout
-        return (
-            not self.ended
-            and self.began is not None
-            and timeout is not None
-            and now >= self.began + timeout
-        )
+    timer: float = 10.0
+    """Longer timeouts are swept: a timer for every job costs as much as running a small one."""
+    short: float = 0.005
+    """Plain jobs below it are claimed in batches: a claim takes about as long as such a job."""
+    quick: float = 0.0005
+    """Plain jobs below it hold the interpreter's lock nearly all of their time."""
+    quick_threads: int = 2
+    """So many threads run quick jobs: more of them would only wait for the interpreter's lock."""
+    patience: float = 0.005
+    """If nothing ends for so long, quick jobs have become slow: every thread is called."""
+    gather: float = 0.002
+    """So long outcomes gather while jobs end in a row: to wake the loop for each costs more."""
+    mean_of: int = 16
+    """The mean duration follows about the last sixteen jobs: one slow job makes none slow."""
+    close: float = 0.5
+    """So long handlers have to heed a cancellation at the end; their jobs were given back."""
 
 
-Report = Callable[[Running, Outcome], None]
+class Lanes:
+    """The common part of both kinds of lanes: how a job ends."""
 
+    policy = LanePolicy()
 
-class _Lanes:
-    """What both kinds of lanes share: how a job ends."""
-
-    def __init__(
-        self, executor: Executor, report: Report, *, may_start: Callable[[], bool]
-    ) -> None:
+    def __init__(self, executor: Executor, settler: Settler, row: WorkerRow) -> None:
         self._executor = executor
-        self._report = report
-        self._may_start = may_start
+        self._settler = settler
+        self._row = row
+        self._timer_us = round(self.policy.timer * 1_000_000)
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Running] = deque()
+        self._waiting: deque[RunningJob] = deque()
+        self._closing = False
 
-    def _end(self, running: Running, result: Outcome) -> None:
+    def _end(self, running: RunningJob, result: Outcome) -> None:
         if running.ended:
             return
         running.ended = True
         if running.timer is not None:
             running.timer.cancel()
-        self._report(running, result)
+        self._settler.report(running.claim, result)
 
-    def _unfit(self, running: Running) -> Outcome | None:
+    def _refused(self, running: RunningJob) -> Outcome | None:
         """Say why a job that waited in its lane should not begin any more."""
         if running.context.reason is not None:
             return outcome.cancelled(running.context.reason)
-        if not self._may_start():
+        if not self._row.may_start():
             return outcome.released("the lease ran out before it began")
-        if running.context.claim.remaining_us is None:
+        if running.claim.remaining_us is None:
             return None
-        return self._late(running) if running.left == 0 else None
+        return _expired("before it began") if running.left == 0 else None
 
-    def _watch(self, running: Running, time_out: Callable[[Running], None]) -> None:
-        """Have an attempt ended by a timer if its time is short; a sweep does the others."""
-        claim = running.context.claim
+    def _needs_timer(self, running: RunningJob) -> bool:
+        """Tell whether a timer is to end the attempt; the sweep ends those with more time."""
+        claim = running.claim
         longest = claim.timeout_us
-        if claim.remaining_us is None and longest is not None and longest > TIMER_US:
-            return  # as most are: not worth a closer look
+        if claim.remaining_us is None and longest is not None and longest > self._timer_us:
+            return False  # as most are: not worth a closer look
         timeout = running.timeout
-        if timeout is not None and timeout <= TIMER_SECONDS and not running.ended:
-            running.timer = self._loop.call_later(timeout, time_out, running)
+        return timeout is not None and timeout <= self.policy.timer
 
-    def _late(self, running: Running) -> Outcome:
-        when = "before it began" if running.began is None else "while it ran"
-        message = f"the job's deadline passed {when}"
-        return outcome.expired(Problem(type="Deadline", message=message, code="timeout"))
+    def _set_timer(self, running: RunningJob) -> None:
+        timeout = running.timeout
+        if timeout is not None and not running.ended:
+            running.timer = self._loop.call_later(timeout, self.time_out, running)
 
-    def _time_is_over(self, running: Running) -> Outcome:
+    def time_out(self, running: RunningJob) -> None:
+        """End an attempt whose time is over, and ask its handler to stop."""
+        if not running.ended:
+            result = running.context.outcome_if_interrupted or self._timed_out(running)
+            self._end(running, result)
+            self.stop_job(running, "timeout")
+
+    def _timed_out(self, running: RunningJob) -> Outcome:
         if running.left is not None and running.left == running.timeout:
-            return self._late(running)
+            return _expired("while it ran")
         error = TimedOut(f"the attempt took longer than its timeout of {running.timeout:g} s")
-        return self._executor.judged(running.definition, running.context, error)
+        return self._executor.judge(running.definition, running.context, error)
+
+    def give_back(self, running: RunningJob, detail: str) -> None:
+        """Release a job that has not ended, and ask its handler to stop."""
+        if not running.ended:
+            result = running.context.outcome_if_interrupted or outcome.released(detail)
+            self._end(running, result)
+            self.stop_job(running, detail)
+
+    def stop_job(self, running: RunningJob, reason: str) -> None:
+        """Ask a handler to stop: it sees `cancelled` when it looks."""
+        running.context.ask_to_stop(reason)
 
 
-class AsyncLanes(_Lanes):
+def _expired(when: str) -> Outcome:
+    message = f"the job's deadline passed {when}"
+    return outcome.expired(Problem(type="Deadline", message=message, code="timeout"))
+
+
+class AsyncLanes(Lanes):
     """Tasks for asynchronous handlers."""
 
-    def __init__(
-        self, executor: Executor, report: Report, *, may_start: Callable[[], bool]
-    ) -> None:
-        super().__init__(executor, report, may_start=may_start)
+    def __init__(self, executor: Executor, settler: Settler, row: WorkerRow) -> None:
+        super().__init__(executor, settler, row)
         _all.add(self)
         self._lanes: set[asyncio.Task[None]] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._closing = False
         self.is_parents = False
 
     def leave_to_parent(self) -> None:
         """End this process when it comes back to the loop: a handler has forked it, and waits."""
         self.is_parents = True
         ready = getattr(self._loop, "_ready", None)
-        if isinstance(ready, deque):  # before whatever else the parent's loop had to do
+        if isinstance(ready, deque):  # before anything else the parent's loop had to do
             ready.appendleft(asyncio.Handle(leave, (), self._loop))
             return
         with suppress(RuntimeError):
             self._loop.call_soon(leave)
 
-    def start(self, jobs: list[Running]) -> None:
+    def start(self, jobs: list[RunningJob]) -> None:
         """Take jobs; one lane wakes up, and wakes others when it begins."""
-        self._waiting.extend(jobs)
-        self._wake()
+        if jobs:
+            self._waiting.extend(jobs)
+            self._wake()
 
     def _wake(self) -> None:
         """Have one more lane look for work, soon."""
@@ -208,7 +175,7 @@ class AsyncLanes(_Lanes):
             while self._waiting:
                 running = self._waiting.popleft()
                 if not running.ended:
-                    result = self._unfit(running) or await self._called(running, task)
+                    result = self._refused(running) or await self._called(running, task)
                     self._end(running, result)
                 if self._closing:
                     return
@@ -220,11 +187,12 @@ class AsyncLanes(_Lanes):
             self._idle.append(rest)
             await rest
 
-    async def _called(self, running: Running, task: asyncio.Task[None] | None) -> Outcome:
+    async def _called(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
         running.task = task
         running.began = self._loop.time()
         running.active = True
-        self._watch(running, self.time_out)
+        if self._needs_timer(running):
+            self._set_timer(running)
         try:
             return await self._executor.run_async(running.definition, running.context)
         except asyncio.CancelledError:
@@ -233,28 +201,15 @@ class AsyncLanes(_Lanes):
             if running.task is None or running.task.cancelling():
                 raise  # the worker itself is being cancelled
             error = Interrupted("a task that the handler waited for was cancelled")
-            return self._executor.judged(running.definition, running.context, error)
+            return self._executor.judge(running.definition, running.context, error)
         finally:
             running.active = False
 
-    def time_out(self, running: Running) -> None:
-        """End an attempt whose time is over, and stop its handler."""
-        if not running.ended:
-            result = running.context.if_cut_off or self._time_is_over(running)
-            self._end(running, result)
-            self.stop_job(running, "timeout")
-
-    def stop_job(self, running: Running, reason: str) -> None:
+    def stop_job(self, running: RunningJob, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled`, and a CancelledError where it waits."""
-        running.context.ask_to_stop(reason)
+        super().stop_job(running, reason)
         if running.active and running.task is not None:
             running.task.cancel()
-
-    def give_back(self, running: Running, detail: str) -> None:
-        """Release a job that has not ended, and stop it."""
-        if not running.ended:
-            self._end(running, running.context.if_cut_off or outcome.released(detail))
-            self.stop_job(running, detail)
 
     async def close(self) -> None:
         """End every lane."""
@@ -262,15 +217,14 @@ class AsyncLanes(_Lanes):
         for lane in list(self._lanes):
             lane.cancel()
         if self._lanes:
-            # A handler that heeds no request to stop is left behind: its job was given back.
-            await asyncio.wait(self._lanes, timeout=CLOSE_SECONDS)
+            await asyncio.wait(self._lanes, timeout=self.policy.close)
 
 
 class _Stepped(Coroutine[Any, Any, None]):
     """A lane that goes no further than its next await in a process that a handler forked.
 
-    Back in the loop a child would run whatever else the parent has ready there, and take events
-    from the parent: they share what the loop waits on.
+    Back in the loop a child would run the callbacks that the parent has ready there, and take
+    events from the parent: they share the files that the loop waits on.
     """
 
     __slots__ = ("_body", "_lanes")
@@ -322,54 +276,55 @@ def _changed(variables: dict[ContextVar[Any], Any]) -> bool:
     return False
 
 
-class ThreadLanes(_Lanes):
+class ThreadLanes(Lanes):
     """Threads for plain handlers, fed in batches; their outcomes come back in batches too."""
 
     def __init__(
-        self,
-        executor: Executor,
-        report: Report,
-        *,
-        threads: int,
-        may_start: Callable[[], bool],
+        self, executor: Executor, settler: Settler, row: WorkerRow, *, threads: int
     ) -> None:
-        super().__init__(executor, report, may_start=may_start)
+        super().__init__(executor, settler, row)
         self._most = threads
         self._wanted = threading.Semaphore(0)
         self._count = threading.Lock()
         self._threads = 0
         self._idle = 0
-        self._seconds = SHORT_SECONDS
-        self._done: deque[tuple[Running, Outcome]] = deque()
+        self._seconds = self.policy.short
+        self._done: deque[tuple[RunningJob, Outcome]] = deque()
         self._ended = 0
         self._flushing = False
         self._patient = False
-        self._closing = False
         self._variables = copy_context()
         self.zombies = 0
+        """How many threads are stuck in handlers past their timeout."""
+
+    @property
+    def worn_out(self) -> bool:
+        """Whether as many threads are stuck as may work at once."""
+        return self.zombies >= self._most
 
     def room(self, held: int, slots: int) -> int:
         """Say how many more may be claimed: a batch while jobs are short, else free threads."""
-        return (slots if self._seconds < SHORT_SECONDS else self._most) - held
+        return (slots if self._seconds < self.policy.short else self._most) - held
 
-    def start(self, jobs: list[Running]) -> None:
+    def start(self, jobs: list[RunningJob]) -> None:
         """Take jobs; as many threads as are needed wake up."""
         if not jobs:
             return
         with self._count:
             self._waiting.extend(jobs)
-            quick = self._seconds < QUICK_SECONDS
-            enough = FEW - (self._threads - self._idle) if quick else len(jobs)
+            quick = self._seconds < self.policy.quick
+            busy = self._threads - self._idle
+            enough = self.policy.quick_threads - busy if quick else len(jobs)
         self._call(min(len(jobs), enough))
         if quick and not self._patient:
-            self._be_patient()
+            self._look_again_later()
 
     def _call(self, wished: int) -> None:
         """Wake so many threads, or begin them."""
         if wished <= 0:
             return
-        # Whoever is woken is counted as busy here, not when it wakes: two calls in a row must not
-        # count on the same thread.
+        # A thread that is woken counts as busy here, not when it wakes: two calls in a row must
+        # not count on the same one.
         with self._count:
             woken = min(wished, self._idle)
             self._idle -= woken
@@ -378,18 +333,18 @@ class ThreadLanes(_Lanes):
             self._wanted.release(woken)
         self._begin(new)
 
-    def _be_patient(self) -> None:
+    def _look_again_later(self) -> None:
         self._patient = True
-        self._loop.call_later(PATIENCE_SECONDS, self._look_again, self._ended)
+        self._loop.call_later(self.policy.patience, self._look_again, self._ended)
 
     def _look_again(self, ended: int) -> None:
-        """Call everybody if nothing has ended since: a few threads are not enough then."""
+        """Call every thread if no job has ended since: a few threads are not enough then."""
         self._patient = False
         if not self._waiting or self._closing:
             return
         if self._ended == ended:
             self._call(len(self._waiting))
-        self._be_patient()
+        self._look_again_later()
 
     def _room_for(self, wished: int) -> int:
         new = max(0, min(wished, self._most - self._threads))
@@ -408,7 +363,7 @@ class ThreadLanes(_Lanes):
                 except IndexError:
                     break
                 if not running.ended:
-                    self._hand_back(running, self._outcome(running))
+                    self._hand_back(running, self._refused(running) or self._called(running))
                 if running.stuck:
                     return  # another thread has taken this one's place
 
@@ -423,26 +378,23 @@ class ThreadLanes(_Lanes):
         self._wanted.acquire()
         return not self._closing
 
-    def _outcome(self, running: Running) -> Outcome:
-        unfit = self._unfit(running)
-        if unfit is not None:
-            return unfit
+    def _called(self, running: RunningJob) -> Outcome:
         running.began = time.monotonic()
         running.active = True
-        timeout = running.timeout
-        if timeout is not None and timeout <= TIMER_SECONDS:
-            self._tell(self._watch, running, self.time_out)
+        if self._needs_timer(running):
+            self._tell(self._set_timer, running)
         # A copy of its own for each: no job sees another's context variables.
-        variables: Variables = self._variables.copy()
+        variables = self._variables.copy()
         result = variables.run(self._executor.run, running.definition, running.context)
         with self._count:
             running.active = False
             self.zombies -= running.stuck
         # A rough running mean; threads may overwrite each other's, which does no harm.
-        self._seconds += (time.monotonic() - running.began - self._seconds) / 16
+        seconds = time.monotonic() - running.began
+        self._seconds += (seconds - self._seconds) / self.policy.mean_of
         return result
 
-    def _hand_back(self, running: Running, result: Outcome) -> None:
+    def _hand_back(self, running: RunningJob, result: Outcome) -> None:
         self._done.append((running, result))
         self._ended += 1  # roughly: it only has to change
         if not self._flushing:
@@ -450,26 +402,25 @@ class ThreadLanes(_Lanes):
             self._tell(self._flush)
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
-        # A thread that was fenced off may outlive the loop; nobody waits for it any more.
+        # A thread that was fenced off may outlive the loop, and then nobody waits for it.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _flush(self) -> None:
-        """Report what has ended; and look again soon while there is something: nobody is woken."""
+        """Report the jobs that have ended; and again soon while there are some: none is woken."""
         self._flushing = False
         found = bool(self._done)
         while self._done:
             self._end(*self._done.popleft())
         if found and not self._flushing:
             self._flushing = True
-            self._loop.call_later(GATHER_SECONDS, self._flush)
+            self._loop.call_later(self.policy.gather, self._flush)
 
-    def time_out(self, running: Running) -> None:
+    def time_out(self, running: RunningJob) -> None:
         """Fence a job off; its thread cannot be killed and becomes a zombie."""
         if running.ended:
             return
-        self._end(running, self._time_is_over(running))
-        running.context.ask_to_stop("timeout")
+        super().time_out(running)
         with self._count:
             if not running.active:
                 return
@@ -478,16 +429,6 @@ class ThreadLanes(_Lanes):
             self._threads -= 1
             new = self._room_for(min(1, len(self._waiting)))
         self._begin(new)
-
-    def stop_job(self, running: Running, reason: str) -> None:
-        """Ask a handler to stop: it sees `cancelled` when it looks."""
-        running.context.ask_to_stop(reason)
-
-    def give_back(self, running: Running, detail: str) -> None:
-        """Release a job that has not ended; its thread runs on, fenced off."""
-        if not running.ended:
-            running.context.ask_to_stop(detail)
-            self._end(running, outcome.released(detail))
 
     def close(self) -> None:
         """Let the threads that rest end; one that is stuck dies with the process."""

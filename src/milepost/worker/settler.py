@@ -11,17 +11,26 @@ worker's would.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from milepost import outcome
-from milepost.clock import Clock
 from milepost.errors import IllegalMove, Invalid, Unavailable
-from milepost.outcome import Problem
+from milepost.lifecycle import JobState
+from milepost.outcome import Outcome, Problem
 from milepost.policy import storable
-from milepost.records import Settlement
-from milepost.store import jobs
-from milepost.store.driver import AsyncDriver, is_away
+from milepost.records import Claim, Settlement
+from milepost.store import jobs, outputs, runs
+from milepost.store.driver import is_away
+from milepost.store.watch import Watch
 from milepost.telemetry import Log
+from milepost.worker import Setup
+from milepost.worker.heartbeat import WorkerRow
+from milepost.worker.slots import SlotTable
+
+if TYPE_CHECKING:
+    from milepost.relay.loop import Relay
 
 log = Log("milepost.worker")
 
@@ -30,69 +39,80 @@ BATCH = 1_000
 PAUSE = 0.05
 LONGEST = 1.0
 MANY = 64
-"""So many outcomes of runs' jobs are worth a transaction beside the one under way."""
+"""So many outcomes of runs' jobs are worth a second transaction next to the one under way."""
+FLUSH_SECONDS = 2.0
+"""How long a store that is away may hold up a worker that stops."""
+LOGGED = 200
+"""How many characters of an error are logged; the whole of it is kept with the job."""
 
 
 class Settler:
-    """Collects outcomes and settles them in the background, a batch or two at a time."""
+    """Collects outcomes, settles them in the background, and frees the slots of their jobs."""
 
     def __init__(
         self,
-        driver: AsyncDriver,
-        *,
-        clock: Clock,
-        settled: Callable[[list[Settlement], set[str]], None],
-        lease_lost: Callable[[], bool],
-        unfinished_runs: Callable[[set[str]], None],
+        setup: Setup,
+        row: WorkerRow,
+        slots: SlotTable,
+        watch: Watch,
+        relay: "Relay | None",
     ) -> None:
-        """Make a settler; `unfinished_runs` hears of runs for which more is to be done."""
-        self._driver = driver
-        self.worker_id = ""
-        self._clock = clock
-        self._settled = settled
-        self._lease_lost = lease_lost
-        self._unfinished_runs = unfinished_runs
+        self._driver = setup.driver
+        self._clock = setup.clock
+        self._row = row
+        self._slots = slots
+        self._watch = watch
+        self._relay = relay
+        self._publisher = Publisher(setup, row, watch)
         self._waiting: deque[Settlement] = deque()
         self._postponed: deque[Settlement] = deque()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._writing = 0
         self._wanted = asyncio.Event()
-        self._wanted_beside = asyncio.Event()
+        self._wanted_second = asyncio.Event()
         self._wanted_again = asyncio.Event()
-        self._may_overlap = driver.can.many_writers
+        self._may_overlap = setup.driver.can.many_writers
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    def add(self, settlement: Settlement) -> None:
-        """Take an outcome."""
+    def report(self, claim: Claim, result: Outcome) -> None:
+        """Take the outcome of a job that has ended in its lane."""
+        self._slots.report(result)
+        self.add(claim, result)
+        if result.problem is not None:
+            _log_failure(claim, result, result.problem)
+
+    def add(self, claim: Claim, result: Outcome) -> None:
+        """Have an outcome written."""
         if not self._waiting:
             self._quiet.clear()
             self._wanted.set()
-        self._waiting.append(settlement)
+        self._waiting.append(Settlement(claim, result))
         if self._writing and len(self._waiting) == MANY and self._may_overlap:
-            self._wanted_beside.set()
+            self._wanted_second.set()
 
     async def run(self) -> None:
         """Settle until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._settle_beside())
+            tasks.create_task(self._settle_second())
             tasks.create_task(self._settle_again())
+            tasks.create_task(self._publisher.run())
             while True:
                 await self._wanted.wait()
                 while self._waiting:
                     await self._settle_some(self._batch())
                 self._wanted.clear()
 
-    async def _settle_beside(self) -> None:
-        """Settle what has gathered while a batch is under way."""
+    async def _settle_second(self) -> None:
+        """Settle the outcomes that gathered while a batch is under way."""
         while True:
-            await self._wanted_beside.wait()
-            self._wanted_beside.clear()
+            await self._wanted_second.wait()
+            self._wanted_second.clear()
             if len(self._waiting) >= MANY and self._waiting[0].claim.run_id is not None:
                 await self._settle_some(self._batch())
 
     async def _settle_again(self) -> None:
-        """Settle, one by one, what could not be written the last time; the others do not wait."""
+        """Settle, one by one, the postponed outcomes; the others do not wait for them."""
         pause = PAUSE
         while True:
             await self._wanted_again.wait()
@@ -100,7 +120,7 @@ class Settler:
             await self._clock.sleep(pause)
             for _ in range(len(self._postponed)):
                 await self._settle_some([self._postponed.popleft()])
-            self._told &= {settlement.claim.id for settlement in self._postponed}
+            self._logged &= {settlement.claim.id for settlement in self._postponed}
             pause = min(pause * 2, LONGEST) if self._postponed else PAUSE
 
     async def _settle_some(self, batch: list[Settlement]) -> None:
@@ -113,7 +133,7 @@ class Settler:
             self._quiet.set()
 
     def _batch(self) -> list[Settlement]:
-        """Take what one transaction should write."""
+        """Take the outcomes that one transaction should write."""
         batch: list[Settlement] = []
         room = BATCH
         while self._waiting and len(batch) < BATCH:
@@ -125,17 +145,26 @@ class Settler:
 
     @property
     def busy(self) -> bool:
-        """Whether something is not settled yet."""
-        return not self._quiet.is_set()
+        """Whether something is not settled, or not published, yet."""
+        return not self._quiet.is_set() or self._publisher.busy
 
     @property
     def writing(self) -> bool:
-        """Whether something is being settled now, and not put off to a later time."""
+        """Whether something is being settled now, and not postponed."""
         return bool(self._waiting or self._writing)
 
     async def flush(self) -> None:
-        """Wait until everything taken so far is settled, or cannot be."""
+        """Wait until everything taken so far is settled and published, or cannot be."""
         await self._quiet.wait()
+        await self._publisher.flush()
+
+    async def flush_if_possible(self) -> None:
+        """Wait for the settlements; a store that is away must not keep a worker from ending."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._quiet.wait()
+
+    # One batch
 
     async def _settle(self, batch: list[Settlement]) -> None:
         """Write outcomes; of a batch that cannot be written, each half for itself."""
@@ -153,24 +182,31 @@ class Settler:
         else:
             self._settled(batch, held)
 
+    def _settled(self, batch: list[Settlement], held: set[str]) -> None:
+        self._slots.settled(batch, held)
+        if any(settlement.claim.run_id is not None for settlement in batch):
+            self._watch.wake()  # its run may have come to the next jobs
+        if self._relay is not None and any(settlement.claim.channel for settlement in batch):
+            self._relay.wake()
+
     async def _written(self, batch: list[Settlement]) -> set[str]:
         """Write outcomes; answer with the ids that were held. A store that is away is awaited."""
         pause = PAUSE
         while True:
             try:
-                settled = await self._driver.run(jobs.settle_some, batch, actor=self.worker_id)
+                settled = await self._driver.run(jobs.settle_some, batch, actor=self._row.id)
                 break
             except Unavailable as error:
                 if not is_away(error):
                     raise  # one of them may wait for a lock; the others need not
-                # What had committed answers as not held when it is tried again: no harm, since
-                # the fence lets nothing be written twice.
-                if self._lease_lost():
+                # A batch that had committed answers as not held when it is tried again: no harm,
+                # since the fence lets nothing be written twice.
+                if self._row.lost:
                     return set()
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, LONGEST)
         if settled.left:
-            self._unfinished_runs(settled.left)
+            self._publisher.want(settled.left)
         return settled.held
 
     async def _refuse(self, settlement: Settlement, error: Exception) -> None:
@@ -197,11 +233,84 @@ class Settler:
 
     def _postpone(self, settlement: Settlement, error: Exception) -> None:
         """Try again later, as long as the lease lasts."""
-        if self._lease_lost():
+        if self._row.lost:
             self._settled([settlement], set())
             return
-        if settlement.claim.id not in self._told:
-            self._told.add(settlement.claim.id)
-            log.warning("outcome written later", job_id=settlement.claim.id, error=repr(error))
+        job_id = settlement.claim.id
+        if job_id not in self._logged:
+            self._logged.add(job_id)
+            log.warning("outcome not written, trying again", job_id=job_id, error=repr(error))
         self._postponed.append(settlement)
         self._wanted_again.set()
+
+
+class Publisher:
+    """Publishes outputs and opens gates for which the settling transaction had no room.
+
+    Maintenance would do it later.
+    """
+
+    def __init__(self, setup: Setup, row: WorkerRow, watch: Watch) -> None:
+        self._driver = setup.driver
+        self._row = row
+        self._watch = watch
+        self._runs: set[str] = set()
+        self._wanted = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    def want(self, run_ids: Iterable[str]) -> None:
+        """Say that outputs of these runs wait, or jobs at their gates."""
+        self._runs.update(run_ids)
+        self._quiet.clear()
+        self._wanted.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something may still wait."""
+        return not self._quiet.is_set()
+
+    async def flush(self) -> None:
+        """Wait until all is published, or left to maintenance."""
+        await self._quiet.wait()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await self._wanted.wait()
+            while self._wanted.is_set():
+                self._wanted.clear()
+                run_ids, self._runs = sorted(self._runs), set()
+                try:
+                    # A whole batch: there may be more.
+                    while await self._open(run_ids) == BATCH or await self._publish() == BATCH:
+                        pass
+                except Exception as error:  # noqa: BLE001 - maintenance does it later
+                    log.warning("publishing failed, left to maintenance", error=repr(error))
+            self._quiet.set()
+
+    async def _open(self, run_ids: list[str]) -> int:
+        count = await self._driver.run(runs.open_gates, run_ids, actor=self._row.id, most=BATCH)
+        if count:
+            self._watch.wake()
+        return count
+
+    async def _publish(self) -> int:
+        done = await self._driver.run(outputs.publish_some, actor=self._row.id, most=BATCH)
+        if done.count:
+            self._watch.wake()
+        if done.left:
+            self.want(done.left)
+        return done.count
+
+
+def _log_failure(claim: Claim, result: Outcome, problem: Problem) -> None:
+    first = problem.message.partition("\n")[0][:LOGGED]
+    log.warning(
+        "a job failed" if result.state == JobState.FAILED else "an attempt failed",
+        kind=claim.kind,
+        job_id=claim.id,
+        attempt=claim.attempt,
+        error=f"{problem.type}: {first}" if first else problem.type,
+        **({"again_in": f"{result.delay_us / 1e6:g} s"} if result.delay_us is not None else {}),
+    )

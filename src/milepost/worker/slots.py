@@ -1,9 +1,28 @@
-"""How many slots of a worker stand in each state of the slot machine."""
+"""The slots of a worker: the jobs that it holds, and how many slots stand in each state."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from milepost.context import Context
+from milepost.declare import Definition
 from milepost.lifecycle import SLOT, SlotState
+from milepost.outcome import Outcome
+from milepost.records import Settlement
+from milepost.store.durable import Told
+from milepost.telemetry import Log
 
+if TYPE_CHECKING:
+    from milepost.worker.lanes import Lanes
+
+log = Log("milepost.worker")
+
+GOOD = ("succeed", "later")
+RELEASE = "release"
 Step = tuple[str, str]
 
 
@@ -32,16 +51,101 @@ _DROP = {
 _FREE = SlotState.FREE.value
 
 
-class Slots:
-    """Counts slots; every change is a declared move of the slot machine."""
+class RunningJob:
+    """One claimed job, in its slot and its lane."""
+
+    __slots__ = (
+        "active",
+        "began",
+        "claim",
+        "claimed",
+        "context",
+        "definition",
+        "ended",
+        "lane",
+        "stuck",
+        "task",
+        "timer",
+    )
+
+    def __init__(self, definition: Definition, context: Context, lane: "Lanes") -> None:
+        self.definition = definition
+        self.context = context
+        self.claim = context.claim
+        self.lane = lane
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.claimed = time.monotonic()
+        self.began: float | None = None
+        self.active = False
+        self.ended = False
+        self.stuck = False
+
+    @property
+    def timeout(self) -> float | None:
+        """How long one attempt may take: by the job's own row, or by the rest of its time."""
+        own = None if self.claim.timeout_us is None else self.claim.timeout_us / 1e6
+        left = self.left
+        if left is None:
+            return own
+        return left if own is None else min(own, left)
+
+    @property
+    def left(self) -> float | None:
+        """How long after its beginning the whole job's time is over; None when it has no end."""
+        remaining = self.claim.remaining_us
+        if remaining is None:
+            return None
+        waited = (self.began or time.monotonic()) - self.claimed
+        return max(0.0, remaining / 1e6 - waited)
+
+    def overdue(self, now: float) -> bool:
+        """Tell whether its time is over."""
+        if self.ended or self.began is None:
+            return False
+        timeout = self.timeout
+        return timeout is not None and now >= self.began + timeout
+
+
+class SlotTable:
+    """The jobs that were claimed and are not settled yet; slots change by declared moves only."""
 
     def __init__(self, size: int) -> None:
+        self.size = size
+        self.ran = 0
+        """How many jobs have ended here."""
         self._counts: dict[str, int] = {state.value: 0 for state in SlotState} | {_FREE: size}
+        self._running: dict[str, RunningJob] = {}
+        self._freed = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Count the jobs that are held."""
+        return len(self._running)
 
     @property
     def free(self) -> int:
         """How many may be taken; an outcome that is not settled keeps its slot."""
         return self._counts[_FREE]
+
+    @property
+    def plain(self) -> int:
+        """How many of the jobs run in threads."""
+        return sum(not running.definition.is_async for running in self._running.values())
+
+    @property
+    def known(self) -> Mapping[str, int]:
+        """The jobs, each with its fence."""
+        return {job_id: running.claim.fence for job_id, running in self._running.items()}
+
+    def take_news(self) -> list[Told]:
+        """Give out the progress that handlers reported since the last call."""
+        return [news for r in self._running.values() if (news := r.context.take_news())]
+
+    def text(self) -> str:
+        """Render the counts for the worker's row."""
+        return msgspec.json.encode({state: n for state, n in self._counts.items() if n}).decode()
+
+    # From a claim to the end of its job
 
     def take(self, count: int) -> None:
         """Note that so many are to be filled by the claim under way."""
@@ -52,13 +156,36 @@ class Slots:
         self._move(_START, count)
         self._move(_MISS, taken - count)
 
-    def report(self, *, good: bool) -> None:
-        """Note that a handler has ended."""
-        self._move(_REPORT[good], 1)
+    def hold(self, jobs: Sequence[RunningJob]) -> None:
+        """Enter jobs that are about to run."""
+        self._running.update((running.claim.id, running) for running in jobs)
 
-    def reported(self, count: int, *, good: bool) -> None:
-        """Note that outcomes are settled."""
-        self._move(_REPORTED[good], count)
+    def report(self, outcome: Outcome) -> None:
+        """Note that a job has ended; one that is released keeps its slot's state."""
+        self.ran += 1
+        if outcome.move != RELEASE:
+            self._move(_REPORT[outcome.move in GOOD], 1)
+
+    def settled(self, batch: Sequence[Settlement], held: set[str]) -> None:
+        """Free the slots of jobs whose outcomes were written, or whose lease was lost before."""
+        freed = {True: 0, False: 0}
+        for settlement in batch:
+            claim, move = settlement.claim, settlement.outcome.move
+            # The same job may have come back meanwhile, under its next fence.
+            running = self._running.get(claim.id)
+            if running is not None and running.claim.fence == claim.fence:
+                del self._running[claim.id]
+            if claim.id not in held:
+                log.warning("result discarded: lease lost", job_id=claim.id)
+            if move == RELEASE:
+                self.drop(good=None)
+            elif claim.id in held:
+                freed[move in GOOD] += 1
+            else:
+                self.drop(good=move in GOOD)
+        for good, count in freed.items():
+            self._move(_REPORTED[good], count)
+        self.wake()
 
     def drop(self, *, good: bool | None) -> None:
         """Note that a job was released, or that its lease was lost before its outcome was written.
@@ -72,6 +199,37 @@ class Slots:
         self._counts[source] -= count
         self._counts[target] += count
 
-    def text(self) -> str:
-        """Render the counts for the worker's row."""
-        return msgspec.json.encode({state: n for state, n in self._counts.items() if n}).decode()
+    # Stopping
+
+    def stop(self, job_id: str, fence: int, reason: str) -> None:
+        """Ask a job's handler to stop."""
+        running = self._running.get(job_id)
+        # Once: a handler that cleans up must not be cancelled again and again.
+        if running is not None and running.claim.fence == fence and not running.context.cancelled:
+            running.lane.stop_job(running, reason)
+
+    def give_back(self, detail: str) -> None:
+        """Release every job that has not ended."""
+        for running in list(self._running.values()):
+            running.lane.give_back(running, detail)
+        self.wake()
+
+    def end_overdue(self) -> None:
+        """End the attempts whose time is over."""
+        now = asyncio.get_running_loop().time()
+        for running in list(self._running.values()):
+            if running.overdue(now):
+                running.lane.time_out(running)
+
+    # Waiting for a free slot
+
+    def wake(self) -> None:
+        """End the wait for a free slot."""
+        self._freed.set()
+
+    async def freed_within(self, seconds: float) -> None:
+        """Wait until a slot is freed, at most so long."""
+        self._freed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._freed.wait()

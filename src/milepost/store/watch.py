@@ -23,8 +23,8 @@ class Watch(Protocol):
         """Return at a hint, or when the time is over, with the queues that hints named."""
         ...
 
-    def poke(self) -> None:
-        """Wake it from within this process."""
+    def wake(self) -> None:
+        """End the wait from within this process."""
         ...
 
     async def close(self) -> None:
@@ -33,19 +33,19 @@ class Watch(Protocol):
 
 
 class FileWatch:
-    """Looks whether another connection has changed the file: five microseconds a look."""
+    """Reads whether another connection has changed the file: five microseconds each time."""
 
     def __init__(self, path: str) -> None:
         self._file = File(path)
         self._connection = self._opened()
         self._seen = self._version()
-        self._poked = asyncio.Event()
+        self._woken = asyncio.Event()
 
     def _opened(self) -> sqlite3.Connection:
         return sqlite3.connect(self._file.path, isolation_level=None, check_same_thread=False)
 
     def _follow(self) -> None:
-        """Look at the file that is there now, if another took its place."""
+        """Watch the file that is there now, if another took its place."""
         with suppress(Unavailable):
             if not self._file.unchanged():
                 self._connection.close()
@@ -61,18 +61,18 @@ class FileWatch:
         self._follow()
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while loop.time() < until and not self._poked.is_set():
+        while loop.time() < until and not self._woken.is_set():
             version = self._version()
             if version != self._seen:
                 self._seen = version
                 break
             await asyncio.sleep(min(LOOK_SECONDS, max(0.0, until - loop.time())))
-        self._poked.clear()
+        self._woken.clear()
         return set()
 
-    def poke(self) -> None:
-        """Wake it from within this process."""
-        self._poked.set()
+    def wake(self) -> None:
+        """End the wait from within this process."""
+        self._woken.set()
 
     async def close(self) -> None:
         """Close the connection."""
@@ -101,14 +101,14 @@ class ListenWatch:
 
     async def _listen(self) -> None:
         if self._url.pooled:
-            return  # who listens through a pooler hears nothing
+            return  # a pooler passes no notification on
         if self._connection is not None and not self._connection.is_closed():
             return
         asyncpg = import_asyncpg()
         try:
             self._connection = await connect_async(self._url, self._limits)
             await self._connection.add_listener(self._url.channel, self._hear)
-            # Whatever was queued before we listened has been notified to nobody.
+            # Jobs queued before we listened were notified to nobody.
             self._hint.set()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             self._connection = None
@@ -118,12 +118,12 @@ class ListenWatch:
             self._queues.add(queue)
         self._hint.set()
 
-    def poke(self) -> None:
-        """Wake it from within this process."""
+    def wake(self) -> None:
+        """End the wait from within this process."""
         self._hint.set()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             with suppress(Exception):
                 await self._connection.close(timeout=1)
