@@ -16,6 +16,7 @@ from milepost.cron import Line, Missed
 from milepost.declare import Definition, Registry
 from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
+from milepost.faces import Flow, faces
 from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
 from milepost.options import JobOptions
@@ -407,7 +408,7 @@ class App:
         job, request = self.requests.asked(method, url, asked)
         return await job.submit_async(request)
 
-    def request_batch(
+    def _request_batch(
         self,
         requests: Iterable[Item],
         *,
@@ -419,7 +420,7 @@ class App:
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
         common: RequestOptions | None = None,
-    ) -> RequestBatch:
+    ) -> Flow[RequestBatch]:
         """Send many requests as one run; one message goes to its channel once all have ended.
 
         Each is a dict of what `request` takes, or a tuple such as ("GET", url); `common` holds
@@ -437,38 +438,13 @@ class App:
         )
         return self.request_batches.start(requests, asking, common or {})
 
-    async def request_batch_async(
-        self,
-        requests: Iterable[Item],
-        *,
-        channel: str | None = None,
-        policy: FailurePolicy | None = None,
-        final: Item | None = None,
-        deadline: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        tags: Mapping[str, str] | None = None,
-        common: RequestOptions | None = None,
-    ) -> RequestBatch:
-        """Send many requests as one run; one message goes to its channel once all have ended."""
-        asking = BatchOptions(
-            channel=channel,
-            policy=policy,
-            final=final,
-            deadline=deadline,
-            queue=queue,
-            priority=priority,
-            tags=tags,
-        )
-        return await self.request_batches.start_async(requests, asking, common or {})
+    request_batch, request_batch_async = faces(_request_batch)
 
-    def replay(self, job_id: str, *, queue: str | None = None) -> JobHandle[Any]:
+    def _replay(self, job_id: str, *, queue: str | None = None) -> Flow[JobHandle[Any]]:
         """Read a finished request's recorded replies again as a new job; nothing is sent (H-96)."""
         return self._replays.start(checked_id(job_id), queue=queue)
 
-    async def replay_async(self, job_id: str, *, queue: str | None = None) -> JobHandle[Any]:
-        """Read a finished request's recorded replies again as a new job; nothing is sent (H-96)."""
-        return await self._replays.start_async(checked_id(job_id), queue=queue)
+    replay, replay_async = faces(_replay)
 
     @overload
     def reply(self, function: Judge, /) -> Judge: ...

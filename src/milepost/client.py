@@ -15,7 +15,7 @@ import uuid_utils
 
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
-from milepost.faces import Flow
+from milepost.faces import Flow, Wait
 from milepost.records import NewJob
 from milepost.store import creation
 from milepost.store.allow import check_allowed
@@ -226,7 +226,7 @@ class Client:
 
     def flow(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
         """Run a store operation, called or awaited as the operation that it is a part of."""
-        result: T = yield self.run, self.run_async, (operation, *args), kwargs
+        result: T = yield Wait(self.run, self.run_async, (operation, *args), kwargs)
         return result
 
     async def async_driver(self) -> AsyncDriver:

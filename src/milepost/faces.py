@@ -10,7 +10,9 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
+
+import msgspec
 
 from milepost.errors import Invalid
 
@@ -18,38 +20,34 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-Waiting = tuple[Callable[..., Any], Callable[..., Awaitable[Any]], tuple[Any, ...], dict[str, Any]]
-"""A call that may wait: the function that blocks, the one that is awaited, and their arguments."""
 
-Flow = Generator[Waiting, Any, T]
+class Wait(msgspec.Struct):
+    """A call that may wait: the function that blocks, or the one that is awaited."""
+
+    plain: Callable[..., Any]
+    awaited: Callable[..., Awaitable[Any]]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+
+Flow = Generator[Wait, Any, T]
 """An operation's body: yields calls that may wait, returns the operation's result."""
 
-
-class Item(Generic[T]):
-    """One item that a stream gives out."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-
-Stream = Generator[Waiting | Item[T], Any, None]
-"""The body of an operation that is iterated over: yields its items between its calls."""
+Stream = Generator[Wait | T, Any, None]
+"""The body of an operation that is iterated over: yields its items between such calls."""
 
 
 def perform(flow: Flow[T]) -> T:
     """Run a body to its end, and block where it waits."""
     try:
-        waiting = next(flow)
+        wait = next(flow)
         while True:
-            call, _, args, kwargs = waiting
             try:
-                answer = call(*args, **kwargs)
+                answer = wait.plain(*wait.args, **wait.kwargs)
             except BaseException as error:  # noqa: BLE001 - the body decides
-                waiting = flow.throw(_raised(error))
+                wait = flow.throw(_raised(error))
             else:
-                waiting = flow.send(answer)
+                wait = flow.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -58,22 +56,21 @@ def perform(flow: Flow[T]) -> T:
 async def perform_async(flow: Flow[T]) -> T:
     """Run a body to its end, and await where it waits."""
     try:
-        waiting = next(flow)
+        wait = next(flow)
         while True:
-            _, call, args, kwargs = waiting
             try:
-                answer = await call(*args, **kwargs)
+                answer = await wait.awaited(*wait.args, **wait.kwargs)
             except BaseException as error:  # noqa: BLE001 - the body decides
-                waiting = flow.throw(_raised(error))
+                wait = flow.throw(_raised(error))
             else:
-                waiting = flow.send(answer)
+                wait = flow.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
 
 
 def _raised(error: BaseException) -> BaseException:
-    """Leave the frame of the face out: the body's own is where a reader expects the call."""
+    """Leave out the frame of the face: a reader expects the body's own above the call."""
     trace = error.__traceback__
     return error.with_traceback(None if trace is None else trace.tb_next)
 
@@ -108,23 +105,35 @@ def streams(
         if blocks:
             refuse_in_loop(called.__name__)
         stream = body(self, *args, **kwargs)
-        while item := perform(_next_item(stream)):
-            yield item.value
+        for found in stream:
+            item: Any = found
+            if isinstance(found, Wait):
+                item = perform(_next_item(stream, found))
+            if item is _END:
+                return
+            yield item
 
     async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         stream = body(self, *args, **kwargs)
-        while item := await perform_async(_next_item(stream)):
-            yield item.value
+        for found in stream:
+            item: Any = found
+            if isinstance(found, Wait):
+                item = await perform_async(_next_item(stream, found))
+            if item is _END:
+                return
+            yield item
 
     _name(body, called, awaited, returns=Iterator)
     return called, awaited
 
 
-def _next_item(stream: Stream[T]) -> Flow[Item[T] | None]:
-    """Run a stream up to its next item; None at its end."""
+_END: Any = object()
+
+
+def _next_item(stream: Stream[T], found: Wait | T) -> Flow[Any]:
+    """Go on with a stream that waits, up to its next item; `_END` if there is none."""
     try:
-        found = next(stream)
-        while not isinstance(found, Item):
+        while isinstance(found, Wait):
             try:
                 answer = yield found
             except BaseException as error:  # noqa: BLE001 - the body decides
@@ -132,7 +141,7 @@ def _next_item(stream: Stream[T]) -> Flow[Item[T] | None]:
             else:
                 found = stream.send(answer)
     except StopIteration:
-        return None
+        return _END
     return found
 
 
@@ -155,7 +164,7 @@ def _name(body: Callable[..., Any], *made: Any, returns: Any) -> None:
 
 def pause(seconds: float) -> Flow[None]:
     """Wait for so long, in either colour."""
-    yield time.sleep, asyncio.sleep, (seconds,), {}
+    yield Wait(time.sleep, asyncio.sleep, (seconds,))
 
 
 def stack_level() -> int:

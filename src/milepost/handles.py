@@ -8,7 +8,7 @@ import msgspec
 from milepost.client import Client, caller, new_id
 from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
-from milepost.faces import Flow, Item, Stream, faces, streams
+from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job
 from milepost.specs import JOB_VIEWS, Facts
@@ -170,12 +170,12 @@ class JobHandle(Subject[Job], Generic[R]):
     def _outputs(self) -> Stream[Any]:
         """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
         if (yield from self._refresh()).record.result is not None:
-            yield Item(self._decoded(self.record.result, self._type))
+            yield self._decoded(self.record.result, self._type)
         after = -1
         while page := (yield from self._client.flow(outputs.kept, self.id, after=after, most=PAGE)):
             after = page[-1][0]
             for _, data in page:
-                yield Item(self._client.codec.decode(data))
+                yield self._client.codec.decode(data)
 
     outputs, outputs_async = streams(_outputs)
 

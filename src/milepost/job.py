@@ -17,6 +17,7 @@ from milepost.context import Context
 from milepost.cron import Line, Missed
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
+from milepost.faces import Flow, Wait, faces, perform, perform_async, stack_level
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
 from milepost.options import JobOptions, SubmitOptions, check, check_names, default
@@ -29,8 +30,8 @@ from milepost.store.borrow import (
     BorrowedAsyncConnection,
     BorrowedConnection,
     borrow,
-    require_same_kind,
 )
+from milepost.store.driver import Steps
 from milepost.store.schedules import NewSchedule
 
 P = ParamSpec("P")
@@ -41,6 +42,8 @@ A = TypeVar("A")
 Errors = tuple[type[BaseException], ...]
 LOAD_BYTES = 256 * 1024**2
 """How much one statement stores; beyond a few times that PostgreSQL refuses it."""
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""The arguments of one call, by place and by name."""
 Borrowed = BorrowedConnection | BorrowedAsyncConnection
 
 
@@ -76,23 +79,17 @@ class Job(Generic[C, P, R, A]):
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
         _warn_if_in_loop(self.definition.name)
-        new = self._new([(args, kwargs)])
-        return self._handles(self._stored(new))[0]
+        return perform(self._submit([(args, kwargs)]))[0]
 
     async def submit_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
-        new = self._new([(args, kwargs)])
-        return self._handles(await self._stored_async(new))[0]
+        return (await perform_async(self._submit([(args, kwargs)])))[0]
 
-    def submit_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+    def _submit_many(self, calls: Iterable[Any]) -> Flow[list[JobHandle[R]]]:
         """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
-        new = self._new([_arguments(call) for call in calls])
-        return self._handles(self._stored(new))
+        return self._submit([_arguments(call) for call in calls])
 
-    async def submit_many_async(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
-        """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
-        new = self._new([_arguments(call) for call in calls])
-        return self._handles(await self._stored_async(new))
+    submit_many, submit_many_async = faces(_submit_many)
 
     def options(self, **options: Unpack[SubmitOptions]) -> "Job[C, P, R, A]":
         """Return a copy that submits with these options; what is left out stays as it was."""
@@ -114,7 +111,7 @@ class Job(Generic[C, P, R, A]):
         name: str | None,
         line: Line,
         *,
-        call: tuple[tuple[Any, ...], Mapping[str, Any]],
+        call: Given,
         missed: Missed,
     ) -> NewSchedule:
         """Describe a schedule of this job; arguments that do not fit are refused here and now."""
@@ -134,16 +131,20 @@ class Job(Generic[C, P, R, A]):
 
     # How a submission is stored
 
-    def _stored(self, new: list[NewJob]) -> list[str]:
-        if not new:
-            return []
-        if self._borrowed is None:
-            return self._app.client.create(new)
-        if isinstance(self._borrowed, BorrowedAsyncConnection):
+    def _submit(self, calls: Sequence[Given]) -> Flow[list[JobHandle[R]]]:
+        new = self._new(calls)
+        client, ids = self._app.client, list[str]()
+        if new and self._borrowed is None:
+            ids = yield Wait(client.create, client.create_async, (new,))
+        elif new:
+            ids = yield Wait(self._create_within, self._create_within_async, (new,))
+        type_ = self.definition.arguments.result_type
+        return [JobHandle(client, job_id, type_=type_) for job_id in ids]
+
+    def _create_within(self, new: list[NewJob]) -> list[str]:
+        if not isinstance(self._borrowed, BorrowedConnection):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
-        require_same_kind(self._borrowed, self._app.client.url)
-        client = self._app.client
-        create = client.through(creation.create)
+        client, create = self._app.client, self._creation(self._borrowed)
         try:
             return self._borrowed.run(client.identity, create, new)
         except sqlite3.OperationalError as error:
@@ -152,27 +153,27 @@ class Job(Generic[C, P, R, A]):
         client.set_up_within(self._borrowed)
         return self._borrowed.run(client.identity, create, new)
 
-    async def _stored_async(self, new: list[NewJob]) -> list[str]:
-        if not new:
-            return []
-        if self._borrowed is None:
-            return await self._app.client.create_async(new)
-        if isinstance(self._borrowed, BorrowedConnection):
+    async def _create_within_async(self, new: list[NewJob]) -> list[str]:
+        if not isinstance(self._borrowed, BorrowedAsyncConnection):
             raise Invalid("this connection is synchronous: call submit() instead")
-        require_same_kind(self._borrowed, self._app.client.url)
-        client = self._app.client
-        home = await client.identity_async()
-        return await self._borrowed.run(home, client.through(creation.create), new)
+        create = self._creation(self._borrowed)
+        return await self._borrowed.run(await self._app.client.identity_async(), create, new)
 
-    def _handles(self, ids: list[str]) -> list[JobHandle[R]]:
-        type_ = self.definition.arguments.result_type
-        return [JobHandle(self._app.client, job_id, type_=type_) for job_id in ids]
+    def _creation(self, borrowed: Borrowed) -> Callable[[Sequence[NewJob]], Steps[list[str]]]:
+        """Return the operation that stores jobs, if the connection speaks the store's dialect."""
+        client = self._app.client
+        if borrowed.dialect != client.url.dialect:
+            raise Invalid(
+                f"this connection speaks {borrowed.dialect} and the app's store is "
+                f"{client.url}: they must be the same database"
+            )
+        return client.through(creation.create)
 
     def new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """Make a job that is to be stored by somebody else, or raise `Invalid`."""
         return self._new([(tuple(args), kwargs)])[0]
 
-    def _new(self, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[NewJob]:
+    def _new(self, calls: Sequence[Given]) -> list[NewJob]:
         template = self._template()
         new = [
             NewJob(new_id(), self._payload(*call), template, unique_key=self._options.get("unique"))
@@ -223,7 +224,7 @@ def _tags(tags: Mapping[str, str] | None) -> str | None:
     return None if tags is None else msgspec.json.encode(dict(tags)).decode()
 
 
-def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _arguments(call: Any) -> Given:
     if isinstance(call, Mapping):
         return (), call
     if isinstance(call, tuple | list):
@@ -244,7 +245,7 @@ def _warn_if_in_loop(name: str) -> None:
         warnings.warn(
             f"{name}.submit() blocks the running event loop; await {name}.submit_async() instead",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=stack_level(),
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import milepost as mp
-from milepost.faces import Flow, Item, Stream, faces, pause, stack_level, streams
+from milepost.faces import Flow, Stream, Wait, faces, pause, stack_level, streams
 
 
 class Shop:
@@ -32,7 +32,7 @@ class Shop:
     def _buy(self, amount: int, *, rounds: int = 1) -> Flow[int]:
         """Buy so much, so often."""
         for _ in range(rounds):
-            amount = yield self.plain, self.awaited, (amount,), {}
+            amount = yield Wait(self.plain, self.awaited, (amount,))
         return amount
 
     buy, buy_async = faces(_buy)
@@ -50,19 +50,19 @@ class Shop:
     refuse, refuse_async = faces(_refuse)
 
     def _broken(self) -> Flow[Any]:
-        return (yield _fail, _fail_async, (), {})
+        return (yield Wait(_fail, _fail_async))
 
     def _each(self, count: int) -> Stream[int]:
         """Yield what was bought, one after the other."""
         for number in range(count):
-            yield Item((yield from self._buy(number)))
+            yield (yield from self._buy(number))
 
     each, each_async = streams(_each)
 
     def _watch(self) -> Stream[int]:
         """Wait for something."""
         yield from pause(0)
-        yield Item(stack_level())
+        yield stack_level()
 
     watch, watch_async = streams(_watch, blocks=True)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from milepost.client import Client, caller, new_id
 from milepost.errors import Invalid, JobFailed, NotFinished
-from milepost.faces import Flow, Item, Stream, faces, perform_async, streams
+from milepost.faces import Flow, Stream, faces, perform_async, streams
 from milepost.lifecycle import RUN, JobState, RunState
 from milepost.records import NewJob, NewRun, Run
 from milepost.specs import RUN_VIEWS, Facts
@@ -209,7 +209,7 @@ class RunHandle(Subject[Run]):
     def _watch(self, timeout: float | None = None) -> Stream["RunHandle"]:
         """Yield it, read again, until it is final or `WaitTimeout` is raised."""
         for look in patience(timeout):
-            yield Item((yield from self._refresh()))
+            yield (yield from self._refresh())
             if self.done:
                 return
             yield from self._rest(look)

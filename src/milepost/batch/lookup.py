@@ -6,7 +6,7 @@ from typing import Any
 
 from milepost.batch.handles import Filler, RunHandle
 from milepost.client import Client
-from milepost.faces import Flow, faces
+from milepost.faces import Flow, Wait, faces
 from milepost.lifecycle import RunState
 from milepost.records import Run
 from milepost.store import chains, runs
@@ -37,7 +37,9 @@ class Runs(Finder[RunHandle]):
         where = page(RunState, state=state, kind=kind, cursor=cursor, limit=limit)
         plain, awaited = self._client.run, self._client.run_async
         # Awaited, they come with their steps: a handle that reads them later blocks the event loop.
-        found = yield partial(plain, runs.listing), partial(awaited, _with_steps), (), where
+        found = yield Wait(
+            partial(plain, runs.listing), partial(awaited, _with_steps), kwargs=where
+        )
         return [self._handle(run) for run in found]
 
     list, list_async = faces(_list)

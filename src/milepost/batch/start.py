@@ -12,6 +12,7 @@ from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
 from milepost.codec import check_tags, check_text, from_builtin, limited, marks
 from milepost.errors import Invalid
+from milepost.faces import Flow, faces
 from milepost.lifecycle import JobState
 from milepost.options import check, check_seconds
 from milepost.outcome import micros
@@ -37,7 +38,7 @@ class Batch(Declaration):
     def __repr__(self) -> str:
         return f"<batch {self.name} version {self.version}>"
 
-    def start(
+    def _start(
         self,
         params: Any = None,
         *,
@@ -47,36 +48,20 @@ class Batch(Declaration):
         priority: int = 0,
         tags: Mapping[str, str] | None = None,
         channel: str | None = None,
-    ) -> RunHandle:
+    ) -> Flow[RunHandle]:
         """Start a run; it is durable once this returns.
 
         With `reuse` a live run with the same parameters is returned instead, however it was
         started, but never one that is being stopped. With `hold` the run waits for `add()` and
         `submit()`. Its end is told on the `channel`, if one is named.
         """
-        asked = _Asked(reuse, hold, deadline, priority, tags, channel)
-        new, jobs = self._new(params, asked)
-        run_id = self.client.run(chains.start, new, self.plan(), jobs, hold=hold, reuse=reuse)
-        return self._handle(run_id)
-
-    async def start_async(
-        self,
-        params: Any = None,
-        *,
-        reuse: bool = False,
-        hold: bool = False,
-        deadline: float | None = None,
-        priority: int = 0,
-        tags: Mapping[str, str] | None = None,
-        channel: str | None = None,
-    ) -> RunHandle:
-        """Start a run; it is durable once this returns."""
-        asked = _Asked(reuse, hold, deadline, priority, tags, channel)
-        new, jobs = self._new(params, asked)
-        run_id = await self.client.run_async(
+        new, jobs = self._new(params, _Asked(reuse, hold, deadline, priority, tags, channel))
+        run_id = yield from self.client.flow(
             chains.start, new, self.plan(), jobs, hold=hold, reuse=reuse
         )
-        return self._handle(run_id)
+        return RunHandle(self.client, run_id, type_of=self.report_type, fill=self.fill)
+
+    start, start_async = faces(_start)
 
     def starting(
         self,
@@ -91,9 +76,6 @@ class Batch(Declaration):
         """Check everything, and give the store operation that starts the run: what the API runs."""
         new, jobs = self._new(params, _Asked(reuse, False, deadline, priority, tags, channel))
         return partial(chains.start, new, self.plan(), jobs, reuse=reuse)
-
-    def _handle(self, run_id: str) -> RunHandle:
-        return RunHandle(self.client, run_id, type_of=self.report_type, fill=self.fill)
 
     @property
     def parameters(self) -> list[str]:

@@ -4,7 +4,8 @@ It is a run like any other: each request's own transaction counts it in (C's rev
 H-58), a policy says what a failed one means (H-59), and the final call is a leased job (H-68).
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from milepost.codec import check_tags, check_text, limited
 from milepost.context import Context
 from milepost.declare import Host
 from milepost.errors import Invalid
+from milepost.faces import Flow, Stream, Wait, streams
 from milepost.handles import JobError
 from milepost.lifecycle import JobState
 from milepost.options import check, check_seconds
@@ -51,26 +53,18 @@ class Response(msgspec.Struct, frozen=True):
 class RequestBatch(RunHandle):
     """A batch of requests as it stood when it was last read."""
 
-    def responses(self) -> Iterator[Response]:
+    def _responses(self) -> Stream[Response]:
         """Read what became of each request, in their order, a page at a time."""
-        for run_id in self._client.run(chains.chain, self.id):
+        run = self._client.flow
+        for run_id in (yield from run(chains.chain, self.id)):
+            pages = partial(requests.responses, run_id, most=CHUNK, ended=run_id != self.id)
             after: str | None = None
-            while page := self._client.run(
-                requests.responses, run_id, after=after, most=CHUNK, ended=run_id != self.id
-            ):
-                yield from map(self._response, page)
-                after = page[-1].id
-
-    async def responses_async(self) -> AsyncIterator[Response]:
-        """Read what became of each request, in their order, a page at a time."""
-        for run_id in await self._client.run_async(chains.chain, self.id):
-            after: str | None = None
-            while page := await self._client.run_async(
-                requests.responses, run_id, after=after, most=CHUNK, ended=run_id != self.id
-            ):
+            while page := (yield from run(pages, after=after)):
                 for row in page:
                     yield self._response(row)
                 after = page[-1].id
+
+    responses, responses_async = streams(_responses)
 
     def _response(self, row: requests.Row) -> Response:
         word = JOB_VIEWS["C"].word(Facts(row.state, row.fence, row.phase))
@@ -138,50 +132,26 @@ class Batches:
 
     def start(
         self, items: Iterable[Item], asking: BatchOptions, shared: Mapping[str, Any]
-    ) -> RequestBatch:
+    ) -> Flow[RequestBatch]:
         """Store a batch: all of it, or nothing that will be sent."""
-        client = self._host.client
+        client, run = self._host.client, self._host.client.flow
         new, plan = self._new(asking)
         jobs = self._jobs(items, asking, shared, new)
         first = list(islice(jobs, CHUNK + 1))
-        if len(first) <= CHUNK:
-            client.run(chains.start, new, plan, first)
-            return RequestBatch(client, new.id)
-        held = msgspec.structs.replace(new, hold_us=micros(client.settings.hold_limit))
-        client.run(chains.start, held, plan, [], hold=True)
         batch = RequestBatch(client, new.id)
+        if len(first) <= CHUNK:
+            yield from run(chains.start, new, plan, first)
+            return batch
+        held = msgspec.structs.replace(new, hold_us=micros(client.settings.hold_limit))
+        yield from run(chains.start, held, plan, [], hold=True)
         try:
             while first:
-                client.run(runs.add, new.id, [_held(job) for job in first])
+                yield from run(runs.add, new.id, [_held(job) for job in first])
                 first = list(islice(jobs, CHUNK))
         except BaseException:
-            batch.cancel("it could not be filled")
+            yield Wait(batch.cancel, batch.cancel_async, ("it could not be filled",))
             raise
-        client.run(runs.submit, new.id, actor=caller().actor)
-        return batch
-
-    async def start_async(
-        self, items: Iterable[Item], asking: BatchOptions, shared: Mapping[str, Any]
-    ) -> RequestBatch:
-        """Store a batch: all of it, or nothing that will be sent."""
-        client = self._host.client
-        new, plan = self._new(asking)
-        jobs = self._jobs(items, asking, shared, new)
-        first = list(islice(jobs, CHUNK + 1))
-        if len(first) <= CHUNK:
-            await client.run_async(chains.start, new, plan, first)
-            return RequestBatch(client, new.id)
-        held = msgspec.structs.replace(new, hold_us=micros(client.settings.hold_limit))
-        await client.run_async(chains.start, held, plan, [], hold=True)
-        batch = RequestBatch(client, new.id)
-        try:
-            while first:
-                await client.run_async(runs.add, new.id, [_held(job) for job in first])
-                first = list(islice(jobs, CHUNK))
-        except BaseException:
-            await batch.cancel_async("it could not be filled")
-            raise
-        await client.run_async(runs.submit, new.id, actor=caller().actor)
+        yield from run(runs.submit, new.id, actor=caller().actor)
         return batch
 
     def starting(

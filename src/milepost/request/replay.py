@@ -13,6 +13,7 @@ import msgspec
 from milepost.context import Context
 from milepost.declare import Host
 from milepost.errors import Invalid
+from milepost.faces import Flow, Wait
 from milepost.handles import JobHandle
 from milepost.job import Job
 from milepost.lifecycle import JOB
@@ -46,17 +47,12 @@ class Replays:
 
     # Asking for one
 
-    def start(self, job_id: str, *, queue: str | None) -> JobHandle[Any]:
+    def start(self, job_id: str, *, queue: str | None) -> Flow[JobHandle[Any]]:
         """Store a replay of a finished request."""
-        record = self._host.client.run(jobs.get, job_id)
-        [made] = self._host.client.create([self._new(record, queue)])
-        return JobHandle(self._host.client, made)
-
-    async def start_async(self, job_id: str, *, queue: str | None) -> JobHandle[Any]:
-        """Store a replay of a finished request."""
-        record = await self._host.client.run_async(jobs.get, job_id)
-        [made] = await self._host.client.create_async([self._new(record, queue)])
-        return JobHandle(self._host.client, made)
+        client = self._host.client
+        new = self._new((yield from client.flow(jobs.get, job_id)), queue)
+        [made] = yield Wait(client.create, client.create_async, ([new],))
+        return JobHandle(client, made)
 
     def _new(self, record: Record, queue: str | None) -> NewJob:
         if record.kind != kinds.KIND:
