@@ -73,7 +73,7 @@ def here(folder, monkeypatch, database) -> Path:
 @pytest.fixture
 def app(here, database):
     """The same app, loaded the way commands load it."""
-    from milepost.cli.load import load_app
+    from milepost.cli.values import load_app
 
     loaded: mp.App = load_app("newcomer:app")
     yield loaded

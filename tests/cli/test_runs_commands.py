@@ -58,7 +58,7 @@ strict.step(mow, retries=0)
 def farm(here):
     """A program with batches, loaded the way commands load it."""
     (here / "farm.py").write_text(FARM)
-    from milepost.cli.load import load_app
+    from milepost.cli.values import load_app
 
     loaded = load_app("farm:app")
     yield loaded

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from milepost.cli.verify import verify as command
+from milepost.cli.store import verify as command
 from milepost.observe.verify import verify
 from tests.support.databases import Database, Raw
 

@@ -8,7 +8,7 @@ import pytest
 from remote import Says
 
 import milepost as mp
-from milepost.cli.output import job_summary
+from milepost.cli.subjects import job_summary
 from tests.support.serving import served
 
 YEAR = 366 * 86_400

@@ -103,7 +103,7 @@ def test_c_a_failed_reply_is_an_error(app, http, remote):
 
 
 def test_h105_who_looks_at_a_request_sees_no_secrets(small, remote):
-    from milepost.cli.output import job_document
+    from milepost.cli.subjects import job_document
 
     secret = "hunter2-and-more"
     body = {
@@ -125,7 +125,7 @@ def test_h105_who_looks_at_a_request_sees_no_secrets(small, remote):
 
 
 def test_h105_names_of_the_settings_are_secret_to_who_looks_too(tmp_path, remote):
-    from milepost.cli.output import job_document, run_document
+    from milepost.cli.subjects import job_document, run_document
 
     app = mp.App(
         f"sqlite:///{tmp_path}/a.db", request_allow="127.0.0.1", request_redact="x-inner, iban"

@@ -31,47 +31,31 @@ COMMANDS = {
         "milepost.cli.channels",
         "Final messages: what waits, what is dead, who has what.",
     ),
-    "completion": ("milepost.cli.completion", "Print the completion script of a shell."),
-    "config": ("milepost.cli.config", "Show the settings, and where each comes from."),
+    "completion": ("milepost.cli.about", "Print the completion script of a shell."),
+    "config": ("milepost.cli.about", "Show the settings, and where each comes from."),
     "demo": ("milepost.demo.story", "Kill workers, show that nothing was lost or done twice."),
-    "dev": ("milepost.cli.dev", "Run a file's app: store, worker, maintenance and API in one."),
-    "explain": ("milepost.cli.explain", "Say why a job is, or is not, running."),
-    "grants": ("milepost.cli.grants", "Print the SQL that gives PostgreSQL roles their rights."),
+    "dev": ("milepost.cli.serve", "Run a file's app: store, worker, maintenance and API in one."),
+    "explain": ("milepost.cli.jobs", "Say why a job is, or is not, running."),
+    "grants": ("milepost.cli.store", "Print the SQL that gives PostgreSQL roles their rights."),
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),
-    "machine": ("milepost.cli.machine", "Show a lifecycle as a diagram and a table."),
-    "migrate": ("milepost.cli.migrate", "Bring a store's schema to this version."),
+    "machine": ("milepost.cli.about", "Show a lifecycle as a diagram and a table."),
+    "migrate": ("milepost.cli.store", "Bring a store's schema to this version."),
     "pipelines": (
         "milepost.cli.pipelines",
         "Start, plan, show and repair pipelines; their watermarks and quarantines.",
     ),
-    "queues": ("milepost.cli.queues", "List queues, pause and resume them."),
-    "replay": ("milepost.cli.replay", "Read a request's recorded replies again, offline."),
-    "retention": ("milepost.cli.retention", "The minimum age of what retention removes."),
-    "runs": ("milepost.cli.runs", "List, show, watch, cancel and resume runs of batches."),
-    "schedules": ("milepost.cli.schedules", "List, pause and resume schedules; when they fire."),
-    "server": ("milepost.cli.server", "Serve the HTTP API of an app."),
-    "submit": ("milepost.cli.submit", "Submit a job."),
+    "queues": ("milepost.cli.operate", "List queues, pause and resume them."),
+    "replay": ("milepost.cli.jobs", "Read a request's recorded replies again, offline."),
+    "retention": ("milepost.cli.store", "The minimum age of what retention removes."),
+    "runs": ("milepost.cli.batches", "List, show, watch, cancel and resume runs of batches."),
+    "schedules": ("milepost.cli.operate", "List, pause and resume schedules; when they fire."),
+    "server": ("milepost.cli.serve", "Serve the HTTP API of an app."),
+    "submit": ("milepost.cli.jobs", "Submit a job."),
     "tokens": ("milepost.cli.tokens", "Create, list and revoke tokens of the HTTP API."),
-    "verify": ("milepost.cli.verify", "Fold the journal and compare it with the live rows."),
+    "verify": ("milepost.cli.store", "Fold the journal and compare it with the live rows."),
     "worker": ("milepost.cli.worker", "Run a worker, or several under a supervisor."),
-    "workers": ("milepost.cli.workers", "List the workers."),
+    "workers": ("milepost.cli.operate", "List the workers."),
 }
-
-BY_PEOPLE = (
-    "batches",
-    "channels",
-    "jobs",
-    "pipelines",
-    "queues",
-    "retention",
-    "runs",
-    "schedules",
-    "submit",
-    "tokens",
-)
-"""Commands that change a store in a person's name; the others run programs, or only look."""
-
-ASKS_HELP = "milepost.asks_help"
 
 EXIT_CODES: tuple[tuple[type[MilepostError], int], ...] = (
     (Invalid, 2),
@@ -124,8 +108,6 @@ class Milepost(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
-        words = ctx.args[: ctx.args.index("--")] if "--" in ctx.args else ctx.args
-        ctx.meta[ASKS_HELP] = "--help" in words
         with _while_read():
             return super().invoke(ctx)
 
@@ -143,29 +125,8 @@ def _while_read() -> Iterator[None]:
     epilog=f"Exit codes: {', '.join(f'{code} {means}' for code, means in EXITS.items())}.",
 )
 @click.version_option(package_name="milepost")
-@click.pass_context
-def cli(context: click.Context) -> None:
+def cli() -> None:
     """Durable jobs: every job passes its mileposts in order, once, on the record."""
-    # Help is nobody's act, and must not load what acting takes.
-    if context.invoked_subcommand in BY_PEOPLE and not context.meta[ASKS_HELP]:
-        from milepost.client import acting
-
-        context.with_resource(acting(f"cli:{_login()}"))
-
-
-def _login() -> str:
-    """Name the person at the prompt, as the system knows them: a variable can be set by anybody."""
-    try:
-        import pwd
-
-        return pwd.getpwuid(os.getuid()).pw_name
-    except (ImportError, KeyError):
-        import getpass
-
-        try:
-            return getpass.getuser()
-        except (ImportError, KeyError, OSError):
-            return "unknown"
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -1,22 +1,73 @@
-"""How a run goes, step by step: bars on a terminal, a line now and then elsewhere."""
+"""Progress on a terminal: bars and spinners; of a run elsewhere a line now and then."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from milepost.cli.output import printable
+from milepost.cli.output import printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from milepost.batch.handles import RunHandle, StepState
+    from milepost.handles import JobHandle
 
 LINE_SECONDS = 2.0
 BAR_WIDTH = 40
 
 Show = Callable[["RunHandle"], None]
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[..., None]]:
+    """Draw a bar on a terminal, which the function updates; stay silent elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda **_fields: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as drawn:
+        yield partial(drawn.update, drawn.add_task(title, total=None))
+
+
+@contextmanager
+def spinner(handle: "JobHandle[Any]") -> Iterator[None]:
+    """Show on a terminal where a job stands while it is awaited."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("dots")
+
+    def now() -> Spinner:
+        share = f" {handle.progress:.0%} {handle.progress_text or ''}" if handle.progress else ""
+        spinner.update(text=printable(f"{handle.kind} {handle.id}: {handle.state.value}{share}"))
+        return spinner
+
+    with Live(get_renderable=now, console=Console(stderr=True), transient=True):
+        yield
+
+
+@contextmanager
+def watched(*, has_lines: bool) -> Iterator[Show]:
+    """Show a run's bars on a terminal; elsewhere lines, if they are wanted."""
+    if not sys.stderr.isatty():
+        yield lines(say) if has_lines else lambda _run: None
+        return
+    from rich.console import Console
+
+    with stepwise(Console(stderr=True), say) as show:
+        yield show
 
 
 class _Row(NamedTuple):

@@ -1,35 +1,47 @@
-"""`milepost batches`: what is declared, what has run, and a run from a prompt."""
+"""`milepost batches` and `milepost runs`: what is declared, what has run, and a run's course."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.groups import HelpfulGroup
-from milepost.cli.load import load_app
-from milepost.cli.options import creation_options, json_option, looking, store_option, typed
-from milepost.cli.output import run_document, say, show_json, show_table
-from milepost.cli.values import advice, no_such, pairs, value
-from milepost.cli.values import document as whole
-from milepost.config import StoreUrl
+from milepost.cli import subjects
+from milepost.cli.command import (
+    AppSession,
+    Session,
+    StartCommand,
+    StoreGroup,
+    before_option,
+    id_argument,
+    limit_option,
+    reason_option,
+    state_option,
+    submit_options,
+    timeout_option,
+)
+from milepost.cli.output import document, say, show_filled, show_json, show_rows
+from milepost.cli.values import advice, declared, load_app, pairs, value
+from milepost.cli.values import document as parsed
 from milepost.errors import Invalid, Unavailable
+from milepost.lifecycle import RunState
 
 if TYPE_CHECKING:
     from milepost.app import App
-    from milepost.batch.declaration import FailurePolicy, Step
+    from milepost.batch.declaration import FailurePolicy
+    from milepost.batch.handles import RunHandle
     from milepost.batch.start import Batch
 
+RUN_COLUMNS = ("id", "batch", "state", "progress", "cause", "created_at")
 
-@click.group(cls=HelpfulGroup)
+
+@click.group(cls=StoreGroup)
 def batches() -> None:
     """List batches, start a run of one."""
 
 
 @batches.command("ls")
-@store_option
 @click.argument("app", metavar="[APP]", required=False)
-@json_option
 @click.pass_context
-def ls(context: click.Context, store: StoreUrl, app: str | None, *, as_json: bool) -> None:
+def ls(context: click.Context, at: Session, app: str | None) -> None:
     """List the batches that have runs; with APP also its declared ones, with their steps.
 
     APP is MODULE:APP, as in app:app, or a file, as in app.py; its own store is looked at.
@@ -38,23 +50,16 @@ def ls(context: click.Context, store: StoreUrl, app: str | None, *, as_json: boo
     if loaded is not None:
         if context.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE:
             raise Invalid("APP has a store of its own; leave out --store, or APP")
-        store = loaded.client.url
-    counts = _counts(store, is_needed=loaded is None)
-    documents = _documents(loaded, counts)
-    if as_json:
-        show_json(documents)
-    elif documents:
-        show_table(tuple(documents[0]), [_cells(document) for document in documents])
-    else:
-        none = "with an APP the declared ones are listed too"
-        say(f"no batch has run here; {none if app is None else f'{app} declares none'}")
+        at.store = loaded.client.url
+    rows = _documents(loaded, _counts(at, is_needed=loaded is None))
+    none = "with an APP the declared ones are listed too" if app is None else f"{app} declares none"
+    at.table(rows, empty=f"no batch has run here; {none}", steps=_steps, runs=_runs)
 
 
-def _counts(store: StoreUrl, *, is_needed: bool) -> dict[str, dict[str, int]]:
+def _counts(at: Session, *, is_needed: bool) -> dict[str, dict[str, int]]:
     """Count runs; what an app declares can be told without a store that is set up."""
     try:
-        with looking(store) as lookup:
-            return lookup.runs.counts()
+        return at.runs.counts()
     except Unavailable as error:
         if is_needed:
             raise
@@ -65,12 +70,16 @@ def _counts(store: StoreUrl, *, is_needed: bool) -> dict[str, dict[str, int]]:
 def _documents(app: "App | None", counts: dict[str, dict[str, int]]) -> list[dict[str, object]]:
     if app is None:
         return [{"batch": name, "runs": states} for name, states in counts.items()]
-    declared: list[dict[str, object]] = [
+    found: list[dict[str, object]] = [
         {
             "batch": batch.name,
             "version": batch.version,
             "policy": _policy(batch.policy),
-            "steps": [_step(step) for step in _line(batch)],
+            "steps": [
+                document(step, "name", "role", "gated", "poll")
+                for step in (*batch.steps, batch.reducer)
+                if step is not None
+            ],
             "runs": counts.get(batch.name, {}),
         }
         for batch in app.batches
@@ -81,15 +90,7 @@ def _documents(app: "App | None", counts: dict[str, dict[str, int]]) -> list[dic
         for name, states in counts.items()
         if name not in names
     ]
-    return [*declared, *others]
-
-
-def _line(batch: "Batch") -> "list[Step]":
-    return [*batch.steps, *([] if batch.reducer is None else [batch.reducer])]
-
-
-def _step(step: "Step") -> dict[str, object]:
-    return {"name": step.name, "role": step.role, "gated": step.gated, "poll": step.poll}
+    return [*found, *others]
 
 
 def _policy(policy: "FailurePolicy") -> str:
@@ -97,19 +98,15 @@ def _policy(policy: "FailurePolicy") -> str:
     return type(policy).__name__ + ("" if share is None else f"({share:g})")
 
 
-def _cells(document: dict[str, object]) -> list[object]:
-    return [_cell(value) for value in document.values()]
+def _runs(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _cell(given: Any) -> object:
-    if isinstance(given, dict):
-        return ", ".join(f"{count} {state}" for state, count in given.items())
-    if isinstance(given, list):
-        return ", ".join(f"{step['name']}{_trait(step)}" for step in given)
-    return given
+def _steps(steps: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{step['name']}{_traits(step)}" for step in steps)
 
 
-def _trait(step: dict[str, Any]) -> str:
+def _traits(step: dict[str, Any]) -> str:
     traits = [
         *(["gated"] if step["gated"] else []),
         *([f"polls after {step['poll']:g} s"] if step["poll"] is not None else []),
@@ -118,56 +115,33 @@ def _trait(step: dict[str, Any]) -> str:
     return f" ({', '.join(traits)})" if traits else ""
 
 
-@batches.command()
-@click.argument("app", metavar="APP")
+@batches.command(cls=StartCommand)
 @click.argument("name")
 @click.argument("parameters", metavar="[JSON]", required=False)
 @click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="A parameter by name.")
 @click.option("--reuse", is_flag=True, help="Take the live run with the same parameters, if any.")
-@creation_options
-def start(  # noqa: PLR0917 - click passes by name
-    app: str,
+@submit_options
+def start(
+    at: AppSession,
     name: str,
     parameters: str | None,
     named: tuple[str, ...],
     tags: tuple[str, ...],
-    timeout: float | None,
-    *,
-    wait: bool,
-    as_json: bool,
     **options: Any,
-) -> None:
+) -> "RunHandle":
     """Start a run of the newest version of a batch, and print its id.
 
     APP is MODULE:APP, as in app:app, or a file, as in app.py. The parameters are one JSON document
     or given by name; each value by name is JSON if it parses, else a string.
     """
-    loaded = load_app(app)
-    batch = _declared(loaded, name)
+    # The newest version comes last.
+    batch = declared("batch", name, {batch.name: batch for batch in at.app.batches})
     given = _parameters(parameters, named)
     asked = {option: value for option, value in options.items() if value is not None}
     try:
-        run = batch.start(given, tags=pairs("--tag", tags) or None, **asked)
+        return batch.start(given, tags=pairs("--tag", tags) or None, **asked)
     except Invalid as error:
         raise Invalid(f"{error}{_advice(batch, str(error), given, named)}") from error
-    store = loaded.client.url
-    if wait:
-        from milepost.cli.runs import await_run
-
-        say(f"run {run.id}")
-        await_run(run, timeout, store, as_json=as_json, app=app)
-    elif as_json:
-        show_json(run_document(run.refresh()))
-    else:
-        click.echo(run.id)
-        say(f"{name} is {run.state}; {typed(f'runs watch {run.id}', store)} follows it")
-
-
-def _declared(app: "App", name: str) -> "Batch":
-    found = {batch.name: batch for batch in app.batches}  # the newest version comes last
-    if name not in found:
-        raise no_such("batch", name, found)
-    return found[name]
 
 
 def _advice(batch: "Batch", complaint: str, given: Any, named: tuple[str, ...]) -> str:
@@ -176,9 +150,80 @@ def _advice(batch: "Batch", complaint: str, given: Any, named: tuple[str, ...]) 
     return advice(complaint, pairs("--set", named), batch.parameters)
 
 
-def _parameters(document: str | None, named: tuple[str, ...]) -> Any:
-    if document is None:
-        return {name: value(text) for name, text in pairs("--set", named).items()} or None
+def _parameters(text: str | None, named: tuple[str, ...]) -> Any:
+    if text is None:
+        return {name: value(each) for name, each in pairs("--set", named).items()} or None
     if named:
         raise Invalid("give the parameters as JSON or by --set, not both")
-    return whole(document)
+    return parsed(text)
+
+
+@click.group(cls=StoreGroup)
+def runs() -> None:
+    """List runs of batches, show one, watch it, cancel it, resume it.
+
+    No app is needed. An unambiguous id prefix is enough.
+    """
+
+
+@runs.command("ls")
+@state_option(*RunState)
+@click.option("--batch", "kind", help="Only runs of this batch.")
+@limit_option()
+@before_option
+def list_runs(at: Session, limit: int, before: str | None, **filters: Any) -> None:
+    """List runs, newest first."""
+    found = at.runs.list(limit=limit, cursor=before, **filters)
+    subjects.show_page(at, list(map(subjects.run_summary, found)), *RUN_COLUMNS, limit=limit)
+
+
+@runs.command()
+@id_argument
+def show(at: Session, subject_id: str) -> None:
+    """Show one run: where it stands, its steps, its report, and why jobs of it failed."""
+    told = subjects.run_document(at.runs.find(subject_id))
+    if at.as_json:
+        show_json(told)
+        return
+    tables = told.pop("steps"), told.pop("errors")
+    show_filled(told)
+    for rows in filter(None, tables):
+        click.echo()
+        show_rows(rows)
+
+
+@runs.command()
+@id_argument
+@timeout_option
+def watch(at: Session, subject_id: str, timeout: float | None) -> None:
+    """Watch a run to its end, step by step, and print its report.
+
+    On a terminal each step has a bar; elsewhere there is a line now and then, on stderr. Exit code
+    3 when it ended FAILED or CANCELLED, 124 when the time was over first.
+    """
+    subjects.await_end(at, at.runs.find(subject_id), timeout)
+
+
+@runs.command(access="write")
+@id_argument
+@reason_option("cancelled")
+def cancel(at: Session, subject_id: str, reason: str) -> None:
+    """Cancel a run: what has not begun is cancelled, what runs is asked to stop."""
+    subjects.cancel(at, at.runs.find(subject_id), reason)
+
+
+@runs.command(access="write")
+@id_argument
+def resume(at: Session, subject_id: str) -> None:
+    """Go on with a run of which something failed or was cancelled, as a new one; print its id.
+
+    Every job that did not succeed is created again; what succeeded stays, and the new run's report
+    is about both.
+    """
+    handle = at.runs.find(subject_id)
+    again = handle.resume().refresh()
+    if at.as_json:
+        show_json(subjects.run_document(again))
+        return
+    click.echo(again.id)
+    say(f"run {handle.id} goes on as {again.id}; {at.typed(f'runs watch {again.id}')} follows it")

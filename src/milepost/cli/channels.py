@@ -1,21 +1,24 @@
-"""`milepost channels`: final messages that wait, were delivered or are dead, and what came in."""
+"""`milepost channels`: final messages that wait, were delivered or are dead, and refused ones."""
+
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import (
-    Lookup,
-    acting,
-    json_option,
+from milepost.cli.command import (
+    Session,
+    StoreGroup,
     limit_option,
-    looking,
-    store_option,
+    name_argument,
+    reason_option,
+    state_option,
 )
-from milepost.cli.output import say, show_json, show_table
-from milepost.config import StoreUrl
+from milepost.cli.output import document, say, show_json, show_rows, show_table
 from milepost.errors import Invalid, NotFound
-from milepost.store.inbox import RefusedMessage
-from milepost.store.outbox import Channel, Message
+
+if TYPE_CHECKING:
+    from milepost.relay.pull import Channels
+    from milepost.store.inbox import RefusedMessage
+    from milepost.store.outbox import Channel, Message
 
 COLUMNS = ("name", "kind", "target", "tenant", "state", "waiting", "dead", "reason")
 MESSAGE_COLUMNS = ("id", "kind", "state", "stands", "attempts", "created_at", "error")
@@ -23,212 +26,150 @@ DEAD_COLUMNS = ("channel", "id", "kind", "state", "attempts", "dead_at", "error"
 REFUSED_COLUMNS = ("inbound", "message", "at", "error")
 
 
-@click.group(cls=HelpfulGroup)
+@click.group(cls=StoreGroup)
 def channels() -> None:
     """Look at final messages, acknowledge them, try dead ones again. No app is needed."""
 
 
+def _of(at: Session) -> "Channels":
+    from milepost.relay.pull import Channels
+
+    return Channels(at.client)
+
+
 @channels.command("ls")
-@store_option
-@json_option
-def ls(store: StoreUrl, *, as_json: bool) -> None:
+def ls(at: Session) -> None:
     """List the channels.
 
     One that no running worker declares any more is `vanished`; one that its receiver or an operator
     ended is `stopped`. The messages of both wait.
     """
-    with looking(store) as lookup:
-        found = [_document(channel) for channel in lookup.channels.list()]
-    if as_json:
-        show_json(found)
-    elif found:
-        show_table(COLUMNS, [[document[name] for name in COLUMNS] for document in found])
-    else:
-        say("there is no channel; name one by options(channel=...) or app.channel(...)")
+    none = "there is no channel; name one by options(channel=...) or app.channel(...)"
+    at.table([_channel(channel) for channel in _of(at).list()], *COLUMNS, empty=none)
 
 
-def _document(channel: Channel) -> dict[str, object]:
-    return {
-        "name": channel.name,
-        "kind": channel.kind,
-        "target": channel.target,
-        "tenant": channel.tenant,
-        "state": channel.state,
-        "waiting": channel.waiting,
-        "dead": channel.dead,
-        "reason": channel.reason,
-        "stopped_by": channel.stopped_by,
-        "stopped_at": channel.stopped_at,
-    }
+def _channel(channel: "Channel") -> dict[str, Any]:
+    return document(channel, *COLUMNS, "stopped_by", "stopped_at")
 
 
-def _message(message: Message) -> dict[str, object]:
-    return {
-        "id": message.id,
-        "channel": message.channel,
-        "machine": message.machine,
-        "subject": message.subject_id,
-        "kind": message.kind,
-        "tenant": message.tenant or None,
-        "state": message.state,
-        "stands": message.stands,
-        "attempts": message.attempts,
-        "created_at": message.created_at,
-        "due_at": message.due_at if message.stands == "waiting" else None,
-        "delivered_at": message.delivered_at,
-        "dead_at": message.dead_at,
-        "error": message.error,
-    }
+def _message(message: "Message") -> dict[str, Any]:
+    return document(
+        message,
+        *("id", "channel", "machine", "subject", "kind", "tenant", "state", "stands", "attempts"),
+        *("created_at", "due_at", "delivered_at", "dead_at", "error"),
+        tenant=message.tenant or None,
+        due_at=message.due_at if message.stands == "waiting" else None,
+    )
+
+
+def _refused(message: "RefusedMessage") -> dict[str, Any]:
+    content = (message.content or b"").decode(errors="replace")
+    given = {"inbound": message.source, "message": message.message_id, "content": content}
+    return document(message, *REFUSED_COLUMNS, "content", **given)
 
 
 @channels.command()
-@store_option
 @click.argument("name", metavar="CHANNEL|MESSAGE")
-@json_option
-def show(store: StoreUrl, name: str, *, as_json: bool) -> None:
+def show(at: Session, name: str) -> None:
     """Show how a channel stands, or what a message says: its event, as JSON."""
-    with looking(store) as lookup:
-        if name.startswith(("job_", "run_")):
-            show_json(lookup.channels.event(name))
-            return
-        document = _document(_known(lookup, name))
-    if as_json:
-        show_json(document)
+    if name.startswith(("job_", "run_")):
+        show_json(_of(at).event(name))
+        return
+    told = _channel(_known(at, name))
+    if at.as_json:
+        show_json(told)
     else:
-        show_table(("what", "value"), list(document.items()))
+        show_table(("what", "value"), list(told.items()))
 
 
-def _known(lookup: Lookup, name: str) -> Channel:
-    known = {channel.name: channel for channel in lookup.channels.list()}
+def _known(at: Session, name: str) -> "Channel":
+    known = {channel.name: channel for channel in _of(at).list()}
     if name not in known:
         raise NotFound(f"there is no channel {name!r}; there are: {', '.join(known) or 'none'}")
     return known[name]
 
 
 @channels.command()
-@store_option
-@click.argument("name")
-@click.option(
-    "--state",
-    type=click.Choice(["waiting", "delivered", "dead"], case_sensitive=False),
-    help="Only those.  [default: all]",
-)
-@limit_option(50)
-@json_option
-def messages(store: StoreUrl, name: str, state: str | None, limit: int, *, as_json: bool) -> None:
+@name_argument
+@state_option("waiting", "delivered", "dead", text="Only those.  [default: all]")
+@limit_option()
+def messages(at: Session, name: str, state: str | None, limit: int) -> None:
     """List a channel's messages, newest first."""
-    with looking(store) as lookup:
-        found = [_message(m) for m in lookup.channels.messages(name, state=state, limit=limit)]
-        if not found:
-            _known(lookup, name)
-    if as_json:
-        show_json(found)
-    elif found:
-        show_table(MESSAGE_COLUMNS, [[line[c] for c in MESSAGE_COLUMNS] for line in found])
-    else:
-        say(f"channel {name} has no such message")
+    rows = [_message(message) for message in _of(at).messages(name, state=state, limit=limit)]
+    if not rows:
+        _known(at, name)
+    at.table(rows, *MESSAGE_COLUMNS, empty=f"channel {name} has no such message")
 
 
-@channels.command()
-@store_option
-@click.argument("name")
+@channels.command(access="write")
+@name_argument
 @click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
-@json_option
-def ack(store: StoreUrl, name: str, ids: tuple[str, ...], *, as_json: bool) -> None:
+def ack(at: Session, name: str, ids: tuple[str, ...]) -> None:
     """Say that messages arrived: they are neither delivered nor offered again."""
-    with acting(store) as lookup:
-        count = lookup.channels.ack(name, list(ids))
-    if as_json:
-        show_json({"channel": name, "acknowledged": count})
-    say(f"{count} of {len(ids)} acknowledged" + _rest(len(ids) - count))
+    count = _of(at).ack(name, list(ids))
+    rest = len(ids) - count
+    others = f"; {rest} are not in this channel, or were acknowledged before" if rest else ""
+    told = {"channel": name, "acknowledged": count}
+    at.report(told, f"{count} of {len(ids)} acknowledged{others}")
 
 
-def _rest(count: int) -> str:
-    return f"; {count} are not in this channel, or were acknowledged before" if count else ""
-
-
-@channels.command()
-@store_option
-@click.argument("name")
+@channels.command(access="write")
+@name_argument
 @click.argument("ids", metavar="[MESSAGE]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All that are dead.")
-@json_option
-def retry(store: StoreUrl, name: str, ids: tuple[str, ...], *, every: bool, as_json: bool) -> None:
+def retry(at: Session, name: str, ids: tuple[str, ...], *, every: bool) -> None:
     """Try dead messages again, with their attempts counted anew."""
     if every == bool(ids):
         raise Invalid("name the messages, or say --all")
-    with acting(store) as lookup:
-        count = lookup.channels.retry(name, None if every else list(ids))
-    if as_json:
-        show_json({"channel": name, "tried_again": count})
-    say(f"{count} messages of channel {name} will be tried again")
+    count = _of(at).retry(name, None if every else list(ids))
+    told = {"channel": name, "tried_again": count}
+    at.report(told, f"{count} messages of channel {name} will be tried again")
 
 
 @channels.command()
-@store_option
 @click.argument("name", required=False)
-@limit_option(50)
-@json_option
-def dead(store: StoreUrl, name: str | None, limit: int, *, as_json: bool) -> None:
+@limit_option()
+def dead(at: Session, name: str | None, limit: int) -> None:
     """List what did not get through: dead final messages, and refused ones that came in."""
-    with looking(store) as lookup:
-        names = [name] if name else [c.name for c in lookup.channels.list() if c.dead]
-        out = [
-            _message(message)
-            for each in names
-            for message in lookup.channels.messages(each, state="dead", limit=limit)
-        ][:limit]
-        refused = [_refused(message) for message in lookup.channels.refused(name, limit=limit)]
-    if as_json:
+    found = _of(at)
+    names = [name] if name else [channel.name for channel in found.list() if channel.dead]
+    out = [
+        _message(message)
+        for each in names
+        for message in found.messages(each, state="dead", limit=limit)
+    ][:limit]
+    refused = [_refused(message) for message in found.refused(name, limit=limit)]
+    if at.as_json:
         show_json({"dead": out, "refused": refused})
         return
     if out:
-        show_table(DEAD_COLUMNS, [[line[c] for c in DEAD_COLUMNS] for line in out])
+        show_rows(out, *DEAD_COLUMNS)
     if refused:
-        show_table(REFUSED_COLUMNS, [[line[c] for c in REFUSED_COLUMNS] for line in refused])
+        show_rows(refused, *REFUSED_COLUMNS)
     if not out and not refused:
         say("nothing is dead")
 
 
-def _refused(message: RefusedMessage) -> dict[str, object]:
-    content = (message.content or b"").decode(errors="replace")
-    return {
-        "inbound": message.source,
-        "message": message.message_id,
-        "at": message.at,
-        "error": message.error,
-        "content": content,
-    }
-
-
-@channels.command()
-@store_option
-@click.argument("name")
-@click.option("--reason", default="stopped", show_default=True, help="Kept with the channel.")
-@json_option
-def stop(store: StoreUrl, name: str, reason: str, *, as_json: bool) -> None:
+@channels.command(access="write")
+@name_argument
+@reason_option("stopped", "Kept with the channel.")
+def stop(at: Session, name: str, reason: str) -> None:
     """Let nothing leave through a channel; its messages wait."""
-    with acting(store) as lookup:
-        changed = lookup.channels.stop(name, reason)
-    if as_json:
-        show_json({"channel": name, "state": "stopped", "changed": changed})
-    say(f"channel {name} is stopped" if changed else f"channel {name} was stopped before")
+    changed = _of(at).stop(name, reason)
+    text = f"channel {name} is stopped" if changed else f"channel {name} was stopped before"
+    at.report({"channel": name, "state": "stopped", "changed": changed}, text)
 
 
-@channels.command()
-@store_option
-@click.argument("name")
-@json_option
-def start(store: StoreUrl, name: str, *, as_json: bool) -> None:
+@channels.command(access="write")
+@name_argument
+def start(at: Session, name: str) -> None:
     """Let messages leave again, after a stop or after a receiver answered 410 Gone."""
-    with acting(store) as lookup:
-        changed = lookup.channels.start(name)
-    if as_json:
-        show_json({"channel": name, "state": "active", "changed": changed})
-    say(f"channel {name} is active" if changed else f"channel {name} was not stopped")
+    changed = _of(at).start(name)
+    text = f"channel {name} is active" if changed else f"channel {name} was not stopped"
+    at.report({"channel": name, "state": "active", "changed": changed}, text)
 
 
-@channels.command()
+@channels.command(cls=click.Command)
 def secret() -> None:
     """Make a secret for a webhook, and print it once: keep it where its receiver finds it."""
     from milepost.relay.webhook import new_secret

@@ -1,218 +1,213 @@
-"""`milepost jobs`: what is there, how one job stands, what happened to it, and what to do now."""
+"""Commands on one job or many: `milepost submit`, `jobs`, `explain` and `replay`."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shlex
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import click
 
-from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import (
+from milepost.cli import subjects
+from milepost.cli.command import (
     SECONDS,
-    acting,
+    AppSession,
+    Session,
+    StartCommand,
+    StoreCommand,
+    StoreGroup,
+    before_option,
     id_argument,
-    json_option,
-    looking,
-    page_options,
+    limit_option,
     reason_option,
-    store_option,
+    state_option,
+    submit_options,
+    timeout_option,
 )
-from milepost.cli.output import (
-    entry_document,
-    job_document,
-    job_summary,
-    printable,
-    say,
-    show_filled,
-    show_json,
-    show_page,
-    show_table,
-    tell_cancelled,
-    told_of_warnings,
-)
-from milepost.config import StoreUrl
+from milepost.cli.output import document, printable, say, show_json, show_rows
+from milepost.cli.values import advice, declared, kinds, load_app, pairs, value
+from milepost.errors import Invalid
 from milepost.lifecycle import JobState
 
 if TYPE_CHECKING:
     from milepost.handles import JobHandle
+    from milepost.job import Job
 
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at")
-STATES = click.Choice([state.value for state in JobState], case_sensitive=False)
 
 
-@click.group(cls=HelpfulGroup)
+@click.command(cls=StartCommand)
+@click.argument("kind")
+@click.argument("values", metavar="[ARG]...", nargs=-1)
+@click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="An argument by name.")
+@click.option("--queue", help="Another queue than the kind's own.")
+@click.option("--start-in", type=SECONDS, metavar="SECONDS", help="Not before then.")
+@click.option("--retries", type=click.IntRange(0), metavar="N", help="Instead of the kind's own.")
+@click.option("--unique", metavar="KEY", help="At most one such job that is not final.")
+@submit_options
+def submit(
+    at: AppSession,
+    kind: str,
+    values: tuple[str, ...],
+    named: tuple[str, ...],
+    tags: tuple[str, ...],
+    **options: Any,
+) -> "JobHandle[Any]":
+    """Submit a job and print its id.
+
+    APP is MODULE:APP, as in app:app, or a file, as in app.py. Each value is JSON if it parses, else
+    a string: 42 is a number, '"42"' a string. What begins with a dash goes after `--`.
+    """
+    job = _declared(at, kind).options(tags=pairs("--tag", tags) or None, **options)
+    given = pairs("--set", named)
+    try:
+        return job.submit(
+            *map(value, values), **{name: value(text) for name, text in given.items()}
+        )
+    except Invalid as error:
+        known = job.definition.arguments.names
+        typed_in = {**dict(zip(known, values, strict=False)), **given}
+        raise Invalid(f"{error}{advice(str(error), typed_in, known)}") from error
+
+
+def _declared(at: AppSession, kind: str) -> "Job[..., ..., Any, Any]":
+    from milepost.job import Job
+
+    known = kinds(at.app)
+    if kind not in known and kind in {batch.name for batch in at.app.batches}:
+        start = shlex.join(["milepost", "batches", "start", at.target, kind])
+        raise Invalid(f"{kind} is a batch: `{start}` starts it")
+    return Job(at.app, declared("job", kind, known))
+
+
+@click.group(cls=StoreGroup)
 def jobs() -> None:
     """List jobs, show one, await it, cancel it, run it again.
 
-    No app is needed. An ID may be cut short where no other job's id begins so.
+    No app is needed. An unambiguous id prefix is enough.
     """
 
 
 @jobs.command("ls")
-@store_option
-@click.option("--state", type=STATES, help="Only those in this state.")
+@state_option(*JobState)
 @click.option("--kind", help="Only this kind.")
 @click.option("--queue", help="Only this queue.")
 @click.option("--latest", is_flag=True, help="Leave out jobs that were run again.")
-@page_options
-@json_option
-def ls(  # noqa: PLR0917 - click passes by name
-    store: StoreUrl,
-    state: str | None,
-    kind: str | None,
-    queue: str | None,
-    limit: int,
-    before: str | None,
-    *,
-    latest: bool,
-    as_json: bool,
-) -> None:
+@limit_option()
+@before_option
+def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: Any) -> None:
     """List jobs, newest first."""
-    with looking(store) as lookup:
-        found = lookup.jobs.list(
-            state=state,
-            kind=kind,
-            queue=queue,
-            superseded=False if latest else None,
-            limit=limit,
-            cursor=before,
-        )
-    show_page(COLUMNS, [job_summary(handle) for handle in found], limit=limit, as_json=as_json)
+    superseded = False if latest else None
+    found = at.jobs.list(superseded=superseded, limit=limit, cursor=before, **filters)
+    subjects.show_page(at, list(map(subjects.job_summary, found)), *COLUMNS, limit=limit)
 
 
 @jobs.command()
-@store_option
 @id_argument
-@json_option
-def show(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
+def show(at: Session, subject_id: str) -> None:
     """Show one job: where it stands, what it was given and what came out."""
-    with looking(store) as lookup:
-        document = job_document(lookup.jobs.find(subject_id))
-    if as_json:
-        show_json(document)
-    else:
-        show_filled(document)
+    at.show(subjects.job_document(at.jobs.find(subject_id)))
 
 
 @jobs.command()
-@store_option
 @id_argument
-@json_option
-def history(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
+def history(at: Session, subject_id: str) -> None:
     """Show every move that a job made, in order.
 
     Of a job that is older than keep_history, what is older than that is summed up in one line.
     """
-    with looking(store) as lookup:
-        found = lookup.jobs.find(subject_id).history
-    entries = [entry_document(entry) for entry in found]
-    if as_json:
+    found = at.jobs.find(subject_id).history
+    entries = [subjects.entry_document(entry) for entry in found]
+    if at.as_json:
         show_json(entries)
         return
     for entry, told in zip(found, entries, strict=True):
         told["detail"] = str(entry.summary or entry.detail or "")
-    show_table(tuple(entries[0]), [list(entry.values()) for entry in entries])
+    show_rows(entries)
 
 
 @jobs.command()
-@store_option
 @id_argument
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Give up then.")
-@json_option
-def wait(store: StoreUrl, subject_id: str, timeout: float | None, *, as_json: bool) -> None:
+@timeout_option
+def wait(at: Session, subject_id: str, timeout: float | None) -> None:
     """Wait until a job is final, and print its result.
 
     Exit code 3 when it ended FAILED or CANCELLED, 124 when the time was over first.
     """
-    with looking(store) as lookup:
-        await_end(lookup.jobs.find(subject_id), timeout, as_json=as_json)
+    subjects.await_end(at, at.jobs.find(subject_id), timeout)
 
 
-def await_end(
-    handle: "JobHandle[Any]", timeout: float | None, *, as_json: bool, app: str | None = None
-) -> None:
-    """Wait for a job; print its result, or raise what its end means."""
-    with told_of_warnings(app), _watched(handle):
-        handle.wait(timeout)
-    document = job_document(handle)
-    if as_json:
-        show_json(document)
-    elif handle.state == JobState.SUCCEEDED:
-        show_json(document["result"])
-    if handle.state != JobState.SUCCEEDED:
-        _ = handle.result  # raises, and says why
-
-
-@contextmanager
-def _watched(handle: "JobHandle[Any]") -> Iterator[None]:
-    """Show on a terminal where the job stands while it is awaited."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.spinner import Spinner
-
-    spinner = Spinner("dots")
-
-    def now() -> Spinner:
-        share = f" {handle.progress:.0%} {handle.progress_text or ''}" if handle.progress else ""
-        spinner.update(text=printable(f"{handle.kind} {handle.id}: {handle.state.value}{share}"))
-        return spinner
-
-    with Live(get_renderable=now, console=Console(stderr=True), transient=True):
-        yield
-
-
-@jobs.command()
-@store_option
+@jobs.command(access="write")
 @id_argument
-@reason_option
-@json_option
-def cancel(store: StoreUrl, subject_id: str, reason: str, *, as_json: bool) -> None:
+@reason_option("cancelled")
+def cancel(at: Session, subject_id: str, reason: str) -> None:
     """Cancel a job, or ask the worker that runs it to stop."""
-    with acting(store) as lookup:
-        handle = lookup.jobs.find(subject_id)
-        before, now = handle.state, handle.cancel(reason)
-        if as_json:
-            show_json(job_summary(handle.refresh()))
-    tell_cancelled(f"job {handle.id}", before=before, now=now)
+    subjects.cancel(at, at.jobs.find(subject_id), reason)
 
 
-@jobs.command()
-@store_option
+@jobs.command(access="write")
 @id_argument
-@json_option
-def release(store: StoreUrl, subject_id: str, *, as_json: bool) -> None:
+def release(at: Session, subject_id: str) -> None:
     """Let a job be tried again that waits because its arguments did not fit.
 
     `milepost explain ID` says what does not fit. A worker with other parameters does it by itself.
     """
-    with acting(store) as lookup:
-        handle = lookup.jobs.find(subject_id).release()
-        if as_json:
-            show_json(job_summary(handle))
-            return
-    say(f"job {handle.id} is {handle.state} again")
+    handle = at.jobs.find(subject_id).release()
+    at.answer(subjects.job_summary(handle), f"job {handle.id} is {handle.state} again")
 
 
-@jobs.command()
-@store_option
+@jobs.command(access="write")
 @id_argument
 @click.option("--fresh", is_flag=True, help="Start over, with an idempotency key of its own.")
-@json_option
-def rerun(store: StoreUrl, subject_id: str, *, fresh: bool, as_json: bool) -> None:
+def rerun(at: Session, subject_id: str, *, fresh: bool) -> None:
     """Run a finished job again, as a new job that points at the old one; print the new id.
 
     It goes on from the steps that are recorded, under the same idempotency key. A job that
     SUCCEEDED needs --fresh.
     """
-    with acting(store) as lookup:
-        handle = lookup.jobs.find(subject_id)
-        again = handle.rerun(fresh=fresh).refresh()
-        if as_json:
-            show_json(job_document(again))
-            return
+    handle = at.jobs.find(subject_id)
+    again = handle.rerun(fresh=fresh).refresh()
+    if at.as_json:
+        show_json(subjects.job_document(again))
+        return
     click.echo(again.id)
     say(f"job {handle.id} runs again as {again.id}")
+
+
+@click.command(cls=StoreCommand)
+@id_argument
+def explain(at: Session, subject_id: str) -> None:
+    """Say why a job is, or is not, running now. No app is needed."""
+    told = at.jobs.find(subject_id).explain()
+    if at.as_json:
+        show_json(document(told, "id", "kind", "state", "reasons", "details", id=told.job_id))
+        return
+    click.echo(printable(f"job {told.job_id} ({told.kind}) is {told.state}:"))
+    for detail in told.details:
+        click.echo(f"  {printable(detail)}")
+
+
+@click.command(cls=StoreCommand)
+@click.option(
+    "--app",
+    "target",
+    metavar="APP",
+    help="MODULE:APP or a file: whose functions declared with @app.reply read the replies.",
+)
+@id_argument
+def replay(at: Session, target: str | None, subject_id: str) -> None:
+    """Read a finished request's recorded replies again, offline, as a new job linked to it.
+
+    Nothing is sent. The new job runs here and now; its result, or why it failed, is printed. Exit
+    code 3 unless it succeeded.
+    """
+    from milepost.app import App
+
+    app = load_app(target) if target else App(at.store.address)
+    try:
+        # A queue of its own: other jobs that are due are left to the workers.
+        queue = f"replay-{uuid4().hex[:12]}"
+        job = app.replay(app.jobs.find(subject_id).id, queue=queue)
+        say(f"job {job.id}")
+        app.drain(queues=[queue])
+        subjects.await_end(at, job, 10.0)
+    finally:
+        app.close()

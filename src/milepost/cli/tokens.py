@@ -1,33 +1,27 @@
 """`milepost tokens`: who may call the HTTP API."""
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.groups import HelpfulGroup
-from milepost.cli.options import json_option, looking, store_option
-from milepost.cli.output import say, show_json, show_table
-from milepost.config import Settings, StoreUrl, seconds
+from milepost.cli.command import Session, StoreGroup, name_argument
+from milepost.cli.output import document, say, show_json
+from milepost.config import seconds
 from milepost.errors import Invalid
 
 if TYPE_CHECKING:
-    from milepost.client import Client
     from milepost.store.tokens import Token
 
 COLUMNS = ("name", "id", "state", "scopes", "tenant", "queues", "created_at", "expires_at")
 
 
-@click.group(cls=HelpfulGroup)
+@click.group(cls=StoreGroup)
 def tokens() -> None:
     """Create, list and revoke tokens of the HTTP API. No app is needed."""
 
 
-@tokens.command()
-@store_option
-@click.argument("name")
+@tokens.command(access="create")
+@name_argument
 @click.option(
     "--scope",
     "--scopes",
@@ -71,10 +65,9 @@ def tokens() -> None:
     help="How often it may call: 100/s, 60/m.  [default: MILEPOST_API_RATE]",
 )
 @click.option("--expires", metavar="DURATION", help="When it stops working: 12h, 30d.")
-@json_option
 def create(
+    at: Session,
     *,
-    store: StoreUrl,
     name: str,
     scopes: tuple[str, ...],
     tenant: str | None,
@@ -84,7 +77,6 @@ def create(
     requests: bool | None,
     rate: str | None,
     expires: str | None,
-    as_json: bool,
 ) -> None:
     """Create a token and print it, once: only its hash is kept.
 
@@ -104,21 +96,19 @@ def create(
     )
     _check_reach(tenant, queues)
     token_id, secret, hashed = store_tokens.new_secret()
-    with _opened(store) as client:
-        client.run(
-            store_tokens.create,
-            token_id,
-            name=name,
-            hashed=hashed,
-            scopes=chosen,
-            tenant=tenant,
-            queues=_words(queues) or None,
-            bounds=bounds,
-            expires_in=None if expires is None else _span(expires),
-        )
-        [made] = [each for each in client.run(store_tokens.listing) if each.id == token_id]
-    if as_json:
-        show_json({"token": secret, **_document(made)})
+    at.client.run(
+        store_tokens.create,
+        token_id,
+        name=name,
+        hashed=hashed,
+        scopes=chosen,
+        tenant=tenant,
+        queues=_words(queues) or None,
+        bounds=bounds,
+        expires_in=None if expires is None else _span(expires),
+    )
+    if at.as_json:
+        show_json({"token": secret, **_stored(at, token_id)})
     else:
         click.echo(secret)
     say("keep it: it is not shown again; `milepost tokens revoke` ends it")
@@ -144,73 +134,45 @@ def _span(text: str) -> float:
     return span
 
 
-@contextmanager
-def _opened(store: StoreUrl) -> Iterator["Client"]:
-    """Open a store, and set an empty one up: a token may come before the first job."""
-    from milepost.client import Client
-    from milepost.encrypt import chosen_codec
-
-    client = Client(store, codec=chosen_codec(os.environ), settings=Settings.load(os.environ))
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 @tokens.command("ls")
-@store_option
-@json_option
-def ls(store: StoreUrl, *, as_json: bool) -> None:
+def ls(at: Session) -> None:
     """List the tokens, revoked ones too; none shows its secret."""
     from milepost.store import tokens as store_tokens
 
-    with looking(store) as lookup:
-        found = lookup.client.run(store_tokens.listing)
-    if as_json:
-        show_json([_document(token) for token in found])
-        return
-    if not found:
-        say("there is no token; `milepost tokens create NAME` makes one")
-        return
-    rows = [_document(token) for token in found]
-    show_table(COLUMNS, [[_cell(name, row[name]) for name in COLUMNS] for row in rows])
+    rows = [_document(token) for token in at.client.run(store_tokens.listing)]
+    cells = {**dict.fromkeys(COLUMNS, _cell), "expires_at": lambda at: at or "never"}
+    none = "there is no token; `milepost tokens create NAME` makes one"
+    at.table(rows, *COLUMNS, empty=none, **cells)
 
 
-def _document(token: "Token") -> dict[str, object]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "state": token.state,
-        "scopes": list(token.scopes),
-        "tenant": token.tenant,
-        "queues": None if token.queues is None else list(token.queues),
-        "max_priority": token.bounds.max_priority,
-        "kinds": None if token.bounds.kinds is None else list(token.bounds.kinds),
-        "requests": token.bounds.requests,
-        "rate": token.bounds.rate,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "revoked_at": token.revoked_at,
-    }
+def _document(token: "Token") -> dict[str, Any]:
+    bounds = document(token.bounds, "max_priority", "kinds", "requests", "rate")
+    return document(
+        token,
+        *("id", "name", "state", "scopes", "tenant", "queues", *bounds),
+        *("created_at", "expires_at", "revoked_at"),
+        **bounds,
+    )
 
 
-def _cell(name: str, value: object) -> object:
+def _cell(value: object) -> object:
     if value is None:
-        return "never" if name == "expires_at" else "all"
-    return ", ".join(value) if isinstance(value, list) else value
+        return "all"
+    return ", ".join(value) if isinstance(value, tuple) else value
 
 
-@tokens.command()
-@store_option
+@tokens.command(access="create")
 @click.argument("token", metavar="NAME|ID")
-@json_option
-def revoke(store: StoreUrl, token: str, *, as_json: bool) -> None:
+def revoke(at: Session, token: str) -> None:
     """Revoke a token at once."""
     from milepost.store import tokens as store_tokens
 
-    with _opened(store) as client:
-        revoked = client.run(store_tokens.revoke, token)
-        [after] = [each for each in client.run(store_tokens.listing) if each.id == revoked]
-    if as_json:
-        show_json(_document(after))
-    say(f"token {token} is revoked")
+    revoked = at.client.run(store_tokens.revoke, token)
+    at.report(_stored(at, revoked), f"token {token} is revoked")
+
+
+def _stored(at: Session, token_id: str) -> dict[str, Any]:
+    from milepost.store import tokens as store_tokens
+
+    [found] = [each for each in at.client.run(store_tokens.listing) if each.id == token_id]
+    return _document(found)

@@ -11,7 +11,8 @@ from types import FrameType
 
 import click
 
-from milepost.cli.load import load_app
+from milepost.cli.command import concurrency_option, number_option
+from milepost.cli.values import load_app
 
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
 END_SECONDS = 10.0
@@ -24,15 +25,8 @@ STEADY_SECONDS = 60.0
 @click.command()
 @click.argument("app", metavar="APP")
 @click.option("--queue", "queues", multiple=True, help="Serve this queue only; may be repeated.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once.")
-@click.option(
-    "--processes",
-    type=click.IntRange(1),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="How many, under a supervisor.",
-)
+@concurrency_option
+@number_option("--processes", 1, "How many, under a supervisor.")
 def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes: int) -> None:
     """Run a worker until SIGTERM or SIGINT.
 

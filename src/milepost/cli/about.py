@@ -1,15 +1,71 @@
-"""`milepost machine`: show a lifecycle as a diagram and a table, or in the words of one spec."""
+"""Commands on the program itself: `milepost completion`, `config` and `machine`."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from milepost.cli.options import json_option
-from milepost.cli.output import show_json
+from milepost.cli.command import JSON, Session, StoreGroup
+from milepost.cli.output import say, show_json, show_table
+from milepost.config import Settings, origins, variable
 from milepost.errors import Invalid
 from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS, View
 
+COMPLETE = "_MILEPOST_COMPLETE"
 SPECS = sorted({spec for views in VIEWS.values() for spec in views})
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    Put `eval "$(milepost completion bash)"`, or the same with zsh, where your shell starts; for
+    fish it is `milepost completion fish | source`.
+    """
+    from click.shell_completion import get_completion_class
+
+    from milepost.cli import cli
+
+    script = get_completion_class(shell)
+    if script is None:
+        raise click.UsageError(f"click has no completion for {shell}")
+    click.echo(script(cli, {}, "milepost", COMPLETE).source())
+
+
+@click.group(cls=StoreGroup)
+def config() -> None:
+    """Show the settings, and where each comes from."""
+
+
+@config.command()
+@click.pass_context
+def show(context: click.Context, at: Session) -> None:
+    """Show every setting, its value and where it comes from. Passwords are left out."""
+    given = context.get_parameter_source("store") == click.core.ParameterSource.COMMANDLINE
+    settings = Settings.load(os.environ)
+    source = {**origins(os.environ), **({"database_url": "--store"} if given else {})}
+    values = {"database_url": str(at.store)} | {
+        name: getattr(settings, name) for name in settings.__slots__
+    }
+    for wrong, meant in _mistyped(os.environ, list(values)):
+        say(f"{wrong} is no setting; did you mean {meant}?")
+    if at.as_json:
+        show_json({name: {"value": v, "from": source[name]} for name, v in values.items()})
+    else:
+        show_table(("setting", "value", "from"), [(n, v, source[n]) for n, v in values.items()])
+
+
+def _mistyped(environment: Mapping[str, str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Find variables that are nearly called like a setting: nobody reads them."""
+    from difflib import get_close_matches
+
+    known = list(map(variable, names))
+    for found in sorted(environment):
+        if found.startswith("MILEPOST_") and found not in known:
+            yield from ((found, near) for near in get_close_matches(found, known, 1, 0.85))
 
 
 @click.command()
@@ -27,7 +83,7 @@ SPECS = sorted({spec for views in VIEWS.values() for spec in views})
     show_default=True,
     help="The diagram, the table, or one after the other.",
 )
-@json_option
+@click.option("--json", "as_json", is_flag=True, help=JSON.help)
 def machine(name: str, spec: str | None, form: str, *, as_json: bool) -> None:
     """Show a lifecycle: every state, every legal move, and when it is made."""
     if as_json:

@@ -1,0 +1,307 @@
+"""What commands share: the store or the app they are about, their options, and their answers."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from milepost.cli.groups import HelpfulGroup
+from milepost.cli.output import say, show_filled, show_json, show_rows
+from milepost.config import Settings, StoreUrl, command_for, store_url
+from milepost.errors import NotFound
+
+if TYPE_CHECKING:
+    from milepost.batch.lookup import Runs
+    from milepost.client import Client
+    from milepost.handles import Jobs
+
+F = TypeVar("F", bound=Callable[..., Any])
+Access = Literal["read", "write", "create"]
+
+
+class Session:
+    """One command at work: the store it is about, and the form of its answer.
+
+    No app is needed: values are shown as they were stored. The store is opened when it is first
+    used. To `read` it must be there and stays untouched; to `write` it must be there; to `create`
+    an empty one is set up.
+    """
+
+    def __init__(self, store: StoreUrl, *, access: Access = "read", as_json: bool = False) -> None:
+        self.store = store
+        self.as_json = as_json
+        self._access = access
+
+    @cached_property
+    def client(self) -> "Client":
+        """The way to the store."""
+        from milepost.client import Client
+        from milepost.encrypt import chosen_codec
+
+        return Client(
+            self.store,
+            codec=chosen_codec(os.environ),
+            settings=Settings.load(os.environ),
+            create=self._access == "create",
+            look=self._access == "read",
+        )
+
+    @cached_property
+    def jobs(self) -> "Jobs":
+        """The store's jobs."""
+        from milepost.handles import Jobs
+
+        return Jobs(self.client, lambda _kind, _version: Any)
+
+    @cached_property
+    def runs(self) -> "Runs":
+        """The store's runs."""
+        from milepost.batch.lookup import Runs
+
+        return Runs(self.client, lambda _kind, _version: Any)
+
+    def close(self) -> None:
+        """Close the store, if it was opened."""
+        if "client" in vars(self):
+            self.client.close()
+
+    def typed(self, words: str) -> str:
+        """Write a command in backquotes, to be copied; it names the store where necessary."""
+        return f"`{command_for('milepost ' + words, self.store, os.environ)}`"
+
+    def show(self, document: Mapping[str, object]) -> None:
+        """Print one document: as JSON, or the names that have a value, one to a line."""
+        (show_json if self.as_json else show_filled)(document)
+
+    def table(
+        self, rows: Sequence[Mapping[str, Any]], *columns: str, empty: str, **cells: Any
+    ) -> None:
+        """Print documents of one kind: as JSON, or as a table with these columns, or all."""
+        if self.as_json:
+            show_json(rows)
+        elif rows:
+            show_rows(rows, *columns, **cells)
+        else:
+            say(empty)
+
+    def answer(self, document: object, text: str) -> None:
+        """Print the document for a program, or the text for a person."""
+        if self.as_json:
+            show_json(document)
+        else:
+            say(text)
+
+    def report(self, document: object, text: str) -> None:
+        """Say the text in any case; print the document for a program."""
+        if self.as_json:
+            show_json(document)
+        say(text)
+
+
+class AppSession(Session):
+    """A command at work on an app, in the app's own store."""
+
+    def __init__(self, target: str, *, as_json: bool) -> None:
+        from milepost.cli.values import load_app
+
+        self.target = target
+        self.app = load_app(target)
+        super().__init__(self.app.client.url, as_json=as_json)
+        self.client = self.app.client
+
+
+@contextmanager
+def opened(store: StoreUrl, *, access: Access = "read", as_json: bool = False) -> Iterator[Session]:
+    """Open a session, and close it afterwards; one that writes acts in the person's name."""
+    acts = nullcontext() if access == "read" else _person()
+    with acts, closing(Session(store, access=access, as_json=as_json)) as session:
+        yield session
+
+
+def _person() -> AbstractContextManager[object]:
+    from milepost.client import acting
+
+    return acting(f"cli:{_login()}")
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; NaN passes every comparison, and would be found late."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read it, or refuse it before anything is stored."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return number
+
+
+def _parse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> StoreUrl:
+    return store_url(value, os.environ)
+
+
+def _whole_id(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Refuse an invalid id under the name that was typed."""
+    from milepost.subjects import checked_id
+
+    try:
+        return None if value is None else checked_id(value)
+    except NotFound as error:
+        raise click.BadParameter(
+            f"{value!r} is not the whole id of a job or a run; a page ends with the one to give"
+        ) from error
+
+
+SECONDS = Seconds(0)
+STORE = click.Option(
+    ["--store"],
+    metavar="URL",
+    callback=_parse,
+    help="sqlite:///file.db or postgresql://…  [default: MILEPOST_DATABASE_URL, "
+    "DATABASE_URL, milepost.toml, then ./milepost.db]",
+)
+WAIT = click.Option(
+    ["--wait"], is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
+)
+TIMEOUT = click.Option(
+    ["--timeout"], type=SECONDS, metavar="SECONDS", help="With --wait: give up then."
+)
+JSON = click.Option(
+    ["--json", "as_json"], is_flag=True, help="Print one JSON document instead of a table."
+)
+before_option = click.option(
+    "--before",
+    metavar="ID",
+    callback=_whole_id,
+    help="Go on after the last one of the page before.",
+)
+after_option = click.option("--after", default="", metavar="KEY", help="Go on after this key.")
+timeout_option = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Give up then.")
+name_argument = click.argument("name")
+id_argument = click.argument("subject_id", metavar="ID")
+concurrency_option = click.option(
+    "--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once."
+)
+
+
+def number_option(name: str, default: int, text: str, *, least: int = 1) -> Callable[[F], F]:
+    """Add a number with a default."""
+    kind = click.IntRange(least)
+    return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
+
+
+def limit_option(default: int = 50) -> Callable[[F], F]:
+    """Add how long a list may be."""
+    return number_option("--limit", default, "At most so many.")
+
+
+def reason_option(default: str, text: str = "Kept on the record.") -> Callable[[F], F]:
+    """Add why something is decided by hand."""
+    return click.option("--reason", default=default, show_default=True, help=text)
+
+
+def state_option(*states: str, text: str = "Only those in this state.") -> Callable[[F], F]:
+    """Add a filter by state."""
+    return click.option("--state", type=click.Choice(states, case_sensitive=False), help=text)
+
+
+def submit_options(command: F) -> F:
+    """Add options that a job and a run have in common."""
+    urgent = click.option(
+        "--priority", type=click.IntRange(0, 9), metavar="0-9", help="Larger is sooner."
+    )
+    late = click.option("--deadline", type=SECONDS, metavar="SECONDS", help="Failed after then.")
+    tags = click.option(
+        "--tag", "tags", multiple=True, metavar="NAME=VALUE", help="May be repeated."
+    )
+    return urgent(late(tags(command)))
+
+
+class StoreCommand(click.Command):
+    """A command on a store: its function gets a `Session`. Has --store and --json."""
+
+    def __init__(
+        self,
+        *,
+        params: Sequence[click.Parameter] = (),
+        access: Access = "read",
+        has_json: bool = True,
+        **attributes: Any,
+    ) -> None:
+        ends = [JSON] if has_json else []
+        super().__init__(params=[STORE, *params, *ends], **attributes)
+        self._access = access
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the function with a session; one that writes acts in the person's name."""
+        store, as_json = ctx.params.pop("store"), ctx.params.pop("as_json", False)
+        with opened(store, access=self._access, as_json=as_json) as session:
+            return _call(ctx, session)
+
+
+class StoreGroup(HelpfulGroup):
+    """A group of commands on a store."""
+
+    command_class = StoreCommand
+    group_class = type
+
+
+class AppCommand(click.Command):
+    """A command on an app: its function gets an `AppSession`. Has APP and --json."""
+
+    options: tuple[click.Parameter, ...] = (JSON,)
+
+    def __init__(self, *, params: Sequence[click.Parameter] = (), **attributes: Any) -> None:
+        target = click.Argument(["target"], metavar="APP")
+        super().__init__(params=[target, *params, *self.options], **attributes)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Load the app, and call the function in the person's name."""
+        with _person():
+            session = AppSession(ctx.params.pop("target"), as_json=ctx.params.pop("as_json"))
+            return _call(ctx, session)
+
+
+class StartCommand(AppCommand):
+    """Starts a job or a run, which its function returns: prints its id, or waits for its end."""
+
+    options = (WAIT, TIMEOUT, JSON)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Start it, and wait for it if asked to."""
+        from milepost.cli.subjects import await_end, show_started
+
+        is_awaited, timeout = ctx.params.pop("wait"), ctx.params.pop("timeout")
+        session, handle = super().invoke(ctx)
+        if is_awaited:
+            say(f"{handle.what} {handle.id}")
+            await_end(session, handle, timeout, target=session.target)
+        else:
+            show_started(session, handle)
+
+
+def _call(ctx: click.Context, session: Session) -> tuple[Any, Any]:
+    callback = ctx.command.callback
+    return session, None if callback is None else ctx.invoke(callback, session, **ctx.params)
+
+
+def _login() -> str:
+    """Name the person at the prompt, as the system knows them: a variable can be set by anybody."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        import getpass
+
+        try:
+            return getpass.getuser()
+        except (ImportError, KeyError, OSError):
+            return "unknown"
