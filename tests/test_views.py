@@ -7,8 +7,9 @@ from itertools import product
 
 import pytest
 
-from milepost.lifecycle import JobState, RunState
+from milepost.lifecycle import Cause, JobState, RunState
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
+from milepost.store.explain import message_of
 from milepost.store.migrate import migrations
 from tests.support.databases import backend_names
 from tools.reference import rendered
@@ -322,7 +323,10 @@ def test_any_error_text_can_be_read(hand):
         hand.claim(where=f"id = '{some_id(number)}'")
         hand.move("fail", "FAILED", where=f"id = '{some_id(number)}'", error=error)
     told = [row["lastError"] for row in hand.rows("job_lifecycle")]
-    assert told == list(ERRORS.values())
+    assert told == [Cause.ERROR, *list(ERRORS.values())[1:]], "where there is none, its cause"
+    assert {error: message_of(error) for error in ERRORS if error is not None} == {
+        error: told for error, told in ERRORS.items() if error is not None
+    }
 
 
 def test_h25_the_last_error_is_null_for_d_on_success_and_kept_in_jobs(hand):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from milepost.lifecycle import JOB, RUN, Cause, JobState, group_sql
 from milepost.machine import Machine, among
 from milepost.records import Limits
-from milepost.specs import JOB_VIEWS, RUN_VIEWS, View, Word
+from milepost.specs import CANCELLED, EXPIRED, JOB_VIEWS, RUN_VIEWS, View, Word
 
 Columns = Mapping[str, str]
 """A view's columns in order: name to SQL expression."""
@@ -235,7 +235,13 @@ def _job_lifecycle(job: Subject) -> str:
         '"completedAt"': job.finished(job.final),
         '"retryCount"': f"job.errors + job.losses\n    - CASE WHEN {counted} THEN 1 ELSE 0 END",
         '"maxRetries"': "job.retries",
-        '"lastError"': f"CASE WHEN job.state <> 'SUCCEEDED' THEN {job.message} END",
+        '"lastError"': (
+            "CASE\n    WHEN job.state = 'SUCCEEDED' THEN NULL\n"
+            f"    WHEN job.state = 'CANCELLED' THEN '{CANCELLED}'"
+            " || coalesce(': ' || job.cancel_reason, '')\n"
+            f"    WHEN {_cause(job)} = '{Cause.DEADLINE}' THEN '{EXPIRED}'\n"
+            f"    ELSE coalesce({job.message}, {_cause(job)})\n  END"
+        ),
         '"errorType"': (
             f"CASE\n    WHEN job.state IN {group_sql('unsuccessful')} THEN 'TERMINAL'\n"
             "    WHEN job.state <> 'SUCCEEDED' AND job.errors + job.losses > 0 THEN 'RETRYABLE'\n"
@@ -344,15 +350,19 @@ RUN_COLUMNS = (
 )
 
 
-def _jobs(job: Subject) -> str:
+def _cause(job: Subject) -> str:
     causes = " ".join(f"WHEN '{move}' THEN '{cause}'" for move, cause in CAUSES.items())
+    return (
+        f"coalesce(job.cause, CASE WHEN job.state = 'FAILED'"
+        f" THEN CASE {job.ending}\n    {causes} END END)"
+    )
+
+
+def _jobs(job: Subject) -> str:
     columns = {
         **{name: job.own(name) for name in JOB_COLUMNS.split()},
         "attempt": ATTEMPT,
-        "cause": (
-            f"coalesce(job.cause, CASE WHEN job.state = 'FAILED'"
-            f" THEN CASE {job.ending}\n    {causes} END END)"
-        ),
+        "cause": _cause(job),
         "payload": job.json("payload"),
         "result": job.json("result"),
         **_instants(job, ("created_at", "due_at", "deadline_at", "start_by")),

@@ -11,10 +11,10 @@ from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job
-from milepost.specs import JOB_VIEWS, Facts
+from milepost.specs import JOB_VIEWS, Facts, Lifecycle
 from milepost.store import creation, jobs, outputs, reruns, unfit
 from milepost.store.driver import Steps
-from milepost.store.explain import Explanation, explain
+from milepost.store.explain import Explanation, explain, lifecycle
 from milepost.subjects import Finder, Subject, has_worker, page
 
 R = TypeVar("R")
@@ -206,6 +206,12 @@ class JobHandle(Subject[Job], Generic[R]):
         return self._client.flow(explain, self.id)
 
     explain, explain_async = faces(_explain)
+
+    def _lifecycle(self) -> Flow[Lifecycle]:
+        """Read its record in the names of spec D: `jobId`, `retryCount`, `lastError` and so on."""
+        return self._client.flow(lifecycle, self.id)
+
+    lifecycle, lifecycle_async = faces(_lifecycle)
 
     def as_spec(self, spec: str) -> str:
         """Say where it stands in the words of spec A, B, C, D or E."""

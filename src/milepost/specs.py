@@ -6,8 +6,10 @@ diagrams in the specs' words, and the tests that walk each diagram.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from typing import TypedDict
 
 from milepost.lifecycle import JOB, RUN, SLOT, WORKER, JobState, RunState, SlotState, WorkerState
 from milepost.machine import CREATION, Machine, among
@@ -332,6 +334,25 @@ SLOT_VIEWS = {
 }
 
 VIEWS = {"job": JOB_VIEWS, "run": RUN_VIEWS, "worker": WORKER_VIEWS, "slot": SLOT_VIEWS}
+
+
+CANCELLED = "cancelled"
+EXPIRED = "its deadline has passed"
+"""What D's `lastError` says of jobs that ended without an error of their own."""
+
+
+class Lifecycle(TypedDict):
+    """D's record of a job, in D's names; the SQL view `job_lifecycle` says the same."""
+
+    jobId: str
+    state: str
+    createdAt: datetime
+    startedAt: datetime | None
+    completedAt: datetime | None
+    retryCount: int
+    maxRetries: int
+    lastError: str | None
+    errorType: str | None
 
 
 class WatermarkWord(StrEnum):

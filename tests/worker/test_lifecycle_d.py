@@ -4,6 +4,8 @@ import pytest
 
 import milepost as mp
 from milepost.specs import JOB_VIEWS, Facts
+from milepost.store import jobs, workers
+from milepost.store.instants import instant
 
 METADATA = [
     *("state", "createdAt", "startedAt", "completedAt"),
@@ -29,7 +31,11 @@ def metadata(raw):
         columns = METADATA
         listed = ", ".join(f'"{name}"' for name in columns)
         [row] = raw.execute(f"SELECT {listed} FROM job_lifecycle WHERE \"jobId\" = '{job.id}'")
-        return dict(zip(columns, row, strict=True))
+        seen = dict(zip(columns, row, strict=True))
+        times = ("createdAt", "startedAt", "completedAt")
+        instants = {name: instant(seen[name]) for name in times if seen[name] is not None}
+        assert job.lifecycle() == {"jobId": job.id, **seen, **instants}
+        return seen
 
     return read
 
@@ -147,3 +153,37 @@ def test_cancellation_is_a_failure_in_ds_words(app, held, metadata):
     job.cancel("withdrawn")
     assert told(job) == ["CREATED", "QUEUED", "FAILED"]
     assert metadata(job)["errorType"] == "TERMINAL"
+
+
+def test_a_cancelled_job_tells_why(app, process, metadata, advance):
+    """D treats a cancellation as a failure; it came after the error, so it is the last (H-12)."""
+    job = process.submit(["timeout"])
+    app.drain()
+    job.cancel(reason="the customer withdrew")
+    seen = metadata(job)
+    assert (seen["state"], seen["lastError"]) == ("FAILED", "cancelled: the customer withdrew")
+    assert (seen["errorType"], seen["retryCount"]) == ("TERMINAL", 1)
+
+
+def test_an_expired_job_tells_why(app, process, metadata, advance):
+    job = process.options(deadline=60).submit(["timeout"])
+    app.drain()
+    advance(61)
+    app.drain()
+    seen = metadata(job)
+    assert (seen["state"], seen["lastError"]) == ("FAILED", "its deadline has passed")
+    assert seen["errorType"] == "TERMINAL"
+
+
+def test_a_job_that_was_lost_for_good_tells_why(app, process, metadata, advance):
+    job = process.options(retries=0).submit([])
+    app.client.run(workers.register, workers.NewWorker(id="w", lease_us=30_000_000))
+    app.client.run(jobs.claim, worker_id="w", line=jobs.lines(["default"]), most=1)
+    advance(31)
+    app.maintain_once()
+    assert metadata(job)["lastError"] == "attempts_exhausted"
+
+
+async def test_the_record_is_read_in_an_event_loop_too(app, process):
+    job = await process.submit_async([])
+    assert (await job.lifecycle_async())["state"] == "QUEUED"

@@ -5,6 +5,13 @@ SELECT {columns:job}
   FROM job
  WHERE id = :id
 
+-- name: job_lifecycle
+SELECT told."state", told."createdAt", told."startedAt", told."completedAt", told."retryCount",
+       told."maxRetries", told."errorType", jobs.cause
+  FROM job_lifecycle AS told
+  JOIN jobs ON jobs.id = told."jobId"
+ WHERE told."jobId" = :id
+
 -- name: job_get_many
 -- postgres
 SELECT {columns:job}

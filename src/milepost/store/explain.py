@@ -5,10 +5,12 @@ from datetime import datetime
 
 import msgspec
 
-from milepost.lifecycle import JOB, JobState, RunState
+from milepost.lifecycle import JOB, Cause, JobState, RunState
 from milepost.records import Job, Run, StepCount, Worker
+from milepost.specs import CANCELLED, EXPIRED, Lifecycle
 from milepost.store import fanin, jobs, journal, runs, workers
-from milepost.store.driver import Steps
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
 
 Why = Iterator[tuple[str, str]]
 """Reasons: a word for programs, a sentence for people."""
@@ -259,3 +261,43 @@ def _span(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {name}".replace(".0 ", " ")
     return f"{seconds:.1f} seconds".replace(".0 ", " ")
+
+
+# In D's words
+
+
+def lifecycle(job_id: str) -> Steps[Lifecycle]:
+    """Read D's record of a job, as its view has it; content is read through the codec."""
+    job = yield from jobs.get(job_id)
+    [row] = yield Call("job_lifecycle", {"id": job_id})
+    state, created, started, completed, retries, most, kind, cause = row
+    return {
+        "jobId": job.id,
+        "state": state,
+        "createdAt": instant(created),
+        "startedAt": None if started is None else instant(started),
+        "completedAt": None if completed is None else instant(completed),
+        "retryCount": retries,
+        "maxRetries": most,
+        "lastError": _last_error(job, cause),
+        "errorType": kind,
+    }
+
+
+def _last_error(job: Job, cause: str | None) -> str | None:
+    if job.state == JobState.SUCCEEDED:
+        return None
+    if job.state == JobState.CANCELLED:
+        return CANCELLED + (f": {job.cancel_reason}" if job.cancel_reason is not None else "")
+    if cause == Cause.DEADLINE:
+        return EXPIRED
+    return cause if job.error is None else message_of(job.error)
+
+
+def message_of(error: str) -> str:
+    """Take the message of a stored error; all of it when somebody else wrote it."""
+    try:
+        message = msgspec.json.decode(error)["message"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return error
+    return error if message is None else str(message)

@@ -82,7 +82,18 @@ SELECT
     THEN (SELECT move FROM journal WHERE subject_id = job.id AND machine = 'job'
       AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1) ELSE job.move END IN ('fail', 'lose') THEN 1 ELSE 0 END AS "retryCount",
   job.retries AS "maxRetries",
-  CASE WHEN job.state <> 'SUCCEEDED' THEN coalesce(milepost_json('json', convert_to(job.error, 'UTF8')) ->> 'message', job.error) END AS "lastError",
+  CASE
+    WHEN job.state = 'SUCCEEDED' THEN NULL
+    WHEN job.state = 'CANCELLED' THEN 'cancelled' || coalesce(': ' || job.cancel_reason, '')
+    WHEN coalesce(job.cause, CASE WHEN job.state = 'FAILED' THEN CASE CASE WHEN job.move = 'erase'
+    THEN (SELECT move FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1) ELSE job.move END
+    WHEN 'fail' THEN 'error' WHEN 'expire' THEN 'deadline' WHEN 'reject' THEN 'rejected' WHEN 'lose' THEN 'attempts_exhausted' END END) = 'deadline' THEN 'its deadline has passed'
+    ELSE coalesce(coalesce(milepost_json('json', convert_to(job.error, 'UTF8')) ->> 'message', job.error), coalesce(job.cause, CASE WHEN job.state = 'FAILED' THEN CASE CASE WHEN job.move = 'erase'
+    THEN (SELECT move FROM journal WHERE subject_id = job.id AND machine = 'job'
+      AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1) ELSE job.move END
+    WHEN 'fail' THEN 'error' WHEN 'expire' THEN 'deadline' WHEN 'reject' THEN 'rejected' WHEN 'lose' THEN 'attempts_exhausted' END END))
+  END AS "lastError",
   CASE
     WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'TERMINAL'
     WHEN job.state <> 'SUCCEEDED' AND job.errors + job.losses > 0 THEN 'RETRYABLE'
