@@ -282,7 +282,7 @@ def test_a_hook_is_created_by_the_transaction_that_ends_the_run_h55(app):
     assert (hook.state, hook.record.parent_id, hook.record.run_id) == ("FAILED", run.id, None)
     assert "SUCCEEDED" in hook.error.message
     assert run.refresh().state == "SUCCEEDED"
-    assert app.client.run(fanin.look_at, run.id, actor="m") == []
+    assert app.client.run(fanin.advance_one, run.id, actor="m") == []
 
 
 @pytest.mark.parametrize("colour", ["plain", "asynchronous"])

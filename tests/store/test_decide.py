@@ -1,11 +1,17 @@
 """The decision that fan-in makes, tried on every kind of run: pure, so it can be tried often."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from milepost.lifecycle import RUN, RunState
 from milepost.records import StepCount
+from milepost.store import fanin
 from milepost.store.fanin import Decision, decide
 
 LIVE = [RunState(state) for state in sorted(RUN.live)]
@@ -152,3 +158,12 @@ def test_a_run_whose_jobs_end_ends_itself(counted, losses, reducer_fails):
             *counted[worked + 1 :],
         ]
     raise AssertionError(f"still {state}")
+
+
+def test_fan_in_knows_no_pipelines_and_finds_their_rule_wherever_it_is_used():
+    """A program that moves runs and never mentions watermarks must still move them (H-44)."""
+    source = Path(fanin.__file__).read_text(encoding="utf-8")
+    assert not re.search(r"import.*watermarks|\"partition\"|pipeline", source)
+    look = "from milepost.store.fanin import RULES; print(*RULES)"
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["partition"]

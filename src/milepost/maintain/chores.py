@@ -166,7 +166,7 @@ async def _tend(driver: AsyncDriver, run_ids: list[str], passed: Passed) -> None
         lambda: driver.run(outputs.publish, run_ids, actor=ACTOR, most=BATCH)
     )
     for run_id in await driver.run(fanin.overdue, run_ids):
-        passed.moved += len(await driver.run(fanin.look_at, run_id, actor=ACTOR))
+        passed.moved += len(await driver.run(fanin.advance_one, run_id, actor=ACTOR))
 
 
 async def _stop(driver: AsyncDriver, run_id: str, passed: Passed) -> None:

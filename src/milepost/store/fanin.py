@@ -1,12 +1,12 @@
 """Fan-in: whether the ends of a run's jobs bring it to its next step, to its reducer, to its end.
 
-One function moves runs, `look`: it takes runs that are locked, counts their steps in a new
+One function moves runs, `advance`: it takes runs that are locked, counts their steps in a new
 statement, decides (purely) and makes the moves. The transaction that ends a job calls it; so does
-maintenance. It reads only what is pinned on the steps' rows, so it needs no user code. However many
-runs are looked at, the statements are as many as for one.
+maintenance. It reads only the columns that are pinned on the steps' rows, so it needs no user code.
+However many runs are advanced, the statements are as many as for one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import uuid_utils
@@ -14,7 +14,7 @@ import uuid_utils
 from milepost.errors import LeaseLost, NotFound
 from milepost.lifecycle import RUN, Cause, RunState
 from milepost.records import NewJob, Pinned, StepCount, Template
-from milepost.store import creation, watermarks
+from milepost.store import creation
 from milepost.store.driver import Call, Rows, Steps
 
 AT_ONCE = 1_000
@@ -24,7 +24,7 @@ HOOKS = {
     RunState.FAILED: "on_failure",
     RunState.CANCELLED: "on_failure",
 }
-"""What is called once a run has ended so: a job of its own, whose failure changes no run (H-55)."""
+"""The role called once a run has ended so: a job apart, whose failure changes no run (H-55)."""
 APART = {"reduce", *HOOKS.values()}
 """Roles that are no part of the line of steps."""
 
@@ -41,7 +41,27 @@ class Decision(msgspec.Struct, frozen=True):
     watermark: int | None = None
 
 
-class Locked(msgspec.Struct, frozen=True):
+class RunEnd(msgspec.Struct, frozen=True):
+    """What a step's role adds to the end of its run: a cause to fail it, or the watermark."""
+
+    cause: Cause | None = None
+    watermark: int | None = None
+
+
+class RoleRule(msgspec.Struct, frozen=True):
+    """What a run with a step of some role does besides."""
+
+    at_end: Callable[..., Steps[RunEnd]]
+    """Called with the run's id and the actor, in the transaction in which the run succeeds."""
+    incomplete: Cause
+    """Why a run fails where the step did not keep within its tolerance."""
+
+
+RULES: dict[str, RoleRule] = {}
+"""By role. Whoever gives steps a meaning of their own enters it here (see store/__init__.py)."""
+
+
+class LockedRun(msgspec.Struct, frozen=True):
     """A run's row as this transaction holds it."""
 
     state: RunState
@@ -54,73 +74,75 @@ class Locked(msgspec.Struct, frozen=True):
         """Whether it takes more jobs."""
         return self.state not in RUN.terminal and self.state != RunState.STOPPING
 
-    def after(self, decision: Decision) -> "Locked":
+    def after(self, decision: Decision) -> "LockedRun":
         """Tell how it stands after a move."""
         current = self.current_step if decision.current_step is None else decision.current_step
-        return Locked(decision.state, self.version + 1, current, decision.ending or self.ending)
+        return LockedRun(decision.state, self.version + 1, current, decision.ending or self.ending)
 
 
-class Looked(msgspec.Struct):
-    """What came of a look: the moves of each run, and which have more jobs to let through."""
+class Progress(msgspec.Struct):
+    """The moves that each run made, and the runs that have more jobs to let through."""
 
-    made: dict[str, list[str]] = {}
-    left: set[str] = set()
-
-
-# Looking
+    moves: dict[str, list[str]] = {}
+    unfinished: set[str] = set()
 
 
-def look_at(run_id: str, *, actor: str | None) -> Steps[list[str]]:
+# Advancing
+
+
+def advance_one(run_id: str, *, actor: str | None) -> Steps[list[str]]:
     """Make every move that is due for a run; answer with their names."""
     locked = yield from lock([run_id])
     if not locked:
         raise NotFound(f"there is no run {run_id}")
-    looked = yield from look(locked, actor=actor)
-    return looked.made.get(run_id, [])
+    progress = yield from advance(locked, actor=actor)
+    return progress.moves.get(run_id, [])
 
 
-def lock(run_ids: Iterable[str]) -> Steps[dict[str, Locked]]:
+def lock(run_ids: Iterable[str]) -> Steps[dict[str, LockedRun]]:
     """Hold those of the runs that are there, in the order of their ids."""
     wanted = sorted(set(run_ids))
     if not wanted:
         return {}
-    return _read((yield Call("run_lock", {"id": wanted})))
+    return _by_id((yield Call("run_lock", {"id": wanted})))
 
 
-def _read(rows: Rows) -> dict[str, Locked]:
-    return {run_id: Locked(RunState(state), *rest) for run_id, state, *rest in rows}
+def _by_id(rows: Rows) -> dict[str, LockedRun]:
+    return {run_id: LockedRun(RunState(state), *rest) for run_id, state, *rest in rows}
 
 
-def look(locked: Mapping[str, Locked], *, actor: str | None) -> Steps[Looked]:
+def advance(locked: Mapping[str, LockedRun], *, actor: str | None) -> Steps[Progress]:
     """Make every move that is due for runs that this transaction holds."""
-    planned, standing = yield from _planned(locked)
-    looked = Looked({}, set())
+    planned, counted = yield from _plan(locked)
+    progress = Progress({}, set())
     held = dict(locked)
     while planned:
         # The first move that is due for each; then, where there is one, the second.
         now = {run_id: decisions[0] for run_id, decisions in planned.items()}
-        now |= yield from _with_watermarks(now, standing, actor=actor)
+        now |= yield from _end(now, counted, actor=actor)
         yield from move({run_id: (held[run_id], now[run_id]) for run_id in now}, actor=actor)
-        looked.left |= yield from follow(now, standing, actor=actor)
+        progress.unfinished |= yield from follow(now, counted, actor=actor)
         for run_id, decision in now.items():
-            looked.made.setdefault(run_id, []).append(decision.move)
+            progress.moves.setdefault(run_id, []).append(decision.move)
             held[run_id] = held[run_id].after(decision)
         planned = {run_id: rest[1:] for run_id, rest in planned.items() if rest[1:]}
-    return looked
+    return progress
 
 
-def _with_watermarks(
+def _end(
     moves: Mapping[str, Decision], counted: Mapping[str, Sequence[StepCount]], *, actor: str | None
 ) -> Steps[dict[str, Decision]]:
-    """Move the watermarks of pipelines whose runs end well now, or fail the runs (H-44)."""
+    """Do what the roles of steps have registered for runs that succeed now; it may fail them."""
     changed: dict[str, Decision] = {}
     for run_id, decision in sorted(moves.items()):
-        if decision.move == "finish" and any(s.role == "partition" for s in counted[run_id]):
-            end = yield from watermarks.end(run_id, actor=actor)
+        if decision.move != "finish":
+            continue
+        for role in sorted({step.role for step in counted[run_id]} & RULES.keys()):
+            end = yield from RULES[role].at_end(run_id, actor=actor)
             changed[run_id] = (
-                msgspec.structs.replace(decision, watermark=end.mark)
+                msgspec.structs.replace(decision, watermark=end.watermark)
                 if end.cause is None
-                else _failing(end.cause, busy=False)
+                else _failure(end.cause, busy=False)
             )
     return changed
 
@@ -128,24 +150,24 @@ def _with_watermarks(
 def overdue(run_ids: Sequence[str]) -> Steps[list[str]]:
     """Name those of the runs for which a move seems to be due, without holding any."""
     rows = yield Call("run_peek", {"id": sorted(run_ids)})
-    planned, _ = yield from _planned(_read(rows))
+    planned, _ = yield from _plan(_by_id(rows))
     return sorted(planned)
 
 
-def _planned(
-    runs: Mapping[str, Locked],
+def _plan(
+    runs: Mapping[str, LockedRun],
 ) -> Steps[tuple[dict[str, list[Decision]], dict[str, list[StepCount]]]]:
     """Count the steps of runs, and decide."""
     ids = sorted(run_id for run_id, run in runs.items() if run.state not in RUN.terminal)
     if not ids:
         return {}, {}
-    standing, coming = yield from counted_steps(ids)
+    counted, coming = yield from counted_steps(ids)
     planned: dict[str, list[Decision]] = {}
     for run_id in ids:
-        found = standing[run_id] = yield from _borne(run_id, standing.get(run_id, []))
+        found = counted[run_id] = yield from _with_earlier(run_id, counted.get(run_id, []))
         if decisions := due(runs[run_id], found, coming_to=coming.get(run_id)):
             planned[run_id] = decisions
-    return planned, standing
+    return planned, counted
 
 
 def steps(run_id: str) -> Steps[list[StepCount]]:
@@ -169,8 +191,8 @@ def counted_steps(
     return found, coming
 
 
-def _borne(run_id: str, counted: list[StepCount]) -> Steps[list[StepCount]]:
-    """Look at what succeeded before a resumed run, where its policy does not hold without."""
+def _with_earlier(run_id: str, counted: list[StepCount]) -> Steps[list[StepCount]]:
+    """Count jobs that succeeded before a resumed run, where its policy does not hold without."""
     if all(step.within_tolerance or not step.tolerance for step in counted):
         return counted
     rows = yield Call("run_succeeded_before", {"id": run_id})
@@ -184,10 +206,10 @@ def _borne(run_id: str, counted: list[StepCount]) -> Steps[list[StepCount]]:
 # Deciding
 
 
-def due(run: Locked, counted: Sequence[StepCount], *, coming_to: int | None) -> list[Decision]:
+def due(run: LockedRun, counted: Sequence[StepCount], *, coming_to: int | None) -> list[Decision]:
     """Decide every move that is due, in order.
 
-    What others commit meanwhile they look at themselves, once they hold the run.
+    Others that commit meanwhile advance it themselves, once they hold the run.
     """
     made: list[Decision] = []
     while decision := decide(
@@ -195,7 +217,7 @@ def due(run: Locked, counted: Sequence[StepCount], *, coming_to: int | None) -> 
     ):
         made.append(decision)
         if decision.state in RUN.terminal or decision.move in ("finalize", "stop"):
-            break  # what follows from these is counted by whoever looks next
+            break  # the next to advance it counts what follows from these
         run = run.after(decision)
         counted = [
             msgspec.structs.replace(step, opened=True)
@@ -220,23 +242,23 @@ def decide(
     """
     open_jobs = sum(step.open for step in counted)
     if state == RunState.STOPPING:
-        return None if open_jobs else _ended(ending)
-    if broken := _broken(state, counted):
-        return _failing(broken, busy=open_jobs > 0)
+        return None if open_jobs else _ending(ending)
+    if cause := _fatal_cause(state, counted):
+        return _failure(cause, busy=open_jobs > 0)
     if state == RunState.CREATED:
         return None
     if state == RunState.FINALIZING:
         return None if open_jobs else Decision("finish", RunState.SUCCEEDED)
-    return _onward(state, current, counted, coming_to)
+    return _next_move(state, current, counted, coming_to)
 
 
-def _ended(ending: str | None) -> Decision:
+def _ending(ending: str | None) -> Decision:
     if ending == RunState.CANCELLED:
         return Decision("cancel", RunState.CANCELLED)
     return Decision("fail", RunState.FAILED)
 
 
-def _broken(state: RunState, counted: Sequence[StepCount]) -> Cause | None:
+def _fatal_cause(state: RunState, counted: Sequence[StepCount]) -> Cause | None:
     """Say why the run cannot succeed any more, if so."""
     for step in counted:
         if step.role == "reduce" and step.lost:
@@ -246,13 +268,13 @@ def _broken(state: RunState, counted: Sequence[StepCount]) -> Cause | None:
     return None
 
 
-def _failing(cause: Cause, *, busy: bool) -> Decision:
+def _failure(cause: Cause, *, busy: bool) -> Decision:
     if busy:
         return Decision("stop", RunState.STOPPING, cause=cause, ending=RunState.FAILED)
     return Decision("fail", RunState.FAILED, cause=cause)
 
 
-def _onward(
+def _next_move(
     state: RunState, current: int, counted: Sequence[StepCount], coming_to: int | None
 ) -> Decision | None:
     work = [step for step in counted if step.role not in APART]
@@ -264,10 +286,10 @@ def _onward(
         # What succeeded and is not held by a gate may end first (H-59).
         moves = any(s.opened and (s.open or s.number == coming_to) for s in later)
         busy = any(step.open for step in counted)
-        return None if moves else _failing(_unborne(reached), busy=busy)
+        return None if moves else _failure(_policy_cause(reached), busy=busy)
     expected = coming_to is not None or any(step.open for step in later)
     if later and (expected or state == RunState.RUNNING):
-        return _advanced(state, later[0])
+        return _next_step(state, later[0])
     if any(step.open for step in counted):
         return None
     if any(step.role == "reduce" for step in counted):
@@ -275,13 +297,13 @@ def _onward(
     return Decision("finish", RunState.SUCCEEDED)
 
 
-def _unborne(reached: Sequence[StepCount]) -> Cause:
-    """Say why a run fails whose policy does not hold; a skipped consolidation has its own word."""
-    parts = [step for step in reached if step.role == "partition"]
-    return Cause.POLICY if all(step.within_tolerance for step in parts) else Cause.INCOMPLETE
+def _policy_cause(reached: Sequence[StepCount]) -> Cause:
+    """Say why a run fails whose policy does not hold; a role may have a cause of its own."""
+    over = (RULES.get(step.role) for step in reached if not step.within_tolerance)
+    return next((rule.incomplete for rule in over if rule is not None), Cause.POLICY)
 
 
-def _advanced(state: RunState, step: StepCount) -> Decision:
+def _next_step(state: RunState, step: StepCount) -> Decision:
     if state == RunState.QUEUED:
         return Decision("begin", RunState.RUNNING)
     return Decision("advance", RunState.RUNNING, current_step=step.number, phase=step.role)
@@ -291,7 +313,7 @@ def _advanced(state: RunState, step: StepCount) -> Decision:
 
 
 def move(
-    moves: Mapping[str, tuple[Locked, Decision]], *, actor: str | None, detail: str | None = None
+    moves: Mapping[str, tuple[LockedRun, Decision]], *, actor: str | None, detail: str | None = None
 ) -> Steps[None]:
     """Move runs that this transaction holds."""
     chosen = [(run_id, run, decision) for run_id, (run, decision) in sorted(moves.items())]
@@ -311,32 +333,32 @@ def move(
     )
     if len(moved) != len(chosen):
         missed = {run_id for run_id, _, _ in chosen} - {row[0] for row in moved}
-        raise LeaseLost(f"run {min(missed)} was moved by somebody else; look again")
+        raise LeaseLost(f"run {min(missed)} was moved by another transaction; try again")
 
 
 def follow(
     moves: Mapping[str, Decision], counted: Mapping[str, Sequence[StepCount]], *, actor: str | None
 ) -> Steps[set[str]]:
-    """Set in motion what decisions mean, as far as it fits into this transaction.
+    """Create, open and withdraw jobs as decisions mean, as far as one transaction takes them.
 
     Answers with the runs that have more jobs to let through a gate.
     """
-    left: set[str] = set()
+    unfinished: set[str] = set()
     advanced = {i: d.current_step for i, d in moves.items() if d.move == "advance"}
-    # What comes to a step without a gate was never held.
-    if gates := {i: n for i, n in advanced.items() if not _is_open(counted.get(i, ()), n)}:
-        left = yield from _open(gates, actor=actor)
+    # Jobs that come to a step without a gate were never held.
+    opened = {(i, step.number) for i in advanced for step in counted.get(i, ()) if step.opened}
+    if gates := {i: number for i, number in advanced.items() if (i, number) not in opened}:
+        unfinished = yield from _open(gates, actor=actor)
     if reduced := [run_id for run_id, d in moves.items() if d.move == "finalize"]:
-        yield from _create_reducers(reduced, counted, actor=actor)
+        # A run's last job is a leased one of its own (H-34).
+        numbers = {i: next(s.number for s in counted[i] if s.role == "reduce") for i in reduced}
+        children = [creation.Child(run_id, numbers[run_id]) for run_id in sorted(reduced)]
+        yield from creation.in_steps(children, actor=actor)
     if ended := [i for i, d in moves.items() if d.move in ("stop", "fail", "cancel")]:
         yield Call("publication_withdraw", {"run_id": sorted(ended)})
     for run_id, decision in moves.items():
         yield from _call_hooks(run_id, decision.state, counted.get(run_id, ()), actor=actor)
-    return left
-
-
-def _is_open(counted: Sequence[StepCount], number: int | None) -> bool:
-    return any(step.number == number and step.opened for step in counted)
+    return unfinished
 
 
 def _open(steps_of: Mapping[str, int | None], *, actor: str | None) -> Steps[set[str]]:
@@ -347,23 +369,13 @@ def _open(steps_of: Mapping[str, int | None], *, actor: str | None) -> Steps[set
     return set(run_ids) if len(rows) == AT_ONCE else set()
 
 
-def _create_reducers(
-    run_ids: Sequence[str], counted: Mapping[str, Sequence[StepCount]], *, actor: str | None
-) -> Steps[None]:
-    """Create the job that ends each run: a leased one of its own (H-34)."""
-    numbers = {i: next(s.number for s in counted[i] if s.role == "reduce") for i in run_ids}
-    yield from creation.in_steps(
-        [creation.Child(run_id, numbers[run_id]) for run_id in sorted(run_ids)], actor=actor
-    )
-
-
 def _call_hooks(
     run_id: str, state: RunState, counted: Sequence[StepCount], *, actor: str | None
 ) -> Steps[None]:
-    """Create the job that is to hear of a run's end, in the transaction that ends it."""
+    """Create the job that is called at a run's end, in the transaction that ends it."""
     for step in counted:
         if step.role == HOOKS.get(state):
-            template = yield from _pinned(run_id, step.number, actor=actor)
+            template = yield from _hook_template(run_id, step.number, actor=actor)
             payload = msgspec.json.encode({"run": run_id})
             yield from creation.create([NewJob(str(uuid_utils.uuid7()), payload, template)])
 
@@ -371,7 +383,7 @@ def _call_hooks(
 _PINNED = (*Pinned.__struct_fields__, "deadline_us", "start_within_us", "tenant", "trace")
 
 
-def _pinned(run_id: str, number: int, *, actor: str | None) -> Steps[Template]:
-    """Read what a job outside the steps is made from: no user code is needed for it."""
+def _hook_template(run_id: str, number: int, *, actor: str | None) -> Steps[Template]:
+    """Read the columns that a job outside the steps is made from: it needs no user code."""
     [row] = yield Call("step_get", {"run_id": run_id, "number": number})
     return Template(**dict(zip(_PINNED, row, strict=True)), parent_id=run_id, actor=actor)

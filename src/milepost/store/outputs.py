@@ -15,7 +15,7 @@ from milepost.errors import LeaseLost
 from milepost.records import Claim, Settlement
 from milepost.store import creation, fanin
 from milepost.store.driver import Call, Rows, Steps
-from milepost.store.fanin import Locked
+from milepost.store.fanin import LockedRun
 
 DROPPED = 1_000
 """How many results of attempts that came to nothing go with each piece of a new one."""
@@ -105,7 +105,7 @@ def _runs_of(settlements: Sequence[Settlement]) -> set[str]:
 
 
 def put(
-    ended: Sequence[Settlement], locked: Mapping[str, Locked], *, actor: str | None
+    ended: Sequence[Settlement], locked: Mapping[str, LockedRun], *, actor: str | None
 ) -> Steps[set[str]]:
     """Make jobs of what came along with the ends of jobs; tell for which runs it is too much.
 
@@ -121,7 +121,7 @@ def put(
 
 
 def _divided(
-    ended: Sequence[Settlement], locked: Mapping[str, Locked]
+    ended: Sequence[Settlement], locked: Mapping[str, LockedRun]
 ) -> tuple[list[Settlement], list[Settlement]]:
     at_once: list[Settlement] = []
     rest: list[Settlement] = []
@@ -205,14 +205,14 @@ def publish_some(
     yield Call("publication_publish", {**columns, "actor": actor})
     yield Call("publication_done", columns)
     yield Call("staged_remove", columns)
-    looked = yield from fanin.look(
+    progress = yield from fanin.advance(
         {run_id: wanted[run_id] for run_id in {piece[2] for piece in slices}}, actor=actor
     )
     yield Call("worker_hint")
-    return Published(sum(high - low for *_, low, high in slices), frozenset(looked.left))
+    return Published(sum(high - low for *_, low, high in slices), frozenset(progress.unfinished))
 
 
-def _still_wanted(taken: Rows) -> Steps[dict[str, Locked]]:
+def _still_wanted(taken: Rows) -> Steps[dict[str, LockedRun]]:
     """Lock the runs of these publications; withdraw for those that take no more jobs."""
     if not taken:
         return {}

@@ -41,7 +41,7 @@ def create(
         yield Call("step_count_create", {**columns, "run_id": run.id})
     yield from creation.create(jobs)
     if not hold:
-        yield from fanin.look_at(run.id, actor=run.actor)
+        yield from fanin.advance_one(run.id, actor=run.actor)
     return run.id
 
 
@@ -76,7 +76,7 @@ def seal(run_id: str, *, actor: str | None) -> Steps[bool]:
     sealed = fanin.Decision("seal", RunState.QUEUED)
     yield from fanin.move({run_id: (run, sealed)}, actor=actor)
     yield from release_held([run_id], actor=actor, most=fanin.AT_ONCE)
-    yield from fanin.look_at(run_id, actor=actor)
+    yield from fanin.advance_one(run_id, actor=actor)
     return True
 
 
@@ -119,8 +119,8 @@ def after_ends(
     left = yield from outputs.announce(ended)
     locked = yield from fanin.lock(touched)
     left |= yield from outputs.put(ended, locked, actor=actor)
-    looked = yield from fanin.look(locked, actor=actor)
-    return left | looked.left
+    progress = yield from fanin.advance(locked, actor=actor)
+    return left | progress.unfinished
 
 
 def open_gates(run_ids: Sequence[str], *, actor: str, most: int) -> Steps[int]:
@@ -162,7 +162,7 @@ def _halt(run_id: str, ended: fanin.Decision, *, reason: str, actor: str | None)
     return ended.state
 
 
-def _locked(run_id: str) -> Steps[fanin.Locked]:
+def _locked(run_id: str) -> Steps[fanin.LockedRun]:
     found = yield from fanin.lock([run_id])
     if not found:
         raise NotFound(f"there is no run {run_id}")
@@ -175,7 +175,7 @@ def cancel_rest(run_id: str, *, actor: str, most: int) -> Steps[int]:
     if state != RunState.STOPPING:
         return 0
     rows = yield Call("job_cancel_stopped", {"run_id": run_id, "most": most, "actor": actor})
-    yield from fanin.look_at(run_id, actor=actor)
+    yield from fanin.advance_one(run_id, actor=actor)
     return len(rows)
 
 

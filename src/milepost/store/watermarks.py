@@ -17,6 +17,7 @@ from milepost.records import NewJob, Template
 from milepost.store import creation
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
+from milepost.store.fanin import RULES, RoleRule, RunEnd
 from milepost.store.instants import instant
 
 STALE = ".stale"
@@ -95,27 +96,20 @@ class Entry(msgspec.Struct, frozen=True):
     at: datetime
 
 
-class End(msgspec.Struct, frozen=True):
-    """What the end of a run means for its pipeline's watermark."""
-
-    cause: Cause | None = None
-    mark: int | None = None
-
-
-def end(run_id: str, *, actor: str | None) -> Steps[End]:
+def end(run_id: str, *, actor: str | None) -> Steps[RunEnd]:
     """Move the watermark with the run that ends now, or say why the run cannot end well.
 
     Called in the transaction of the run's last move (H-44).
     """
     rows = yield Call("pipeline_run_get", {"run_id": run_id})
     if not rows:
-        return End()
+        return RunEnd()
     run = PipelineRunRow(*rows[0])
     own = {"root_id": run.root_id, "pipeline_id": run.pipeline_id}
     [(still_open,)] = yield Call("reading_open", own)
     if run.root_mode not in MOVING or run.mode == "replay" or still_open or run.end_mark is None:
         yield Call("watermark_touch", own)
-        return End()
+        return RunEnd()
     window = {"start_mark": run.start_mark, "end_mark": run.end_mark}
     yield Call("reading_cover", {**own, **window})
     yield Call("reading_shorten", {**own, **window})
@@ -124,7 +118,7 @@ def end(run_id: str, *, actor: str | None) -> Steps[End]:
     return (yield from _advance(run, mark, actor=actor))
 
 
-def _advance(run: "PipelineRunRow", mark: int, *, actor: str | None) -> Steps[End]:
+def _advance(run: "PipelineRunRow", mark: int, *, actor: str | None) -> Steps[RunEnd]:
     # A window that ends where the last one did, or before it, gains nothing: it stays (H-73).
     mark = mark if run.before_mark is None else max(mark, run.before_mark)
     moved = yield Call(
@@ -138,10 +132,13 @@ def _advance(run: "PipelineRunRow", mark: int, *, actor: str | None) -> Steps[En
         },
     )
     if not moved:
-        return End(cause=Cause.WATERMARK_CONFLICT)
+        return RunEnd(cause=Cause.WATERMARK_CONFLICT)
     yield Call("pipeline_run_after", {"run_id": run.run_id, "after_mark": mark})
     yield Call("pipeline_fresh", {"pipeline_id": run.pipeline_id})
-    return End(mark=mark if run.measure == "time" else None)
+    return RunEnd(watermark=mark if run.measure == "time" else None)
+
+
+RULES["partition"] = RoleRule(at_end=end, incomplete=Cause.INCOMPLETE)
 
 
 class PipelineRunRow(msgspec.Struct, frozen=True):

@@ -180,8 +180,8 @@ class FanInSuite:
                 f" worker_id = NULL WHERE id = '{other.id}'"
             )
         assert store.run_state(run_id) == "RUNNING"
-        assert store.run(fanin.look_at, run_id, actor="m") == ["finish"]
-        assert store.run(fanin.look_at, run_id, actor="m") == [], "H-101"
+        assert store.run(fanin.advance_one, run_id, actor="m") == ["finish"]
+        assert store.run(fanin.advance_one, run_id, actor="m") == [], "H-101"
 
     def test_spread_counters_add_up(self, store: Store) -> None:
         store.worker()

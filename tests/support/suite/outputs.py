@@ -52,7 +52,7 @@ class OutputSuite:
         run_id, claim = self.producer(store)
         store.settle((claim, store.stage(claim, 2)))
         assert store.run_state(run_id) == "RUNNING"
-        assert store.run(fanin.look_at, run_id, actor="m") == []
+        assert store.run(fanin.advance_one, run_id, actor="m") == []
         assert store.finish(run_id) == "SUCCEEDED"
         assert store.count(run_id, 1) == (0, 2, 0, 0)
 

@@ -219,8 +219,8 @@ class ReadSuite:
     """What is read is what was written, in pages that miss nothing."""
 
     def test_what_is_not_there_is_not_found(self, store: Store) -> None:
-        for operation in (jobs.get, runs.get, fanin.look_at):
-            options = {"actor": None} if operation is fanin.look_at else {}
+        for operation in (jobs.get, runs.get, fanin.advance_one):
+            options = {"actor": None} if operation is fanin.advance_one else {}
             with pytest.raises(NotFound):
                 store.run(operation, new_id(), **options)  # type: ignore[arg-type]
         assert store.run(jobs.find, [new_id()]) == {}

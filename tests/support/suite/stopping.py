@@ -72,7 +72,7 @@ class StopSuite:
         store.finish(run_id)
         before = store.run(runs.get, run_id)
         store.run(runs.cancel, run_id, reason="r", actor="me")
-        store.run(fanin.look_at, run_id, actor="m")
+        store.run(fanin.advance_one, run_id, actor="m")
         store.run(runs.cancel_rest, run_id, actor="m", most=9)
         assert store.run(runs.get, run_id) == before
 
