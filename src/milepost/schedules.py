@@ -80,6 +80,12 @@ def _unstored(new: NewSchedule, now: datetime) -> Schedule:
         cron=new.line.cron,
         zone=new.line.zone,
         missed=new.missed.value,
+        paused=False,
+        paused_by=None,
+        fired=0,
+        last_job_id=None,
+        last_at=None,
+        declared=True,
         next_at=next(new.line.after(now)),
         read_at=now,
     )

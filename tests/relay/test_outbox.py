@@ -302,7 +302,7 @@ def test_a_late_relay_changes_nothing(app, advance):
     [new] = app.client.run(outbox.take, "orders", most=1, lease_seconds=30)
     assert (new.id, new.fence) == (old.id, old.fence + 1)
     assert app.client.run(outbox.delivered, [old]) == set()
-    late = outbox.Failure(old.id, old.fence, "late", 0.0)
+    late = outbox.Failure(old.id, old.fence, "late")
     assert app.client.run(outbox.failed, [late], most=1) == 0
     assert app.channels.messages("orders")[0].stands == "waiting"
     assert app.client.run(outbox.delivered, [new]) == {new.id}
@@ -327,7 +327,7 @@ def test_a_dead_message_lets_the_next_of_its_line_go(app):
     first.rerun()
     app.client.run(jobs.settle, [Settlement(claimed(app), outcome.succeeded(b"1"))], actor="w")
     [taken] = app.client.run(outbox.take, "orders", most=10, lease_seconds=30)
-    failure = outbox.Failure(taken.id, taken.fence, "no", 0.0)
+    failure = outbox.Failure(taken.id, taken.fence, "no")
     assert app.client.run(outbox.failed, [failure], most=1) == 1
     assert len(app.client.run(outbox.take, "orders", most=10, lease_seconds=30)) == 1
 

@@ -86,7 +86,7 @@ def _check_credentials(app: "App", host: str, *, public: bool) -> None:
     """Say that nobody could be let in; where others reach it, that is a mistake."""
     from milepost.store import tokens
 
-    _, live = app.client.run(tokens.door)
+    _, live = app.client.run(tokens.presence)
     if live:
         return
     create = "`milepost tokens create NAME --scope submit --scope read`"

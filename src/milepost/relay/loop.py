@@ -12,6 +12,7 @@ from contextlib import suppress
 from time import monotonic
 
 from milepost.errors import MilepostError, Unavailable
+from milepost.outcome import micros
 from milepost.relay.broker import ReceiverGone, Undelivered, cancelled, trouble_seconds
 from milepost.relay.channel import ChannelSpec
 from milepost.relay.message import compose
@@ -147,7 +148,7 @@ class Relay:
             return await asyncio.gather(*(self._try(channel, message) for message in taken))
         except asyncio.CancelledError:
             # They may have arrived; given back, they arrive once more, under the same id.
-            failures = [Failure(m.id, m.fence, "the relay was stopped", 0.0, 0) for m in taken]
+            failures = [Failure(m.id, m.fence, "the relay was stopped", spent=0) for m in taken]
             with suppress(Exception):
                 async with asyncio.timeout(RETURN_SECONDS):
                     await self._driver.run(outbox.failed, failures, most=2**31 - 1)
@@ -206,6 +207,6 @@ class Relay:
 def _failure(channel: ChannelSpec, message: Message, result: Delivered) -> Failure:
     if isinstance(result, Undelivered):
         wait = channel.limits.wait_seconds(message.attempts, result.after)
-        return Failure(message.id, message.fence, str(result), wait)
+        return Failure(message.id, message.fence, str(result), micros(wait))
     # Nobody was there to take it: that is not its fault.
-    return Failure(message.id, message.fence, str(result), 0.0, 0)
+    return Failure(message.id, message.fence, str(result), spent=0)

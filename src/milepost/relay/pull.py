@@ -151,9 +151,8 @@ def acknowledged(
     if (ids is None) == (cursor is None):
         raise Invalid("acknowledge ids, or everything up to a cursor: give one of the two")
     seen = {"tenant": tenant, "queues": queues}
-    if ids is not None:
-        return (yield from outbox.acknowledge(name, _named(ids) or [], **seen))
-    return (yield from outbox.acknowledge_up_to(name, read_cursor(cursor), **seen))
+    place = read_cursor(cursor)
+    return (yield from outbox.acknowledge(name, ids=_named(ids), place=place, **seen))
 
 
 def read_cursor(cursor: str | None) -> int:

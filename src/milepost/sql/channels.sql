@@ -25,7 +25,7 @@ SELECT named.name, coalesce(c.kind, 'pull'), c.target, c.tenant, c.stopped_by, c
        (SELECT count(*) FROM outbox
          WHERE channel = named.name AND delivered_at IS NULL AND dead_at IS NULL),
        (SELECT count(*) FROM outbox WHERE channel = named.name AND dead_at IS NOT NULL),
-       c.stopped_at, c.seen_at, {now}
+       c.stopped_at, coalesce(c.seen_at + :vanished_us{micros} >= {now}, false)
   FROM named LEFT JOIN channel c ON c.name = named.name
  ORDER BY named.name
 

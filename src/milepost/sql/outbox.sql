@@ -136,8 +136,7 @@ SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, sta
 -- postgres
 SELECT id, machine, subject_id::text, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
- WHERE channel = :channel AND n < :before AND (:tenant::text IS NULL OR tenant = :tenant)
-   AND (:queues::text IS NULL OR queue IN (SELECT jsonb_array_elements_text(:queues::text::jsonb)))
+ WHERE channel = :channel AND n < :before
    AND CASE :state::text WHEN 'waiting' THEN delivered_at IS NULL AND dead_at IS NULL
                    WHEN 'delivered' THEN delivered_at IS NOT NULL
                    WHEN 'dead' THEN dead_at IS NOT NULL
@@ -147,8 +146,7 @@ SELECT id, machine, subject_id::text, seq, n, channel, tenant, queue, kind, stat
 -- sqlite
 SELECT id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
- WHERE channel = :channel AND n < :before AND (:tenant IS NULL OR tenant = :tenant)
-   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
+ WHERE channel = :channel AND n < :before
    AND CASE :state WHEN 'waiting' THEN delivered_at IS NULL AND dead_at IS NULL
                    WHEN 'delivered' THEN delivered_at IS NOT NULL
                    WHEN 'dead' THEN dead_at IS NOT NULL

@@ -23,7 +23,7 @@ UPDATE schedule SET seen_at = {now}
 
 -- name: schedule_list
 SELECT name, kind, cron, zone, missed, paused, paused_by, fired, {text:last_job_id}, last_at, next_at,
-       seen_at, {now}
+       seen_at + :vanished_us{micros} >= {now}, {now}
   FROM schedule
  ORDER BY schedule.name
 

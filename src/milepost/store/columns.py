@@ -125,6 +125,6 @@ def _plain(hint: Any) -> Any:
 def _made(type_: Any) -> Callable[[Any], Any] | None:
     if type_ is datetime:
         return instant
-    if type_ is float or (isinstance(type_, type) and issubclass(type_, Enum)):
+    if isinstance(type_, type) and issubclass(type_, bool | float | Enum):
         return type_
     return None

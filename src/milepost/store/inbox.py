@@ -8,8 +8,8 @@ import msgspec
 from milepost.outcome import micros
 from milepost.records import NewJob
 from milepost.store import creation
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
-from milepost.store.instants import instant
 
 
 class RefusedMessage(msgspec.Struct, frozen=True):
@@ -24,35 +24,30 @@ class RefusedMessage(msgspec.Struct, frozen=True):
 
 def accept(source: str, message_id: str, new: NewJob) -> Steps[str | None]:
     """Create the job of a message; answer with its id, the first one's if it came before (H-53)."""
-    if not (yield from _remember(source, message_id)):
-        [(job_id, _)] = yield Call("inbox_get", {"source": source, "message_id": message_id})
+    message = {"source": source, "message_id": message_id}
+    if not (yield Call("inbox_add", {**message, "error": None, "content": None})):
+        [(job_id, _)] = yield Call("inbox_get", message)
         return None if job_id is None else str(job_id)
     [job_id] = yield from creation.create([new])
-    yield Call("inbox_job", {"source": source, "message_id": message_id, "job_id": job_id})
+    yield Call("inbox_job", {**message, "job_id": job_id})
     return job_id
 
 
 def refuse(source: str, message_id: str, *, error: str, content: bytes) -> Steps[bool]:
     """Keep a message that can never be a job; False when it was kept before."""
-    return (yield from _remember(source, message_id, error=error, content=content))
+    message = {"source": source, "message_id": message_id}
+    return bool((yield Call("inbox_add", {**message, "error": error, "content": content})))
 
 
-def _remember(
-    source: str, message_id: str, *, error: str | None = None, content: bytes | None = None
-) -> Steps[bool]:
-    rows = yield Call(
-        "inbox_add",
-        {"source": source, "message_id": message_id, "error": error, "content": content},
-    )
-    return bool(rows)
+_refused = reader(RefusedMessage)
 
 
 def refused(source: str | None = None, *, most: int = 100) -> Steps[Sequence[RefusedMessage]]:
-    """Read what was refused, the newest first."""
+    """Read refused messages, the newest first."""
     rows = yield Call("inbox_refused", {"source": source, "most": most})
-    return [RefusedMessage(row[0], row[1], instant(row[2]), row[3], row[4]) for row in rows]
+    return [_refused(row) for row in rows]
 
 
 def forget(*, keep_seconds: float, most: int) -> Steps[int]:
-    """Forget what came in that long ago; answer with how much."""
+    """Forget messages that came in that long ago; answer with how many."""
     return len((yield Call("inbox_forget", {"keep_us": micros(keep_seconds), "most": most})))

@@ -1,13 +1,12 @@
 """Operations on final messages and on the channels they go through.
 
 A message is written by the database, with the move that ends its subject. What is done to it here
-is fenced like a job: whoever takes one gets a new fence, and only the newest says what came of it.
+is fenced like a job: each take gives a new fence, and only the newest may record the result.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Any
 
 import msgspec
 
@@ -15,10 +14,9 @@ from milepost.errors import NotFound
 from milepost.outcome import micros
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
-from milepost.store.instants import instant
 
 VANISHED_SECONDS = 60.0
-"""After how long without news no running program declares a channel any more."""
+"""A channel that no running program declared for so long has vanished."""
 
 EVERYONE = "*"
 """The tenant of a channel that carries every tenant's messages."""
@@ -81,12 +79,12 @@ class Channel(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A delivery that did not succeed: what to say of it, and what it spends."""
+    """A delivery that did not succeed: its error, and the attempts that it spends."""
 
     id: str
     fence: int
     error: str
-    delay_seconds: float
+    delay_us: int = 0
     spent: int = 1
 
 
@@ -94,7 +92,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def declare(channels: Sequence[tuple[str, str, str | None, str]]) -> Steps[None]:
-    """Enter the (name, kind, target, tenant) of what a program declares, and that it runs."""
+    """Enter the (name, kind, target, tenant) of a running program's channels."""
     # In the order of their names, so that two programs cannot wait for each other.
     for name, kind, target, tenant in sorted(channels, key=itemgetter(0)):
         row = {"name": name, "kind": kind, "target": target, "tenant": tenant}
@@ -109,17 +107,8 @@ def tenant(name: str) -> Steps[str | None]:
 
 def known() -> Steps[list[Channel]]:
     """Read every channel, by name."""
-    rows = yield Call("channel_list")
+    rows = yield Call("channel_list", {"vanished_us": micros(VANISHED_SECONDS)})
     return [_channel(row) for row in rows]
-
-
-def _channel(row: Sequence[Any]) -> Channel:
-    name, kind, target, owner, stopped_by, reason, waiting, dead, stopped_at, seen_at, now = row
-    seen = seen_at is not None and (
-        (instant(now) - instant(seen_at)).total_seconds() <= VANISHED_SECONDS
-    )
-    stopped = None if stopped_at is None else instant(stopped_at)
-    return Channel(name, kind, target, owner, stopped_by, reason, waiting, dead, stopped, seen)
 
 
 def stop(name: str, *, reason: str, actor: str) -> Steps[bool]:
@@ -184,17 +173,7 @@ def failed(failures: Sequence[Failure], *, most: int) -> Steps[int]:
     """Record failures, dead after so `most`; answer with how many are dead now."""
     dead = 0
     for failure in sorted(failures, key=lambda failure: failure.id):
-        rows = yield Call(
-            "outbox_failed",
-            {
-                "id": failure.id,
-                "fence": failure.fence,
-                "error": failure.error,
-                "delay_us": micros(failure.delay_seconds),
-                "spent": failure.spent,
-                "most": most,
-            },
-        )
+        rows = yield Call("outbox_failed", {**msgspec.structs.asdict(failure), "most": most})
         dead += sum(row[0] is not None for row in rows)
     return dead
 
@@ -218,8 +197,8 @@ def offer(
 ) -> Steps[list[Message]]:
     """Read the messages after a place that nobody acknowledged, and give places to new ones.
 
-    A place is given while the channel's row is held, so whoever has seen one place will not find an
-    earlier one appear behind it, however late a transaction commits.
+    A place is given while the channel's row is held, so a reader that has seen one place will not
+    find an earlier one appear behind it, however late a transaction commits.
     """
     last = yield from _held(channel)
     if last is None:
@@ -233,20 +212,19 @@ def offer(
 
 
 def acknowledge(
-    channel: str, ids: Sequence[str], *, tenant: str | None = None, queues: str | None = None
+    channel: str,
+    *,
+    ids: Sequence[str] | None = None,
+    place: int = 0,
+    tenant: str | None = None,
+    queues: str | None = None,
 ) -> Steps[list[str]]:
-    """Record that these arrived; answer with those that were not acknowledged before."""
+    """Record that these arrived, or all up to a place; answer with those that were new."""
     where = {"channel": channel, "tenant": tenant, "queues": queues}
-    rows = yield Call("outbox_ack", {**where, "id": sorted(ids)})
-    return [row[0] for row in rows]
-
-
-def acknowledge_up_to(
-    channel: str, place: int, *, tenant: str | None = None, queues: str | None = None
-) -> Steps[list[str]]:
-    """Record that everything up to a place arrived; answer with what was not acknowledged."""
-    where = {"channel": channel, "tenant": tenant, "queues": queues}
-    rows = yield Call("outbox_ack_upto", {**where, "place": place})
+    if ids is None:
+        rows = yield Call("outbox_ack_upto", {**where, "place": place})
+    else:
+        rows = yield Call("outbox_ack", {**where, "id": sorted(ids)})
     return [row[0] for row in rows]
 
 
@@ -262,26 +240,11 @@ def get(message_id: str) -> Steps[Message]:
 
 
 def listing(
-    channel: str,
-    *,
-    state: str | None = None,
-    before: int | None = None,
-    most: int = 100,
-    tenant: str | None = None,
-    queues: str | None = None,
+    channel: str, *, state: str | None = None, before: int | None = None, most: int = 100
 ) -> Steps[list[Message]]:
     """Read a page, newest first; the next page is what stands `before` its last `n`."""
-    rows = yield Call(
-        "outbox_list",
-        {
-            "channel": channel,
-            "state": state,
-            "before": LAST if before is None else before,
-            "most": most,
-            "tenant": tenant,
-            "queues": queues,
-        },
-    )
+    where = {"channel": channel, "state": state, "before": LAST if before is None else before}
+    rows = yield Call("outbox_list", {**where, "most": most})
     return [_message(row) for row in rows]
 
 
@@ -300,3 +263,4 @@ def children(run_id: str) -> Steps[list[tuple[str, int]]]:
 
 
 _message = reader(Message)
+_channel = reader(Channel)

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
-import uuid_utils
+from uuid_utils import uuid7
 
 from milepost import cron
 from milepost.cron import Line, Missed
@@ -13,14 +12,15 @@ from milepost.errors import LeaseLost, NotFound
 from milepost.outcome import micros
 from milepost.records import NewJob, Template
 from milepost.store import creation
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 SEEN_SECONDS = 10.0
-"""How old the news that somebody declares a schedule may get."""
+"""How often a running program says that it declares its schedules, at least."""
 
 VANISHED_SECONDS = 60.0
-"""After how long without such news nobody declares it any more."""
+"""A schedule that no program declared for so long has vanished."""
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes | None
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+class Schedule(msgspec.Struct, frozen=True):
     """A schedule as it stood when it was read."""
 
     name: str
@@ -41,13 +41,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     cron: str
     zone: str
     missed: str
-    paused: bool = False
-    paused_by: str | None = None
-    fired: int = 0
-    last_job_id: str | None = None
-    last_at: datetime | None = None
+    paused: bool
+    paused_by: str | None
+    fired: int
+    last_job_id: str | None
+    last_at: datetime | None
     next_at: datetime
-    declared: bool = True
+    declared: bool
     read_at: datetime
 
     @property
@@ -64,29 +64,26 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unique_key(name: str, slot: datetime) -> str:
-    """Name what a slot's job is unique by: its schedule and its slot (I17)."""
+    """Give the unique key of a slot's job: its schedule and its slot (I17)."""
     return f"schedule {name} {slot.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def declare(schedules: Sequence[NewSchedule]) -> Steps[None]:
-    """Enter what a program declares; a changed line begins with its next slot."""
+    """Enter the schedules of a program; a changed line begins with its next slot."""
     [(now,)] = yield Call("clock_now")
     # In the order of their names, so that two programs cannot wait for each other.
     for new in sorted(schedules, key=lambda schedule: schedule.name):
-        following = next(new.line.after(instant(now)))
-        yield Call("schedule_declare", {**_columns(new), "next_at": following})
-
-
-def _columns(new: NewSchedule) -> dict[str, Any]:
-    return {
-        "name": new.name,
-        "kind": new.template.kind,
-        "cron": new.line.cron,
-        "zone": new.line.zone,
-        "missed": new.missed.value,
-        "template": msgspec.json.encode(new.template).decode(),
-        "payload": new.payload,
-    }
+        columns = {
+            "name": new.name,
+            "kind": new.template.kind,
+            "cron": new.line.cron,
+            "zone": new.line.zone,
+            "missed": new.missed.value,
+            "template": msgspec.json.encode(new.template).decode(),
+            "payload": new.payload,
+            "next_at": next(new.line.after(instant(now))),
+        }
+        yield Call("schedule_declare", columns)
 
 
 def see(names: Sequence[str]) -> Steps[None]:
@@ -115,38 +112,25 @@ def fire(name: str) -> Steps[list[str]]:
     slots, following = cron.due(Line(line, zone), Missed(missed), first=first, now=instant(now))
     made = msgspec.json.decode(template, type=Template)
     fired = yield from creation.create(
-        [NewJob(_id(), payload, made, unique_key=unique_key(name, slot)) for slot in slots]
+        [NewJob(str(uuid7()), payload, made, unique_key=unique_key(name, slot)) for slot in slots]
     )
-    last = (slots[-1], fired[-1]) if slots else (None, None)
-    moved = yield Call(
-        "schedule_fired",
-        {
-            "name": name,
-            "was": first,
-            "next_at": following,
-            "count": len(slots),
-            "last_at": last[0],
-            "last_job_id": last[1],
-        },
-    )
+    last_at, last_job_id = (slots[-1], fired[-1]) if slots else (None, None)
+    last = {"count": len(slots), "last_at": last_at, "last_job_id": last_job_id}
+    moved = yield Call("schedule_fired", {"name": name, "was": first, "next_at": following, **last})
     if not moved:
         raise LeaseLost(f"schedule {name} was fired by another scheduler")
     return fired
 
 
-def _id() -> str:
-    return str(uuid_utils.uuid7())
-
-
 def missing(name: str, known: Iterable[str]) -> NotFound:
     """Say that there is no such schedule, and which there are."""
     there = ", ".join(known)
-    what = f"there are: {there}" if there else "a worker enters its program's when it starts"
-    return NotFound(f"there is no schedule {name!r}; {what}")
+    hint = f"there are: {there}" if there else "a worker enters its program's when it starts"
+    return NotFound(f"there is no schedule {name!r}; {hint}")
 
 
 def pause(name: str, *, paused: bool, actor: str | None) -> Steps[bool]:
-    """Let it rest, or go on with its next slot; False when it did already."""
+    """Pause it, or resume it with its next slot; False when it was so already."""
     known = {schedule.name: schedule for schedule in (yield from listing())}
     if name not in known:
         raise missing(name, known)
@@ -163,25 +147,8 @@ def pause(name: str, *, paused: bool, actor: str | None) -> Steps[bool]:
 
 def listing() -> Steps[list[Schedule]]:
     """Read every schedule, by name."""
-    rows = yield Call("schedule_list")
-    return [_schedule(list(row)) for row in rows]
+    rows = yield Call("schedule_list", {"vanished_us": micros(VANISHED_SECONDS)})
+    return [_schedule(row) for row in rows]
 
 
-def _schedule(row: list[Any]) -> Schedule:
-    name, kind, line, zone, missed, paused, paused_by, fired, last_job_id, *times = row
-    last_at, next_at, seen_at, read_at = times
-    return Schedule(
-        name=name,
-        kind=kind,
-        cron=line,
-        zone=zone,
-        missed=missed,
-        paused=bool(paused),
-        paused_by=paused_by,
-        fired=fired,
-        last_job_id=last_job_id,
-        last_at=None if last_at is None else instant(last_at),
-        next_at=instant(next_at),
-        declared=(instant(read_at) - instant(seen_at)).total_seconds() <= VANISHED_SECONDS,
-        read_at=instant(read_at),
-    )
+_schedule = reader(Schedule)

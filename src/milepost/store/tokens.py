@@ -1,4 +1,4 @@
-"""Operations on tokens: who may call the API. A secret is never stored, only its hash."""
+"""Operations on tokens of the API. A secret is never stored, only its hash."""
 
 import hashlib
 import hmac
@@ -17,32 +17,16 @@ from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 SCOPES = ("submit", "read", "operate", "admin")
-"""What a token may be for; `admin` may do everything."""
+"""The rights that a token may have; `admin` may do everything."""
 
 ENGINE_ACTORS = frozenset(
-    [
-        "api",
-        "callback",
-        "cli",
-        "client",
-        "engine",
-        "inbound",
-        "local",
-        "maintenance",
-        "milepost",
-        "planner",
-        "relay",
-        "retention",
-        "schedule",
-        "scheduler",
-        "server",
-        "supervisor",
-        "system",
-        "worker",
-    ]
+    (
+        *("api", "callback", "cli", "client", "engine", "inbound", "local", "maintenance"),
+        *("milepost", "planner", "relay", "retention", "schedule", "scheduler", "server"),
+        *("supervisor", "system", "worker"),
+    )
 )
-"""Whom the journal names for what nobody asked for; alone, or before a name of their own."""
-
+"""Names of the engine's own parts in the journal; alone, or before a name of their own."""
 _WORKER = re.compile(r".+-[0-9]+-[0-9a-f]{8}")
 
 PREFIX = "mp"
@@ -50,7 +34,7 @@ SECRET_BYTES = 32
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token may create, and how often it may call; None for no bound of its own."""
+    """The jobs that a token may create, and how often it may call; None for no bound of its own."""
 
     max_priority: int | None = None
     kinds: tuple[str, ...] | None = None
@@ -81,7 +65,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def new_secret() -> tuple[str, str, bytes]:
-    """Make a token: its id, what is shown once, and what is stored."""
+    """Make a token: its id, the secret that is shown once, and the hash that is stored."""
     token_id = secrets.token_hex(6)
     secret = secrets.token_urlsafe(SECRET_BYTES)
     return token_id, f"{PREFIX}_{token_id}_{secret}", _hash(secret)
@@ -102,8 +86,9 @@ def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
 
 def check_actor(name: str) -> str:
     """Refuse a name that the journal would take for the engine's own."""
-    first = re.split(r"[\s:/@]", name.strip().lower(), maxsplit=1)[0]
-    if first in ENGINE_ACTORS or _WORKER.fullmatch(name.strip().lower()):
+    plain = name.strip().lower()
+    first = re.split(r"[\s:/@]", plain, maxsplit=1)[0]
+    if first in ENGINE_ACTORS or _WORKER.fullmatch(plain):
         raise Invalid(
             f"name={name!r}: the journal names the engine's own parts so; choose a name that says "
             "whose token it is"
@@ -166,7 +151,7 @@ def find(presented: str) -> Steps[Token | None]:
     return token if token is not None and token.state == "active" else None
 
 
-def door() -> Steps[tuple[bool, bool]]:
+def presence() -> Steps[tuple[bool, bool]]:
     """Tell whether there ever was a token, and whether there is a live one."""
     [(ever, live)] = yield Call("token_any")
     return bool(ever), bool(live)

@@ -126,7 +126,7 @@ async def authenticate(client: Client, scope: Scope, access: str) -> Principal:
     if "authorization" in headers:
         return await _by_token(client, headers["authorization"])
     if access == "local" and _is_local(scope, headers):
-        ever, _ = await client.run_async(tokens.door)
+        ever, _ = await client.run_async(tokens.presence)
         if not ever:
             return Principal("local", EVERYTHING)
     raise Problem(401, "send a token: Authorization: Bearer mp_…", headers=CHALLENGE)
