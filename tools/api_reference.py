@@ -21,7 +21,6 @@ from milepost.context import Context
 from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
 from milepost.handles import JobError, JobHandle, Jobs
-from milepost.ingest.finalise import Counts
 from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Removals
 from milepost.ingest.pipeline import Pipeline
 from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
@@ -37,6 +36,7 @@ from milepost.request.batch import RequestBatch, Response
 from milepost.request.declaration import Poll, Reply
 from milepost.schedules import Schedules
 from milepost.store.explain import Explanation
+from milepost.store.pages import Counts
 from milepost.store.schedules import Schedule
 from milepost.workers import Workers
 from tools.options_reference import meanings, options_section

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from milepost.handles import JobError, JobHandle
-    from milepost.ingest.finalise import Counts
     from milepost.ingest.handles import PartitionState, PipelineRun
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from milepost.request.batch import RequestBatch, Response
     from milepost.request.declaration import Poll, Reply
     from milepost.store.explain import Explanation
+    from milepost.store.pages import Counts
     from milepost.store.schedules import Schedule
 
 __all__ = [
@@ -113,7 +113,7 @@ _HOMES = {
     "Cancelled": "milepost.policy",
     "Collect": "milepost.batch.declaration",
     "Context": "milepost.context",
-    "Counts": "milepost.ingest.finalise",
+    "Counts": "milepost.store.pages",
     "Delivery": "milepost.relay.broker",
     "EncryptingCodec": "milepost.encrypt",
     "Entry": "milepost.records",

@@ -10,7 +10,7 @@ import pytest
 
 from milepost.errors import Invalid
 from milepost.ingest.keys import Axis, axis_of, read, written
-from milepost.ingest.plan import scanned
+from milepost.ingest.scan import scanned
 
 COUNT = 20_000
 

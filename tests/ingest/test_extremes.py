@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import milepost as mp
 from milepost.ingest.keys import Axis, read, written
-from milepost.ingest.plan import scanned
+from milepost.ingest.scan import scanned
 
 EXTREMES = {
     int: [-(2**63), -(10**18), -1, 0, 1, 10**18, 2**63 - 1],

@@ -288,12 +288,14 @@ def test_a_finaliser_is_tried_as_often_as_the_pipeline_says_and_resumed(app, sho
     pipeline = app.pipeline("diamonds", shop, **OPTIONS, retries=2)
     tried = []
 
-    async def broken(ctx, row):
-        tried.append(ctx.attempt)
-        raise BrokenError("no report today")
+    async def broken(ctx, phase, note=pipeline.note):
+        await note(ctx, phase)
+        if phase == "UpdatingRunMetadata":
+            tried.append(ctx.attempt)
+            raise BrokenError("no report today")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline._finaliser, "finalise", broken)
+        patch.setattr(pipeline, "note", broken)
         run = go(app, pipeline.start())
         while not run.done:
             advance(60)
@@ -659,13 +661,13 @@ def test_the_finaliser_goes_on_at_its_cursor(app, shop):
             raise BrokenError("away")
 
     shop.confirming = False
-    enter = pipeline._finaliser._recent.confirmed
+    enter = pipeline._finaliser.confirmer.confirm
 
-    async def confirmed(ctx, row):
+    async def confirm(ctx, row):
         shop.confirming = True
         return await enter(ctx, row)
 
-    pipeline._finaliser._recent.confirmed = confirmed
+    pipeline._finaliser.confirmer.confirm = confirm
     shop.before_fetch = before
     shop.fetched.clear()
     run = go(app, pipeline.start(full=True))

@@ -5,7 +5,8 @@ from diamond_shop import OPTIONS, Shop
 
 from milepost.errors import IllegalMove, LeaseLost
 from milepost.store import jobs, pages, pipelines, workers
-from milepost.store.pages import Page
+from milepost.store.driver import Call
+from milepost.store.pages import NewPage
 
 
 @pytest.fixture
@@ -29,31 +30,24 @@ def held(app, pipeline):
     plan = claimed(app, "stones.plan")
     app.client.run(pipeline.target.prepare)
     app.client.run(pipelines.fix, plan, end=None, before=None, rules=None, digest="")
-    planned = pipelines.Planned(
-        jobs=[pipeline.job(1, run.id, {"low": 0, "high": 9}, 0), *pipeline.consolidating(run.id)],
-        bounds=[(0, "0", "9")],
-        counted=2,
-        calls=1,
-        text="{}",
-    )
-    assert app.client.run(pipelines.seal, plan, planned, actor="test")
+    work = [pipeline.job(1, run.id, {"low": 0, "high": 9}, 0), *pipeline.consolidating(run.id)]
+    planned = {"bounds": [(0, "0", "9")], "counted": 2, "calls": 1}
+    assert app.client.run(pipelines.seal, plan, work, **planned)
     # H-49: the plan and every partition are there together, and only once.
-    assert not app.client.run(pipelines.seal, plan, planned, actor="test")
+    assert not app.client.run(pipelines.seal, plan, work, **planned)
     return claimed(app, "stones.fetch"), app.client.run(pipelines.get, run.id)
 
 
 def page(claim, number, *keys, done=False):
     records = dict.fromkeys(keys, (1, b"0" * 16, b"{}"))
-    return Page(claim, number, b"{}", records, len(keys), done=done)
+    return NewPage(claim, number, b"{}", records, len(keys), done=done)
 
 
 def land(app, pipeline, row, *given, fresh=False):
     return app.client.run(
         pages.land,
         given,
-        pipeline_id=row.pipeline_id,
-        root_id=row.root_id,
-        seen=row.root_number,
+        row,
         check=pipeline.target.statement("check"),
         made_with=1,
         fresh=fresh,
@@ -67,9 +61,9 @@ def test_a_page_landed_as_new_is_refused_whole_where_a_record_is_known(app, pipe
         land(app, pipeline, row, page(claim, 1, "b", "c"), fresh=True)
     assert app.client.run(pages.cursor, claim).pages == 1
     assert land(app, pipeline, row, page(claim, 1, "b", "c")) == ["applied"]
-    found = app.client.run(pages.read, row.pipeline_id, ["a", "b", "c"])
+    found = app.client.run(landed, row.pipeline_id, ["a", "b", "c"])
     assert sorted(key for key, *_ in found) == ["a", "b", "c"]
-    counted = app.client.run(pages.counts, row.run_id, row.root_id, row.pipeline_id)
+    counted = app.client.run(pages.counts, row)
     assert (counted["fetched"], counted["new"], counted["unchanged"]) == (4, 3, 1)
 
 
@@ -81,7 +75,7 @@ def test_h_46_a_page_is_applied_once_and_every_repetition_is_counted(app, pipeli
     assert land(app, pipeline, row, page(claim, 7, "z")) == ["duplicate"]  # not the next one
     assert land(app, pipeline, row, page(claim, 1, "c", done=True)) == ["applied"]
     assert land(app, pipeline, row, page(claim, 1, "c", done=True)) == ["completed"]
-    counted = app.client.run(pages.counts, row.run_id, row.root_id, row.pipeline_id)
+    counted = app.client.run(pages.counts, row)
     assert (counted["fetched"], counted["pages"], counted["new"]) == (3, 2, 3)
     assert (counted["duplicates"], counted["completions"]) == (2, 1)
     notes = [e.detail for e in app.jobs.get(claim.id).history if e.move == "note"]
@@ -98,7 +92,7 @@ def test_h_88_an_attempt_that_was_overtaken_stores_nothing(app, pipeline, held):
         "lost",
         "applied",
     ]
-    found = app.client.run(pages.read, row.pipeline_id, ["a", "b"])
+    found = app.client.run(landed, row.pipeline_id, ["a", "b"])
     assert [key for key, *_ in found] == ["b"]
     with pytest.raises(LeaseLost):
         app.client.run(pages.cursor, stale)
@@ -122,27 +116,27 @@ def test_h_67_what_somebody_took_and_did_not_finish_is_not_done(app, pipeline, h
         row,
         page(claim, 0, "a", "b"),
     )
-    own = {"root_id": row.root_id, "pipeline_id": row.pipeline_id, "most": 10}
-    first = app.client.run(pages.take, claim, **own)
+    first = app.client.run(pages.take, claim, row, most=10)
     assert [key for key, *_ in first.records] == ["a", "b"]
     other = claimed_consolidator(app, raw, row.run_id)
-    assert app.client.run(pages.take, other, **own).pages == []  # nothing is free
-    assert app.client.run(pages.unfinished, row.root_id) == 2  # and yet it is not done
+    assert app.client.run(pages.take, other, row, most=10).pages == []  # nothing is free
+    assert app.client.run(pages.unfinished, row) == 2  # and yet it is not done
     # Its taker is lost: the pages are free again.
     raw.execute(
         "UPDATE job SET state = 'RETRYING', move = 'retry', version = version + 1,"
         f" worker_id = NULL, errors = errors + 1 WHERE id = '{claim.id}'"
     )
-    second = app.client.run(pages.take, other, **own)
+    second = app.client.run(pages.take, other, row, most=10)
     assert len(second.records) == 2
     with pytest.raises(LeaseLost):
-        app.client.run(pages.mark, claim, first, [], gone={}, remove="", **without(own))
-    app.client.run(pages.mark, other, second, [], gone={}, remove="", **without(own))
-    assert app.client.run(pages.unfinished, row.root_id) == 0
+        app.client.run(pages.mark, claim, row, first, [], gone={}, remove="")
+    app.client.run(pages.mark, other, row, second, [], gone={}, remove="")
+    assert app.client.run(pages.unfinished, row) == 0
 
 
-def without(own):
-    return {name: value for name, value in own.items() if name != "most"}
+def landed(pipeline_id, keys):
+    """Read records as the source gave them."""
+    return (yield Call("raw_read", {"pipeline_id": pipeline_id, "key": keys}))
 
 
 def claimed_consolidator(app, raw, run_id):

@@ -3,7 +3,6 @@
 from diamond_shop import OPTIONS, Shop, go
 
 import milepost as mp
-from milepost.ingest.consolidate import PHASES
 
 FIELDS = (
     "SELECT completed_workers, failed_workers, completed_at IS NULL, watermark_after IS NULL,"
@@ -61,19 +60,34 @@ def test_the_six_rows_of_the_field_table(app, database):
     assert run.record.cause == "incomplete"
 
 
+PHASES = {
+    "ValidatingRun",
+    "LoadingPricingRules",
+    "FetchingRawBatch",
+    "ProcessingBatch",
+    "MappingDiamonds",
+    "ApplyingPricing",
+    "UpsertingBatch",
+    "MarkingConsolidated",
+    "UpdatingRunMetadata",
+    "AdvancingWatermark",
+}
+"""B's ten states within Consolidating."""
+
+
 def test_bs_ten_inner_states_are_phases_of_the_record(app, shop, raw):
     pipeline = app.pipeline("phased", shop, **OPTIONS, consolidators=1)
     seen = []
-    note = pipeline._consolidator.note
+    note = pipeline.note
 
     async def noted(ctx, phase):
         seen.append(phase)
         await note(ctx, phase)
 
-    pipeline._consolidator.note = noted
+    pipeline.note = noted
     run = go(app, pipeline.start())
     assert run.state == mp.RunState.SUCCEEDED
-    assert set(seen) == set(PHASES) - {"FetchingRawBatch", "MarkingConsolidated"}
+    assert set(seen) == PHASES - {"FetchingRawBatch", "MarkingConsolidated"}
     # Those two are noted by the transactions that take and mark.
     notes = raw.value("SELECT count(*) FROM journal WHERE move = 'note' AND machine = 'job'")
     assert notes == len(seen) + run.counts.pages + 3

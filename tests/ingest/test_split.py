@@ -1,7 +1,6 @@
 """H-80: a partition that turns out larger than was thought is read by several."""
 
 from datetime import timedelta
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -9,7 +8,6 @@ from diamond_shop import OPTIONS, T0, Shop, go, held, offered
 from growing_shop import Growing, GrowingOffsets, everything, kept, options
 
 import milepost as mp
-from milepost.ingest import cut
 from milepost.store import pipelines
 from milepost.testing import everywhere
 from tests.support.prove import PROVING
@@ -88,10 +86,10 @@ def test_h_88_who_lost_the_lease_splits_nothing(app, shop):
     """The job that reads now is another attempt; it has the cursor, and goes on."""
     refused = []
 
-    def split(claim, portions, *, codec):
+    def split(claim, portions, *, codec, split=pipelines.split):
         stale = msgspec.structs.replace(claim, fence=claim.fence - 1)
         try:
-            yield from pipelines.split(stale, portions, codec=codec)
+            yield from split(stale, portions, codec=codec)
         except mp.LeaseLost:
             refused.append(claim)
         return False
@@ -103,7 +101,7 @@ def test_h_88_who_lost_the_lease_splits_nothing(app, shop):
     shop.before_fetch = before
     pipeline = app.pipeline("grown", shop, **OPTIONS, page=5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut, "pipelines", SimpleNamespace(split=split))
+        patch.setattr(pipelines, "split", split)
         run = go(app, pipeline.start())
     assert refused
     assert len(run.partitions) == 3

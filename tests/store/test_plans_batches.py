@@ -125,7 +125,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "run_unfinished": {"run_id": RUN, "new_id": OTHER, "after": JOB, "most": 500},
     "run_errors": {"id": RUN, "most": 100},
     "run_responses": {"run_id": RUN, "after": JOB, "ended": 0, "most": 500},
-    "run_repeated": {"run_id": OTHER},
+    "run_records": {"run_id": OTHER, "root_id": OTHER, "pipeline_id": 1},
     "partition_list": {"root_id": OTHER, "run_id": OTHER},
     "progress_carry": {"run_id": OTHER},
     "message_jobs": {"id": OTHER, "most": 100},

@@ -46,7 +46,8 @@ def pipelines() -> None:
 def ls(at: Session) -> None:
     """List the pipelines that have run, with their watermarks and their last runs."""
     from milepost.store import pipelines as operations
-    from milepost.store import removals, watermarks
+    from milepost.store import watermarks
+    from milepost.store.quarantine import count
 
     run, rows = at.client.run, []
     for row in run(watermarks.listing):
@@ -59,7 +60,7 @@ def ls(at: Session) -> None:
                 "state": None if last is None else last.state,
                 "mode": None if last is None else last.mode,
                 "gaps": len(run(operations.gaps, row.id)),
-                "quarantined": run(removals.unresolved, row.id),
+                "quarantined": run(count, row.id),
                 "behind": row.behind,
                 "dataset": row.dataset_version,
             }
@@ -276,10 +277,11 @@ def quarantine() -> None:
 @after_option
 def list_quarantine(at: Session, name: str, limit: int, after: str) -> None:
     """List what is in quarantine, with the reason."""
-    from milepost.store import removals, watermarks
+    from milepost.store import watermarks
+    from milepost.store.quarantine import page
 
     row = at.client.run(watermarks.find, name)
-    found = at.client.run(removals.quarantined, row.id, after=after, most=limit)
+    found = at.client.run(page, row.id, after=after, most=limit)
     columns = ("key", "type", "reason", "run", "at")
     rows = [
         document(kept, *columns, "payload", payload=kept.payload.decode(errors="backslashreplace"))

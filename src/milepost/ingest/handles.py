@@ -11,16 +11,17 @@ from milepost.batch.handles import BATCH, RunHandle, resuming
 from milepost.client import Client, caller
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, Invalid, NotFound
-from milepost.ingest.finalise import Counts, counts
 from milepost.ingest.keys import read
 from milepost.ingest.source import Window
 from milepost.lifecycle import JobState
 from milepost.records import NewJob, NewRun
-from milepost.store import jobs, pipelines, removals, runs, watermarks
-from milepost.store.driver import Call, Steps
+from milepost.store import jobs, pages, pipelines, quarantine, removals, runs, watermarks
+from milepost.store.driver import Steps
 from milepost.store.instants import instant
-from milepost.store.removals import Decision, Kept
-from milepost.store.watermarks import Mark, PipelineRunRow
+from milepost.store.pages import Counts
+from milepost.store.quarantine import QuarantinedRecord
+from milepost.store.removals import RemovalDecision
+from milepost.store.watermarks import PipelineRunRow
 
 if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
@@ -68,17 +69,17 @@ class PipelineRun(RunHandle):
     @property
     def window(self) -> Window:
         """What it reads; the end is fixed before the first read."""
-        return _window(self.about)
+        return Window(*self.about.window)
 
     @property
     def counts(self) -> Counts:
         """What it has read and what became of it, read now; with the runs it goes on from."""
-        return self._client.run(counts, self.about)
+        return self._client.run(pages.counts, self.about)
 
     async def counts_async(self) -> Counts:
         """Read what it has read and what became of it."""
         row = await self._client.run_async(pipelines.get, self.id)
-        return await self._client.run_async(counts, row)
+        return await self._client.run_async(pages.counts, row)
 
     @property
     def partitions(self) -> list[PartitionState]:
@@ -161,12 +162,6 @@ class PipelineRun(RunHandle):
         return self._pipeline
 
 
-def _window(row: PipelineRunRow) -> Window:
-    mark = Mark(row.measure)
-    begin, end = (None if at is None else mark.shown(at) for at in (row.start_mark, row.end_mark))
-    return Window(begin, end)
-
-
 def _failed(run_id: str, ordinal: int) -> Steps[str]:
     """Find the job of a partition that failed, or say why it is not read again."""
     found = [part for part in (yield from _partitions(run_id)) if part.ordinal == ordinal]
@@ -226,22 +221,22 @@ class Quarantine:
 
     def __len__(self) -> int:
         row = self._row()
-        return 0 if row is None else self._client.run(removals.unresolved, row.id)
+        return 0 if row is None else self._client.run(quarantine.count, row.id)
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[QuarantinedRecord]:
         after = ""
         while page := self.list(after=after, limit=BATCH):
             yield from page
             after = page[-1].key
 
-    def list(self, *, after: str = "", limit: int = 100) -> Sequence[Kept]:
+    def list(self, *, after: str = "", limit: int = 100) -> Sequence[QuarantinedRecord]:
         """Return a page, in the order of the keys; the next one is what comes `after` its last."""
         row = self._row()
         if row is None:
             return []
-        return self._client.run(removals.quarantined, row.id, after=after, most=limit)
+        return self._client.run(quarantine.page, row.id, after=after, most=limit)
 
-    async def list_async(self, *, after: str = "", limit: int = 100) -> Sequence[Kept]:
+    async def list_async(self, *, after: str = "", limit: int = 100) -> Sequence[QuarantinedRecord]:
         """Return a page, in the order of the keys; the next one is what comes `after` its last."""
         return await asyncio.to_thread(self.list, after=after, limit=limit)
 
@@ -308,7 +303,7 @@ class Removals:
         return self._client.run(removals.pending, row.id, after=after, most=limit)
 
     @property
-    def decisions(self) -> Sequence[Decision]:
+    def decisions(self) -> Sequence[RemovalDecision]:
         """What was decided so far, by whom and why."""
         return self._client.run(self._decisions)
 
@@ -339,7 +334,7 @@ class Removals:
         found = yield from removals.missing(row.id)
         return found.waiting
 
-    def _decisions(self) -> Steps[Sequence[Decision]]:
+    def _decisions(self) -> Steps[Sequence[RemovalDecision]]:
         row = yield from watermarks.find(self._name)
         return (yield from removals.decisions(row.id))
 
@@ -348,9 +343,9 @@ def _kept(pipeline_id: int) -> Steps[list[str]]:
     """Read the keys of everything in quarantine."""
     keys: list[str] = []
     while page := (
-        yield from removals.quarantined(pipeline_id, after=keys[-1] if keys else "", most=BATCH)
+        yield from quarantine.page(pipeline_id, after=keys[-1] if keys else "", most=BATCH)
     ):
-        keys += [kept.key for kept in page]
+        keys += [one.key for one in page]
     return keys
 
 
@@ -359,19 +354,5 @@ def _replay(
 ) -> Steps[None]:
     """Make a run whose only pages are records in quarantine."""
     yield from pipelines.link(old_id, new, steps, work, mode="replay", own_root=True)
-    places = range(0, len(keys), BATCH)
-    count = [len(keys[at : at + BATCH]) for at in places]
-    yield Call(
-        "page_add",
-        {
-            "root_id": [new.id for _ in places],
-            "ordinal": [-1 for _ in places],
-            "number": list(range(len(places))),
-            "id": [work[0].id for _ in places],
-            "pending": count,
-            "keys": [msgspec.json.encode(list(keys[at : at + BATCH])).decode() for at in places],
-            "gone": [None for _ in places],
-            **{name: [0 for _ in places] for name in ("records", "fresh", "changed", "unchanged")},
-        },
-    )
+    yield from pages.add_listed(new.id, work[0].id, keys, ordinal=-1, size=BATCH)
     yield from runs.seal(new.id, actor=caller().actor)

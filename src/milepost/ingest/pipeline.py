@@ -1,7 +1,7 @@
 """A declared pipeline: starting runs of it, and asking where it has come to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -10,164 +10,151 @@ from typing import Any, TypeVar
 from milepost.client import caller
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.context import Context
+from milepost.declare import Host
 from milepost.errors import IllegalMove, Invalid, NotFound
-from milepost.faces import refuse_in_loop
-from milepost.ingest.declaration import PLAN, Declared, Host, Options
+from milepost.faces import Flow, Item, Stream, faces, refuse_in_loop, streams
+from milepost.ingest.consolidate import Consolidator
+from milepost.ingest.declaration import PLAN, Declaration, Options
+from milepost.ingest.fetch import Fetcher
+from milepost.ingest.finalise import Finaliser
 from milepost.ingest.handles import PipelineRun, Quarantine, Removals
-from milepost.ingest.plan import Plan
+from milepost.ingest.plan import Planner
+from milepost.ingest.scan import Plan
 from milepost.ingest.source import Source, Window
 from milepost.lifecycle import RUN, Cause, JobState, RunState
-from milepost.outcome import micros as micros_in
-from milepost.policy import Later
-from milepost.records import NewJob, NewRun
+from milepost.outcome import micros
+from milepost.policy import Fail, Later
 from milepost.store import pipelines, removals, tables, watermarks
 from milepost.store.driver import Steps
-from milepost.store.pipelines import REMAP, Asked, Gap
-from milepost.store.watermarks import Mark, PipelineRow
+from milepost.store.pipelines import REMAP, Gap, PipelineRunSummary, StartRequest
+from milepost.store.watermarks import STALE, Mark, PipelineRow
 
 S = TypeVar("S", bound=Source[Any, Any, Any])
 PAGE = 500
 BUSY_SECONDS = 60.0
 """How often a schedule looks whether the run that is in its way has ended."""
 RESUMED = (Cause.INCOMPLETE, Cause.FINALISER, Cause.POLICY)
-"""Causes after which a run can go on: what it has read is there."""
+"""Causes after which a run can go on: the records that it has read are there."""
 
 
-class Pipeline(Declared[S]):
+class Stale(Fail):
+    """A pipeline's watermark has grown older than it may."""
+
+
+class Pipeline(Declaration[S]):
     """A declared pipeline: start runs of it, and ask where it has come to."""
 
     def __init__(self, host: Host, name: str, source: S, options: Options) -> None:
         super().__init__(host, name, source, options)
+        self._planner = planner = Planner(self)
+        self._finaliser = Finaliser(self)
+        self._steps = [
+            self._define(planner.plan, "plan"),
+            self._define(Fetcher(self, planner).fetch, "fetch", poll_limit=1_000_000),
+            self._define(Consolidator(self).consolidate, "consolidate"),
+            self._define(self._finaliser.finalise, "finalise"),
+        ]
+        self._define(self._stale, STALE.removeprefix("."), retries=0)
         self.opening = self._define(self._open, "start")
-        """What a schedule submits: a job that starts a run."""
+        """The job that a schedule submits: it starts a run."""
 
     # Starting
 
-    def start(
+    def _start(
         self,
         *,
         full: bool = False,
         since: datetime | int | None = None,
         until: datetime | int | None = None,
         force: bool = False,
-    ) -> PipelineRun:
+    ) -> Flow[PipelineRun]:
         """Start a run: full the first time, incremental after; durable once this returns.
 
         With `since` and `until` it is a backfill, which leaves the watermark alone. With `force`
-        what a run that failed has read is published, and its gap stays open. While a run is under
-        way that does what was asked for, it is the one that is returned; beside another one this is
+        the records that a failed run has read are published, and its gap stays open. While a run is
+        under way that does the same, it is the one that is returned; next to another one this is
         refused.
         """
-        if force:
-            return self._handle(
-                self._client.run(self._forcing(full=full, since=since, until=until))
-            )
-        asked, new, jobs = self._asked(full=full, since=since, until=until)
-        started = self._client.run(pipelines.start, asked, new, self.steps(), jobs)
-        return self._handle(started.run_id)
+        starting = self.starting(full=full, since=since, until=until, force=force)
+        return self._handle((yield from self.client.flow(starting)))
 
-    async def start_async(
-        self,
-        *,
-        full: bool = False,
-        since: datetime | int | None = None,
-        until: datetime | int | None = None,
-        force: bool = False,
-    ) -> PipelineRun:
-        """Start a run: full the first time, incremental after; durable once this returns."""
-        if force:
-            forced = self._forcing(full=full, since=since, until=until)
-            return self._handle(await self._client.run_async(forced))
-        asked, new, jobs = self._asked(full=full, since=since, until=until)
-        started = await self._client.run_async(pipelines.start, asked, new, self.steps(), jobs)
-        return self._handle(started.run_id)
+    start, start_async = faces(_start)
 
-    def remap(self) -> PipelineRun:
-        """Make the target anew from what was landed, without reading the source, as a run.
+    def _remap(self) -> Flow[PipelineRun]:
+        """Make the target anew from landed records, without reading the source, as a run.
 
         Every landed record is mapped again and enriched with the rules of now, also those in
-        quarantine; what was removed stays removed. While a remap is under way, it is the one that
-        is returned; beside another run this is refused.
+        quarantine; removed ones stay removed. While a remap is under way, it is the one that is
+        returned; next to another run this is refused.
         """
-        return self._handle(self._client.run(self.remapping()))
+        return self._handle((yield from self.client.flow(self.remapping())))
 
-    async def remap_async(self) -> PipelineRun:
-        """Make the target anew from what was landed, without reading the source, as a run."""
-        return self._handle(await self._client.run_async(self.remapping()))
+    remap, remap_async = faces(_remap)
 
     def remapping(self) -> Callable[[], Steps[str]]:
-        """Answer with the operation that makes the run which maps everything landed again."""
-        return self._started(*self._asked(remap=True))
+        """Answer with the operation that makes the run which maps every landed record again."""
+        return self._starting(remap=True)
 
     def starting(
         self, *, full: bool = False, since: Any = None, until: Any = None, force: bool = False
     ) -> Callable[[], Steps[str]]:
-        """Check what a start asks for; answer with the operation that makes it, once or again."""
+        """Check the arguments of a start; answer with the operation that makes it."""
         if force:
             return self._forcing(full=full, since=since, until=until)
-        return self._started(*self._asked(full=full, since=since, until=until))
-
-    def _started(self, asked: Asked, new: NewRun, work: list[NewJob]) -> Callable[[], Steps[str]]:
-        def started() -> Steps[str]:
-            found = yield from pipelines.start(asked, new, self.steps(), work)
-            return found.run_id
-
-        return started
-
-    def _asked(
-        self, *, full: bool = False, since: Any = None, until: Any = None, remap: bool = False
-    ) -> tuple[Asked, NewRun, list[NewJob]]:
         if full and not (since is None and until is None):
             raise Invalid("full=True reads everything; leave out since= and until=, or full=")
-        begin, end = (None if at is None else self._marked(at) for at in (since, until))
+        begin, end = (None if at is None else self.mark(at) for at in (since, until))
         if begin is not None and end is not None and begin >= end:
             raise Invalid(f"since={since} must be before until={until}")
-        measure = "time" if self._is_time else "sequence"
-        overlap, margin = (
-            micros_in(value) if measure == "time" else int(value)
-            for value in (self.options.overlap, self.options.margin)
-        )
-        within = self.options.fresh_within
-        asked = Asked(
+        return self._starting(full=full, since=begin, until=end)
+
+    def _starting(self, **asked: Any) -> Callable[[], Steps[str]]:
+        options, new = self.options, self.new_run()
+        within = options.fresh_within
+        request = StartRequest(
             name=self.name,
             target=self.target.name,
-            measure=measure,
-            full=full,
-            remap=remap,
-            since=begin,
-            until=end,
-            overlap=overlap,
-            margin=margin,
-            queue=self.options.queue,
-            channel=self.options.channel,
-            fresh_us=None if within is None else micros_in(within),
+            measure="time" if self.is_time else "sequence",
+            overlap=self.span(options.overlap),
+            margin=self.span(options.margin),
+            queue=options.queue,
+            channel=options.channel,
+            fresh_us=None if within is None else micros(within),
+            **asked,
         )
-        new = self.new_run()
-        return asked, new, [self.job(PLAN, new.id, None, 0, state=JobState.QUEUED)]
+        work = [self.job(PLAN, new.id, None, 0, state=JobState.QUEUED)]
+        return partial(pipelines.start, request, new, self.steps(), work)
 
     async def _open(self, ctx: Context, *, full: bool = False) -> str:  # noqa: ARG002 - the schedule's
         """Start a run at its time; one that did not end well is resumed first.
 
         Its window is closed before the next one opens: windows do not grow (H-76).
         """
-        row = await self.row_async()
-        last = None if row is None else await self._client.run_async(pipelines.latest, row.id)
-        # A remap that failed has no window to be closed: what comes next is not its business.
+        last = await self.client.run_async(self._latest)
+        # A remap that failed has no window to be closed: the next run does not concern it.
         if last is not None and last.cause in RESUMED and last.mode != REMAP and not full:
             with suppress(Invalid, IllegalMove):
                 return (await self._handle(last.run_id).resume_async()).id
         try:
             return (await self.start_async(full=full)).id
         except IllegalMove as error:
-            if not await self._is_busy():
+            last = await self.client.run_async(self._latest)
+            # While a run is under way, the schedule waits for its end.
+            if last is None or last.state in RUN.terminal:
                 raise
             raise Later(BUSY_SECONDS, detail=str(error)) from error
 
-    async def _is_busy(self) -> bool:
-        """Tell whether a run is under way: a schedule waits for its end."""
-        row = await self.row_async()
-        last = None if row is None else await self._client.run_async(pipelines.latest, row.id)
-        return last is not None and last.state not in RUN.terminal
+    async def _stale(self, ctx: Context) -> None:  # noqa: ARG002 - every handler has one
+        """Fail because the watermark is too old: as every failure, it is reported once."""
+        row = await self.client.run_async(watermarks.find, self.name)
+        raise Stale(
+            f"Pipeline {self.name} is not fresh. Watermark {row.document()['lastUpdatedAt']}, "
+            f"older than fresh_within={self.options.fresh_within}."
+        )
+
+    def _latest(self) -> Steps[PipelineRunSummary | None]:
+        row = yield from self._find()
+        return None if row is None else (yield from pipelines.latest(row.id))
 
     def _forcing(self, *, full: bool, since: Any, until: Any) -> Callable[[], Steps[str]]:
         if full or since is not None or until is not None:
@@ -182,22 +169,17 @@ class Pipeline(Declared[S]):
 
         return forced
 
-    def run(self, run_id: str) -> PipelineRun:
+    def _run(self, run_id: str) -> Flow[PipelineRun]:
         """Return a run of this pipeline, or raise `NotFound`."""
-        handle = self._handle(run_id)
-        if handle.about.pipeline != self.name:
-            raise NotFound(f"run {run_id} is one of pipeline {handle.about.pipeline!r}")
-        return handle
-
-    async def run_async(self, run_id: str) -> PipelineRun:
-        """Return a run of this pipeline, or raise `NotFound`."""
-        about = await self._client.run_async(pipelines.get, run_id)
-        if about.pipeline != self.name:
-            raise NotFound(f"run {run_id} is one of pipeline {about.pipeline!r}")
+        row = yield from self.client.flow(pipelines.get, run_id)
+        if row.pipeline != self.name:
+            raise NotFound(f"run {run_id} is one of pipeline {row.pipeline!r}")
         return self._handle(run_id)
 
+    run, run_async = faces(_run)
+
     def _handle(self, run_id: str) -> PipelineRun:
-        return PipelineRun(self._client, run_id, pipeline=self)
+        return PipelineRun(self.client, run_id, pipeline=self)
 
     # Where it has come to
 
@@ -214,16 +196,16 @@ class Pipeline(Declared[S]):
 
     @property
     def row(self) -> PipelineRow | None:
-        """What the store knows of it, read now; None before its first start."""
-        try:
-            return self._client.run(watermarks.find, self.name)
-        except NotFound:
-            return None
+        """The pipeline as the store knows it, read now; None before its first start."""
+        return self.client.run(self._find)
 
     async def row_async(self) -> PipelineRow | None:
-        """Read what the store knows of it."""
+        """Read the pipeline as the store knows it."""
+        return await self.client.run_async(self._find)
+
+    def _find(self) -> Steps[PipelineRow | None]:
         try:
-            return await self._client.run_async(watermarks.find, self.name)
+            return (yield from watermarks.find(self.name))
         except NotFound:
             return None
 
@@ -237,7 +219,7 @@ class Pipeline(Declared[S]):
     def gaps(self) -> Sequence[Gap]:
         """What runs that ended left unread, read now; the watermark does not pass it (H-74)."""
         row = self.row
-        return [] if row is None else self._client.run(pipelines.gaps, row.id)
+        return [] if row is None else self.client.run(pipelines.gaps, row.id)
 
     @property
     def behind(self) -> int:
@@ -245,42 +227,38 @@ class Pipeline(Declared[S]):
 
         The rules are those of the last run that ended well. A full run or a remap makes them anew.
         """
-        return self._client.run(self._behind)
+        return self.client.run(self._behind)
 
     async def behind_async(self) -> int:
         """Count the records that were made with another mapping or older rules."""
-        return await self._client.run_async(self._behind)
+        return await self.client.run_async(self._behind)
 
     def _behind(self) -> Steps[int]:
-        found = [row for row in (yield from watermarks.listing()) if row.name == self.name]
-        if not found or found[0].made_with is None:
+        row = yield from self._find()
+        if row is None or row.made_with is None:
             return 0
-        row, made_with = found[0], self.fingerprint.made_with(found[0].rules_digest)
+        made_with = self.fingerprint.made_with(row.rules_digest)
         return (yield from self.target.behind(row.id, made_with))
 
     @property
     def quarantine(self) -> Quarantine:
         """The records that could not be used."""
-        return Quarantine(self._client, self.name, pipeline=self)
+        return Quarantine(self.client, self.name, pipeline=self)
 
     @property
     def removals(self) -> Removals:
         """Records that a full run did not see and that wait for an operator's decision."""
-        return Removals(self._client, self.name)
+        return Removals(self.client, self.name)
 
-    def override_watermark(self, to: datetime | int | None, *, reason: str) -> None:
-        """Set the watermark by hand, back or forth; who did it and why stays on the record."""
+    def _override_watermark(self, to: datetime | int | None, *, reason: str) -> Flow[None]:
+        """Set the watermark by hand, back or forth; the actor and the reason stay on the record."""
         check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
-        mark = None if to is None else self._marked(to)
-        self._client.run(watermarks.override, self.name, mark, actor=caller().actor, reason=reason)
-
-    async def override_watermark_async(self, to: datetime | int | None, *, reason: str) -> None:
-        """Set the watermark by hand, back or forth; who did it and why stays on the record."""
-        check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
-        mark = None if to is None else self._marked(to)
-        await self._client.run_async(
-            watermarks.override, self.name, mark, actor=caller().actor, reason=reason
+        mark, actor = None if to is None else self.mark(to), caller().actor
+        yield from self.client.flow(
+            watermarks.override, self.name, mark, actor=actor, reason=reason
         )
+
+    override_watermark, override_watermark_async = faces(_override_watermark)
 
     def plan(self, *, full: bool = False) -> Plan:
         """Count the source as the next run would, and show how it would be cut; nothing is kept."""
@@ -291,79 +269,60 @@ class Pipeline(Declared[S]):
         try:
             return await self.plan_async(full=full)
         finally:
-            await self._client.close_async()
+            await self.client.close_async()
 
     async def plan_async(self, *, full: bool = False) -> Plan:
         """Count the source as the next run would, and show how it would be cut; nothing is kept."""
         row = await self.row_async()
         start = None
         if row is not None and row.mark is not None and not full:
-            start = Mark(row.measure).shown(row.mark - self._overlap)
-        end = await self._calls.remote(self.source.upper_bound)
+            start = Mark(row.measure).shown(row.mark - self.span(self.options.overlap))
+        end = await self.calls.remote(self.source.upper_bound)
         window = Window(start, datetime.now(UTC) if end is None else end)
-        return await self.scan(window, is_full=start is None)
-
-    @property
-    def _overlap(self) -> int:
-        return micros_in(self.options.overlap) if self._is_time else int(self.options.overlap)
+        return await self._planner.cut(window, is_full=start is None)
 
     def restore(self, run: PipelineRun) -> int:
         """Bring back what a run has removed; answer with how many records that were."""
         done = 0
-        while some := self._client.run(self._restore, run.id):
+        while some := self.client.run(self._restore, run.id):
             done += some
         return done
 
     def _restore(self, run_id: str) -> Steps[int]:
-        row = yield from self._hold(run_id)
-        return (
-            yield from removals.restore(
-                root_id=row.root_id,
-                pipeline_id=row.pipeline_id,
-                statement=self.target.statement("restore"),
-                most=PAGE,
-            )
-        )
+        row = yield from self.hold(run_id)
+        statement = self.target.statement("restore")
+        return (yield from removals.restore(row, statement=statement, most=PAGE))
 
     # Its table
 
-    def release(self, *, reason: str) -> str | None:
+    def _release(self, *, reason: str) -> Flow[str | None]:
         """Let another pipeline have the table, whichever has it now; answer which that was.
 
-        Who did it and why stays on the record. While a run writes to it this is refused.
+        The actor and the reason stay on the record. While a run writes to it this is refused.
         """
-        return self._client.run(self.releasing(reason=reason))
+        return self.client.flow(self.releasing(reason=reason))
 
-    async def release_async(self, *, reason: str) -> str | None:
-        """Let another pipeline have the table, whichever has it now; answer which that was."""
-        return await self._client.run_async(self.releasing(reason=reason))
+    release, release_async = faces(_release)
 
     def releasing(self, *, reason: str) -> Callable[[], Steps[str | None]]:
         """Answer with the operation that releases the table."""
         check_text(reason, what="reason", most=PROSE_BYTES)
         return partial(tables.release, self.target.name, actor=caller().actor, reason=reason)
 
-    # What it keeps
+    # Its records
 
-    def records(self) -> Iterator[Any]:
+    def _records(self) -> Stream[Any]:
         """Read the target: every record that is not removed, in the order of the keys."""
         after: Any = None
-        while rows := self._client.run(self.target.read, after=after, most=PAGE):
-            after = rows[-1][0]
-            yield from (self.target.shown(row) for row in rows)
-
-    async def records_async(self) -> AsyncIterator[Any]:
-        """Read the target: every record that is not removed, in the order of the keys."""
-        after: Any = None
-        while rows := await self._client.run_async(self.target.read, after=after, most=PAGE):
+        while rows := (yield from self.client.flow(self.target.read, after=after, most=PAGE)):
             after = rows[-1][0]
             for row in rows:
-                yield self.target.shown(row)
+                yield Item(self.target.shown(row))
 
-    def count(self) -> int:
-        """Count the records of the target that are not removed."""
-        return self._client.run(self.target.count)
+    records, records_async = streams(_records)
 
-    async def count_async(self) -> int:
+    def _count(self) -> Flow[int]:
         """Count the records of the target that are not removed."""
-        return await self._client.run_async(self.target.count)
+        return self.client.flow(self.target.count)
+
+    count, count_async = faces(_count)

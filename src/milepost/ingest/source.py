@@ -1,22 +1,19 @@
-"""What a user says of a source: how to count, fetch, map and enrich."""
+"""A source of records, as users subclass it: how to count, fetch, map and enrich."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.ingest.keys import is_open
+from milepost.store.watermarks import micros_of
 
 Raw = TypeVar("Raw")
 Record = TypeVar("Record")
 Cursor = TypeVar("Cursor")
-
-Bound = int | float | datetime | date
-"""What a partition begins or ends with; the first begins, and the last ends, beyond everything."""
 
 
 class Reject(Exception):  # noqa: N818 - what a mapping says, not what went wrong here
@@ -151,99 +148,27 @@ class OffsetSource(Source[Raw, Record, int]):
 
 
 def page_of(source: Source[Any, Any, Any], answer: Any, cursor: Any) -> Page[Any, Any]:
-    """Check what fetch gave, and say where an offset goes on."""
-    if isinstance(source, OffsetSource):
-        records = answer.records if isinstance(answer, Page) else answer
-        return Page(_listed(source, records), _onward(source, len(records), cursor or 0))
-    if not isinstance(answer, Page):
+    """Check the answer of fetch, and tell where an offset goes on."""
+    name, is_offset = type(source).__name__, isinstance(source, OffsetSource)
+    if not isinstance(answer, Page) and not is_offset:
         raise Invalid(
-            f"{type(source).__name__}.fetch() returned {type(answer).__name__}; return "
-            "mp.Page(records, next), with next=None at the end"
+            f"{name}.fetch() returned {type(answer).__name__}; return mp.Page(records, next), with "
+            "next=None at the end"
         )
-    return Page(_listed(source, answer.records), answer.next)
-
-
-def _onward(source: OffsetSource[Any, Any], count: int, offset: int) -> int | None:
-    if count == 0:
-        return None
-    return offset + (count - source.again if count > source.again else count)
-
-
-def _listed(source: Source[Any, Any, Any], records: Any) -> Sequence[Any]:
+    records = answer.records if isinstance(answer, Page) else answer
     if isinstance(records, str | bytes) or not hasattr(records, "__iter__"):
-        raise Invalid(f"{type(source).__name__}.fetch(): the records of a page are a list")
-    return records if isinstance(records, list | tuple) else list(records)
+        raise Invalid(f"{name}.fetch(): the records of a page are a list")
+    records = records if isinstance(records, list | tuple) else list(records)
+    if not isinstance(source, OffsetSource):
+        return Page(records, answer.next)
+    count, again = len(records), source.again
+    step = count - again if count > again else count
+    return Page(records, (cursor or 0) + step if count else None)
 
 
-Field = str | Callable[[Any], Any]
-"""How a value is found in a raw record: the name of a field, or a function of the record."""
-PLAIN_KEY_CHARACTERS = 100
-SHOWN_CHARACTERS = 200
 INTEGERS = range(-(2**63), 2**63)
-"""What a database stores as a whole number."""
-
-
-class Identity:
-    """Reads a raw record's key and version, each by the name of a field or by a function."""
-
-    def __init__(self, key: Field, version: Field | None) -> None:
-        self._key = key
-        self._version = version
-        self.key_name = key if isinstance(key, str) else "its key"
-
-    def __str__(self) -> str:
-        told = {"key": self._key, "version": self._version}
-        return " and ".join(f"{name}={_named(field)}" for name, field in told.items() if field)
-
-    def key_of(self, raw: Any) -> str:
-        """Read a record's key as a text, or raise `Reject`."""
-        value = _found(raw, self._key)
-        if value is None or value == "":
-            raise Reject(f"it has no {self.key_name}, which is its key")
-        try:
-            text = str(value)
-        except (RecursionError, ValueError) as error:  # nested too deep, or too many digits
-            raise Reject(f"{self.key_name} cannot be a key: {error}") from error
-        _check_key(text, self.key_name)
-        return text
-
-    def version_of(self, raw: Any) -> int:
-        """Read a record's version as a number that grows, or raise `Reject`."""
-        return 0 if self._version is None else stamp(_found(raw, self._version))
-
-
-def _found(raw: Any, field: Field) -> Any:
-    if isinstance(field, str):
-        # A dict, as most are, is known by its type in a fraction of the time.
-        is_mapping = type(raw) is dict or isinstance(raw, Mapping)
-        return raw.get(field) if is_mapping else getattr(raw, field, None)
-    try:
-        return field(raw)
-    except Exception as error:
-        raise Reject(f"{_named(field)} raised {type(error).__name__}: {error}") from error
-
-
-def _named(field: Field) -> str:
-    return repr(field) if isinstance(field, str) else getattr(field, "__name__", "a function")
-
-
-def _check_key(text: str, name: str) -> None:
-    if text.startswith("?"):
-        raise Reject(f"{name}={text[:40]!r} cannot be a key: it begins with ?")
-    if len(text) > PLAIN_KEY_CHARACTERS or not text.isascii() or "\0" in text:
-        try:
-            check_text(text, what=name)
-        except Invalid as error:
-            raise Reject(str(error)) from error
-
-
-def could_be_key(text: str) -> bool:
-    """Tell whether a record can have that key: no other one was ever landed with it."""
-    try:
-        _check_key(text, "key")
-    except Reject:
-        return False
-    return bool(text)
+"""The whole numbers that a database stores."""
+SHOWN_CHARACTERS = 200
 
 
 def stamp(value: Any) -> int:
@@ -256,7 +181,7 @@ def stamp(value: Any) -> int:
 
 
 def shown(value: Any) -> str:
-    """Spell a value for people, whatever it is."""
+    """Spell any value for people."""
     try:
         return repr(value)
     except Exception as error:  # noqa: BLE001 - nested too deep, too many digits, its own mistake
@@ -282,10 +207,6 @@ def _parsed(text: str) -> datetime:
         ) from error
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def micros(value: datetime) -> int:
     """Count the microseconds since 1970; a time without a zone is one of UTC."""
-    span = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
-    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+    return micros_of(value if value.tzinfo else value.replace(tzinfo=UTC))

@@ -53,8 +53,7 @@ UPDATE page SET gone = NULL
 -- Holds the jobs whose pages are to be stored. What is missing from the answer lost its lease.
 -- postgres
 -- For the planner: see job_settle.
-SELECT i.place, coalesce(progress.saves, 0), coalesce(progress.done, false),
-       coalesce(progress.next_offset, 0)
+SELECT i.place, coalesce(progress.saves, 0), coalesce(progress.done, false)
   FROM unnest(:place::integer[], :id::uuid[], :fence::bigint[]) AS i (place, id, fence)
   JOIN job ON job.id = i.id AND job.fence = i.fence AND i.fence % 1 = 0
           AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END
@@ -62,8 +61,7 @@ SELECT i.place, coalesce(progress.saves, 0), coalesce(progress.done, false),
  ORDER BY job.id
    FOR NO KEY UPDATE OF job
 -- sqlite
-SELECT i.place, coalesce(progress.saves, 0), coalesce(progress.done, 0),
-       coalesce(progress.next_offset, 0)
+SELECT i.place, coalesce(progress.saves, 0), coalesce(progress.done, 0)
   FROM {rows:place id fence} AS i
   CROSS JOIN job ON job.id = i.id AND job.fence = i.fence AND job.state = 'RUNNING'
   LEFT JOIN progress ON progress.job_id = job.id
@@ -80,15 +78,15 @@ SELECT number, keys FROM page
 -- postgres
 UPDATE job
    SET move = 'note', version = version + 1, phase = 'page ' || i.number, detail = i.detail,
-       actor = i.actor
-  FROM unnest(:id::uuid[], :fence::bigint[], :number::bigint[], :detail::text[], :actor::text[])
-       AS i (id, fence, number, detail, actor)
+       actor = NULL
+  FROM unnest(:id::uuid[], :fence::bigint[], :number::bigint[], :detail::text[])
+       AS i (id, fence, number, detail)
  WHERE job.id = i.id AND job.fence = i.fence AND i.fence % 1 = 0
    AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END
 -- sqlite: each
 UPDATE job
    SET move = 'note', version = version + 1, phase = 'page ' || :number, detail = :detail,
-       actor = :actor
+       actor = NULL
  WHERE id = :id AND fence = :fence AND state = 'RUNNING'
 
 -- name: page_progress

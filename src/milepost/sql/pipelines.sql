@@ -58,7 +58,7 @@ UPDATE pipeline_run
 
 -- name: pipeline_run_get
 SELECT {text:p.run_id}, {text:p.root_id}, p.pipeline_id, pipeline.name, p.mode, p.before_mark,
-       p.start_mark, p.end_mark, p.after_mark, p.overlap, p.margin, p.counted, p.calls, p.missing,
+       p.start_mark, p.end_mark, p.after_mark, p.overlap, p.margin, p.counted, p.calls,
        p.planned_at, p.plan, p.rules_digest, p.rules, pipeline.measure, r.mode,
        coalesce(r.number, p.number)
   FROM pipeline_run AS p JOIN pipeline ON pipeline.id = p.pipeline_id
@@ -91,9 +91,6 @@ SELECT {text:run_id} FROM pipeline_run
  ORDER BY number DESC
  LIMIT 1
 
--- name: pipeline_run_missing
-UPDATE pipeline_run SET missing = :missing WHERE run_id = :run_id
-
 -- name: pipeline_run_planned
 UPDATE pipeline_run
    SET counted = :counted, calls = :calls, plan = :plan, planned_at = {now}
@@ -101,17 +98,20 @@ UPDATE pipeline_run
 RETURNING planned_at
 
 -- name: run_records
--- What a root has read, as its pages say.
-SELECT count(*), coalesce(sum(records), 0), coalesce(sum(fresh), 0), coalesce(sum(changed), 0),
-       coalesce(sum(unchanged), 0), coalesce(sum(pending), 0)
-  FROM page
- WHERE root_id = :root_id AND ordinal >= 0
-
--- name: run_repeated
-SELECT coalesce(sum(duplicates), 0), coalesce(sum(completions), 0)
-  FROM progress JOIN job ON job.id = progress.job_id
- WHERE job.run_id = :run_id
-   AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
+-- The records that a root has read, as its pages say, and what became of them: as `Counts` has them.
+SELECT p.records, p.fresh, p.changed, p.unchanged,
+       (SELECT count(*) FROM quarantine WHERE root_id = :root_id),
+       (SELECT count(*) FROM raw WHERE pipeline_id = :pipeline_id AND removed_by = :root_id),
+       p.pages, p.pending, r.duplicates, r.completions
+  FROM (SELECT count(*) AS pages, coalesce(sum(records), 0) AS records,
+               coalesce(sum(fresh), 0) AS fresh, coalesce(sum(changed), 0) AS changed,
+               coalesce(sum(unchanged), 0) AS unchanged, coalesce(sum(pending), 0) AS pending
+          FROM page
+         WHERE root_id = :root_id AND ordinal >= 0) AS p,
+       (SELECT coalesce(sum(duplicates), 0) AS duplicates,
+               coalesce(sum(completions), 0) AS completions
+          FROM progress JOIN job ON job.id = progress.job_id
+         WHERE job.run_id = :run_id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')) AS r
 
 -- name: partition_cursor
 -- postgres

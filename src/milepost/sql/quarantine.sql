@@ -39,9 +39,6 @@ UPDATE quarantine SET resolved_at = {now}
    AND (root_id <> :root_id OR key NOT IN (SELECT value FROM json_each(:rejected)))
 RETURNING key
 
--- name: run_quarantined
-SELECT count(*) FROM quarantine WHERE root_id = :root_id
-
 -- name: run_unresolved
 SELECT count(*) FROM quarantine WHERE root_id = :root_id AND resolved_at IS NULL
 

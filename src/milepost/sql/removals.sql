@@ -138,6 +138,3 @@ UPDATE raw SET missing_in = NULL
 
 -- name: raw_unmark_all
 UPDATE raw SET missing_in = NULL WHERE pipeline_id = :pipeline_id AND missing_in IS NOT NULL
-
--- name: run_removed
-SELECT count(*) FROM raw WHERE pipeline_id = :pipeline_id AND removed_by = :root_id

@@ -1,6 +1,6 @@
 """Operations on runs of pipelines: starting one, fixing its window, storing its plan, going on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,20 +11,23 @@ from milepost.lifecycle import RUN, RunState
 from milepost.policy import Fail
 from milepost.records import Claim, NewJob, NewRun, NewStep
 from milepost.store import chains, creation, durable, jobs, runs, tables
+from milepost.store.columns import reader
 from milepost.store.creation import Child
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 from milepost.store.watermarks import Mark, PipelineRunRow
 
 SOME = 500
+PLANNER = "planner"
+"""The actor of moves that planning makes."""
 REMAP = "remap"
-"""The mode of a run that reads nothing: it makes records anew from what was landed."""
+"""The mode of a run that makes records anew from those landed, and reads nothing."""
 LIVE = "live"
 """The unique key of every run of a pipeline: one at a time (H-73)."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What one start asks for."""
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that a start asks for."""
 
     name: str
     target: str
@@ -40,18 +43,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     fresh_us: int | None = None
 
 
-class Started(msgspec.Struct, frozen=True):
-    """The run that answers a start, and whether this start made it."""
-
-    run_id: str
-    is_new: bool
-
-
 def start(
-    asked: Asked, new: NewRun, plan: Sequence[NewStep], jobs: Sequence[NewJob]
-) -> Steps[Started]:
+    asked: StartRequest, new: NewRun, plan: Sequence[NewStep], jobs: Sequence[NewJob]
+) -> Steps[str]:
     """Create a run that is to be planned; the live one of the pipeline answers instead, if any."""
-    pipeline_id, mark = yield from _locked(asked)
+    given = msgspec.structs.asdict(asked)
+    pipeline_id, mark = yield from _lock(asked, given)
     yield from tables.check(asked.name, asked.target)
     mode = yield from _mode(asked, pipeline_id, mark)
     begin, until = _window(asked, mode, mark)
@@ -64,11 +61,11 @@ def start(
     run_id = yield from runs.create(new, plan, jobs, hold=True)
     if run_id != new.id:
         yield from _refuse_other(run_id, asked, mode)
-        return Started(run_id, is_new=False)
-    number = yield from _numbered(pipeline_id)
+        return run_id
     yield Call(
         "pipeline_run_add",
         {
+            **given,
             "run_id": new.id,
             "root_id": new.id,
             "pipeline_id": pipeline_id,
@@ -76,20 +73,16 @@ def start(
             "before_mark": mark,
             "start_mark": begin,
             "end_mark": until,
-            "overlap": asked.overlap,
-            "margin": asked.margin,
-            "number": number,
+            "number": (yield from _numbered(pipeline_id)),
         },
     )
-    return Started(new.id, is_new=True)
+    return new.id
 
 
-def _locked(asked: Asked) -> Steps[tuple[int, int | None]]:
-    named = {"name": asked.name, "target": asked.target}
-    told = {"queue": asked.queue, "channel": asked.channel, "fresh_us": asked.fresh_us}
+def _lock(asked: StartRequest, given: Mapping[str, Any]) -> Steps[tuple[int, int | None]]:
     # An open transaction first: a statement by itself would not hold the row.
-    yield Call("pipeline_create", {**named, "measure": asked.measure})
-    [(pipeline_id, mark, measure)] = yield Call("pipeline_lock", {**named, **told})
+    yield Call("pipeline_create", given)
+    [(pipeline_id, mark, measure)] = yield Call("pipeline_lock", given)
     if measure != asked.measure and mark is not None:
         raise Invalid(
             f"the watermark of pipeline {asked.name!r} is a {measure}, and now a {asked.measure} "
@@ -98,8 +91,8 @@ def _locked(asked: Asked) -> Steps[tuple[int, int | None]]:
     return pipeline_id, mark
 
 
-def _refuse_other(run_id: str, asked: Asked, mode: str) -> Steps[None]:
-    """Refuse to answer with the run that is under way if it does not do what was asked for."""
+def _refuse_other(run_id: str, asked: StartRequest, mode: str) -> Steps[None]:
+    """Refuse to answer with the live run if it does not do what the start asks for."""
     live = yield from get(run_id)
     same_window = (asked.since, asked.until) == (live.start_mark, live.end_mark)
     fits = {
@@ -121,7 +114,7 @@ def _numbered(pipeline_id: int) -> Steps[int]:
     return int(number)
 
 
-def _mode(asked: Asked, pipeline_id: int, mark: int | None) -> Steps[str]:
+def _mode(asked: StartRequest, pipeline_id: int, mark: int | None) -> Steps[str]:
     if asked.remap:
         [(landed,)] = yield Call("raw_any", {"pipeline_id": pipeline_id})
         if not landed:
@@ -143,7 +136,7 @@ def _mode(asked: Asked, pipeline_id: int, mark: int | None) -> Steps[str]:
     return "full"
 
 
-def _window(asked: Asked, mode: str, mark: int | None) -> tuple[int | None, int | None]:
+def _window(asked: StartRequest, mode: str, mark: int | None) -> tuple[int | None, int | None]:
     """Say where a run begins to read, and where it ends if that is known already."""
     if mode == "backfill":
         return asked.since, asked.until
@@ -153,7 +146,7 @@ def _window(asked: Asked, mode: str, mark: int | None) -> tuple[int | None, int 
 
 
 def get(run_id: str) -> Steps[PipelineRunRow]:
-    """Read what a run of a pipeline is about, or raise `NotFound`."""
+    """Read a run of a pipeline, or raise `NotFound`."""
     rows = yield Call("pipeline_run_get", {"run_id": run_id})
     if not rows:
         raise NotFound(f"run {run_id} is no run of a pipeline")
@@ -163,7 +156,7 @@ def get(run_id: str) -> Steps[PipelineRunRow]:
 def fix(
     claim: Claim, *, end: int | None, before: int | None, rules: bytes | None, digest: str
 ) -> Steps[PipelineRunRow]:
-    """Fix the end of the window and the rules before the first read; answer with what is fixed.
+    """Fix the end of the window and the rules before the first read; answer with the run.
 
     Without an `end` it is the store's clock that says it, less the margin. `before` is how far a
     window may reach at most (H-76).
@@ -182,59 +175,48 @@ def fix(
         )
     if end is not None and before is not None and row.start_mark is not None:
         end = min(end, row.start_mark + row.overlap + before)
-    yield Call(
-        "pipeline_run_fix",
-        {"run_id": row.run_id, "end_mark": end, "rules": rules, "rules_digest": digest},
-    )
+    given = {"run_id": row.run_id, "end_mark": end, "rules": rules, "rules_digest": digest}
+    yield Call("pipeline_run_fix", given)
     return (yield from get(row.run_id))
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """A plan about to be stored: the jobs of the partitions, and what each is to read."""
-
-    jobs: Sequence[NewJob]
-    bounds: Sequence[tuple[int, str | None, str | None]]
-    counted: int
-    calls: int
-    text: str
+Bounds = Sequence[tuple[int, str | None, str | None]]
+"""(ordinal, low, high) of each partition."""
 
 
-def seal(claim: Claim, planned: Planned, *, actor: str) -> Steps[bool]:
+def seal(
+    claim: Claim,
+    jobs: Sequence[NewJob],
+    bounds: Bounds,
+    *,
+    counted: int,
+    calls: int = 0,
+    plan: str = "{}",
+) -> Steps[bool]:
     """Store the plan and every partition, and let the run begin, all or nothing (H-49)."""
     yield from durable.hold(claim)
     row = yield from get(claim.run_id or "")
     if row.is_planned or (row.end_mark is None and row.mode != REMAP):
         return False
-    if planned.bounds:
-        yield from _set_out(row, planned.bounds)
-    yield from creation.create(planned.jobs)
-    told = {"counted": planned.counted, "calls": planned.calls, "plan": planned.text}
+    if bounds:
+        yield from _open_readings(row, bounds)
+    yield from creation.create(jobs)
+    told = {"counted": counted, "calls": calls, "plan": plan}
     if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
         raise LeaseLost(f"run {row.run_id} was planned by somebody else")
-    yield from runs.seal(row.run_id, actor=actor)
+    yield from runs.seal(row.run_id, actor=PLANNER)
     return True
 
 
-def _set_out(
-    row: PipelineRunRow, bounds: Sequence[tuple[int, str | None, str | None]]
-) -> Steps[None]:
-    """Note what a run sets out to read: each part is open until it has been read."""
-    # What lies before the watermark was read once: a full run that fails leaves no gap there.
+def _open_readings(row: PipelineRunRow, bounds: Bounds) -> Steps[None]:
+    """Note the ranges that a run is going to read: each is open until it has been read."""
+    # Records before the watermark were read once: a full run that fails leaves no gap there.
     start = row.start_mark
     if start is None and row.before_mark is not None:
         start = row.before_mark - row.overlap
-    yield Call(
-        "reading_add",
-        {
-            "root_id": row.root_id,
-            "pipeline_id": row.pipeline_id,
-            "start_mark": start,
-            "end_mark": row.end_mark,
-            "ordinal": [ordinal for ordinal, _, _ in bounds],
-            "low": [low for _, low, _ in bounds],
-            "high": [high for _, _, high in bounds],
-        },
-    )
+    lists = zip(("ordinal", "low", "high"), map(list, zip(*bounds, strict=True)), strict=True)
+    marks = {"start_mark": start, "end_mark": row.end_mark}
+    yield Call("reading_add", {**row.own, **marks, **dict(lists)})
 
 
 class Portion(msgspec.Struct, frozen=True):
@@ -248,7 +230,7 @@ class Portion(msgspec.Struct, frozen=True):
 def split(claim: Claim, portions: Sequence[Portion], *, codec: str) -> Steps[bool]:
     """Hand a partition over to jobs of their own, all or nothing; False when it had ended (H-80).
 
-    What it has read stays; what it set out to read is open until the last of them has read it.
+    Records that it has read stay; its range is open until the last of them has read it.
     """
     yield from durable.hold(claim)
     row = yield from get(claim.run_id or "")
@@ -259,18 +241,18 @@ def split(claim: Claim, portions: Sequence[Portion], *, codec: str) -> Steps[boo
         return False
     ordinals = [last + place for place, _ in enumerate(portions, start=1)]
     bounds = [(number, p.low, p.high) for number, p in zip(ordinals, portions, strict=True)]
-    yield from _set_out(row, bounds)
+    yield from _open_readings(row, bounds)
     yield Call("reading_close", {"root_id": [row.root_id], "ordinal": [claim.ordinal]})
     children = [
         Child(row.run_id, claim.step or 0, ordinal=ordinal, codec=codec, payload=portion.payload)
         for ordinal, portion in zip(ordinals, portions, strict=True)
     ]
-    yield from creation.in_steps(children, actor="planner")
+    yield from creation.in_steps(children, actor=PLANNER)
     yield from jobs.note(claim, phase="split", detail=f"{ordinals[0]} to {ordinals[-1]}")
     return True
 
 
-class Live(msgspec.Struct, frozen=True):
+class PipelineRunSummary(msgspec.Struct, frozen=True):
     """A run of a pipeline, as a list shows it."""
 
     run_id: str
@@ -285,30 +267,29 @@ class Live(msgspec.Struct, frozen=True):
     finished_at: datetime | None
 
 
-def recent(pipeline_id: int, *, most: int) -> Steps[list[Live]]:
+_summary = reader(PipelineRunSummary)
+
+
+def recent(pipeline_id: int, *, most: int) -> Steps[list[PipelineRunSummary]]:
     """Read the last runs of a pipeline, newest first."""
     rows = yield Call("pipeline_run_list", {"pipeline_id": pipeline_id, "most": most})
-    return [Live(*(*row[:-2], *(_instant(at) for at in row[-2:]))) for row in rows]
+    return [_summary(row) for row in rows]
 
 
-def _instant(at: Any) -> datetime | None:
-    return None if at is None else instant(at)
-
-
-def latest(pipeline_id: int) -> Steps[Live | None]:
+def latest(pipeline_id: int) -> Steps[PipelineRunSummary | None]:
     """Read the last run of a pipeline, if there is one."""
     found = yield from recent(pipeline_id, most=1)
     return found[0] if found else None
 
 
 def latest_ruled(pipeline_id: int) -> Steps[str | None]:
-    """Find the last run whose rules are pinned: what is made like its records has them too."""
+    """Find the last run whose rules are pinned."""
     rows = yield Call("pipeline_run_ruled", {"pipeline_id": pipeline_id})
     return rows[0][0] if rows else None
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Something that a run set out to read and nobody has read."""
+    """A range that a run was going to read and nobody has read."""
 
     root_id: str
     ordinal: int
@@ -319,7 +300,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def gaps(pipeline_id: int) -> Steps[list[Gap]]:
-    """Read what runs that ended left unread."""
+    """Read the ranges that ended runs left unread."""
     return [Gap(*row) for row in (yield Call("reading_gaps", {"pipeline_id": pipeline_id}))]
 
 
@@ -343,7 +324,8 @@ def resume(old_id: str, new: NewRun, *, actor: str) -> Steps[None]:
     newer = yield from chains.resume(old_id, new)
     if newer != new.id:
         raise IllegalMove(f"run {old_id} was resumed by run {newer}")
-    yield from _add_linked(row, new.id, row.mode, number=number)
+    ids = {"old_id": old_id, "run_id": new.id, "root_id": row.root_id}
+    yield Call("pipeline_run_link", {**ids, "mode": row.mode, "number": number})
     after: str | None = None
     while after := (
         yield from chains.create_again(old_id, new.id, after=after, most=SOME, actor=actor)
@@ -363,14 +345,14 @@ def link(
     mode: str,
     own_root: bool = False,
 ) -> Steps[None]:
-    """Create a run that works on what another has read: forced, of one partition, or a replay."""
+    """Create a run on the records that another has read: forced, of one partition, or a replay."""
     row = yield from get(old_id)
     number = yield from _numbered(row.pipeline_id)
     new = msgspec.structs.replace(new, unique_key=LIVE, mode=mode)
     yield from _refuse_live(row, new)
     yield from runs.create(new, plan, jobs, hold=True)
-    root_id = new.id if own_root else row.root_id
-    yield from _add_linked(row, new.id, mode, number=number, root_id=root_id)
+    ids = {"old_id": old_id, "run_id": new.id, "root_id": new.id if own_root else row.root_id}
+    yield Call("pipeline_run_link", {**ids, "mode": mode, "number": number})
     yield Call("progress_carry", {"run_id": new.id})
 
 
@@ -393,18 +375,3 @@ def _refuse_live(row: PipelineRunRow, new: NewRun) -> Steps[None]:
         )
     if new.mode == "forced" and row.root_mode == REMAP:
         raise IllegalMove(f"run {row.run_id} is a remap and has read nothing to force; resume it")
-
-
-def _add_linked(
-    row: PipelineRunRow, run_id: str, mode: str, *, number: int, root_id: str | None = None
-) -> Steps[None]:
-    yield Call(
-        "pipeline_run_link",
-        {
-            "old_id": row.run_id,
-            "run_id": run_id,
-            "mode": mode,
-            "root_id": root_id or row.root_id,
-            "number": number,
-        },
-    )

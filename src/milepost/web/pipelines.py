@@ -8,12 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.errors import NotFound
-from milepost.ingest.finalise import counts
 from milepost.ingest.handles import PipelineRun
 from milepost.ingest.keys import written
 from milepost.ingest.pipeline import Pipeline
 from milepost.store import pipelines, removals, runs, watermarks
 from milepost.store.driver import Steps
+from milepost.store.pages import counts
+from milepost.store.quarantine import count as quarantine_count
+from milepost.store.quarantine import page as quarantine_page
 from milepost.store.watermarks import Mark
 from milepost.subjects import checked_id
 from milepost.web.call import Call, OperateCall, ReadCall, RestartCall, SubmitCall, json_response
@@ -166,7 +168,7 @@ def _document(pipeline: Pipeline[Any]) -> Steps[dict[str, Any]]:
         "watermark": None if row is None else row.document(),
         "dataset_version": 0 if row is None else row.dataset_version,
         "gaps": 0 if row is None else len((yield from pipelines.gaps(row.id))),
-        "quarantined": 0 if row is None else (yield from removals.unresolved(row.id)),
+        "quarantined": 0 if row is None else (yield from quarantine_count(row.id)),
         "behind": 0 if row is None else row.behind,
     }
 
@@ -365,7 +367,7 @@ async def quarantine(
     row = await _whole(call, name).row_async()
     if row is None or "\0" in after:
         return json_response({"items": [], "next": None})
-    found = await call.run(removals.quarantined, row.id, after=after, most=limit)
+    found = await call.run(quarantine_page, row.id, after=after, most=limit)
     items = [document(KeptDocument, one, run=one.run_id) for one in found]
     following = found[-1].key if len(found) == limit else None
     return json_response({"items": items, "next": following})
