@@ -21,6 +21,7 @@ from milepost.context import Context
 from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
 from milepost.handles import JobError, JobHandle, Jobs
+from milepost.ingest.declaration import Declaration
 from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Removals
 from milepost.ingest.pipeline import Pipeline
 from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
@@ -120,7 +121,7 @@ HIDDEN = {
     Batch: {"client", "fill", "named", "parameters", "payload", "plan", "report_type"},
     Entry: {"with_attempt"},
     RunHandle: {"picture", "read", "record"},
-    Pipeline: {"consolidating", "job", "new_run", "row", "scan", "starting", "steps", "window"},
+    Pipeline: {"row", "starting", *vars(Declaration)},
     PipelineRun: {"about", "add", "picture", "read", "record", "refill_async", "submit"},
     Nats: {"publish", "receive", "address"},
 }
