@@ -40,7 +40,7 @@ from milepost.store.explain import Explanation
 from milepost.store.pages import Counts
 from milepost.store.schedules import Schedule
 from milepost.workers import Workers
-from tools.options_reference import meanings, options_section
+from tools.options_reference import meanings, options_section, pipeline_section
 
 __all__ = ["api_page", "told"]
 
@@ -130,7 +130,9 @@ HIDDEN = {
 
 def api_page() -> str:
     """Write every public name with its signature and the promise of its docstring."""
-    sections = [_section(title, entries) for title, entries in _sections().items()]
+    found = {title: _section(title, entries) for title, entries in _sections().items()}
+    found["Pipelines"] += f"\n{pipeline_section()}"
+    sections = list(found.values())
     sections.insert(1, options_section())
     rest = [_functions(), _errors(), _states(), _settings(), _testing()]
     return "\n".join([INTRODUCTION, *sections, *rest])

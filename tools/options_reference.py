@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from milepost import options
+from milepost.ingest import options as pipeline_options
 from milepost.options import JobOptions, Rule, StepOptions, SubmitOptions, names, rules
 from milepost.request.declaration import RequestOptions
 
-__all__ = ["APP", "described", "meanings", "options_section"]
+__all__ = ["APP", "described", "meanings", "options_section", "pipeline_section"]
 
 APP = Path("src/milepost/app.py")
 REGION = re.compile(r"( +)Options:\n.*?(?=\n +\"\"\"\n)", flags=re.DOTALL)
@@ -76,6 +77,16 @@ def options_section() -> str:
     told = meanings(options)
     known = {**rules(JobOptions), **rules(SubmitOptions)}
     return HEAD + "".join(_row(name, rule, told[name]) for name, rule in known.items())
+
+
+def pipeline_section() -> str:
+    """Write every option of a pipeline, its default, its bounds and what it means."""
+    told = meanings(pipeline_options)
+    lines = ["## Options of a pipeline\n\n| option | default | is | means |\n|---|---|---|---|\n"]
+    for name, rule in rules(pipeline_options.PipelineOptions).items():
+        default = "" if rule.default is None else f"`{rule.default!r}`"
+        lines.append(f"| `{name}` | {default} | {_bounds(rule)} | {told[name]} |\n")
+    return "".join(lines)
 
 
 def _row(name: str, rule: Rule, means: str) -> str:

@@ -39,6 +39,7 @@ from milepost.workers import Workers
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from milepost.ingest.options import PipelineOptions
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Source
     from milepost.relay.broker import Broker
@@ -171,35 +172,7 @@ class App:
         self._batches[name, version] = declared
         return declared
 
-    def pipeline(
-        self,
-        name: str,
-        source: S,
-        *,
-        key: str | Callable[[Any], Any],
-        partition_by: str,
-        version: str | Callable[[Any], Any] | None = None,
-        partitions: int = 30,
-        overlap: float = 900,
-        margin: float = 0,
-        page: int = 30,
-        batch: int = 2000,
-        upsert: int = 100,
-        concurrency: int = 5,
-        consolidators: int = 4,
-        rate: str | None = None,
-        table: str | None = None,
-        mapping_version: int | str = 1,
-        max_window: float | None = None,
-        quarantine_limit: float = 0.05,
-        removal_limit: float = 0.2,
-        retries: int = 3,
-        retry_delay: float = 1.0,
-        poison_limit: int = 3,
-        queue: str = "default",
-        channel: str | None = None,
-        fresh_within: float | None = None,
-    ) -> "Pipeline[S]":
+    def pipeline(self, name: str, source: S, **options: "Unpack[PipelineOptions]") -> "Pipeline[S]":
         """Declare a pipeline: a source that is read into a table, whole once and then what changed.
 
         `key` names the field that tells records apart, `version` the one that grows with every
@@ -209,18 +182,14 @@ class App:
         count that one up when `map` or `enrich` was corrected.
         `channel` is told how runs end, and when the watermark is older than `fresh_within` seconds.
         """
-        from milepost.ingest.declaration import Options  # noqa: PLC0415 - few need it
-        from milepost.ingest.pipeline import Pipeline  # noqa: PLC0415 - likewise
+        from milepost.ingest.pipeline import Pipeline  # noqa: PLC0415 - few need it
 
-        given = {
-            name: value for name, value in locals().items() if name in Options.__struct_fields__
-        }
         taken = {**self._pipelines, **{batch_name: None for batch_name, _ in self._batches}}
         if name in taken:
             raise Invalid(
                 f"{name!r} is declared twice; pipelines and batches need names of their own"
             )
-        declared = Pipeline(self, name, source, Options(**given))
+        declared = Pipeline(self, name, source, options)
         self._pipelines[name] = declared
         return declared
 

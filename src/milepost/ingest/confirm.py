@@ -53,7 +53,7 @@ class Confirmer:
 
     def __init__(self, pipeline: Declaration[Any]) -> None:
         self._pipeline = pipeline
-        axis, page = pipeline.axis, pipeline.options.page
+        axis, page = pipeline.axis, pipeline.options["page"]
         self._parts = [Partition(axis.key(LOWEST), axis.key(HIGHEST), page=page)]
         if pipeline.source.nullable:
             self._parts.append(Partition(None, None, page=page))

@@ -48,7 +48,7 @@ class Consolidator:
         await pipeline.note(ctx, "LoadingPricingRules")
         rules = None if run.rules is None else client.codec.decode(run.rules)
         average = await client.run_async(pages.average, run)
-        most = max(1, math.floor(pipeline.options.batch / average)) if average else 1
+        most = max(1, math.floor(pipeline.options["batch"] / average)) if average else 1
         done = 0
         while True:
             ctx.check()
@@ -175,8 +175,8 @@ class Consolidator:
         self, write: Write, rows: list[Row], part: Part, rejected: list[Rejection]
     ) -> None:
         """Write a hundred a statement, five statements at a time; each is whole or not (H-85)."""
-        size = self._pipeline.options.upsert
-        free = asyncio.Semaphore(self._pipeline.options.concurrency)
+        size = self._pipeline.options["upsert"]
+        free = asyncio.Semaphore(self._pipeline.options["concurrency"])
 
         async def written(chosen: slice) -> None:
             async with free:

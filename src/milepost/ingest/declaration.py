@@ -1,10 +1,8 @@
 """The declaration of a pipeline: its options, its table, its runs and their jobs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
-
-import msgspec
 
 from milepost.client import Client, caller, new_id
 from milepost.codec import check_text
@@ -13,12 +11,12 @@ from milepost.declare import Definition, Host
 from milepost.errors import IllegalMove, Invalid
 from milepost.ingest.calls import Calls
 from milepost.ingest.keys import axis_of
-from milepost.ingest.landing import Field, Landing
+from milepost.ingest.landing import Landing
 from milepost.ingest.mapping import Fingerprint, fields_of, raw_type, record_type
+from milepost.ingest.options import with_defaults
 from milepost.ingest.source import INTEGERS, Source, micros
 from milepost.ingest.target import DOCUMENT, Target
 from milepost.lifecycle import JobState
-from milepost.options import check_seconds
 from milepost.outcome import micros as micros_in
 from milepost.policy import Fail
 from milepost.records import NewJob, NewRun, NewStep, Template
@@ -39,73 +37,24 @@ PLAN, FETCH, CONSOLIDATE, FINALISE = range(4)
 FILLING = ("full", REMAP)
 """Modes of runs after which the table holds every landed record."""
 DAY = 86_400.0
-NO_VERSION = ("version", None)
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a pipeline."""
-
-    key: Field
-    version: Field | None = None
-    partition_by: str
-    partitions: int = 30
-    overlap: float = 900
-    margin: float = 0
-    page: int = 30
-    batch: int = 2000
-    upsert: int = 100
-    concurrency: int = 5
-    consolidators: int = 4
-    rate: str | None = None
-    table: str | None = None
-    mapping_version: int | str = 1
-    max_window: float | None = None
-    quarantine_limit: float = 0.05
-    removal_limit: float = 0.2
-    retries: int = 3
-    retry_delay: float = 1.0
-    poison_limit: int = 3
-    backoff: str = "exponential"
-    queue: str = "default"
-    channel: str | None = None
-    fresh_within: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values that an option does not take."""
-        for name in ("key", "partition_by", "version"):
-            given = getattr(self, name)
-            if not (callable(given) and name != "partition_by") and (name, given) != NO_VERSION:
-                check_text(given, what=name)
-        if isinstance(self.mapping_version, bool) or not isinstance(self.mapping_version, int):
-            check_text(self.mapping_version, what="mapping_version")
-        check_text(self.queue, what="queue")
-        if self.channel is not None:
-            check_text(self.channel, what="channel")
-        for name in ("partitions", "page", "batch", "upsert", "concurrency", "consolidators"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:  # noqa: PLR2004
-                raise Invalid(f"{name}={value!r} must be a whole number from 1")
-        for name in ("overlap", "margin", "max_window", "fresh_within"):
-            check_seconds(name, getattr(self, name), zero=name in ("overlap", "margin"))
-        for name in ("quarantine_limit", "removal_limit"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise Invalid(f"{name}={getattr(self, name)!r} takes a share between 0 and 1")
+PASSED = {"queue", "retries", "retry_delay", "poison_limit"}
+"""Options that its jobs have."""
 
 
 class Declaration(Generic[S]):
     """A pipeline as it is declared: everything that the jobs of its runs share."""
 
-    def __init__(self, host: Host, name: str, source: S, options: Options) -> None:
+    def __init__(self, host: Host, name: str, source: S, options: Mapping[str, Any]) -> None:
         check_text(name, what="name")
         if not isinstance(source, Source):
             raise Invalid(f"pipeline {name!r}: {source!r} is no mp.Source; subclass it")
         self.name = name
         self.source = source
-        self.options = options
+        self.options = options = with_defaults(options, what=f"pipeline {name!r}")
         self._host = host
         record = record_type(source)
         self.target = Target(
-            options.table or name.replace("-", "_"), key=options.key, record=record
+            options["table"] or name.replace("-", "_"), key=options["key"], record=record
         )
         if self.target.is_document:
             log.warning(
@@ -114,9 +63,9 @@ class Declaration(Generic[S]):
                 column=DOCUMENT,
                 hint="annotate it: def map(self, raw) -> YourRecord",
             )
-        self.fingerprint = Fingerprint(record, version=options.mapping_version)
-        self.landing = Landing(host.client, options.key, options.version)
-        self.calls = Calls(host.client, name, source, options.rate)
+        self.fingerprint = Fingerprint(record, version=options["mapping_version"])
+        self.landing = Landing(host.client, options["key"], options["version"])
+        self.calls = Calls(host.client, name, source, options["rate"])
         self.axis = axis_of(self._key_type(record), source.bounds)
         self._steps: list[Definition] = []
 
@@ -126,19 +75,15 @@ class Declaration(Generic[S]):
     def _key_type(self, record: Any) -> Any:
         for type_ in (raw_type(self.source), record):
             fields = fields_of(type_)
-            if fields is not None and self.options.partition_by in fields:
-                return fields[self.options.partition_by]
+            if fields is not None and self.options["partition_by"] in fields:
+                return fields[self.options["partition_by"]]
         return None
 
     def _define(self, function: Callable[..., Any], step: str, **given: Any) -> Definition:
-        options = self.options
         declared = {
             "name": f"{self.name}.{step}",
-            "queue": options.queue,
-            "retries": options.retries,
-            "retry_delay": options.retry_delay,
-            "backoff": options.backoff,
-            "poison_limit": options.poison_limit,
+            **{name: value for name, value in self.options.items() if name in PASSED},
+            "backoff": "exponential",
             "max_delay": 60.0,
             "timeout": DAY,
             **given,
@@ -163,8 +108,8 @@ class Declaration(Generic[S]):
             kind=self.name,
             codec=self.client.codec.name,
             actor=caller().actor,
-            queue=self.options.queue,
-            channel=self.options.channel,
+            queue=self.options["queue"],
+            channel=self.options["channel"],
             **given,
         )
 
@@ -210,7 +155,7 @@ class Declaration(Generic[S]):
 
     def consolidating(self, run_id: str) -> list[NewJob]:
         """Describe the jobs that consolidate: they share the work among them."""
-        count = min(self.options.consolidators, self.options.partitions)
+        count = min(self.options["consolidators"], self.options["partitions"])
         return [self.job(CONSOLIDATE, run_id, None, place) for place in range(count)]
 
     async def note(self, ctx: Context, phase: str) -> None:

@@ -88,7 +88,7 @@ class Fetcher:
         pipeline, source, ordinal = self._pipeline, self._pipeline.source, ctx.claim.ordinal or 0
         run = await pipeline.owning(pipeline.hold, ctx.claim.run_id)
         window, ends = Window(*run.window), (read(low, pipeline.axis), read(high, pipeline.axis))
-        partition = Partition(*ends, ordinal, estimate, pipeline.options.page)
+        partition = Partition(*ends, ordinal, estimate, pipeline.options["page"])
         at = await pipeline.client.run_async(pages.cursor, ctx.claim)
         number, position, done = at.pages, self._decoded(at.position), at.done
         told = {"applied": 0, "duplicate": 0, "completed": 0}

@@ -70,7 +70,7 @@ class Finaliser:
 
     async def _check(self, run: PipelineRunRow, counted: Counts) -> None:
         """Refuse to end a run with no record identified, or with too many in quarantine."""
-        client, limit = self._pipeline.client, self._pipeline.options.quarantine_limit
+        client, limit = self._pipeline.client, self._pipeline.options["quarantine_limit"]
         see = f"see `milepost pipelines quarantine ls {run.pipeline}`"
         if (
             run.root_mode not in UNREAD
@@ -121,7 +121,7 @@ class Finaliser:
 
     async def _remove(self, ctx: Context, run: PipelineRunRow) -> None:
         """Remove records that a full run did not see, unless they were there all the same."""
-        client, limit = self._pipeline.client, self._pipeline.options.removal_limit
+        client, limit = self._pipeline.client, self._pipeline.options["removal_limit"]
         if run.root_mode == "full":
             if await client.run_async(removals.is_dismissed, run):
                 return

@@ -5,17 +5,16 @@ why it cannot (H-75).
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from milepost.client import Client
 from milepost.codec import check_text, limited
 from milepost.errors import Invalid
+from milepost.ingest.options import Field
 from milepost.ingest.source import Reject, shown, stamp
 from milepost.policy import storable
 
-Field = str | Callable[[Any], Any]
-"""How a value is found in a raw record: the name of a field, or a function of the record."""
 PLAIN_KEY_CHARACTERS = 100
 SHOWN_CHARACTERS = 4_000
 HASH_BYTES = 16

@@ -1,7 +1,7 @@
 """A declared pipeline: starting runs of it, and asking where it has come to."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,7 @@ from milepost.declare import Host
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.faces import Flow, Item, Stream, faces, refuse_in_loop, streams
 from milepost.ingest.consolidate import Consolidator
-from milepost.ingest.declaration import PLAN, Declaration, Options
+from milepost.ingest.declaration import PLAN, Declaration
 from milepost.ingest.fetch import Fetcher
 from milepost.ingest.finalise import Finaliser
 from milepost.ingest.handles import PipelineRun, Quarantine, Removals
@@ -44,7 +44,7 @@ class Stale(Fail):
 class Pipeline(Declaration[S]):
     """A declared pipeline: start runs of it, and ask where it has come to."""
 
-    def __init__(self, host: Host, name: str, source: S, options: Options) -> None:
+    def __init__(self, host: Host, name: str, source: S, options: Mapping[str, Any]) -> None:
         super().__init__(host, name, source, options)
         self._planner = planner = Planner(self)
         self._finaliser = Finaliser(self)
@@ -110,15 +110,15 @@ class Pipeline(Declaration[S]):
 
     def _starting(self, **asked: Any) -> Callable[[], Steps[str]]:
         options, new = self.options, self.new_run()
-        within = options.fresh_within
+        within = options["fresh_within"]
         request = StartRequest(
             name=self.name,
             target=self.target.name,
             measure="time" if self.is_time else "sequence",
-            overlap=self.span(options.overlap),
-            margin=self.span(options.margin),
-            queue=options.queue,
-            channel=options.channel,
+            overlap=self.span(options["overlap"]),
+            margin=self.span(options["margin"]),
+            queue=options["queue"],
+            channel=options["channel"],
             fresh_us=None if within is None else micros(within),
             **asked,
         )
@@ -149,7 +149,7 @@ class Pipeline(Declaration[S]):
         row = await self.client.run_async(watermarks.find, self.name)
         raise Stale(
             f"Pipeline {self.name} is not fresh. Watermark {row.document()['lastUpdatedAt']}, "
-            f"older than fresh_within={self.options.fresh_within}."
+            f"older than fresh_within={self.options['fresh_within']}."
         )
 
     def _latest(self) -> Steps[PipelineRunSummary | None]:
@@ -276,7 +276,7 @@ class Pipeline(Declaration[S]):
         row = await self.row_async()
         start = None
         if row is not None and row.mark is not None and not full:
-            start = Mark(row.measure).shown(row.mark - self.span(self.options.overlap))
+            start = Mark(row.measure).shown(row.mark - self.span(self.options["overlap"]))
         end = await self.calls.remote(self.source.upper_bound)
         window = Window(start, datetime.now(UTC) if end is None else end)
         return await self._planner.cut(window, is_full=start is None)

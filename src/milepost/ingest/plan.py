@@ -72,7 +72,7 @@ class Planner:
         end = None if row.mode == REMAP else await self._upper_bound(row)
         rules = await pipeline.calls.remote(pipeline.source.rules)
         data = None if rules is None else pipeline.client.codec.encode(rules)
-        longest = pipeline.options.max_window
+        longest = pipeline.options["max_window"]
         return await pipeline.client.run_async(
             pipelines.fix,
             ctx.claim,
@@ -101,14 +101,14 @@ class Planner:
         plan = await scanned(
             self._counting(window),
             self._pipeline.axis,
-            parts=options.partitions,
-            page=options.page,
+            parts=options["partitions"],
+            page=options["page"],
             origin=self._origin(),
             spread=not is_full,
         )
         if not self._pipeline.source.nullable:
             return plan
-        null = Partition(None, None, len(plan.partitions), 0, options.page)
+        null = Partition(None, None, len(plan.partitions), 0, options["page"])
         return msgspec.structs.replace(plan, partitions=[*plan.partitions, null])
 
     def _counting(self, window: Window) -> Count:
@@ -140,7 +140,7 @@ class Planner:
         if counted < SPLIT * seen:
             return False
         wanted = math.ceil(counted / max(part.estimate, part.page))
-        parts = min(self._pipeline.options.partitions, wanted)
+        parts = min(self._pipeline.options["partitions"], wanted)
         origin, client = self._origin(), self._pipeline.client
         cut = await divided(count, self._pipeline.axis, part, parts=parts, origin=origin)
         if len(cut) < SPLIT:

@@ -9,8 +9,8 @@ from milepost.codec import from_builtin
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.ingest.changes import Change, Found
 from milepost.ingest.columns import NAME, Column, Part, column_of, key_of, plain, to_json
-from milepost.ingest.landing import Field
 from milepost.ingest.mapping import fields_of
+from milepost.ingest.options import Field
 from milepost.ingest.source import INTEGERS
 from milepost.records import Claim
 from milepost.store.catalog import DIALECTS, Statement, filled

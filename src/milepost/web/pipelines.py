@@ -148,7 +148,7 @@ DECIDED = answers(Decided, 404, 409, 413, 415, description="What was decided, an
 
 def _declared(call: Call, name: str) -> Pipeline[Any]:
     found = call.app.pipelines.get(name)
-    if found is None or not call.principal.sees_queue(found.options.queue):
+    if found is None or not call.principal.sees_queue(found.options["queue"]):
         raise NotFound(f"no pipeline is called {name!r}; GET /v1/pipelines lists them")
     return found
 
@@ -164,7 +164,7 @@ def _document(pipeline: Pipeline[Any]) -> Steps[dict[str, Any]]:
     return {
         "name": pipeline.name,
         "table": pipeline.target.name,
-        "partitions": pipeline.options.partitions,
+        "partitions": pipeline.options["partitions"],
         "watermark": None if row is None else row.document(),
         "dataset_version": 0 if row is None else row.dataset_version,
         "gaps": 0 if row is None else len((yield from pipelines.gaps(row.id))),
@@ -177,7 +177,7 @@ def _document(pipeline: Pipeline[Any]) -> Steps[dict[str, Any]]:
 async def listing(*, call: ReadCall) -> Response:
     """List the declared pipelines, and where each has come to."""
     found = call.app.pipelines.values()
-    mine = [one for one in found if call.principal.sees_queue(one.options.queue)]
+    mine = [one for one in found if call.principal.sees_queue(one.options["queue"])]
     return json_response({"items": [await call.run(_document, one) for one in mine]})
 
 
