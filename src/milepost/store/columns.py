@@ -1,7 +1,7 @@
 """Columns of the records: lists of them for statements, and rows read back in the same order."""
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -84,6 +84,13 @@ def reader(record: type[R]) -> Callable[[Sequence[Any]], R]:
         return record(*values)
 
     return read
+
+
+def lists(names: str, rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Turn rows into list parameters: `lists("id fence", pairs)` gives a list of each."""
+    named = names.split()
+    columns_ = list(zip(*rows, strict=True)) or [()] * len(named)
+    return {name: list(column) for name, column in zip(named, columns_, strict=True)}
 
 
 def _record(name: str) -> type[msgspec.Struct]:

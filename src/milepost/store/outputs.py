@@ -7,6 +7,7 @@ too, and withdraw instead when it is not live any more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import uuid_utils
@@ -14,6 +15,7 @@ import uuid_utils
 from milepost.errors import LeaseLost
 from milepost.records import Claim, Settlement
 from milepost.store import creation, fanin
+from milepost.store.columns import lists
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.fanin import LockedRun
 
@@ -21,7 +23,7 @@ DROPPED = 1_000
 """How many results of attempts that came to nothing go with each piece of a new one."""
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishedOutputs(msgspec.Struct, frozen=True):
     """How many outputs became jobs, and the runs that have more jobs to let through a gate."""
 
     count: int
@@ -33,19 +35,14 @@ class Published(msgspec.Struct, frozen=True):
 
 def stage(claim: Claim, outputs: Sequence[tuple[int, int, bytes | None]]) -> Steps[None]:
     """Store outputs (seq, step, payload) of a running attempt, or raise `LeaseLost`."""
-    rows = yield Call(
-        "staged_add",
-        {
-            "producer_id": claim.id,
-            "fence": claim.fence,
-            "codec": claim.codec,
-            "seq": [seq for seq, _, _ in outputs],
-            "step": [step for _, step, _ in outputs],
-            "job_id": [str(uuid_utils.uuid7()) for _ in outputs],
-            "payload": [payload for _, _, payload in outputs],
-        },
-    )
-    if len(rows) != len(outputs):
+    own = {"producer_id": claim.id, "fence": claim.fence, "codec": claim.codec}
+    ids = {"job_id": [str(uuid_utils.uuid7()) for _ in outputs]}
+    rows = yield Call("staged_add", {**own, **ids, **lists("seq step payload", outputs)})
+    _check_held(claim, rows, outputs)
+
+
+def _check_held(claim: Claim, stored: Rows, given: Sequence[Any]) -> None:
+    if len(stored) != len(given):
         raise LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}")
 
 
@@ -57,22 +54,14 @@ def sweep_staged(*, most: int) -> Steps[None]:
 def keep(claim: Claim, results: Sequence[tuple[int, int, bytes]]) -> Steps[None]:
     """Store results (seq, step, payload) of a running attempt, or raise `LeaseLost`.
 
-    So a job of the last step gives several: they count once it succeeds. What attempts before it
-    left is removed piece by piece.
+    So a job of the last step gives several: they count once it succeeds. Those of attempts before
+    it are removed piece by piece.
     """
     if claim.fence > 1:
         yield Call("output_drop", {"id": claim.id, "fence": claim.fence, "most": DROPPED})
-    rows = yield Call(
-        "output_add",
-        {
-            "id": claim.id,
-            "fence": claim.fence,
-            "seq": [seq for seq, _, _ in results],
-            "payload": [payload for _, _, payload in results],
-        },
-    )
-    if len(rows) != len(results):
-        raise LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}")
+    given = lists("seq step payload", results)
+    rows = yield Call("output_add", {"id": claim.id, "fence": claim.fence, **given})
+    _check_held(claim, rows, results)
 
 
 # With its end
@@ -80,20 +69,16 @@ def keep(claim: Claim, results: Sequence[tuple[int, int, bytes]]) -> Steps[None]
 
 def put_kept(ended: Sequence[Settlement]) -> Steps[None]:
     """Store the results that came along with the ends of jobs."""
-    along = [(s.claim, seq, data) for s in ended for seq, data in enumerate(s.outcome.kept)]
-    yield Call(
-        "output_put",
-        {
-            "id": [claim.id for claim, _, _ in along],
-            "fence": [claim.fence for claim, _, _ in along],
-            "seq": [seq for _, seq, _ in along],
-            "payload": [data for _, _, data in along],
-        },
-    )
+    along = [
+        (s.claim.id, s.claim.fence, seq, data)
+        for s in ended
+        for seq, data in enumerate(s.outcome.kept)
+    ]
+    yield Call("output_put", lists("id fence seq payload", along))
 
 
 def announce(ended: Sequence[Settlement]) -> Steps[set[str]]:
-    """Say that what ended jobs had staged counts; answer with the runs that it is for."""
+    """Publish the staged outputs of ended jobs; answer with their runs."""
     staged = [s for s in ended if s.outcome.staged and not s.outcome.outputs]
     if staged:
         yield from _announce(staged)
@@ -107,10 +92,10 @@ def _runs_of(settlements: Sequence[Settlement]) -> set[str]:
 def put(
     ended: Sequence[Settlement], locked: Mapping[str, LockedRun], *, actor: str | None
 ) -> Steps[set[str]]:
-    """Make jobs of what came along with the ends of jobs; tell for which runs it is too much.
+    """Make jobs of outputs that came along with the ends of jobs; tell the runs with too many.
 
-    What is too much for one transaction waits as a publication, and so does what a run that is
-    stopping does not take any more: one that resumes it does.
+    Too many for one transaction wait as a publication, and so do those that a stopping run does not
+    take any more: one that resumes it does.
     """
     at_once, staged = _divided([s for s in ended if s.outcome.outputs], locked)
     if at_once:
@@ -144,34 +129,17 @@ def _children(settlement: Settlement) -> Iterator[creation.Child]:
 
 
 def _announce(ended: Sequence[Settlement]) -> Steps[None]:
-    """Say that staged outputs count; stage those that came along."""
+    """Publish staged outputs; stage those that came along."""
     along = [
-        (s.claim, seq, step, payload)
+        (s.claim.id, s.claim.fence, s.claim.codec, seq, step, str(uuid_utils.uuid7()), payload)
         for s in ended
         for seq, (step, payload) in enumerate(s.outcome.outputs)
     ]
     if along:
-        yield Call(
-            "staged_put",
-            {
-                "producer_id": [claim.id for claim, *_ in along],
-                "fence": [claim.fence for claim, *_ in along],
-                "codec": [claim.codec for claim, *_ in along],
-                "seq": [seq for _, seq, _, _ in along],
-                "step": [step for _, _, step, _ in along],
-                "job_id": [str(uuid_utils.uuid7()) for _ in along],
-                "payload": [payload for *_, payload in along],
-            },
-        )
-    yield Call(
-        "publication_add",
-        {
-            "id": [s.claim.id for s in ended],
-            "fence": [s.claim.fence for s in ended],
-            "run_id": [s.claim.run_id for s in ended],
-            "total": [s.outcome.staged for s in ended],
-        },
-    )
+        names = "producer_id fence codec seq step job_id payload"
+        yield Call("staged_put", lists(names, along))
+    totals = [(s.claim.id, s.claim.fence, s.claim.run_id, s.outcome.staged) for s in ended]
+    yield Call("publication_add", lists("id fence run_id total", totals))
 
 
 # After it
@@ -190,18 +158,15 @@ def publish(run_ids: Sequence[str] | None = None, *, actor: str, most: int) -> S
 
 def publish_some(
     run_ids: Sequence[str] | None = None, *, actor: str, most: int
-) -> Steps[Published]:
-    """Turn up to `most` published outputs into jobs; tell what came of it."""
+) -> Steps[PublishedOutputs]:
+    """Turn up to `most` published outputs into jobs; tell also which gates have more to open."""
     chosen = None if run_ids is None else list(run_ids)
     taken = yield Call("publication_take", {"run_id": chosen, "most": most})
     wanted = yield from _still_wanted(taken)
     slices = list(_slices([row for row in taken if row[2] in wanted], most))
     if not slices:
-        return Published(0)
-    columns = {
-        name: [piece[index] for piece in slices]
-        for index, name in enumerate(("producer_id", "fence", "run_id", "low", "high"))
-    }
+        return PublishedOutputs(0)
+    columns = lists("producer_id fence run_id low high", slices)
     yield Call("publication_publish", {**columns, "actor": actor})
     yield Call("publication_done", columns)
     yield Call("staged_remove", columns)
@@ -209,7 +174,7 @@ def publish_some(
         {run_id: wanted[run_id] for run_id in {piece[2] for piece in slices}}, actor=actor
     )
     yield Call("worker_hint")
-    return Published(sum(high - low for *_, low, high in slices), frozenset(progress.unfinished))
+    return PublishedOutputs(sum(high - low for *_, low, high in slices), frozenset(progress.unfinished))
 
 
 def _still_wanted(taken: Rows) -> Steps[dict[str, LockedRun]]:

@@ -14,6 +14,7 @@ from milepost.errors import LeaseLost
 from milepost.records import Claim
 from milepost.store import durable, jobs, quarantine, removals
 from milepost.store.catalog import Statement
+from milepost.store.columns import lists
 from milepost.store.driver import Call, Steps
 from milepost.store.quarantine import Rejection
 from milepost.store.watermarks import PipelineRunRow
@@ -86,11 +87,11 @@ def land(
         yield Call("raw_there", {**run.own, "key": there})
     settled = yield from _settled(found, check, made_with)
     rows = [_row(page, found, settled) for page in applied]
-    lists = {name: [row[name] for row in rows] for name in rows[0]}
-    if len((yield Call("page_progress", lists))) != len(applied):
+    given = {name: [row[name] for row in rows] for name in rows[0]}
+    if len((yield Call("page_progress", given))) != len(applied):
         raise LeaseLost("a cursor was moved by somebody else; nothing was stored")
-    yield Call("page_add", {**lists, "root_id": [run.root_id] * len(rows)})
-    yield Call("page_note", lists)
+    yield Call("page_add", {**given, "root_id": [run.root_id] * len(rows)})
+    yield Call("page_note", given)
     if ended := [page.claim.ordinal for page in applied if page.done]:
         yield Call("reading_close", {"root_id": [run.root_id] * len(ended), "ordinal": ended})
     return answers
@@ -98,13 +99,9 @@ def land(
 
 def _answers(pages: Sequence[NewPage]) -> Steps[list[Answer]]:
     """Hold the jobs of pages; tell which pages are next, and count those that came before."""
-    held = {
-        "place": list(range(len(pages))),
-        "id": [page.claim.id for page in pages],
-        "fence": [page.claim.fence for page in pages],
-    }
+    held = [(place, page.claim.id, page.claim.fence) for place, page in enumerate(pages)]
     answers: list[Answer] = ["lost"] * len(pages)
-    for place, saves, done in (yield Call("page_hold", held)):
+    for place, saves, done in (yield Call("page_hold", lists("place id fence", held))):
         is_next = pages[place].number == saves
         answers[place] = "completed" if done else "applied" if is_next else "duplicate"
     for page, answer in zip(pages, answers, strict=True):
@@ -127,9 +124,8 @@ def _store_records(
     keys = sorted(best)
     if not keys:
         return {}
-    columns = zip(*(best[key] for key in keys), strict=True)
-    lists = dict(zip(("version", "hash", "payload", "ordinal"), map(list, columns), strict=True))
-    rows = yield Call("raw_insert" if fresh else "raw_land", {**run.own, "key": keys, **lists})
+    given = lists("version hash payload ordinal", [best[key] for key in keys])
+    rows = yield Call("raw_insert" if fresh else "raw_land", {**run.own, "key": keys, **given})
     if fresh:
         return dict.fromkeys(keys, (FRESH, None))
     return {key: (fate, digest) for key, fate, digest in rows}
@@ -190,7 +186,7 @@ def apply_gone(claim: Claim, run: PipelineRunRow, *, statement: Statement) -> St
         gone = msgspec.json.decode(told)
         yield from removals.remove_known(run, gone, statement=statement, unless_seen=True)
     if rows:
-        places = {"ordinal": [row[0] for row in rows], "number": [row[1] for row in rows]}
+        places = lists("ordinal number", [row[:2] for row in rows])
         yield Call("page_gone_done", {"root_id": run.root_id, **places})
     return len(rows)
 
@@ -244,25 +240,15 @@ def add_listed(
 
     With `is_read` they count as records that the run has read.
     """
-    parts = [list(keys[at : at + size]) for at in range(0, len(keys), size)]
-    counts, zeros = [len(part) for part in parts], [0] * len(parts)
-    yield Call(
-        "page_add",
-        {
-            "root_id": [root_id] * len(parts),
-            "ordinal": [ordinal] * len(parts),
-            "number": [number + place for place, _ in enumerate(parts)],
-            "id": [job_id] * len(parts),
-            "records": counts if is_read else zeros,
-            "fresh": zeros,
-            "changed": zeros,
-            "unchanged": counts if is_read else zeros,
-            "pending": counts,
-            "keys": [msgspec.json.encode(part).decode() for part in parts],
-            "gone": [None] * len(parts),
-        },
-    )
-    return number + len(parts)
+    rows: list[tuple[Any, ...]] = []
+    for at in range(0, len(keys), size):
+        part = list(keys[at : at + size])
+        count, text = len(part) if is_read else 0, msgspec.json.encode(part).decode()
+        place = (root_id, ordinal, number + len(rows), job_id)
+        rows.append((*place, count, 0, 0, count, len(part), text, None))
+    names = "root_id ordinal number id records fresh changed unchanged pending keys gone"
+    yield Call("page_add", lists(names, rows))
+    return number + len(rows)
 
 
 # Consolidating
@@ -321,10 +307,7 @@ def mark(
     if restore:
         unused = {*gone, *(one.key for one in rejected)}
         yield Call("raw_restore", {**run.own, "key": [key for key in keys if key not in unused]})
-    places = {
-        "ordinal": [ordinal for ordinal, _ in batch.pages],
-        "number": [number for _, number in batch.pages],
-    }
+    places = lists("ordinal number", batch.pages)
     done = yield Call("page_done", {**run.own, "id": claim.id, "fence": claim.fence, **places})
     if len(done) != len(batch.pages):
         raise LeaseLost(f"job {claim.id} does not hold its pages any more; another attempt does")

@@ -11,7 +11,7 @@ from milepost.lifecycle import RUN, RunState
 from milepost.policy import Fail
 from milepost.records import Claim, NewJob, NewRun, NewStep
 from milepost.store import chains, creation, durable, jobs, runs, tables
-from milepost.store.columns import reader
+from milepost.store.columns import lists, reader
 from milepost.store.creation import Child
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -214,9 +214,8 @@ def _open_readings(row: PipelineRunRow, bounds: Bounds) -> Steps[None]:
     start = row.start_mark
     if start is None and row.before_mark is not None:
         start = row.before_mark - row.overlap
-    lists = zip(("ordinal", "low", "high"), map(list, zip(*bounds, strict=True)), strict=True)
     marks = {"start_mark": start, "end_mark": row.end_mark}
-    yield Call("reading_add", {**row.own, **marks, **dict(lists)})
+    yield Call("reading_add", {**row.own, **marks, **lists("ordinal low high", bounds)})
 
 
 class Portion(msgspec.Struct, frozen=True):
