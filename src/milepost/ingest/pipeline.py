@@ -12,7 +12,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.context import Context
 from milepost.declare import Host
 from milepost.errors import IllegalMove, Invalid, NotFound
-from milepost.faces import Flow, Item, Stream, faces, refuse_in_loop, streams
+from milepost.faces import Flow, Stream, faces, refuse_in_loop, streams
 from milepost.ingest.consolidate import Consolidator
 from milepost.ingest.declaration import PLAN, Declaration
 from milepost.ingest.fetch import Fetcher
@@ -317,7 +317,7 @@ class Pipeline(Declaration[S]):
         while rows := (yield from self.client.flow(self.target.read, after=after, most=PAGE)):
             after = rows[-1][0]
             for row in rows:
-                yield Item(self.target.shown(row))
+                yield self.target.shown(row)
 
     records, records_async = streams(_records)
 

@@ -174,7 +174,9 @@ def publish_some(
         {run_id: wanted[run_id] for run_id in {piece[2] for piece in slices}}, actor=actor
     )
     yield Call("worker_hint")
-    return PublishedOutputs(sum(high - low for *_, low, high in slices), frozenset(progress.unfinished))
+    return PublishedOutputs(
+        sum(high - low for *_, low, high in slices), frozenset(progress.unfinished)
+    )
 
 
 def _still_wanted(taken: Rows) -> Steps[dict[str, LockedRun]]:
