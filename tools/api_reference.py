@@ -268,7 +268,9 @@ def _errors() -> str:
         for error in errors
     ]
     head = ["## Errors\n", "| error | means | is a |", "|---|---|---|"]
-    return "\n".join([*head, *rows, ""])
+    transient = ", ".join(f"`{error.__name__}`" for error in milepost.TRANSIENT)
+    named = f"`mp.TRANSIENT`, for `retry_on=`, are the errors that may not come again: {transient}."
+    return "\n".join([*head, *rows, "", named, ""])
 
 
 def _states() -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
     from milepost.job import Job
     from milepost.lifecycle import JobState, RunState
-    from milepost.policy import Cancelled, Fail, Later
+    from milepost.policy import TRANSIENT, Cancelled, Fail, Later
     from milepost.records import Entry, Queue, Worker
     from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing, Undelivered
     from milepost.relay.nats import Nats
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from milepost.store.schedules import Schedule
 
 __all__ = [
+    "TRANSIENT",
     "AccessRefused",
     "App",
     "Batch",
@@ -155,6 +156,7 @@ _HOMES = {
     "SchemaMismatch": "milepost.errors",
     "Source": "milepost.ingest.source",
     "StepState": "milepost.batch.handles",
+    "TRANSIENT": "milepost.policy",
     "Tolerate": "milepost.batch.declaration",
     "Unavailable": "milepost.errors",
     "Undelivered": "milepost.relay.broker",

@@ -1,13 +1,14 @@
 """What an error means for a job: pure decisions over data."""
 
 import random
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from milepost import outcome
-from milepost.errors import Invalid
+from milepost.errors import Invalid, Unavailable
 from milepost.lifecycle import Cause
 from milepost.options import SECONDS_MOST, default
 from milepost.outcome import Outcome, Problem
@@ -101,10 +102,26 @@ class Policy(msgspec.Struct, frozen=True):
     fail_on: tuple[type[BaseException], ...] = ()
 
 
+TRANSIENT: tuple[type[BaseException], ...] = (
+    TimeoutError,
+    ConnectionError,
+    InterruptedError,
+    BlockingIOError,
+    socket.gaierror,
+    Unavailable,
+)
+"""Errors that may not come again: `retry_on=mp.TRANSIENT` retries these alone.
+
+A deadline, a peer that is away or closed the connection, an interrupted or momentarily refused
+call, a name that cannot be looked up now, a store that cannot be reached.
+"""
+
 # D's named causes, by the exceptions that Python and its libraries raise for them.
 _CODES: tuple[tuple[type[BaseException], str], ...] = (
     (TimeoutError, "timeout"),
     (ConnectionError, "dependency_unavailable"),
+    (socket.gaierror, "dependency_unavailable"),
+    (Unavailable, "dependency_unavailable"),
     (InterruptedError, "transient"),
     (BlockingIOError, "overload"),
     (MemoryError, "limits"),

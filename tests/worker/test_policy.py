@@ -1,13 +1,15 @@
 """What an error means for a job: decisions over data, with nothing to start or wait for."""
 
 import random
+import socket
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milepost.errors import Invalid
+import milepost as mp
+from milepost.errors import Invalid, Unavailable
 from milepost.options import SECONDS_MOST
 from milepost.policy import (
     Fail,
@@ -131,6 +133,8 @@ class NamedError(Exception):
         (TimedOut("too long"), "retryable", "timeout"),
         (ConnectionRefusedError(), "retryable", "dependency_unavailable"),
         (ConnectionResetError(), "retryable", "dependency_unavailable"),
+        (socket.gaierror(), "retryable", "dependency_unavailable"),
+        (Unavailable("the store"), "retryable", "dependency_unavailable"),
         (InterruptedError(), "retryable", "transient"),
         (OSError("disk"), "retryable", "transient"),
         (BlockingIOError(), "retryable", "overload"),
@@ -151,6 +155,20 @@ def test_an_error_has_a_class_and_one_of_ds_named_causes(error, kind, code):
     problem = problem_of(error, Policy(), attempt=2)
     assert (problem.kind, problem.code, problem.attempt) == (kind, code, 2)
     assert problem.type == type(error).__qualname__
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        *((error, "retryable") for error in (TimeoutError(), TimedOut("slow"), BrokenPipeError())),
+        *((error, "retryable") for error in (BlockingIOError(), socket.gaierror())),
+        *((error, "permanent") for error in (ValueError(), FileNotFoundError(), MemoryError())),
+        *((error, "permanent") for error in (PermissionError(), ImportError(), Fail("no"))),
+    ],
+)
+def test_ds_retryable_failures_have_a_name(error, kind):
+    """D: timeouts, overload and dependencies that are away are retried; the rest is not."""
+    assert problem_of(error, Policy(retry_on=mp.TRANSIENT), attempt=1).kind == kind
 
 
 def test_what_is_failed_on_wins_over_what_is_retried_on():
