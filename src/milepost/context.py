@@ -1,6 +1,5 @@
 """What a running handler holds."""
 
-import asyncio
 import math
 import time
 from collections import deque
@@ -12,8 +11,9 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from milepost.client import Client
 from milepost.codec import check_text
-from milepost.durable import Durable, is_open
+from milepost.durable import Durable, Step, is_open
 from milepost.errors import Invalid
+from milepost.faces import Flow, faces, in_loop, perform, perform_async, refuse_in_loop
 from milepost.outcome import Outcome
 from milepost.policy import Cancelled, storable
 from milepost.records import Claim
@@ -132,7 +132,7 @@ class Context:
         handler wait that runs in an event loop.
         """
         self._note(share, text)
-        if not _in_loop() and self._may_tell():
+        if not in_loop() and self._may_tell():
             self.tell()
 
     async def progress_async(self, share: float, text: str | None = None) -> None:
@@ -167,27 +167,17 @@ class Context:
         self._made.told_at = time.monotonic()
         return news
 
-    def tell(self) -> None:
-        """Write what was said, or keep it for the next time."""
+    def _tell(self) -> Flow[None]:
+        """Write the progress, or keep it for the next time."""
         news = self.take_news()
         if news is not None:
             try:
-                self._store.run(durable.tell, [news])
-            except Exception:  # noqa: BLE001 - what it says of itself must not end a handler
-                self._untold(news)
+                yield from self._store.flow(durable.tell, [news])
+            except Exception:  # noqa: BLE001 - a progress that is not written must not end a handler
+                if not self._parts.news:  # a later one is newer
+                    self._parts.news.append(news)
 
-    async def tell_async(self) -> None:
-        """Write what was said, or keep it for the next time."""
-        news = self.take_news()
-        if news is not None:
-            try:
-                await self._store.run_async(durable.tell, [news])
-            except Exception:  # noqa: BLE001 - what it says of itself must not end a handler
-                self._untold(news)
-
-    def _untold(self, news: Told) -> None:
-        if not self._parts.news:  # what was said since is newer
-            self._parts.news.append(news)
+    tell, tell_async = faces(_tell)
 
     # What it does once and keeps
 
@@ -219,7 +209,7 @@ class Context:
         With `transaction=True` it gets a connection to the store as its first argument; what it
         writes there and the step's record commit together, if the lease is still held.
         """
-        return self._durable.step(name, function, args, kwargs, transaction=transaction)
+        return self._durable.step(Step(name, function, args, kwargs), transaction=transaction)
 
     @overload
     async def step_async(
@@ -262,7 +252,8 @@ class Context:
 
         A plain function is called in a thread, and gets a connection for plain code.
         """
-        return await self._durable.step_async(name, function, args, kwargs, transaction=transaction)
+        step = Step(name, function, args, kwargs)
+        return await self._durable.step_async(step, transaction=transaction)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Lend a connection to the store; the block commits only if the lease is still held."""
@@ -275,21 +266,21 @@ class Context:
     @property
     def cursor(self) -> Any:
         """What was saved last, by this attempt or one before it; None at first."""
-        return self._durable.cursor()
+        if not self._durable.has_cursor:
+            refuse_in_loop("cursor")
+        return perform(self._durable.cursor())
 
     async def cursor_async(self) -> Any:
         """Read what was saved last, by this attempt or one before it; None at first."""
-        return await self._durable.cursor_async()
+        return await perform_async(self._durable.cursor())
 
-    def save(self, cursor: Any) -> None:
+    def _save(self, cursor: Any) -> Flow[None]:
         """Remember how far it came; inside `transaction()` together with what was written."""
-        self._durable.save(cursor)
+        return self._durable.save(cursor)
 
-    async def save_async(self, cursor: Any) -> None:
-        """Remember how far it came; inside `transaction_async()` together with what was written."""
-        await self._durable.save_async(cursor)
+    save, save_async = faces(_save, blocks=True)
 
-    def signals(self) -> list[Any]:
+    def _signals(self) -> Flow[list[Any]]:
         """Read what `job.signal(data)` brought, in the order it came; each None without data.
 
         They are used up when the attempt ends well or asks to be called later; one that fails
@@ -297,9 +288,7 @@ class Context:
         """
         return self._durable.signals()
 
-    async def signals_async(self) -> list[Any]:
-        """Read what `job.signal(data)` brought, in the order it came; each None without data."""
-        return await self._durable.signals_async()
+    signals, signals_async = faces(_signals, blocks=True)
 
     def guard(self, connection: Any) -> None:
         """Refuse, in another database, a transaction of an attempt that was overtaken.
@@ -342,14 +331,6 @@ class Context:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def current() -> Context:

@@ -1,21 +1,21 @@
-"""What a handler does once and keeps: steps, transactions under its fence, a cursor, signals.
+"""What a handler does durably: steps, transactions under its fence, a cursor, signals.
 
 A step begins only while the lease is held and is recorded only while it is held. Between its effect
 and its record a crash can still fall: then it is done again, unless both are one transaction.
 """
 
-import asyncio
 import inspect
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from milepost.client import Client
 from milepost.codec import Unreadable, check_text, hints, limited
 from milepost.errors import Invalid, Unavailable
-from milepost.faces import refuse_in_loop
+from milepost.faces import Flow, Wait, pause, perform, perform_async, refuse_in_loop
 from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.driver import Steps
@@ -24,7 +24,6 @@ from milepost.store.lend import DAY_SECONDS, Lent
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Args = tuple[Any, ...]
 
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 """How long a store that is away is waited for when what is done already must be recorded."""
@@ -39,6 +38,15 @@ def is_open() -> bool:
     return _lent.get() is not None
 
 
+class Step(msgspec.Struct, frozen=True):
+    """A function to be called once, and the name that its result is recorded under."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class Durable:
     """The steps, the transactions, the cursor and the signals of one attempt."""
 
@@ -50,60 +58,48 @@ class Durable:
 
     # Steps
 
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: Args,
-        kwargs: Mapping[str, Any],
-        *,
-        transaction: bool,
-    ) -> Any:
-        """Do a step once, or give back what it came to before."""
+    def step(self, step: Step, *, transaction: bool) -> Any:
+        """Do a step once, or give back its recorded result."""
         refuse_in_loop("step")
-        if inspect.iscoroutinefunction(function):
-            raise Invalid(f"step {name!r} is an async function: await ctx.step_async() instead")
-        with self._named(name):
-            done, data = self._client.run(durable.look, self._claim, name)
+        if inspect.iscoroutinefunction(step.function):
+            raise Invalid(
+                f"step {step.name!r} is an async function: await ctx.step_async() instead"
+            )
+        return perform(self._step(step, transaction=transaction))
+
+    async def step_async(self, step: Step, *, transaction: bool) -> Any:
+        """Do a step once, or give back its recorded result; a plain function has a thread."""
+        if not inspect.iscoroutinefunction(step.function):
+            return await self._client.call_async(self.step, step, transaction=transaction)
+        return await perform_async(self._step(step, transaction=transaction))
+
+    def _step(self, step: Step, *, transaction: bool) -> Flow[Any]:
+        with self._named(step.name):
+            done, data = yield from self._client.flow(durable.look, self._claim, step.name)
             if done:
-                return self._decoded(name, function, data)
+                return self._decoded(step, data)
             if transaction:
-                with self._lend() as lent:
-                    result = function(lent.connection, *args, **kwargs)
-                    data, value = self._fitting(name, function, result)
-                    lent.run(durable.record, self._claim, name, data)
-                return value
-            data, value = self._fitting(name, function, function(*args, **kwargs))
-            self._insist(durable.record, self._claim, name, data)
+                return (yield Wait(self._step_within, self._step_within_async, (step,)))
+            value = yield Wait(step.function, step.function, step.args, step.kwargs)
+            data, value = self._fitting(step, value)
+            yield from self._insist(durable.record, self._claim, step.name, data)
             return value
 
-    async def step_async(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: Args,
-        kwargs: Mapping[str, Any],
-        *,
-        transaction: bool,
-    ) -> Any:
-        """Do a step once, or give back what it came to before; a plain function has a thread."""
-        if not inspect.iscoroutinefunction(function):
-            return await self._client.call_async(
-                self.step, name, function, args, kwargs, transaction=transaction
-            )
-        with self._named(name):
-            done, data = await self._client.run_async(durable.look, self._claim, name)
-            if done:
-                return self._decoded(name, function, data)
-            if transaction:
-                async with self._lend_async() as lent:
-                    result = await function(lent.connection, *args, **kwargs)
-                    data, value = self._fitting(name, function, result)
-                    await lent.run_async(durable.record, self._claim, name, data)
-                return value
-            data, value = self._fitting(name, function, await function(*args, **kwargs))
-            await self._insist_async(durable.record, self._claim, name, data)
-            return value
+    def _step_within(self, step: Step) -> Any:
+        with self._lend() as lent:
+            return perform(self._step_on(lent, step))
+
+    async def _step_within_async(self, step: Step) -> Any:
+        async with self._lend_async() as lent:
+            return await perform_async(self._step_on(lent, step))
+
+    def _step_on(self, lent: Lent, step: Step) -> Flow[Any]:
+        """Do a step, and record it in the same transaction."""
+        args = (lent.connection, *step.args)
+        value = yield Wait(step.function, step.function, args, step.kwargs)
+        data, value = self._fitting(step, value)
+        yield Wait(lent.run, lent.run_async, (durable.record, self._claim, step.name, data))
+        return value
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
@@ -127,16 +123,16 @@ class Durable:
             del self._names[name]
             raise
 
-    def _fitting(
-        self, name: str, function: Callable[..., Any], value: Any
-    ) -> tuple[bytes | None, Any]:
+    def _fitting(self, step: Step, value: Any) -> tuple[bytes | None, Any]:
         """Encode a result, and read it back: the first attempt sees what a later one would."""
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
-            raise Invalid(f"step {name!r} returned an awaitable: give the async function itself")
-        data = self._encoded(value, what=f"the result of step {name!r}")
-        return data, self._decoded(name, function, data)
+            raise Invalid(
+                f"step {step.name!r} returned an awaitable: give the async function itself"
+            )
+        data = self._encoded(value, what=f"the result of step {step.name!r}")
+        return data, self._decoded(step, data)
 
     def _encoded(self, value: Any, *, what: str) -> bytes | None:
         if value is None:
@@ -147,18 +143,18 @@ class Durable:
             raise Invalid(f"{what}: {error}") from error
         return limited(data, most=self._client.settings.max_payload, what=what)
 
-    def _decoded(self, name: str, function: Callable[..., Any], data: bytes | None) -> Any:
+    def _decoded(self, step: Step, data: bytes | None) -> Any:
         if data is None:
             return None
         decode = self._client.codec.decode
         try:
-            return decode(data, hints(function).get("return", Any))
+            return decode(data, hints(step.function).get("return", Any))
         except Unreadable:
             # The effect is done: what no value could ever be built by must not fail its job now.
             return decode(data)
         except Invalid as error:
             raise Invalid(
-                f"the result of step {name!r} does not fit what its function says it returns: "
+                f"the result of step {step.name!r} does not fit what its function says it returns: "
                 f"{error}"
             ) from error
 
@@ -209,90 +205,54 @@ class Durable:
 
     # The cursor
 
-    def cursor(self) -> Any:
-        """Read what was saved last, by this attempt or one before it."""
+    def cursor(self) -> Flow[Any]:
+        """Read the cursor that was saved last, by this attempt or one before it."""
         if self._saved is None:
-            refuse_in_loop("cursor")
-            self._saved = self._run(durable.cursor, self._claim)
-        return self._position(self._saved)
+            self._saved = yield from self._run(durable.cursor, self._claim)
+        return None if self._saved.data is None else self._client.codec.decode(self._saved.data)
 
-    async def cursor_async(self) -> Any:
-        """Read what was saved last, by this attempt or one before it."""
-        if self._saved is None:
-            self._saved = await self._run_async(durable.cursor, self._claim)
-        return self._position(self._saved)
+    @property
+    def has_cursor(self) -> bool:
+        """Whether the cursor is known here: then it is not read again."""
+        return self._saved is not None
 
-    def save(self, cursor: Any) -> None:
-        """Move the cursor on; in an open transaction it moves with its commit."""
-        refuse_in_loop("save")
-        data = self._encoded(cursor, what=f"the cursor of job {self._claim.id}")
-        # Whatever goes wrong from here on: the cursor is then read again.
-        after, self._saved = self._saved, None
-        if after is None:
-            after = self._run(durable.cursor, self._claim)
-        self._saved = self._run(durable.save, self._claim, data, after=after)
-
-    async def save_async(self, cursor: Any) -> None:
+    def save(self, cursor: Any) -> Flow[None]:
         """Move the cursor on; in an open transaction it moves with its commit."""
         data = self._encoded(cursor, what=f"the cursor of job {self._claim.id}")
+        # If anything fails from here on, the cursor is read again.
         after, self._saved = self._saved, None
         if after is None:
-            after = await self._run_async(durable.cursor, self._claim)
-        self._saved = await self._run_async(durable.save, self._claim, data, after=after)
+            after = yield from self._run(durable.cursor, self._claim)
+        self._saved = yield from self._run(durable.save, self._claim, data, after=after)
 
-    def _position(self, saved: Saved) -> Any:
-        return None if saved.data is None else self._client.codec.decode(saved.data)
+    # Signals
 
-    # What was sent to it
-
-    def signals(self) -> list[Any]:
+    def signals(self) -> Flow[list[Any]]:
         """Read the signals that no attempt before this one has used, in the order they came."""
-        refuse_in_loop("signals")
-        return self._told(self._run(jobs.signals, self._claim))
-
-    async def signals_async(self) -> list[Any]:
-        """Read the signals that no attempt before this one has used, in the order they came."""
-        return self._told(await self._run_async(jobs.signals, self._claim))
-
-    def _told(self, signals: list[bytes | None]) -> list[Any]:
+        signals = yield from self._run(jobs.signals, self._claim)
         decode = self._client.codec.decode
         return [None if data is None else decode(data) for data in signals]
 
     # The way to the store
 
-    def _run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
         """Run an operation in the open transaction, if there is one."""
         lent = _lent.get()
-        if lent is not None:
-            return lent.run(operation, *args, **kwargs)
-        return self._insist(operation, *args, **kwargs)
+        if lent is None:
+            return (yield from self._insist(operation, *args, **kwargs))
+        result: T = yield Wait(lent.run, lent.run_async, (operation, *args), kwargs)
+        return result
 
-    async def _run_async(
+    def _insist(
         self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        lent = _lent.get()
-        if lent is not None:
-            return await lent.run_async(operation, *args, **kwargs)
-        return await self._insist_async(operation, *args, **kwargs)
-
-    def _insist(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    ) -> Flow[T]:
         """Run what may be run twice; a store that is away for a moment is waited for (F3)."""
-        for pause in PAUSES:
+        for seconds in PAUSES:
             try:
-                return self._client.run(operation, *args, **kwargs)
+                return (yield from self._client.flow(operation, *args, **kwargs))
             except Unavailable:
-                time.sleep(pause)
-        return self._client.run(operation, *args, **kwargs)
-
-    async def _insist_async(
-        self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        for pause in PAUSES:
-            try:
-                return await self._client.run_async(operation, *args, **kwargs)
-            except Unavailable:
-                await asyncio.sleep(pause)
-        return await self._client.run_async(operation, *args, **kwargs)
+                yield from pause(seconds)
+        return (yield from self._client.flow(operation, *args, **kwargs))
 
 
 @contextmanager

@@ -175,10 +175,13 @@ def stack_level() -> int:
     return level
 
 
+def in_loop() -> bool:
+    """Tell whether an event loop runs here: a call that blocks would stop it."""
+    # The public one raises where there is none, and every submit asks.
+    return asyncio._get_running_loop() is not None  # noqa: SLF001 - exported by asyncio
+
+
 def refuse_in_loop(name: str) -> None:
     """Refuse to block a running event loop, and name the call that does not."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise Invalid(f"{name}() would block the event loop; await {name}_async() instead")
+    if in_loop():
+        raise Invalid(f"{name}() would block the event loop; await {name}_async() instead")

@@ -1,11 +1,9 @@
 """Job: a declared function that can be called, submitted and scheduled; how it is declared."""
 
-import asyncio
 import inspect
 import sqlite3
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -17,7 +15,7 @@ from milepost.context import Context
 from milepost.cron import Line, Missed
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
-from milepost.faces import Flow, Wait, faces, perform, perform_async, stack_level
+from milepost.faces import Flow, Wait, faces, in_loop, stack_level
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
 from milepost.options import JobOptions, SubmitOptions, check, check_names, default
@@ -79,15 +77,16 @@ class Job(Generic[C, P, R, A]):
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
         _warn_if_in_loop(self.definition.name)
-        return perform(self._submit([(args, kwargs)]))[0]
+        return self._handles(self._create(self._new([(args, kwargs)])))[0]
 
     async def submit_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
-        return (await perform_async(self._submit([(args, kwargs)])))[0]
+        return self._handles(await self._create_async(self._new([(args, kwargs)])))[0]
 
     def _submit_many(self, calls: Iterable[Any]) -> Flow[list[JobHandle[R]]]:
         """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
-        return self._submit([_arguments(call) for call in calls])
+        new = self._new([_arguments(call) for call in calls])
+        return self._handles((yield Wait(self._create, self._create_async, (new,))) if new else [])
 
     submit_many, submit_many_async = faces(_submit_many)
 
@@ -131,20 +130,13 @@ class Job(Generic[C, P, R, A]):
 
     # How a submission is stored
 
-    def _submit(self, calls: Sequence[Given]) -> Flow[list[JobHandle[R]]]:
-        new = self._new(calls)
-        client, ids = self._app.client, list[str]()
-        if new and self._borrowed is None:
-            ids = yield Wait(client.create, client.create_async, (new,))
-        elif new:
-            ids = yield Wait(self._create_within, self._create_within_async, (new,))
-        type_ = self.definition.arguments.result_type
-        return [JobHandle(client, job_id, type_=type_) for job_id in ids]
-
-    def _create_within(self, new: list[NewJob]) -> list[str]:
+    def _create(self, new: list[NewJob]) -> list[str]:
+        client = self._app.client
+        if self._borrowed is None:
+            return client.create(new)
         if not isinstance(self._borrowed, BorrowedConnection):
             raise Invalid("this connection is asynchronous: await submit_async() instead")
-        client, create = self._app.client, self._creation(self._borrowed)
+        create = self._creation(self._borrowed)
         try:
             return self._borrowed.run(client.identity, create, new)
         except sqlite3.OperationalError as error:
@@ -153,11 +145,18 @@ class Job(Generic[C, P, R, A]):
         client.set_up_within(self._borrowed)
         return self._borrowed.run(client.identity, create, new)
 
-    async def _create_within_async(self, new: list[NewJob]) -> list[str]:
+    async def _create_async(self, new: list[NewJob]) -> list[str]:
+        client = self._app.client
+        if self._borrowed is None:
+            return await client.create_async(new)
         if not isinstance(self._borrowed, BorrowedAsyncConnection):
             raise Invalid("this connection is synchronous: call submit() instead")
         create = self._creation(self._borrowed)
-        return await self._borrowed.run(await self._app.client.identity_async(), create, new)
+        return await self._borrowed.run(await client.identity_async(), create, new)
+
+    def _handles(self, ids: list[str]) -> list[JobHandle[R]]:
+        client, type_ = self._app.client, self.definition.arguments.result_type
+        return [JobHandle(client, job_id, type_=type_) for job_id in ids]
 
     def _creation(self, borrowed: Borrowed) -> Callable[[Sequence[NewJob]], Steps[list[str]]]:
         """Return the operation that stores jobs, if the connection speaks the store's dialect."""
@@ -237,10 +236,7 @@ _warned_in_loop: set[str] = set()
 
 def _warn_if_in_loop(name: str) -> None:
     """Warn once that a synchronous submit blocks the event loop."""
-    if name in _warned_in_loop:
-        return
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
+    if name not in _warned_in_loop and in_loop():
         _warned_in_loop.add(name)
         warnings.warn(
             f"{name}.submit() blocks the running event loop; await {name}.submit_async() instead",

@@ -1,6 +1,7 @@
 """What goes in and out of a batch's jobs: staged while a step runs, read by a reducer."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +13,7 @@ from milepost.codec import Unreadable, limited
 from milepost.context import Context
 from milepost.declare import Unfit
 from milepost.errors import Invalid
+from milepost.faces import Stream, streams
 from milepost.outcome import Outcome
 from milepost.policy import Later
 from milepost.records import Claim
@@ -219,49 +221,33 @@ class Inputs:
 
     def __call__(self, context: Context) -> list[Any]:
         """Make the iterator for one attempt."""
-        run_id = context.claim.run_id or ""
-        return [self._read_async(run_id) if self._is_async else self._read(run_id)]
+        read = self.read_async if self._is_async else self.read
+        return [read(context.claim.run_id or "")]
 
-    def _read(self, run_id: str) -> Iterator[Any]:
-        run, pages = self._client.run, _Pages()
-        for one in run(chains.chain, run_id):
+    def _read(self, run_id: str) -> Stream[Any]:
+        """Read the results of a run and of those that it resumes."""
+        run, pages = self._client.flow, _Pages()
+        for one in (yield from run(chains.chain, run_id)):
+            results = partial(chains.results, one, self._last)
             after: str | None = None
-            while page := run(chains.results, one, self._last, after=after, most=pages.most):
+            while page := (yield from run(results, after=after, most=pages.most)):
                 pages.saw(len(data or b"") for _, data, _ in page)
                 for after, data, several in page:
                     if several:
-                        yield from map(self._item, self._several(after))
+                        yield from self._several(after)
                     elif data is not None:
                         yield self._item(data)
 
-    def _several(self, job_id: str) -> Iterator[bytes]:
+    read, read_async = streams(_read)
+
+    def _several(self, job_id: str) -> Stream[Any]:
         pages, after = _Pages(), -1
-        while page := self._client.run(outputs.kept, job_id, after=after, most=pages.most):
+        while page := (
+            yield from self._client.flow(outputs.kept, job_id, after=after, most=pages.most)
+        ):
             pages.saw(len(data) for _, data in page)
             after = page[-1][0]
-            yield from (data for _, data in page)
-
-    async def _read_async(self, run_id: str) -> AsyncIterator[Any]:
-        run, pages = self._client.run_async, _Pages()
-        for one in await run(chains.chain, run_id):
-            after: str | None = None
-            while page := await run(chains.results, one, self._last, after=after, most=pages.most):
-                pages.saw(len(data or b"") for _, data, _ in page)
-                for after, data, several in page:
-                    if several:
-                        async for one_of in self._several_async(after):
-                            yield self._item(one_of)
-                    elif data is not None:
-                        yield self._item(data)
-
-    async def _several_async(self, job_id: str) -> AsyncIterator[bytes]:
-        pages, after = _Pages(), -1
-        run = self._client.run_async
-        while page := await run(outputs.kept, job_id, after=after, most=pages.most):
-            pages.saw(len(data) for _, data in page)
-            after = page[-1][0]
-            for _, data in page:
-                yield data
+            yield from (self._item(data) for _, data in page)
 
     @property
     def _last(self) -> int:

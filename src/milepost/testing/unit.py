@@ -117,6 +117,8 @@ class _Kept:
         """Answer an operation from memory."""
         return self.run(operation, *args, **kwargs)
 
+    flow = Client.flow
+
     async def call_async(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a plain function in a thread."""
         return await asyncio.to_thread(function, *args, **kwargs)
