@@ -17,7 +17,6 @@ from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver
-from milepost.store.retention import Keep
 from milepost.telemetry import Log, ThrottledLog
 
 if TYPE_CHECKING:
@@ -263,20 +262,9 @@ class Process:
 
     def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":
         from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none
-        from milepost.maintain.retention import Retention  # noqa: PLC0415 - likewise
-        from milepost.maintain.scheduler import Scheduler  # noqa: PLC0415 - likewise
 
         settings = self._app.settings
-        return Maintainer(
-            driver,
-            sweep=settings.sweep,
-            elected=elected,
-            hold_limit=settings.hold_limit,
-            scheduler=Scheduler(self._scheduled),
-            retention=Retention(
-                Keep(settings.keep_succeeded, settings.keep_failed, settings.keep_history)
-            ),
-        )
+        return Maintainer(driver, settings, scheduled=self._scheduled, elected=elected)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -10,7 +10,7 @@ import milepost as mp
 from milepost import outcome
 from milepost.client import new_id
 from milepost.maintain import retention as chore
-from milepost.maintain.chores import Passed
+from milepost.maintain.chores import Tally
 from milepost.observe.verify import verify
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
@@ -287,7 +287,7 @@ def test_it_rests_when_all_was_looked_at(app, advance):
 
 def looked(app, retained):
     async def look():
-        passed = Passed()
+        passed = Tally()
         try:
             await retained(await app.client.async_driver(), passed)
         finally:

@@ -3,12 +3,13 @@
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import milepost as mp
-from milepost.maintain.chores import Passed
+from milepost.maintain.chores import Tally
 from milepost.maintain.loop import Maintainer
 from milepost.maintain.scheduler import Scheduler
 from milepost.observe.verify import verify
@@ -67,7 +68,7 @@ def looked(app, scheduler):
     """Have a scheduler that may have looked before look once."""
 
     async def look():
-        passed = Passed()
+        passed = Tally()
         await scheduler(await app.client.async_driver(), passed)
         await app.client.close_async()
         return passed
@@ -283,7 +284,8 @@ def test_programs_with_schedules_of_their_own_do_not_need_each_other(app, databa
 
     async def look(holder, scheduled):
         driver = await app.client.async_driver()
-        maintainer = Maintainer(driver, sweep=60, scheduler=Scheduler(scheduled))
+        settings = replace(app.settings, sweep=60)
+        maintainer = Maintainer(driver, settings, scheduled=scheduled)
         answer = await maintainer(holder)
         await app.client.close_async()
         return answer
@@ -407,7 +409,7 @@ def test_one_sick_schedule_does_not_stop_the_others(app, at, raw):
     raw.execute("UPDATE schedule SET zone = 'Europe/Atlantis' WHERE name = 'other'")
     at(GAP + HOUR)
     passed = looked(app, scheduler)
-    assert (passed.fired, passed.troubled) == (1, 1)
+    assert (passed.fired, passed.failed) == (1, 1)
     assert slots(app) == written(GAP + HOUR)
     looked(app, scheduler)
     assert scheduler.next_in > 0  # nobody runs in circles around what cannot fire

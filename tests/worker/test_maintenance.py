@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -282,9 +283,13 @@ def test_a_run_that_missed_its_deadline_is_stopped_and_ends(app, advance):
 # Who does it
 
 
+def maintainer_of(app, driver, *, sweep):
+    return Maintainer(driver, replace(app.settings, sweep=sweep), scheduled={})
+
+
 async def test_one_is_elected_and_another_takes_over_when_it_falls_silent(app, advance, work):
     driver = await app.client.async_driver()
-    first, second = (Maintainer(driver, sweep=1.0) for _ in range(2))
+    first, second = (maintainer_of(app, driver, sweep=1.0) for _ in range(2))
     late = await work.options(deadline=60).submit_async()
     await first("first")
     await asyncio.to_thread(advance, 2)
@@ -299,7 +304,7 @@ async def test_one_is_elected_and_another_takes_over_when_it_falls_silent(app, a
 
 async def test_it_says_when_something_is_due(app, work):
     driver = await app.client.async_driver()
-    maintainer = Maintainer(driver, sweep=5.0)
+    maintainer = maintainer_of(app, driver, sweep=5.0)
     assert await maintainer("me") == (0, 5.0)
     await work.options(start_in=2).submit_async()
     moved, pause = await maintainer("me")

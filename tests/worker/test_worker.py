@@ -417,7 +417,7 @@ def test_a_claimed_job_whose_deadline_has_passed_never_begins(app, until):
         tasks, threads = AsyncLanes(*beside(app, reported)), threaded(app, reported, threads=1)
         for job, lanes in ((plain, threads), (awaited, tasks)):
             claim = msgspec.structs.replace(CLAIM, kind=job.definition.name, remaining_us=0)
-            lanes.start([RunningJob(job.definition, Context(claim), lanes)])
+            lanes.start([RunningJob(claim, job.definition, Context(claim), lanes)])
         await until(lambda: len(reported) == 2)
         await tasks.close()
         threads.close()
@@ -441,7 +441,7 @@ def test_a_few_threads_do_what_is_quick_and_all_are_called_for_what_is_not(tmp_p
 
     def running(job, lanes):
         claim = msgspec.structs.replace(CLAIM, kind=job.definition.name)
-        return RunningJob(job.definition, Context(claim), lanes)
+        return RunningJob(claim, job.definition, Context(claim), lanes)
 
     async def run() -> None:
         lanes = threaded(app, ended, threads=16)

@@ -1,4 +1,4 @@
-"""One pass of maintenance. Several may run at once; one sick run does not stop the others."""
+"""One pass of maintenance. Several may run at once; one failing run does not stop the others."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -21,8 +21,8 @@ WORKING = (RunState.QUEUED, RunState.RUNNING, RunState.FINALIZING)
 log = Log("milepost.maintain")
 
 
-class Passed(msgspec.Struct):
-    """What one pass did."""
+class Tally(msgspec.Struct):
+    """How much one pass of maintenance did, by kind."""
 
     fired: int = 0
     woken: int = 0
@@ -35,69 +35,71 @@ class Passed(msgspec.Struct):
     retired: int = 0
     summed: int = 0
     alerted: int = 0
-    troubled: int = 0
+    failed: int = 0
+    """Chores that raised; they are no work done."""
 
     @property
     def total(self) -> int:
         """How much was done in all."""
-        done: int = sum(getattr(self, name) for name in self.__struct_fields__)
-        return done - self.troubled
+        done: tuple[int, ...] = msgspec.structs.astuple(self)
+        return sum(done) - self.failed
 
 
-Chore = Callable[[AsyncDriver, Passed], Awaitable[None]]
+Chore = Callable[[AsyncDriver, Tally], Awaitable[None]]
 
 
-async def maintain(driver: AsyncDriver, chores: Mapping[str, Chore] | None = None) -> Passed:
-    """Do everything that is due, once; a chore in trouble does not stop the others (H-100)."""
-    passed = Passed()
+async def maintain(driver: AsyncDriver, chores: Mapping[str, Chore] | None = None) -> Tally:
+    """Do everything that is due, once; a chore that fails does not stop the others (H-100)."""
+    tally = Tally()
     for name, chore in (CHORES if chores is None else chores).items():
-        await safely(chore(driver, passed), passed, chore=name)
-    return passed
+        await safely(chore(driver, tally), tally, chore=name)
+    return tally
 
 
-async def safely(work: Awaitable[None], passed: Passed, **named: str) -> None:
-    """Do something; whatever goes wrong is told and counted, and the next has its turn."""
+async def safely(work: Awaitable[None], tally: Tally, **named: str) -> None:
+    """Do a part of a pass; an error is logged and counted, and the next part has its turn."""
     try:
         await work
     except Unavailable:
         raise  # nothing else would go better
     except Exception as error:  # noqa: BLE001 - whatever it is, the next one gets its turn
-        passed.troubled += 1
-        log.warning("maintenance is in trouble", error=repr(error), **named)
+        tally.failed += 1
+        log.warning("maintenance chore failed", error=repr(error), **named)
 
 
-async def bury(driver: AsyncDriver, passed: Passed) -> None:
+async def bury(driver: AsyncDriver, tally: Tally) -> None:
     """Mark workers whose lease is over as dead."""
-    passed.buried += len(await driver.run(workers.bury, most=BATCH))
+    tally.buried += len(await driver.run(workers.bury, most=BATCH))
 
 
-async def lose(driver: AsyncDriver, passed: Passed) -> None:
-    """Take their jobs from the dead."""
-    passed.lost += await _repeat(lambda: _lose(driver))
+async def lose(driver: AsyncDriver, tally: Tally) -> None:
+    """Take running jobs from dead workers."""
+    tally.lost += await in_batches(lambda: _lose(driver))
 
 
 async def _lose(driver: AsyncDriver) -> int:
     return len(await driver.run(timers.lose, actor=ACTOR, most=BATCH))
 
 
-async def expire(driver: AsyncDriver, passed: Passed) -> None:
-    """End what missed its deadline."""
-    passed.expired += await _repeat(lambda: driver.run(timers.expire, actor=ACTOR, most=BATCH))
+async def expire(driver: AsyncDriver, tally: Tally) -> None:
+    """End jobs that missed their deadline."""
+    tally.expired += await in_batches(lambda: driver.run(timers.expire, actor=ACTOR, most=BATCH))
 
 
-async def reject(driver: AsyncDriver, passed: Passed) -> None:
-    """End what could never be claimed again (H-21)."""
-    passed.rejected += await _repeat(
+async def reject(driver: AsyncDriver, tally: Tally) -> None:
+    """End jobs that could never be claimed again (H-21)."""
+    tally.rejected += await in_batches(
         lambda: driver.run(timers.reject_spent, actor=ACTOR, most=BATCH)
     )
 
 
-async def wake(driver: AsyncDriver, passed: Passed) -> None:
-    """Send on what sleeps and whose time has come."""
-    passed.woken += await _repeat(lambda: driver.run(timers.wake, actor=ACTOR, most=BATCH))
+async def wake(driver: AsyncDriver, tally: Tally) -> None:
+    """Queue sleeping jobs whose time has come."""
+    tally.woken += await in_batches(lambda: driver.run(timers.wake, actor=ACTOR, most=BATCH))
 
 
-async def _repeat(chore: Callable[[], Awaitable[int]]) -> int:
+async def in_batches(chore: Callable[[], Awaitable[int]]) -> int:
+    """Repeat an operation while it moves whole batches; answer with how much it moved."""
     done = 0
     for _ in range(ROUNDS):
         count = await chore()
@@ -107,81 +109,81 @@ async def _repeat(chore: Callable[[], Awaitable[int]]) -> int:
     return done
 
 
-async def forget(driver: AsyncDriver, passed: Passed) -> None:
+async def forget(driver: AsyncDriver, tally: Tally) -> None:
     """End held runs that nobody sealed in time (H-107)."""
+
+    async def expire_one(run_id: str) -> None:
+        tally.expired += await driver.run(runs.expire_held, run_id, actor=ACTOR)
+
     for run_id in await driver.run(runs.forgotten, most=BATCH):
-        await safely(_forget(driver, run_id, passed), passed, run_id=run_id)
-
-
-async def _forget(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
-    passed.expired += await driver.run(runs.expire_held, run_id, actor=ACTOR)
+        await safely(expire_one(run_id), tally, run_id=run_id)
 
 
 def expire_held(hold_limit: float) -> Chore:
     """Make the chore that ends held jobs which nobody submitted in so many seconds (H-108)."""
     hold_us = micros(hold_limit)
 
-    async def chore(driver: AsyncDriver, passed: Passed) -> None:
-        passed.expired += await _repeat(
+    async def chore(driver: AsyncDriver, tally: Tally) -> None:
+        tally.expired += await in_batches(
             lambda: driver.run(timers.expire_held, actor=ACTOR, hold_us=hold_us, most=BATCH)
         )
 
     return chore
 
 
-async def expire_runs(driver: AsyncDriver, passed: Passed) -> None:
+async def expire_runs(driver: AsyncDriver, tally: Tally) -> None:
     """Stop runs that missed their deadline."""
-    passed.expired += await driver.run(runs.expire, actor=ACTOR, most=BATCH)
+    tally.expired += await driver.run(runs.expire, actor=ACTOR, most=BATCH)
 
 
-async def look_at_runs(driver: AsyncDriver, passed: Passed) -> None:
-    """Repeat, for every live run, what the ends of its jobs should have done."""
+async def look_at_runs(driver: AsyncDriver, tally: Tally) -> None:
+    """Repeat, for every live run, the moves that the ends of its jobs should have made."""
     after: str | None = None
     while page := await driver.run(runs.live, after=after, most=BATCH):
         working = [run_id for run_id, state in page if state in WORKING]
-        # Together, which is cheap; where that fails, one by one: a sick run stops no other (H-100).
+        # Together, which is cheap; where that fails, one by one: no run stops another (H-100).
         try:
-            await _tend(driver, working, passed)
+            await _tend(driver, working, tally)
         except Unavailable:
             raise
-        except Exception:  # noqa: BLE001 - told of the one that it is
+        except Exception:  # noqa: BLE001 - logged for its run
             for run_id in working:
-                await safely(_tend(driver, [run_id], passed), passed, run_id=run_id)
+                await safely(_tend(driver, [run_id], tally), tally, run_id=run_id)
         for run_id, state in page:
             if state == RunState.STOPPING:
-                await safely(_stop(driver, run_id, passed), passed, run_id=run_id)
+                await safely(_stop(driver, run_id, tally), tally, run_id=run_id)
         after = page[-1][0]
 
 
-async def _tend(driver: AsyncDriver, run_ids: list[str], passed: Passed) -> None:
+async def _tend(driver: AsyncDriver, run_ids: list[str], tally: Tally) -> None:
     if not run_ids:
         return
-    passed.moved += await _repeat(
+    tally.moved += await in_batches(
         lambda: driver.run(runs.release_held, run_ids, actor=ACTOR, most=BATCH)
     )
-    passed.moved += await _repeat(
+    tally.moved += await in_batches(
         lambda: driver.run(runs.open_gates, run_ids, actor=ACTOR, most=BATCH)
     )
-    passed.published += await _repeat(
+    tally.published += await in_batches(
         lambda: driver.run(outputs.publish, run_ids, actor=ACTOR, most=BATCH)
     )
     for run_id in await driver.run(fanin.overdue, run_ids):
-        passed.moved += len(await driver.run(fanin.advance_one, run_id, actor=ACTOR))
+        tally.moved += len(await driver.run(fanin.advance_one, run_id, actor=ACTOR))
 
 
-async def _stop(driver: AsyncDriver, run_id: str, passed: Passed) -> None:
-    passed.moved += await _repeat(
+async def _stop(driver: AsyncDriver, run_id: str, tally: Tally) -> None:
+    tally.moved += await in_batches(
         lambda: driver.run(runs.cancel_rest, run_id, actor=ACTOR, most=BATCH)
     )
 
 
-async def alert(driver: AsyncDriver, passed: Passed) -> None:
-    """Have it told which pipelines are not fresh."""
-    passed.alerted += await driver.run(watermarks.alert, actor=ACTOR)
+async def alert(driver: AsyncDriver, tally: Tally) -> None:
+    """Send the alerts of pipelines that are not fresh."""
+    tally.alerted += await driver.run(watermarks.alert, actor=ACTOR)
 
 
-async def sweep(driver: AsyncDriver, passed: Passed) -> None:  # noqa: ARG001 - nothing moves
-    """Throw away what nobody will use: outputs of lost attempts, workers gone long ago."""
+async def sweep(driver: AsyncDriver, tally: Tally) -> None:  # noqa: ARG001 - nothing moves
+    """Remove outputs of lost attempts, and workers that stopped long ago."""
     await driver.run(outputs.sweep_staged, most=BATCH)
     await driver.run(workers.prune, keep_seconds=KEEP_WORKERS)
 
@@ -198,4 +200,4 @@ CHORES: Mapping[str, Chore] = {
     "alert": alert,
     "sweep": sweep,
 }
-"""What any program can do: it needs neither code nor settings."""
+"""The chores that any program can do: they need neither code nor settings."""

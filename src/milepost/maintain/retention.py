@@ -1,10 +1,10 @@
-"""Lets finished jobs and runs leave after their time, and sums up what is too old of histories.
+"""Removes finished jobs and runs after their time, and sums up the old part of long histories.
 
 A few at once, so that other chores go on.
 """
 
 from milepost.clock import Clock, SystemClock
-from milepost.maintain.chores import Passed
+from milepost.maintain.chores import Tally
 from milepost.store import events, idempotency, inbox, outbox, retention
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import FIRST, Keep
@@ -24,10 +24,10 @@ REST_SECONDS = 60.0
 
 
 class Retention:
-    """A chore: walks over what is old, goes on where it stopped, and rests at the end.
+    """A chore: walks over old jobs, runs and histories, goes on where it stopped, rests at the end.
 
-    What is old and stays (failures, which are kept longer, and the jobs of runs) is walked over
-    once in a while, never at every pass.
+    Those that are old and stay (failures, which are kept longer, and the jobs of runs) are walked
+    over once in a while, never at every pass.
     """
 
     def __init__(self, keep: Keep, *, clock: Clock | None = None) -> None:
@@ -38,41 +38,49 @@ class Retention:
         self._histories: str | None = FIRST
         self._rest_until = 0.0
 
-    async def __call__(self, driver: AsyncDriver, passed: Passed) -> None:
+    async def __call__(self, driver: AsyncDriver, tally: Tally) -> None:
         """Let some leave."""
         if self._clock.monotonic() < self._rest_until:
             return
-        await self._forget_messages(driver)
+        # Messages that nobody took are given up: they keep their jobs.
+        await driver.run(outbox.give_up, keep_seconds=self._keep.failed, most=BATCH)
+        await driver.run(inbox.forget, keep_seconds=self._keep.failed, most=BATCH)
         for _ in range(ROUNDS):
-            if self._jobs is not None:
-                page = await driver.run(
-                    retention.forget_jobs, self._keep, after=self._jobs, most=BATCH
-                )
-                passed.retired += page.left
-                self._jobs = page.after
-            if self._runs is not None:
-                self._runs = await self._forget_runs(driver, self._runs, passed)
-            if self._histories is not None:
-                page = await driver.run(
-                    retention.sum_up, self._keep, after=self._histories, most=BATCH
-                )
-                passed.summed += page.left
-                self._histories = page.after
+            await self._walk(driver, tally)
         if self._jobs is None and self._runs is None and self._histories is None:
             self._jobs = self._runs = self._histories = FIRST
-            # First: a partition in trouble is told of once a minute, and all is walked no oftener.
+            # First: a failing partition is logged once a minute, and all is walked no oftener.
             self._rest_until = self._clock.monotonic() + REST_SECONDS
             await self._forget_answers(driver)
             await self._turn_weeks(driver)
 
-    async def _forget_messages(self, driver: AsyncDriver) -> None:
-        """Give up messages that nobody took: they keep their jobs; forget what came in long ago."""
-        keep = self._keep.failed
-        await driver.run(outbox.give_up, keep_seconds=keep, most=BATCH)
-        await driver.run(inbox.forget, keep_seconds=keep, most=BATCH)
+    async def _walk(self, driver: AsyncDriver, tally: Tally) -> None:
+        """Go one batch further over jobs, runs and histories."""
+        keep = self._keep
+        if self._jobs is not None:
+            page = await driver.run(retention.forget_jobs, keep, after=self._jobs, most=BATCH)
+            tally.retired += page.left
+            self._jobs = page.after
+        if self._runs is not None:
+            self._runs = await self._forget_runs(driver, self._runs, tally)
+        if self._histories is not None:
+            page = await driver.run(retention.sum_up, keep, after=self._histories, most=BATCH)
+            tally.summed += page.left
+            self._histories = page.after
+
+    async def _forget_runs(self, driver: AsyncDriver, after: str, tally: Tally) -> str | None:
+        """Look at some runs; answer where to go on: at the same place if there was too much."""
+        page = await driver.run(retention.old_runs, self._keep, after=after, most=RUNS)
+        most = tally.retired + BATCH
+        for run_id in page.over:
+            while gone := await driver.run(retention.forget_chain, run_id, self._keep, most=BATCH):
+                tally.retired += gone
+                if tally.retired >= most:
+                    return after
+        return page.after
 
     async def _forget_answers(self, driver: AsyncDriver) -> None:
-        """Let go of what is kept for a while for those who ask again: answers, and the stream."""
+        """Remove idempotent answers and the stream's moves, which are kept for a while."""
         for prune in (idempotency.prune, events.prune):
             for _ in range(ROUNDS):
                 if await driver.run(prune, most=ANSWERS) < ANSWERS:
@@ -88,14 +96,3 @@ class Retention:
                 megabytes=size // 1024**2,
             )
         await driver.run(retention.drop_week, self._keep)
-
-    async def _forget_runs(self, driver: AsyncDriver, after: str, passed: Passed) -> str | None:
-        """Look at some runs; answer where to go on: at the same place if there was too much."""
-        page = await driver.run(retention.old_runs, self._keep, after=after, most=RUNS)
-        most = passed.retired + BATCH
-        for run_id in page.over:
-            while gone := await driver.run(retention.forget_chain, run_id, self._keep, most=BATCH):
-                passed.retired += gone
-                if passed.retired >= most:
-                    return after
-        return page.after

@@ -1,13 +1,13 @@
 """Fires the schedules that this program declares. Many may: a slot is fired once all the same.
 
-What fires when is read from the store, where the program that started last has put it; who is not
-told of a schedule by the code does not fire it. So one that has vanished from every program rests.
+Their times are read from the store, where the program that started last has put them; a program
+fires only schedules that its code declares. So one that has vanished from every program rests.
 """
 
 from collections.abc import Mapping
 
 from milepost.clock import Clock, SystemClock
-from milepost.maintain.chores import Passed, safely
+from milepost.maintain.chores import Tally, safely
 from milepost.store import schedules
 from milepost.store.driver import AsyncDriver
 from milepost.store.schedules import NewSchedule
@@ -22,27 +22,27 @@ class Scheduler:
         self._entered = False
         self._see_at = 0.0
         self.next_in: float | None = None
-        """In how many seconds something fires, as far as the last look could tell."""
+        """In how many seconds the next one fires, as far as the last look could tell."""
 
-    async def __call__(self, driver: AsyncDriver, passed: Passed) -> None:
-        """Fire what is due."""
+    async def __call__(self, driver: AsyncDriver, tally: Tally) -> None:
+        """Fire the schedules that are due."""
         if not self._declared:
             return
         await self._enter(driver)
-        before = passed.fired
+        before = tally.fired
         coming = await driver.run(schedules.due, list(self._declared))
         for name, seconds in coming:
             if seconds <= 0:
-                await safely(_fire(driver, name, passed), passed, schedule=name)
-        # What is due and did not fire is sick, or in another's hand: it is not waited for.
+                await safely(_fire(driver, name, tally), tally, schedule=name)
+        # One that is due and did not fire has failed, or another fires it: it is not waited for.
         waits = [seconds for _, seconds in coming if seconds > 0]
-        self.next_in = 0.0 if passed.fired > before else min(waits, default=None)
+        self.next_in = 0.0 if tally.fired > before else min(waits, default=None)
 
     async def _enter(self, driver: AsyncDriver) -> None:
-        """Say once what is declared, and then, now and again, only that it still is.
+        """Write the declarations once, and then, now and again, only that they still stand.
 
-        Programs of two versions run side by side during a deploy: said again and again, their
-        words would take turns.
+        Programs of two versions run side by side during a deploy: written again and again, their
+        declarations would take turns.
         """
         if self._entered and self._clock.monotonic() < self._see_at:
             return
@@ -54,5 +54,5 @@ class Scheduler:
         self._see_at = self._clock.monotonic() + schedules.SEEN_SECONDS
 
 
-async def _fire(driver: AsyncDriver, name: str, passed: Passed) -> None:
-    passed.fired += len(await driver.run(schedules.fire, name))
+async def _fire(driver: AsyncDriver, name: str, tally: Tally) -> None:
+    tally.fired += len(await driver.run(schedules.fire, name))

@@ -16,7 +16,7 @@ from milepost.web.call import Answer, Call
 from milepost.web.documents import EntryDocument, document, receipt, whole_document
 from milepost.web.paging import PAGE_BYTES, PageQuery
 from milepost.web.problems import Responses, problems
-from milepost.web.waiting import wait_for
+from milepost.web.waiting import wait_until_final
 
 Handle = TypeVar("Handle", JobHandle[Any], RunHandle)
 RETRY = {"Retry-After": "1"}
@@ -75,7 +75,7 @@ async def show(call: Call, finder: Finder[Handle], subject_id: str) -> Response:
 async def _await_end(call: Call, found: Subject[Any]) -> None:
     if call.preference.wait and not found.done:
         seconds = call.preference.wait
-        await wait_for(call.app.client, found.what, found.id, seconds=seconds)
+        await wait_until_final(call.app.client, found.what, found.id, seconds=seconds)
         await found.refresh_async()
 
 

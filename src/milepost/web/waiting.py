@@ -85,7 +85,7 @@ _waiters: WeakKeyDictionary[
 ] = WeakKeyDictionary()
 
 
-async def wait_for(client: Client, what: str, subject_id: str, *, seconds: float) -> None:
+async def wait_until_final(client: Client, what: str, subject_id: str, *, seconds: float) -> None:
     """Return once a job or a run has ended, or the time is over."""
     here = _waiters.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
     known = here.setdefault(client, {})

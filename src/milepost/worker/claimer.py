@@ -8,6 +8,7 @@ from milepost import outcome
 from milepost.clock import Clock
 from milepost.context import Context
 from milepost.errors import LeaseLost
+from milepost.maintain.chores import BATCH, in_batches
 from milepost.options import HIGHEST
 from milepost.records import Claim
 from milepost.store import jobs, unfit, workers
@@ -20,9 +21,6 @@ from milepost.worker.slots import RunningJob, SlotTable
 
 WORTH_A_CLAIM = 16
 """While a settlement makes room for more, fewer free slots than a sixteenth are no claim worth."""
-RECALL_BATCH = 500
-RECALL_ROUNDS = 20
-"""How many jobs are sent on at once when another signature may fit them, and how many times."""
 
 
 class Claimer:
@@ -149,21 +147,20 @@ class Claimer:
         return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
 
     def _start(self, claims: list[Claim]) -> None:
-        awaited: list[RunningJob] = []
-        plain: list[RunningJob] = []
+        started: dict[bool, list[RunningJob]] = {True: [], False: []}
         for claim in claims:
             definition = self._registry.find(claim.kind, claim.kind_version)
             if definition is None:  # it vanished while the claim was under way
                 detail = f"no definition of {claim.kind} version {claim.kind_version} here"
                 self._settler.add(claim, outcome.released(detail))
-            elif definition.is_async:
-                awaited.append(RunningJob(definition, Context(claim, self._client), self._tasks))
-            else:
-                plain.append(RunningJob(definition, Context(claim, self._client), self._threads))
-        self._met_plain = bool(plain)
-        self._slots.hold([*awaited, *plain])
-        self._tasks.start(awaited)
-        self._threads.start(plain)
+                continue
+            lane = self._tasks if definition.is_async else self._threads
+            job = RunningJob(claim, definition, Context(claim, self._client), lane)
+            started[definition.is_async].append(job)
+        self._met_plain = bool(started[False])
+        self._slots.hold([*started[True], *started[False]])
+        self._tasks.start(started[True])
+        self._threads.start(started[False])
 
     # Where to look next
 
@@ -205,19 +202,12 @@ class Claimer:
         known = ((kind, self._registry.find(*kind)) for kind in found)
         codec = self._client.codec
         signatures = {k: d.arguments.signature(codec) for k, d in known if d is not None}
-        sent = 0
-        for _ in range(RECALL_ROUNDS if signatures else 0):
-            count = await self._driver.run(
-                unfit.wake,
-                signatures,
-                queues=self._queues,
-                actor=self._row.id,
-                most=RECALL_BATCH,
-            )
-            sent += count
-            if count < RECALL_BATCH:
-                break
-        return sent
+        if not signatures:
+            return 0
+        run, actor = self._driver.run, self._row.id
+        return await in_batches(
+            lambda: run(unfit.wake, signatures, queues=self._queues, actor=actor, most=BATCH)
+        )
 
 
 RESCAN_SECONDS = 1.0

@@ -60,7 +60,7 @@ class WorkerRow:
         """Enter the row under the id, and keep its lease from now on."""
         await self.end_lease()
         setup = self._setup
-        self.state = None
+        self.state = self.shown = None
         self.move("boot")
         await setup.driver.run(workers.register, self._new())
         self.shown = self.state
@@ -142,6 +142,8 @@ class WorkerRow:
 
     async def show_if_possible(self) -> None:
         """Show it unless the store is away: it is for people, and the lease tells the rest."""
+        if self.shown is None:
+            return  # there is no row yet
         try:
             async with asyncio.timeout(SHOW_SECONDS):
                 await self.show()

@@ -118,10 +118,11 @@ class Worker:
     async def _work(self) -> None:
         while not self._draining:
             try:
+                if self._row.lost and self.state == WorkerState.ERROR_WAIT:
+                    await self._begin_again()
                 await self._turn()
             except Exception as error:  # noqa: BLE001 - whatever it is, wait and begin again (E)
-                self._log_error("worker loop failed, reconnecting", error)
-                await self._error_wait()
+                await self._error_wait("worker loop failed, reconnecting", error)
 
     async def run_until_idle(self, seconds: float) -> int:
         """Work until nothing is open or due within the time; answer with how many jobs ran."""
@@ -169,23 +170,11 @@ class Worker:
             except (AccessRefused, SchemaMismatch):
                 raise  # waiting changes nothing
             except Unavailable as error:
-                await self._wait_for_store(error)
+                await self._error_wait("the store cannot be reached; waiting for it", error)
             else:
                 await self._warn_of_shared_file()
                 return True
         return False
-
-    async def _wait_for_store(self, error: Exception) -> None:
-        self._row.state = WorkerState.ERROR_WAIT
-        seconds = self._error_seconds()
-        self._row.away.warning(
-            "the store cannot be reached; waiting for it",
-            error=repr(error),
-            again_in=f"{seconds:.1f} s",
-        )
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._drained.wait()
 
     async def _warn_of_shared_file(self) -> None:
         """Log once that other processes write to the same SQLite file, where that is not safe."""
@@ -269,32 +258,27 @@ class Worker:
         self._claimer.expect(await self._watch.wait(pause))
         self._pause = min(self._pause * 2, self._settings.poll_max)
 
-    async def _error_wait(self) -> None:
-        """Wait after an error, then connect again; under a new id if the old one was buried."""
-        self._row.move("error")
+    async def _error_wait(self, event: str, error: Exception) -> None:
+        """Log an error, and wait before the next connection."""
+        seconds = self._settings.error_wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        self._log_error(event, error, again_in=f"{seconds:.1f} s")
+        if self.state != WorkerState.ERROR_WAIT:
+            self._row.move("error")
         await self._row.show_if_possible()
-        until = self._now + self._error_seconds()
-        while not self._draining and self._now < until:
-            await self._slots.freed_within(until - self._now)
-        if self._row.lost and not self._draining:
-            await self._begin_again()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
 
     async def _begin_again(self) -> None:
+        """Register under a new id: the old one was buried."""
         # Jobs claimed under the old id are reported under it.
         await self._settler.flush_if_possible()
         self._row.id = new_id()
-        try:
-            await self.open()
-        except Exception as error:  # noqa: BLE001 - tried again after the next wait
-            self._row.away.warning("worker could not register", error=repr(error))
-            self._row.state = WorkerState.ERROR_WAIT
+        await self.open()
 
-    def _error_seconds(self) -> float:
-        return self._settings.error_wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
-
-    def _log_error(self, event: str, error: Exception) -> None:
+    def _log_error(self, event: str, error: Exception, **fields: str) -> None:
         chosen = self._row.away if isinstance(error, Unavailable) else log
-        chosen.warning(event, error=repr(error))
+        chosen.warning(event, error=repr(error), **fields)
 
     @property
     def _now(self) -> float:

@@ -146,7 +146,7 @@ class Settler:
     @property
     def busy(self) -> bool:
         """Whether something is not settled, or not published, yet."""
-        return not self._quiet.is_set() or self._publisher.busy
+        return not (self._quiet.is_set() and self._publisher.quiet.is_set())
 
     @property
     def writing(self) -> bool:
@@ -156,7 +156,7 @@ class Settler:
     async def flush(self) -> None:
         """Wait until everything taken so far is settled and published, or cannot be."""
         await self._quiet.wait()
-        await self._publisher.flush()
+        await self._publisher.quiet.wait()
 
     async def flush_if_possible(self) -> None:
         """Wait for the settlements; a store that is away must not keep a worker from ending."""
@@ -256,23 +256,15 @@ class Publisher:
         self._watch = watch
         self._runs: set[str] = set()
         self._wanted = asyncio.Event()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self.quiet = asyncio.Event()
+        """Set while nothing waits, or all of it is left to maintenance."""
+        self.quiet.set()
 
     def want(self, run_ids: Iterable[str]) -> None:
         """Say that outputs of these runs wait, or jobs at their gates."""
         self._runs.update(run_ids)
-        self._quiet.clear()
+        self.quiet.clear()
         self._wanted.set()
-
-    @property
-    def busy(self) -> bool:
-        """Whether something may still wait."""
-        return not self._quiet.is_set()
-
-    async def flush(self) -> None:
-        """Wait until all is published, or left to maintenance."""
-        await self._quiet.wait()
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -282,26 +274,22 @@ class Publisher:
                 self._wanted.clear()
                 run_ids, self._runs = sorted(self._runs), set()
                 try:
-                    # A whole batch: there may be more.
-                    while await self._open(run_ids) == BATCH or await self._publish() == BATCH:
+                    while await self._publish(run_ids):
                         pass
                 except Exception as error:  # noqa: BLE001 - maintenance does it later
                     log.warning("publishing failed, left to maintenance", error=repr(error))
-            self._quiet.set()
+            self.quiet.set()
 
-    async def _open(self, run_ids: list[str]) -> int:
-        count = await self._driver.run(runs.open_gates, run_ids, actor=self._row.id, most=BATCH)
-        if count:
-            self._watch.wake()
-        return count
-
-    async def _publish(self) -> int:
-        done = await self._driver.run(outputs.publish_some, actor=self._row.id, most=BATCH)
-        if done.count:
+    async def _publish(self, run_ids: list[str]) -> bool:
+        """Open gates and publish outputs, a batch of each; True when there may be more."""
+        run, actor = self._driver.run, self._row.id
+        opened = await run(runs.open_gates, run_ids, actor=actor, most=BATCH)
+        done = await run(outputs.publish_some, actor=actor, most=BATCH)
+        if opened or done.count:
             self._watch.wake()
         if done.left:
             self.want(done.left)
-        return done.count
+        return BATCH in (opened, done.count)
 
 
 def _log_failure(claim: Claim, result: Outcome, problem: Problem) -> None:

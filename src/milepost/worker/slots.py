@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +13,7 @@ from milepost.context import Context
 from milepost.declare import Definition
 from milepost.lifecycle import SLOT, SlotState
 from milepost.outcome import Outcome
-from milepost.records import Settlement
+from milepost.records import Claim, Settlement
 from milepost.store.durable import Told
 from milepost.telemetry import Log
 
@@ -32,54 +33,40 @@ def _step(move: str, source: SlotState, target: SlotState) -> Step:
     return source.value, target.value
 
 
-_TAKE = _step("take", SlotState.FREE, SlotState.CLAIMING)
-_START = _step("start", SlotState.CLAIMING, SlotState.PROCESSING)
-_MISS = _step("miss", SlotState.CLAIMING, SlotState.FREE)
+S = SlotState
+_TAKE = _step("take", S.FREE, S.CLAIMING)
+_START = _step("start", S.CLAIMING, S.PROCESSING)
+_MISS = _step("miss", S.CLAIMING, S.FREE)
 _REPORT = {
-    True: _step("success", SlotState.PROCESSING, SlotState.REPORTING_SUCCESS),
-    False: _step("failure", SlotState.PROCESSING, SlotState.REPORTING_FAILURE),
+    True: _step("success", S.PROCESSING, S.REPORTING_SUCCESS),
+    False: _step("failure", S.PROCESSING, S.REPORTING_FAILURE),
 }
 _REPORTED = {
-    True: _step("reported", SlotState.REPORTING_SUCCESS, SlotState.FREE),
-    False: _step("reported", SlotState.REPORTING_FAILURE, SlotState.FREE),
+    True: _step("reported", S.REPORTING_SUCCESS, S.FREE),
+    False: _step("reported", S.REPORTING_FAILURE, S.FREE),
 }
 _DROP = {
-    None: _step("drop", SlotState.PROCESSING, SlotState.FREE),
-    True: _step("drop", SlotState.REPORTING_SUCCESS, SlotState.FREE),
-    False: _step("drop", SlotState.REPORTING_FAILURE, SlotState.FREE),
+    None: _step("drop", S.PROCESSING, S.FREE),
+    True: _step("drop", S.REPORTING_SUCCESS, S.FREE),
+    False: _step("drop", S.REPORTING_FAILURE, S.FREE),
 }
-_FREE = SlotState.FREE.value
 
 
+@dataclass(slots=True, eq=False)
 class RunningJob:
     """One claimed job, in its slot and its lane."""
 
-    __slots__ = (
-        "active",
-        "began",
-        "claim",
-        "claimed",
-        "context",
-        "definition",
-        "ended",
-        "lane",
-        "stuck",
-        "task",
-        "timer",
-    )
-
-    def __init__(self, definition: Definition, context: Context, lane: "Lanes") -> None:
-        self.definition = definition
-        self.context = context
-        self.claim = context.claim
-        self.lane = lane
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.claimed = time.monotonic()
-        self.began: float | None = None
-        self.active = False
-        self.ended = False
-        self.stuck = False
+    claim: Claim
+    definition: Definition
+    context: Context
+    lane: "Lanes"
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    claimed: float = field(default_factory=time.monotonic)
+    began: float | None = None
+    active: bool = False
+    ended: bool = False
+    stuck: bool = False
 
     @property
     def timeout(self) -> float | None:
@@ -114,7 +101,8 @@ class SlotTable:
         self.size = size
         self.ran = 0
         """How many jobs have ended here."""
-        self._counts: dict[str, int] = {state.value: 0 for state in SlotState} | {_FREE: size}
+        self._counts: dict[str, int] = {state.value: 0 for state in S}
+        self._counts[S.FREE] = size
         self._running: dict[str, RunningJob] = {}
         self._freed = asyncio.Event()
 
@@ -125,7 +113,7 @@ class SlotTable:
     @property
     def free(self) -> int:
         """How many may be taken; an outcome that is not settled keeps its slot."""
-        return self._counts[_FREE]
+        return self._counts[S.FREE]
 
     @property
     def plain(self) -> int:
