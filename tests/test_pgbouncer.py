@@ -253,7 +253,7 @@ async def test_limits_that_a_pooler_does_not_take_are_set_with_each_transaction(
     url = StoreUrl.parse(pooled.partition("?")[0])
     driver = open_driver(url)
     driver.run(workers.counts)
-    assert b"SET LOCAL idle_in_transaction_session_timeout" in driver._connections.begin
+    assert "SET LOCAL idle_in_transaction_session_timeout" in driver._connections.begin
     driver.close()
     awaited = open_async_driver(url)
     await awaited.run(workers.counts)

@@ -151,7 +151,7 @@ async def test_every_connection_asks_for_keepalives_and_a_user_timeout(network, 
         driver.close()
     else:
         driver = open_async_driver(StoreUrl.parse(url))
-        connection = await driver._connections.take()
+        connection = await driver._connections.take_async()
         options = seen(connection._transport.get_extra_info("socket").fileno())
         driver._connections.give_back(connection)
         await driver.close()

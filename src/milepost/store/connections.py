@@ -2,8 +2,10 @@
 
 A peer that is gone may say nothing (F4). So every wait has an end on this side, by keepalives and
 a deadline for each statement, and on the server's, which ends the transaction of a program that it
-does not hear from. The server is told when a connection is opened, or, where a pooler stands
-between and refuses that, with every BEGIN.
+does not hear from. The server gets these settings when a connection is opened, or, where a pooler
+refuses that, with every BEGIN.
+
+`Connections` is a pool in either colour; a `Library` says how its connections are handled.
 """
 
 import asyncio
@@ -14,14 +16,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+import msgspec
+
 from milepost.config import Limits, StoreUrl
 from milepost.errors import AccessRefused, Invalid, MilepostError, Unavailable
+from milepost.faces import Flow, Wait, faces
 
 if TYPE_CHECKING:
     import psycopg
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 IDLE_SECONDS = 300
 CLOSE_SECONDS = 1.0
-"""How long those who use a connection are waited for when all is closed."""
+"""How long connections in use are waited for when all is closed."""
 PROBES = 3
 """So many keepalives go unanswered before a connection is given up."""
 MISSING = "PostgreSQL needs an extra: pip install 'milepost[postgres]'"
@@ -42,23 +47,23 @@ REFUSED_WORDS = (
     "not permit",
 )
 TRACKED = {"DateStyle": "ISO", "TimeZone": "UTC", "standard_conforming_strings": "on"}
-"""What reading and writing values needs; a transaction pooler keeps these for each client."""
+"""Reading and writing values needs these; a transaction pooler keeps them for each client."""
 PARSED = {
     "IntervalStyle": "postgres",
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "array_nulls": "on",
 }
-"""What it needs besides, and no pooler keeps."""
+"""And these, which no pooler keeps."""
 ENCODING = "UTF8"
-UNTOLD = "unsupported startup parameter"
-"""What PgBouncer says to a setting: it does not know to whom the connection will belong."""
+SETTINGS_REFUSED = "unsupported startup parameter"
+"""PgBouncer's answer to a setting: it does not know to whom the connection will belong."""
 
 _open: "WeakSet[Any]" = WeakSet()
 
 
 def settings_of(limits: Limits, *, own: bool) -> dict[str, str]:
-    """Say what the server is to keep to, whatever is set for its database or the role.
+    """List the settings of a session, whatever is set for its database or the role.
 
     A connection that is lent is not the engine's own: how it reads values is left to its user.
     """
@@ -72,16 +77,30 @@ def settings_of(limits: Limits, *, own: bool) -> dict[str, str]:
     }
 
 
-def begin_text(limits: Limits, *, told: bool) -> str:
+def begin_text(limits: Limits, *, with_settings: bool) -> str:
     """Spell the beginning of a transaction; fan-in counts what others have committed meanwhile."""
     # Whatever the server's default level is.
     sets = [idle_text(limits.idle), *(f"SET LOCAL {name} = {PARSED[name]}" for name in PARSED)]
-    return "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *([] if told else sets)])
+    return "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *(sets if with_settings else [])])
 
 
 def idle_text(seconds: float) -> str:
     """Have the server wait so long, from now on, for a transaction that is not heard of."""
     return f"SET LOCAL idle_in_transaction_session_timeout = {math.ceil(seconds * 1000)}"
+
+
+class Library(msgspec.Struct, frozen=True):
+    """How the connections of a library are opened, examined and closed."""
+
+    open: Callable[..., Any]
+    """Given the address, the limits, and whether the server gets its settings now."""
+    semaphore: Callable[[int], Any]
+    errors: Callable[[], tuple[type[Exception], ...]]
+    """The errors that say why a connection was not opened."""
+    is_closed: Callable[[Any], bool]
+    in_transaction: Callable[[Any], bool]
+    drop: Callable[[Any], None]
+    """Close it at once."""
 
 
 # psycopg
@@ -130,23 +149,50 @@ def _give_up(connection: Any) -> None:
     connection.close()
 
 
-def connect(
-    url: StoreUrl, limits: Limits, *, told: bool, own: bool = True, autocommit: bool = True
+def psycopg_library(
+    *,
+    own: bool = True,
+    autocommit: bool = True,
+    configure: Callable[[Any], None] | None = None,
+) -> Library:
+    """Describe connections of psycopg, for threads; lent ones are not the engine's own."""
+    return Library(
+        open=partial(_connect, own=own, autocommit=autocommit, configure=configure),
+        semaphore=threading.Semaphore,
+        errors=lambda: (_psycopg().Error,),
+        is_closed=lambda connection: connection.closed,
+        in_transaction=lambda connection: connection.info.transaction_status,
+        drop=lambda connection: connection.close(),
+    )
+
+
+def _connect(
+    url: StoreUrl,
+    limits: Limits,
+    *,
+    with_settings: bool,
+    own: bool,
+    autocommit: bool,
+    configure: Callable[[Any], None] | None,
 ) -> Any:
-    """Open a connection; `told`, the server is given its limits."""
     psycopg = _psycopg()
     try:
         given = psycopg.conninfo.conninfo_to_dict(url.target)
     except psycopg.ProgrammingError as error:
         raise Invalid(f"{url}: {_first_line(error)}") from error
     more: dict[str, Any] = {**_tcp(limits), **given, "client_encoding": ENCODING}
-    if told:
+    if with_settings:
         settings = {**settings_of(limits, own=own), **(TRACKED if own else {})}
         words = [f"-c {name}={value}" for name, value in settings.items()]
         more["options"] = " ".join([str(given.get("options") or ""), *words]).strip()
     if url.pooled:  # the next statement may reach another server process
         more["prepare_threshold"] = None
     connection = connection_class().connect(autocommit=autocommit, **more)
+    if own and not with_settings:
+        sets = "; ".join(f"SET {name} = '{value}'" for name, value in TRACKED.items())
+        connection.execute(sets.encode())
+    if configure is not None:
+        configure(connection)
     _open.add(connection)
     return connection
 
@@ -167,123 +213,39 @@ def _keepalive(limits: Limits) -> int:
     return max(1, round(limits.command / (PROBES + 1)))
 
 
-class Connections:
-    """Connections for threads: the one that was used last is taken first."""
-
-    def __init__(
-        self,
-        url: StoreUrl,
-        limits: Limits,
-        *,
-        most: int,
-        own: bool = True,
-        autocommit: bool = True,
-        configure: Callable[[Any], None] | None = None,
-    ) -> None:
-        """Make a pool; connections that are the engine's `own` read values as it needs them."""
-        self.limits = limits
-        self._url = url
-        self._own = own
-        self._autocommit = autocommit
-        self._configure = configure
-        self._most = most
-        self._room = threading.Semaphore(most)
-        self._idle: deque[tuple[float, Any]] = deque()
-        self._closed = False
-        self._tell(told=not url.pooled)
-
-    def _tell(self, *, told: bool) -> None:
-        self._told = told
-        self.begin = begin_text(self.limits, told=told).encode()
-
-    @contextmanager
-    def taken(self, *, fresh: bool = False) -> Iterator[Any]:
-        """Use a connection."""
-        connection = self.take(fresh=fresh)
-        try:
-            yield connection
-        finally:
-            self.give_back(connection)
-
-    def take(self, *, fresh: bool = False) -> Any:
-        """Take a connection that is alive, or open one; `fresh`, none of those that rest."""
-        if self._closed:
-            raise Unavailable(f"{self._url} was closed")
-        if not self._room.acquire(timeout=self.limits.command):
-            raise Unavailable(
-                f"all {self._most} connections of this process to {self._url} were in use for "
-                f"{self.limits.command:g} s; try again"
-            )
-        try:
-            return (None if fresh else self._kept()) or self._opened()
-        except BaseException:
-            self._room.release()
-            raise
-
-    def _kept(self) -> Any:
-        with suppress(IndexError):
-            while True:
-                connection = self._idle.pop()[1]
-                if not connection.closed and _silent(connection.pgconn.socket):
-                    return connection
-                connection.close()
-        return None
-
-    def _opened(self) -> Any:
-        psycopg = _psycopg()
-        try:
-            made = connect(
-                self._url,
-                self.limits,
-                told=self._told,
-                own=self._own,
-                autocommit=self._autocommit,
-            )
-            if self._own and not self._told:
-                made.execute("; ".join(f"SET {n} = '{v}'" for n, v in TRACKED.items()).encode())
-            if self._configure is not None:
-                self._configure(made)
-        except psycopg.Error as error:
-            if self._told and UNTOLD in str(error):
-                self._tell(told=False)
-                return self._opened()
-            raise unreachable(self._url, error) from error
-        return made
-
-    def give_back(self, connection: Any) -> None:
-        """Keep a connection for the next one; close those that nobody needed for long."""
-        now = time.monotonic()
-        try:
-            if self._closed or connection.closed or connection.info.transaction_status:
-                connection.close()
-                return
-            self._idle.append((now, connection))
-            with suppress(IndexError):
-                while now - self._idle[0][0] > IDLE_SECONDS:
-                    self._idle.popleft()[1].close()
-        finally:
-            self._room.release()
-
-    def close(self) -> None:
-        """Close what is not in use; the rest is closed when it is given back."""
-        self._closed = True
-        with suppress(IndexError):
-            while True:
-                self._idle.pop()[1].close()
-
-
 # asyncpg
+
+
+def asyncpg_library(*, own: bool = True, limited: bool = True) -> Library:
+    """Describe connections of asyncpg, for tasks; if `limited`, each statement has a limit."""
+
+    def errors() -> tuple[type[Exception], ...]:
+        asyncpg = import_asyncpg()
+        return asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError
+
+    return Library(
+        open=partial(connect_async, own=own, limited=limited),
+        semaphore=asyncio.Semaphore,
+        errors=errors,
+        is_closed=lambda connection: connection.is_closed(),
+        in_transaction=lambda connection: connection.is_in_transaction(),
+        drop=lambda connection: connection.terminate(),
+    )
 
 
 async def connect_async(
     url: StoreUrl,
     limits: Limits,
     *,
+    with_settings: bool = False,
+    own: bool = False,
     limited: bool = True,
-    settings: Mapping[str, str] | None = None,
 ) -> Any:
-    """Open a connection for the running loop; the server is given the `settings`."""
-    more: dict[str, Any] = {"server_settings": dict(settings or {})}
+    """Open a connection for the running loop; the server is given the settings of its session."""
+    settings = TRACKED if own else {}
+    if with_settings:
+        settings = settings | settings_of(limits, own=own)
+    more: dict[str, Any] = {"server_settings": settings}
     if url.pooled:  # the next statement may reach another server process
         more["statement_cache_size"] = 0
     if limited:
@@ -319,102 +281,123 @@ def _number(connection: Any) -> int:
     return int(connection._transport.get_extra_info("socket").fileno())  # noqa: SLF001 - no other way
 
 
-class AsyncConnections:
-    """Connections for the tasks of one event loop: the one that was used last is taken first.
+# The pool
 
-    They are kept here and not in asyncpg's pool, which spends a task on every return.
+
+class Connections:
+    """Connections that are kept for the next caller: the one that was used last is taken first.
+
+    They are kept here and not in a library's pool: asyncpg's spends a task on every return.
     """
 
-    def __init__(
-        self,
-        url: StoreUrl,
-        limits: Limits,
-        *,
-        most: int,
-        own: bool = True,
-        limited: bool = True,
-    ) -> None:
-        """Make a pool; the engine's `own` connections; `limited`, a statement has a limit."""
+    def __init__(self, url: StoreUrl, limits: Limits, library: Library, *, most: int) -> None:
         self.limits = limits
-        self._own = own
-        self._limited = limited
         self._url = url
+        self._library = library
         self._most = most
-        self._room = asyncio.Semaphore(most)
+        self._room: Any = library.semaphore(most)
         self._idle: deque[tuple[float, Any]] = deque()
         self._closed = False
-        self._tell(told=not url.pooled)
+        self._give_settings(at_start=not url.pooled)
 
-    def _tell(self, *, told: bool) -> None:
-        self._told = told
-        self.begin = begin_text(self.limits, told=told)
+    def _give_settings(self, *, at_start: bool) -> None:
+        """Choose when the server gets its settings: at a connection's start, or with BEGIN."""
+        self._at_start = at_start
+        self.begin = begin_text(self.limits, with_settings=not at_start)
 
-    async def take(self, *, fresh: bool = False) -> Any:
-        """Take a connection that is alive, or open one; `fresh`, none of those that rest."""
+    def _take(self, *, fresh: bool = False) -> Flow[Any]:
+        """Take a connection that is alive, or open one; `fresh`, none that was used before."""
         if self._closed:
             raise Unavailable(f"{self._url} was closed")
-        await self._room.acquire()
+        if not (yield Wait(self._wait_for_room, self._room.acquire)):
+            raise Unavailable(
+                f"all {self._most} connections of this process to {self._url} were in use for "
+                f"{self.limits.command:g} s; try again"
+            )
         try:
-            while self._idle and not fresh:
-                connection = self._idle.pop()[1]
-                if not connection.is_closed() and _silent(_number(connection)):
-                    return connection
-                connection.terminate()
-            return await self._opened()
+            return (None if fresh else self._kept()) or (yield from self._opened())
         except BaseException:
             self._room.release()
             raise
 
-    async def _opened(self) -> Any:
-        asyncpg = import_asyncpg()
-        own = TRACKED if self._own else {}
-        told = settings_of(self.limits, own=self._own) if self._told else {}
+    take, take_async = faces(_take)
+
+    def _wait_for_room(self) -> bool:
+        return bool(self._room.acquire(timeout=self.limits.command))
+
+    def _kept(self) -> Any:
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()[1]
+                if not self._library.is_closed(connection) and _silent(_number(connection)):
+                    return connection
+                self._library.drop(connection)
+        return None
+
+    def _opened(self) -> Flow[Any]:
+        open_, settings = self._library.open, {"with_settings": self._at_start}
         try:
-            return await connect_async(
-                self._url, self.limits, limited=self._limited, settings={**own, **told}
-            )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            if self._told and UNTOLD in str(error):
-                self._tell(told=False)
-                return await self._opened()
+            return (yield Wait(open_, open_, (self._url, self.limits), settings))
+        except self._library.errors() as error:
+            if self._at_start and SETTINGS_REFUSED in str(error):
+                self._give_settings(at_start=False)
+                return (yield from self._opened())
             raise unreachable(self._url, error) from error
 
     def give_back(self, connection: Any) -> None:
-        """Keep a connection for the next one; close those that nobody needed for long."""
+        """Keep a connection for the next caller; close those that nobody needed for long."""
         now = time.monotonic()
-        self._room.release()
-        if self._closed or connection.is_closed() or connection.is_in_transaction():
-            connection.terminate()
-            return
-        self._idle.append((now, connection))
-        while now - self._idle[0][0] > IDLE_SECONDS:
-            self._idle.popleft()[1].terminate()
+        library = self._library
+        try:
+            closed = self._closed or library.is_closed(connection)
+            if closed or library.in_transaction(connection):
+                library.drop(connection)
+                return
+            self._idle.append((now, connection))
+            with suppress(IndexError):
+                while now - self._idle[0][0] > IDLE_SECONDS:
+                    library.drop(self._idle.popleft()[1])
+        finally:
+            self._room.release()
 
-    async def close(self) -> None:
-        """Close every connection, once whoever uses one has given it back."""
+    @contextmanager
+    def taken(self, *, fresh: bool = False) -> Iterator[Any]:
+        """Use a connection."""
+        connection = self.take(fresh=fresh)
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
+
+    def close(self) -> None:
+        """Close idle connections; the others are closed when they are given back."""
         self._closed = True
-        with suppress(TimeoutError):  # who hangs has a deadline of its own
+        with suppress(IndexError):
+            while True:
+                self._library.drop(self._idle.pop()[1])
+
+    async def close_async(self) -> None:
+        """Close every connection, once those in use are given back."""
+        self._closed = True
+        with suppress(TimeoutError):  # a caller that hangs has a deadline of its own
             async with asyncio.timeout(CLOSE_SECONDS):
                 for _ in range(self._most):
                     await self._room.acquire()
         while self._idle:
-            await _hang_up(self._idle.pop()[1])
-
-
-async def _hang_up(connection: Any) -> None:
-    try:
-        await connection.close(timeout=1)
-    except Exception:  # noqa: BLE001 - it need not hear of it
-        connection.terminate()
+            connection = self._idle.pop()[1]
+            try:
+                await connection.close(timeout=1)
+            except Exception:  # noqa: BLE001 - it need not hear of it
+                connection.terminate()
 
 
 def _silent(number: int) -> bool:
-    """Tell whether nothing came in: on a connection that rests nothing does, except its end."""
+    """Tell whether nothing came in: on an idle connection nothing does, except its end."""
     if not hasattr(select, "poll"):
         return not select.select([number], [], [], 0)[0]
-    looked = select.poll()
-    looked.register(number, select.POLLIN)
-    return not looked.poll(0)
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return not poll.poll(0)
 
 
 # What goes wrong

@@ -21,7 +21,13 @@ from milepost.config import Limits, StoreUrl
 from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.borrow import BorrowedConnection, Place, borrow, require_transaction
-from milepost.store.connections import AsyncConnections, Connections, idle_text, import_asyncpg
+from milepost.store.connections import (
+    Connections,
+    asyncpg_library,
+    idle_text,
+    import_asyncpg,
+    psycopg_library,
+)
 from milepost.store.driver import Steps
 from milepost.store.seal import Through
 from milepost.store.sqlite import File, connect
@@ -187,9 +193,8 @@ class Lender:
     def _opened(self) -> Connections:
         with self._lock:
             if self._connections is None:
-                self._connections = Connections(
-                    self._url, self._limits, most=CONNECTIONS, autocommit=False, own=False
-                )
+                library = psycopg_library(autocommit=False, own=False)
+                self._connections = Connections(self._url, self._limits, library, most=CONNECTIONS)
             return self._connections
 
     def close(self) -> None:
@@ -236,7 +241,7 @@ class AsyncLender:
         self._url = url
         self._limits = limits
         self._file = _SqliteFile(url.target)
-        self._connections: AsyncConnections | None = None
+        self._connections: Connections | None = None
         self._turn = asyncio.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="milepost-lent")
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="milepost-step")
@@ -280,9 +285,8 @@ class AsyncLender:
     @asynccontextmanager
     async def _asyncpg(self, seconds: float) -> AsyncIterator[Any]:
         if self._connections is None:
-            self._connections = AsyncConnections(
-                self._url, self._limits, most=CONNECTIONS, own=False, limited=False
-            )
+            library = asyncpg_library(own=False, limited=False)
+            self._connections = Connections(self._url, self._limits, library, most=CONNECTIONS)
         connection, transaction = await self._begun(self._connections)
         try:
             await connection.execute(_bounds(self._limits, seconds))
@@ -294,11 +298,11 @@ class AsyncLender:
         finally:
             self._connections.give_back(await self._as_new(connection))
 
-    async def _begun(self, kept: AsyncConnections) -> tuple[Any, Any]:
+    async def _begun(self, kept: Connections) -> tuple[Any, Any]:
         """Begin a transaction; on a fresh connection if the one that was kept had ended."""
         asyncpg = import_asyncpg()
         for fresh in (False, True):
-            connection = await kept.take(fresh=fresh)
+            connection = await kept.take_async(fresh=fresh)
             try:
                 transaction = connection.transaction()
                 await self._soon(transaction.start())
@@ -346,4 +350,4 @@ class AsyncLender:
         self._threads.shutdown(wait=False)
         connections, self._connections = self._connections, None
         if connections is not None:
-            await connections.close()
+            await connections.close_async()

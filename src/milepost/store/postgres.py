@@ -1,6 +1,5 @@
 """PostgreSQL in both colours: psycopg for synchronous callers, asyncpg for the worker."""
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,14 +9,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from milepost.config import CAPABILITIES, Limits, StoreUrl
 from milepost.errors import AccessRefused, IllegalMove, Invalid, SchemaMismatch, Unavailable
+from milepost.faces import Flow, Wait, pause, perform, perform_async
 from milepost.store import failpoint
 from milepost.store.catalog import Statement, query
 from milepost.store.connections import (
     ENCODING,
-    AsyncConnections,
     Connections,
+    asyncpg_library,
     idle_text,
     import_asyncpg,
+    psycopg_library,
 )
 from milepost.store.driver import Call, Rows, StatementTimeout, Steps, drive, drive_async
 
@@ -60,11 +61,6 @@ def _longer(name: str | Statement) -> float:
     return next((seconds for names, seconds in LONGER.items() if name.startswith(names)), 0.0)
 
 
-def _pause(attempt: int) -> float:
-    """Wait a little longer after each collision, each time a little different."""
-    return random.uniform(0, 0.01 * 2**attempt)  # noqa: S311 - jitter, not a secret
-
-
 class PsycopgDriver:
     """A pool of connections to a PostgreSQL database."""
 
@@ -74,7 +70,9 @@ class PsycopgDriver:
     def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url
         self._limit = limits.command
-        self._connections = Connections(url, limits, most=CONNECTIONS, configure=_write_lists)
+        self._connections = Connections(
+            url, limits, psycopg_library(configure=_write_lists), most=CONNECTIONS
+        )
         self._script: Any = None
         # Whoever opens a store hears at once whether it is there.
         with self._connections.taken() as connection:
@@ -82,20 +80,13 @@ class PsycopgDriver:
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
-        fresh = False
-        for attempt in range(TRIES):
-            try:
-                with self._connections.taken(fresh=fresh) as connection:
-                    return self._run_on(connection, operation(*args, **kwargs))
-            except _Unsent as unsent:
-                if fresh:
-                    raise Unavailable(f"PostgreSQL cannot be used now: {unsent}") from unsent
-                fresh = True
-            except _Collision as collision:
-                if attempt == TRIES - 1:
-                    raise _too_often(collision) from collision
-                time.sleep(_pause(attempt))
-        raise AssertionError
+
+        def once(*, fresh: bool) -> T:
+            with self._connections.taken(fresh=fresh) as connection:
+                return self._run_on(connection, operation(*args, **kwargs))
+
+        result: T = perform(_until_committed(once))
+        return result
 
     def _run_on(self, connection: Any, steps: Steps[T]) -> T:
         begun, schema = False, self._url.schema
@@ -246,8 +237,23 @@ class _Unsent(Exception):  # noqa: N818 - never leaves this module
     """The connection had ended before anything was sent: another one will do."""
 
 
-def _too_often(collision: _Collision) -> Unavailable:
-    return Unavailable(f"deadlock retry limit reached ({TRIES}): {collision}")
+def _until_committed(once: Callable[..., Any]) -> Flow[Any]:
+    """Try an operation again where nothing was sent, or it lost a deadlock."""
+    fresh = False
+    for attempt in range(TRIES):
+        try:
+            return (yield Wait(once, once, (), {"fresh": fresh}))
+        except _Unsent as unsent:
+            if fresh:
+                raise Unavailable(f"PostgreSQL cannot be used now: {unsent}") from unsent
+            fresh = True
+        except _Collision as collision:
+            if attempt == TRIES - 1:
+                text = f"deadlock retry limit reached ({TRIES}): {collision}"
+                raise Unavailable(text) from collision
+            # A little longer after each collision, each time a little different.
+            yield from pause(random.uniform(0, 0.01 * 2**attempt))  # noqa: S311 - jitter, no secret
+    raise AssertionError
 
 
 @contextmanager
@@ -328,24 +334,16 @@ class AsyncpgDriver:
     def __init__(self, url: StoreUrl, limits: Limits) -> None:
         self._url = url
         self._limit = limits.command
-        self._connections = AsyncConnections(url, limits, most=CONNECTIONS)
+        self._connections = Connections(url, limits, asyncpg_library(), most=CONNECTIONS)
 
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
-        fresh = False
-        for attempt in range(TRIES):
-            try:
-                async with self._connection(fresh=fresh) as connection:
-                    return await self._run_on(connection, operation(*args, **kwargs))
-            except _Unsent as unsent:
-                if fresh:
-                    raise Unavailable(f"PostgreSQL cannot be used now: {unsent}") from unsent
-                fresh = True
-            except _Collision as collision:
-                if attempt == TRIES - 1:
-                    raise _too_often(collision) from collision
-                await asyncio.sleep(_pause(attempt))
-        raise AssertionError
+
+        async def once(*, fresh: bool) -> T:
+            async with self._connection(fresh=fresh) as connection:
+                return await self._run_on(connection, operation(*args, **kwargs))
+
+        return await perform_async(_until_committed(once))
 
     async def _run_on(self, connection: Any, steps: Steps[T]) -> T:
         begun, schema = False, self._url.schema
@@ -387,11 +385,11 @@ class AsyncpgDriver:
 
     async def close(self) -> None:
         """Close every connection, once whoever uses one has given it back."""
-        await self._connections.close()
+        await self._connections.close_async()
 
     @asynccontextmanager
     async def _connection(self, *, fresh: bool) -> AsyncIterator[Any]:
-        connection = await self._connections.take(fresh=fresh)
+        connection = await self._connections.take_async(fresh=fresh)
         try:
             yield connection
         except BaseException as error:
