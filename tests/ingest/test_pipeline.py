@@ -232,7 +232,7 @@ def test_records_without_a_type_are_kept_as_documents_and_that_is_said_loudly(ap
     shop = Loose(4)
     pipeline = app.pipeline("loose", shop, **OPTIONS)
     said = capsys.readouterr().err
-    assert "map() does not say what it returns" in said
+    assert "map() has no return type with fields" in said
     assert "YourRecord" in said
     go(app, pipeline.start())
     assert {r["id"]: r["price"] for r in pipeline.records()} == offered(shop)

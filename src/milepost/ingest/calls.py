@@ -17,15 +17,15 @@ from milepost.store import budgets
 from milepost.store.budgets import Login
 
 LOOK_SECONDS = 1.0
-"""How often it is looked, at most, whether the source asked somebody else for a pause."""
+"""How often the store is asked, at most, whether the source asked another worker for a pause."""
 PATIENCE_SECONDS = 5.0
 """A longer pause is not slept through here: the job sleeps, and its slot is free."""
 PAUSE_SECONDS = 30.0
-"""What a source that is overrun and does not say for how long is given."""
+"""The pause for a source that is overrun and does not say for how long."""
 RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|sec|second|m|min|minute|h|hour)\s*")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LOGIN_SECONDS = 30.0
-"""How long the others wait for who logs in, before one of them does."""
+"""How long others wait for the worker that logs in, before one of them does."""
 LOOK_AGAIN_SECONDS = 0.2
 UNAUTHORIZED = 401
 THROTTLED = 429
@@ -59,7 +59,7 @@ class Calls:
         )
 
     async def remote(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Call what asks the source itself: within the budget, and once more after a login."""
+        """Call a method that asks the source itself: within the budget, and again after a login."""
         await self._wait()
         try:
             return await self._admitted(method, *args)
@@ -112,7 +112,7 @@ class Calls:
             is_new = await self._renewed(seen)
 
     async def _renewed(self, seen: int) -> bool:
-        """Get another login, whoever was refused first; tell whether it was made here (H-90)."""
+        """Get another login, one for all callers; tell whether it was made here (H-90)."""
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with turn:
             if self._login != seen:
@@ -129,9 +129,9 @@ class Calls:
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _log_in(self, seen: int, until: Any) -> None:
-        """Log in for every worker: what login() returns is theirs too.
+        """Log in for every worker: the session is theirs too.
 
-        When it fails, this job says so, and nobody waits for it: the next may try at once.
+        When it fails, this job fails, and the next may try at once.
         """
         try:
             session = await self.local(self._source.login)
@@ -146,7 +146,7 @@ class Calls:
         )
 
     async def _take_over(self, found: Login) -> bool:
-        """Use what another worker's login gave; where that was nothing, each has its own."""
+        """Use the session of another worker's login; where that has none, each logs in."""
         if found.session is None:
             await self.local(self._source.login)
         else:

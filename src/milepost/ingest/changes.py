@@ -21,7 +21,7 @@ WIDER = {
     "REAL": "INTEGER",
     "DECIMAL_TEXT": "INTEGER",
 }
-"""What a column may have been if everything that it holds is the same in this one: True is 1."""
+"""The types of a column all of whose values are the same in this one: True is 1."""
 EXACT = 2**53
 """Up to here every whole number is a float; beyond, those with zeros enough at their end."""
 NUMBERS = ("bigint", "double precision", "numeric")
@@ -72,7 +72,7 @@ class Change(msgspec.Struct, frozen=True):
     def lossy(self) -> Statement:
         """Look for a value that would not come back as it is."""
         name, least = self.column.quoted, -(2**63)
-        # The lowest bit divides what is left of a float's 53.
+        # The lowest bit divides the rest of a float's 53.
         rest = f"abs({name}) / ({name} & -{name}) > {EXACT}"
         inexact = (
             f"CASE WHEN {name} BETWEEN -{EXACT} AND {EXACT} OR {name} = {least} THEN false"
@@ -93,7 +93,7 @@ class Change(msgspec.Struct, frozen=True):
         return Statement(f"target:{self.table}:{verb}", postgres, sqlite)
 
     def refusal(self, why: str) -> str:
-        """Say what is refused, and how it is done by hand."""
+        """Name the change that is refused, and its statements."""
         texts = "; ".join(self._texts())
         return (
             f"column {self.column.name!r} of table {self.table!r} is {self.found}, and its field "

@@ -1,6 +1,6 @@
 """Columns of a target: how each database calls their types, and how values are handed over.
 
-Values are converted a column at a time, so that what is asked of a type is not asked of each value.
+Values are converted a column at a time: a type is looked at once, and not for each value.
 """
 
 import enum
@@ -121,7 +121,7 @@ def _member_of(hint: type[enum.Enum]) -> Callable[[Any], Any]:
 
 
 def plain(value: Any) -> Any:
-    """Give what a member of an enumeration stands for; anything else is itself."""
+    """Give the value of a member of an enumeration; anything else is itself."""
     return value.value if isinstance(value, enum.Enum) else value
 
 
@@ -197,7 +197,7 @@ class Column(msgspec.Struct, frozen=True):
         return f"{{text:{self.quoted}}}" if self.postgres in ("jsonb", "uuid") else self.quoted
 
     def converted(self, values: list[Any]) -> list[Any]:
-        """Convert the values of many records, or raise what says that one does not fit."""
+        """Convert the values of many records, or raise if one does not fit."""
         if None in values:
             return [None if value is None else self.convert(value) for value in values]
         if self.convert in ALL:

@@ -58,7 +58,7 @@ class Declaration(Generic[S]):
         )
         if self.target.is_document:
             log.warning(
-                "map() does not say what it returns, and its fields: all goes into one column",
+                "map() has no return type with fields: records go into one column",
                 pipeline=name,
                 column=DOCUMENT,
                 hint="annotate it: def map(self, raw) -> YourRecord",
@@ -185,8 +185,8 @@ class Declaration(Generic[S]):
             is_filled = yield from tables.begin(row.pipeline_id, table)
         if not is_filled and row.before_mark is not None and row.root_mode not in FILLING:
             raise IllegalMove(
-                f"table {table!r} is new to pipeline {self.name!r} and lacks what it has read, "
-                "and this run reads what changed since: fill it with start(full=True) or remap()"
+                f"table {table!r} is new to pipeline {self.name!r} and lacks its records, "
+                "and this run reads changes since then: fill it with start(full=True) or remap()"
             )
 
     def hold(self, run_id: str) -> Steps[PipelineRunRow]:

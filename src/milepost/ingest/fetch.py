@@ -46,7 +46,7 @@ class Lander:
         """The first run, once one of its records came twice."""
 
     async def land(self, page: NewPage, *, run: PipelineRunRow) -> Answer:
-        """Store a page; answer what became of it, or raise `LeaseLost`."""
+        """Store a page, or raise `LeaseLost`; answer whether it was applied."""
         answer = await self._pages.run((run, page))
         if answer == "lost":
             raise LeaseLost(

@@ -25,7 +25,7 @@ SOME = 1_000
 UNREAD = ("replay", REMAP)
 """Modes of runs that read nothing from the source: their records were identified before, or not."""
 FEW = 10
-"""So many records may be in quarantine, whatever share they are."""
+"""So many records may be in quarantine even if their share exceeds the limit."""
 
 
 class Finaliser:
@@ -110,7 +110,7 @@ class Finaliser:
         unlanded = await client.run_async(target.unlanded, run.pipeline_id)
         if unlanded:
             log.warning(
-                "records stay as they were: what was landed of them has been erased",
+                "records stay as they were: their landed payloads have been erased",
                 pipeline=run.pipeline,
                 records=unlanded,
                 hint="a full run reads them from the source again",

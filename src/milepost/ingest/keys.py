@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Open:
-    """A bound beyond everything: before all keys, or after them, whatever it is equal to."""
+    """A bound beyond everything: before all keys, or after them, even one that equals it."""
 
     is_after = False
     __slots__ = ()
@@ -36,49 +36,25 @@ class _Open:
     def __ge__(self, other: object) -> bool:
         return self.is_after or self._is_same(other)
 
-
-class _OpenDate(_Open):
-    __slots__ = ()
-
-    def __conform__(self, protocol: object) -> str:
-        """Say what sqlite3 is given: a text that sorts before or after that of every time."""
+    def __conform__(self, protocol: object) -> str | float:
+        """Give sqlite3 a number, or a text that sorts before or after that of every time."""
+        if isinstance(self, float):
+            return float(self)
         return "~" if self.is_after else ""
 
 
-class _BeforeNumbers(_Open, float):
-    __slots__ = ()
+def _ends(kind: type, low: Any, high: Any) -> tuple[Any, Any]:
+    """Make the two open bounds of a kind of keys: they equal its last values, and lie beyond."""
+    before = type(f"Before_{kind.__name__}", (_Open, kind), {"__slots__": ()})
+    after = type(f"After_{kind.__name__}", (_Open, kind), {"__slots__": (), "is_after": True})
+    return before(*low), after(*high)
 
 
-class _AfterNumbers(_Open, float):
-    __slots__ = ()
-    is_after = True
-
-
-class _BeforeTimes(_OpenDate, datetime):
-    __slots__ = ()
-
-
-class _AfterTimes(_OpenDate, datetime):
-    __slots__ = ()
-    is_after = True
-
-
-class _BeforeDays(_OpenDate, date):
-    __slots__ = ()
-
-
-class _AfterDays(_OpenDate, date):
-    __slots__ = ()
-    is_after = True
-
-
-_NUMBERS = (_BeforeNumbers(LOWEST), _AfterNumbers(HIGHEST))
-_TIMES = (
-    _BeforeTimes(1, 1, 1, tzinfo=UTC),
-    _AfterTimes(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
-)
-_DAYS = (_BeforeDays(1, 1, 1), _AfterDays(9999, 12, 31))
-_ENDS: dict[str, tuple[Any, Any]] = {"time": _TIMES, "date": _DAYS}
+_NUMBERS = _ends(float, (LOWEST,), (HIGHEST,))
+_ENDS = {
+    "time": _ends(datetime, (1, 1, 1, 0, 0, 0, 0, UTC), (9999, 12, 31, 23, 59, 59, 999_999, UTC)),
+    "date": _ends(date, (1, 1, 1), (9999, 12, 31)),
+}
 
 
 def is_open(bound: object) -> bool:
@@ -110,7 +86,7 @@ class Axis:
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """What the first partition begins with and the last one ends with."""
+        """The bounds that the first partition begins with and the last one ends with."""
         return _ENDS.get(self.kind, _NUMBERS)
 
     @property
@@ -131,7 +107,7 @@ class Axis:
 
 
 def axis_of(type_: Any, bounds: tuple[Any, Any] | None) -> Axis:
-    """Choose how keys are cut, by what the source says they lie between or by their type."""
+    """Choose how keys are cut, by the source's bounds or by their type."""
     if bounds is not None:
         return Axis(_kind_of(bounds[0], bounds[1]), bounds)
     for kind, classes in (("time", datetime), ("date", date), ("int", int), ("float", float)):

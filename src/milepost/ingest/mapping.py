@@ -75,7 +75,7 @@ def _hints(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _argument(class_: type, place: int) -> Any:
-    """Find what a class gave `Source[...]` in that place."""
+    """Find the argument of `Source[...]` in that place."""
     for base in class_.__mro__:
         for origin in getattr(base, "__orig_bases__", ()):
             args = typing.get_args(origin)

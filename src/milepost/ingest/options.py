@@ -44,7 +44,7 @@ class _Needed(TypedDict):
 
 
 class PipelineOptions(_Needed, total=False):
-    """What `app.pipeline` takes."""
+    """The options of `app.pipeline`."""
 
     version: Annotated[Field | None, Name()]
     """The field that grows with every change of a record, or a function of the raw record."""

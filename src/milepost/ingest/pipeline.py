@@ -158,7 +158,7 @@ class Pipeline(Declaration[S]):
 
     def _forcing(self, *, full: bool, since: Any, until: Any) -> Callable[[], Steps[str]]:
         if full or since is not None or until is not None:
-            raise Invalid("force=True publishes what a failed run has read; it reads nothing new")
+            raise Invalid("force=True publishes the records of a failed run; it reads nothing new")
 
         def forced() -> Steps[str]:
             row = yield from watermarks.find(self.name)
@@ -217,7 +217,7 @@ class Pipeline(Declaration[S]):
 
     @property
     def gaps(self) -> Sequence[Gap]:
-        """What runs that ended left unread, read now; the watermark does not pass it (H-74)."""
+        """Ranges that ended runs left unread, read now; the watermark stops before them (H-74)."""
         row = self.row
         return [] if row is None else self.client.run(pipelines.gaps, row.id)
 
@@ -282,7 +282,7 @@ class Pipeline(Declaration[S]):
         return await self._planner.cut(window, is_full=start is None)
 
     def restore(self, run: PipelineRun) -> int:
-        """Bring back what a run has removed; answer with how many records that were."""
+        """Bring back the records that a run has removed; answer how many."""
         done = 0
         while some := self.client.run(self._restore, run.id):
             done += some

@@ -1,16 +1,16 @@
 """How a source is cut into partitions: few counts, of the places that matter (H-82).
 
-What is known are positions and how many records lie before each. The scan first finds where records
-begin and end, then looks for the places that cut them into equal parts, guessing each from what is
-known around it. Partitions are made of known positions only: their sizes are counted, not guessed.
-They are contiguous and disjoint; the first begins and the last ends beyond everything, so that what
-was miscounted, or came later, is read all the same (H-80).
+A scan knows positions, and how many records lie before each. It first finds where records begin and
+end, then looks for the places that cut them into equal parts, guessing each from the positions
+around it. Partitions are made of known positions only: their sizes are counted, not guessed. They
+are contiguous and disjoint; the first begins and the last ends beyond everything, so that records
+that were miscounted, or came later, are read all the same (H-80).
 """
 
 import asyncio
 import bisect
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -32,13 +32,13 @@ Count = Callable[[Any, Any], Awaitable[int]]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Partitions, and what they were made from."""
+    """Partitions, and the counts they were made from."""
 
     partitions: Sequence[Partition]
     counted: int
     calls: int
     histogram: Sequence[tuple[Any, Any, int]] = ()
-    """What was counted: (low, high, records) of each range between two looks."""
+    """(low, high, records) of each range between two counted positions."""
 
     @property
     def largest(self) -> float:
@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Scan:
-    """Looks for the cuts. It asks by `wanted`, is told by `told`, and does no I/O itself."""
+    """Looks for the cuts: it says which ranges to count, takes in the counts, and does no I/O."""
 
     def __init__(self, axis: Axis, total: int, parts: int, *, origin: float, calls: int) -> None:
         self._axis = axis
@@ -68,22 +68,22 @@ class Scan:
             self._add(low, 0)
             self._add(high, total)
 
-    # Asking
+    # Counting
 
     def wanted(self) -> list[tuple[float, float]]:
-        """Say what to count next: (from a known position, up to a new one)s; none when done."""
+        """Name the ranges to count next, from a known position up to a new one; none when done."""
         if self._parts < 2 or self._left <= 0:  # noqa: PLR2004 - nothing to cut
             return []
-        # With few calls left, what is worst comes first.
+        # With few calls left, the worst partition comes first.
         late = self._left <= self._parts // 3
         then = (self._uneven, self._cuts) if late else (self._cuts, self._uneven)
         places = self._ends() or then[0]() or then[1]()
         places = places[: min(AT_ONCE, self._left)]
         self._left -= len(places)
-        return [(self._known_below(place), place) for place in places]
+        return [(self._places[bisect.bisect_left(self._places, at) - 1], at) for at in places]
 
-    def told(self, low: float, place: float, count: int) -> None:
-        """Take in what was counted; a source that changes meanwhile may contradict itself."""
+    def add(self, low: float, place: float, count: int) -> None:
+        """Take in a count; a source that changes meanwhile may contradict itself."""
         at = bisect.bisect_left(self._places, low)
         self._add(place, self._before[at] + max(0, count))
 
@@ -92,9 +92,6 @@ class Scan:
         if self._places[at] != place:
             self._places.insert(at, place)
             self._before.insert(at, min(max(before, self._before[at - 1]), self._before[at]))
-
-    def _known_below(self, place: float) -> float:
-        return self._places[bisect.bisect_left(self._places, place) - 1]
 
     def _ends(self) -> list[float]:
         """Look for the first and the last record, in growing steps from the origin."""
@@ -105,11 +102,8 @@ class Scan:
             found.append(self._step(self._places[-2], 1))
         if self._before[1] > 0:
             found.append(self._step(self._places[1], -1))
-        return [place for place in found if math.isfinite(place) and self._allowed(place)]
-
-    def _allowed(self, place: float) -> bool:
         low, high = self._axis.reach
-        return low < place < high
+        return [place for place in found if math.isfinite(place) and low < place < high]
 
     def _step(self, place: float, sign: int) -> float:
         unit = {"time": 86_400.0, "date": 1.0}.get(self._axis.kind, 1.0)
@@ -152,7 +146,7 @@ class Scan:
         if above == below or not (math.isfinite(low) and math.isfinite(high)):
             return None
         share = (goal - below) / (above - below)
-        # Not too near an end: a wrong guess must still halve what is not known.
+        # Not too near an end: a wrong guess must still halve the rest.
         share = min(max(share, 0.04), 0.96)
         place = self._between(low, high, share)
         if self._axis.whole or (self._axis.kind == "number" and high - low > 2):  # noqa: PLR2004 - may be whole
@@ -179,7 +173,7 @@ class Scan:
             if self._before[at - 1] < self._before[at] or self._before[at] < self._before[at + 1]
         ]
         points = [0, *inner, len(self._places) - 1]
-        low = max((b - a for a, b in self._steps(points)), default=0)
+        low = max((self._before[b] - self._before[a] for a, b in pairwise(points)), default=0)
         high = self._total
         while low < high:
             middle = (low + high) // 2
@@ -188,9 +182,6 @@ class Scan:
             else:
                 low = middle + 1
         return self._spread(self._packed(points, high), points)
-
-    def _steps(self, points: Sequence[int]) -> Iterator[tuple[int, int]]:
-        return ((self._before[a], self._before[b]) for a, b in pairwise(points))
 
     def _packed(self, points: Sequence[int], most: int) -> list[int]:
         """Cut from the left, each partition as full as it may be."""
@@ -218,37 +209,25 @@ class Scan:
 
     def partitions(self, *, page: int) -> list[Partition]:
         """Make the partitions."""
-        edges = self.edges()
-        return [
-            Partition(
-                self._axis.key(self._places[a]),
-                self._axis.key(self._places[b]),
-                ordinal,
-                self._before[b] - self._before[a],
-                page,
-            )
-            for ordinal, (a, b) in enumerate(pairwise(edges))
-        ]
+        found = enumerate(self.ranges(self.edges()))
+        return [Partition(low, high, number, count, page) for number, (low, high, count) in found]
 
-    def histogram(self) -> list[tuple[Any, Any, int]]:
-        """List what is known: each range between two positions, with its records."""
-        places, before = self._places, self._before
+    def ranges(self, places: Sequence[int] | None = None) -> list[tuple[Any, Any, int]]:
+        """List (low, high, records) between known positions: these, or all of them."""
+        chosen = range(len(self._places)) if places is None else places
+        keys = [self._axis.key(self._places[at]) for at in chosen]
+        counts = [self._before[b] - self._before[a] for a, b in pairwise(chosen)]
         return [
-            (
-                self._axis.key(places[at]),
-                self._axis.key(places[at + 1]),
-                before[at + 1] - before[at],
-            )
-            for at in range(len(places) - 1)
+            (low, high, count) for (low, high), count in zip(pairwise(keys), counts, strict=True)
         ]
 
 
 async def scanned(
     count: Count, axis: Axis, *, parts: int, page: int, origin: float, spread: bool = False
 ) -> Plan:
-    """Cut what a source has into partitions; few counts at once, twice as many as parts in all.
+    """Cut a source into partitions; few counts at once, twice as many as parts in all.
 
-    With `spread` a partition is not cut smaller than a page: what changed lately is often little.
+    With `spread` a partition is not cut smaller than a page: recent changes are often few.
     """
     total = max(0, int(await count(axis.key(LOWEST), axis.key(HIGHEST))))
     if spread:
@@ -262,8 +241,8 @@ async def scanned(
             *(count(axis.key(low), axis.key(place)) for low, place in asked)
         )
         for (low, place), answer in zip(asked, answers, strict=True):
-            scan.told(low, place, int(answer))
-    return Plan(scan.partitions(page=page), total, made, scan.histogram())
+            scan.add(low, place, int(answer))
+    return Plan(scan.partitions(page=page), total, made, scan.ranges())
 
 
 async def divided(

@@ -16,14 +16,14 @@ Record = TypeVar("Record")
 Cursor = TypeVar("Cursor")
 
 
-class Reject(Exception):  # noqa: N818 - what a mapping says, not what went wrong here
+class Reject(Exception):  # noqa: N818 - a mapping's word, not an error here
     """Raised by `map` or `enrich`: this record cannot be used; it goes into quarantine."""
 
 
-class Gone(Exception):  # noqa: N818 - what a source says, not what went wrong here
+class Gone(Exception):  # noqa: N818 - a source's word, not an error here
     """A record was deleted: among the records of a page, or raised or returned by `map`.
 
-    With a `version`, it is removed only if what is known of it is not newer.
+    With a `version`, it is removed only if no newer one is known.
     """
 
     def __init__(self, key: Any, version: Any = None) -> None:
@@ -33,7 +33,7 @@ class Gone(Exception):  # noqa: N818 - what a source says, not what went wrong h
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What changed when: from `start`, which belongs to it, up to `end`, which does not (H-72).
+    """A range of changes: from `start`, which belongs to it, up to `end`, which does not (H-72).
 
     A `start` of None is the beginning of time.
     """
@@ -93,9 +93,9 @@ class Source(Generic[Raw, Record, Cursor]):
     nullable: bool = False
     """Whether there are records whose key is NULL: they get a partition of their own."""
     session: Any = None
-    """What the last login returned, here or in another worker; None before the first."""
+    """The result of the last login, here or in another worker; None before the first."""
     bounds: tuple[Any, Any] | None = None
-    """Between what the keys lie, if that is known: the plan needs fewer calls then."""
+    """The lowest and the highest key, if known: the plan needs fewer calls then."""
 
     def count(self, window: Window, low: Any, high: Any) -> Any:
         """Tell about how many records changed in the window and have a key from low up to high."""
@@ -106,11 +106,11 @@ class Source(Generic[Raw, Record, Cursor]):
         raise NotImplementedError(f"{type(self).__name__} has no fetch()")
 
     def map(self, raw: Any) -> Any:
-        """Turn what the source gave into a record of the target; raise `mp.Reject` if it cannot."""
+        """Turn a raw record into a record of the target; raise `mp.Reject` if it cannot be used."""
         return raw
 
     def enrich(self, records: list[Any], rules: Any) -> Any:  # noqa: ARG002 - for subclasses
-        """Add to mapped records what rules say, such as prices; the same number comes back."""
+        """Apply the rules to mapped records, such as prices; the same number comes back."""
         return records
 
     def rules(self) -> Any:
@@ -125,9 +125,9 @@ class Source(Generic[Raw, Record, Cursor]):
         return None
 
     def login(self) -> Any:
-        """Get new credentials: called once, whoever was refused, and then the call is repeated.
+        """Get new credentials: called once for all refused callers, which then repeat their calls.
 
-        What it returns becomes `session` in every worker, by way of the store, where it is kept as
+        Its result becomes `session` in every worker, by way of the store, where it is kept as
         the codec writes it. Return None to keep credentials out of there: each program logs in.
         """
         return None

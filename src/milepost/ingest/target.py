@@ -144,7 +144,7 @@ class Target:
     # Operations
 
     def known(self) -> Steps[Found]:
-        """Read the columns of the table: none if it is not there. Refuse one of somebody else."""
+        """Read the columns of the table: none if it is not there. Refuse another's."""
         rows = yield Call("table_columns", {"table": self.name})
         found = Found(rows[0][2], {name: kind for name, kind, _ in rows}) if rows else Found()
         if found and not all(map(found.type_of, OWN)):
@@ -187,7 +187,7 @@ class Target:
         return [column for column in self.columns if known.type_of(column.name) is None]
 
     def _changes(self, known: Found) -> list[Change]:
-        """List columns with another type than they need; refuse what changes their values."""
+        """List columns with another type than they need; refuse changes of their values."""
         found = [
             Change(self.name, column, kind, known.dialect, is_key=column is self.key)
             for column in self.columns
@@ -196,7 +196,7 @@ class Target:
         changes = [change for change in found if change.is_real]
         for change in changes:
             if not change.widens:
-                raise Invalid(change.refusal("its values would not stay what they are"))
+                raise Invalid(change.refusal("its values would not stay the same"))
         return changes
 
     def _widen(self, changes: Sequence[Change]) -> Steps[None]:
@@ -215,7 +215,7 @@ class Target:
     def write(
         self, claim: Claim, run_id: str, part: Part, *, made_with: int, fresh: bool = False
     ) -> Steps[None]:
-        """Write records that are not older than what is there, if the job is still held.
+        """Write records that are not older than those in the table, if the job is still held.
 
         With `fresh` none is expected to be there, which is quicker; one that is refuses them all
         by `IllegalMove`.

@@ -1,4 +1,4 @@
-"""What happened in a run of a pipeline, as B tells it: when, the state, the details."""
+"""The timeline of a pipeline's run, in B's words: time, state, details."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -69,7 +69,7 @@ def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[Event]
     for entry in history:
         if entry.at is None:
             continue
-        # What was summed up ended as its last move did.
+        # A summary ended as its last move did.
         move = entry.move if entry.summary is None else entry.summary.move
         if move == "claim":
             yield Event(entry.at, f"PartitionInProgress ({name})", f"attempt by {entry.actor}")

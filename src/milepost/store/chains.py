@@ -1,6 +1,6 @@
 """Operations on runs that belong together: one that is used again, one that resumes another.
 
-A resumed run creates again every job that did not succeed; what succeeded stays where it is and is
+A resumed run creates again every job that did not succeed; the others stay where they are and are
 read through the chain. Outputs that were staged but not yet published when the old run stopped go
 over to the new one: their producers succeeded, and will not run again.
 """
@@ -31,7 +31,7 @@ def start(
 ) -> Steps[str]:
     """Create a run; to `reuse`, answer with a live one that has its parameters, if there is one.
 
-    Of all who ask for reuse at once one creates it, under the parameters' key as a unique one.
+    Of several concurrent starts one creates it, under the parameters' key as a unique one.
     """
     if reuse:
         for params_key in (new.params_key, *new.params_keys_before):
@@ -54,9 +54,9 @@ def start(
 def resume(old_id: str, new: NewRun) -> Steps[str]:
     """Create a run that goes on where an ended one stopped, held until its jobs are there.
 
-    Answers with its id: of all who ask, at once or one after the other, one creates it.
+    Answers with its id: of several callers, at once or one after the other, one creates it.
     """
-    # Held, so that the statements after this see the run of whoever came first.
+    # Held, so that the statements after this see the run of the first caller.
     if not (yield from fanin.lock([old_id])):
         raise NotFound(f"there is no run {old_id}")
     old = yield from runs.get(old_id)
@@ -126,7 +126,7 @@ def create_again(
 
 
 def go_on(old_id: str, new_id: str, *, actor: str) -> Steps[None]:
-    """Take over what the old run did not publish, and let the new one begin."""
+    """Take over the outputs that the old run did not publish, and let the new one begin."""
     yield Call("publication_move", {"old_id": old_id, "new_id": new_id})
     yield from runs.seal(new_id, actor=actor)
 
@@ -140,7 +140,7 @@ def chain(run_id: str) -> Steps[list[str]]:
 def results(
     run_id: str, step: int, *, after: str | None, most: int
 ) -> Steps[list[tuple[str, bytes | None, bool]]]:
-    """Read a page of what the jobs of a step gave, in the order they were published.
+    """Read a page of the results of a step's jobs, in the order they were published.
 
     Each with its id, its result, and whether it has several: those are read by `outputs.kept`.
     """

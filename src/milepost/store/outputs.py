@@ -2,8 +2,8 @@
 
 A few small ones become jobs in the transaction that ends their producer. Many are staged before,
 in pieces; that transaction then writes one publication, and they become jobs in batches. Nobody
-waits for a publication's row: publishers skip what others hold, look at the run once they hold it
-too, and withdraw instead when it is not live any more.
+waits for a publication's row: publishers skip rows that others hold, look at the run once they
+hold it too, and withdraw instead when it is not live any more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

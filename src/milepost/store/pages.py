@@ -72,7 +72,7 @@ def land(
     made_with: int,
     fresh: bool = False,
 ) -> Steps[list[Answer]]:
-    """Store pages of different partitions; answer what became of each.
+    """Store pages of different partitions; answer which were applied.
 
     `check` is the statement that tells which records stand in the target as they are here and
     were `made_with` the same. With `fresh` no record is expected to be known, which is quicker; one
@@ -314,7 +314,7 @@ def mark(
 
 
 def unfinished(run: PipelineRunRow) -> Steps[int]:
-    """Count the records that are not consolidated, whoever works on them (H-67)."""
+    """Count the records that are not consolidated, those in work included (H-67)."""
     [(count,)] = yield Call("run_unconsolidated", run.own)
     return int(count)
 
@@ -332,7 +332,7 @@ def seen(run: PipelineRunRow, ordinal: int) -> Steps[tuple[int, int]]:
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """The records that a run has read, and what became of them: new, changed or unchanged."""
+    """The records that a run has read (new, changed, unchanged), and their fates."""
 
     counted: int = 0
     fetched: int = 0

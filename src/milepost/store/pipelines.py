@@ -92,7 +92,7 @@ def _lock(asked: StartRequest, given: Mapping[str, Any]) -> Steps[tuple[int, int
 
 
 def _refuse_other(run_id: str, asked: StartRequest, mode: str) -> Steps[None]:
-    """Refuse to answer with the live run if it does not do what the start asks for."""
+    """Refuse to answer with the live run if the start asks for another."""
     live = yield from get(run_id)
     same_window = (asked.since, asked.until) == (live.start_mark, live.end_mark)
     fits = {
@@ -109,7 +109,7 @@ def _refuse_other(run_id: str, asked: StartRequest, mode: str) -> Steps[None]:
 
 
 def _numbered(pipeline_id: int) -> Steps[int]:
-    """Take the number of the next run: the database's order, whatever clients' clocks show."""
+    """Take the number of the next run: the database's order, and not that of clients' clocks."""
     [(number,)] = yield Call("pipeline_number", {"pipeline_id": pipeline_id})
     return int(number)
 

@@ -1,7 +1,7 @@
 """Running finished jobs again: as new jobs that point at the old ones, in chains without branches.
 
 A rerun goes on with the steps, the cursor and the idempotency key of the first job of its chain,
-which it names as its origin; what is stored under the jobs in between is read through the chain. A
+which it names as its origin; steps of the jobs in between are read through the chain. A
 fresh one has no origin but itself.
 """
 
@@ -37,7 +37,7 @@ class _Finished(msgspec.Struct, frozen=True):
         if self.newest is not None:
             return f"job {self.id} was run again; the newest of its chain is job {self.newest}"
         if self.erased:
-            return f"what job {self.id} was given was erased; submit it anew"
+            return f"the payload of job {self.id} was erased; submit it anew"
         if self.state == JobState.SUCCEEDED and not fresh:
             return (
                 f"job {self.id} SUCCEEDED; rerun(fresh=True), --fresh or "
@@ -76,7 +76,7 @@ def rerun_many(
 
 def _finished(job_ids: Sequence[str]) -> Steps[list[_Finished]]:
     locked = yield Call("rerun_lock", {"id": list(job_ids)})
-    # A new statement: it sees what a rival committed whom the locks waited for.
+    # A new statement: it sees the commit of a rival that the locks waited for.
     newest = dict((yield Call("rerun_newest", {"id": list(job_ids)})))
     return [
         _Finished(row[0], row[1], row[2], bool(row[3]), bool(row[4]), newest.get(row[0]))
@@ -88,7 +88,7 @@ def _erased_before(job: _Finished) -> Steps[str | None]:
     if not job.goes_on:
         return None
     older = yield Call("rerun_older", {"id": job.id})
-    # Held until the rerun is there: who erases one of them finds it then.
+    # Held until the rerun is there: an erase of one of them finds it then.
     for found in (yield Call("rerun_lock", {"id": [row[0] for row in older]})):
         if found[3]:
             return (

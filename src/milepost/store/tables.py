@@ -1,4 +1,4 @@
-"""Whose a target table is: one pipeline's, from its first claim until somebody releases it."""
+"""The owner of a target table: one pipeline, from its first claim until somebody releases it."""
 
 from datetime import datetime
 
@@ -6,22 +6,27 @@ import msgspec
 
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import RUN
+from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
-from milepost.store.instants import instant
 
 
-class _Last(msgspec.Struct, frozen=True):
-    """Who held a table last: nobody, if no pipeline of this store ever did."""
+class _Owner(msgspec.Struct, frozen=True):
+    """The last holder of a table: no pipeline, if it was given away unclaimed."""
 
     pipeline_id: int | None
     table: str
     pipeline: str | None
     is_filled: bool
-    is_free: bool
+    released_at: datetime | None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether another pipeline may claim the table."""
+        return self.released_at is not None
 
 
-class Claimed(msgspec.Struct, frozen=True):
-    """A table that is held: whether it is new to its pipeline, or holds what that has landed."""
+class TableClaim(msgspec.Struct, frozen=True):
+    """A table that is held: whether it is new to its pipeline, or holds every landed record."""
 
     is_new: bool
     is_filled: bool
@@ -38,12 +43,12 @@ class Holding(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def _last(table: str) -> Steps[_Last | None]:
+_owner, _holding = reader(_Owner), reader(Holding)
+
+
+def _last(table: str) -> Steps[_Owner | None]:
     rows = yield Call("table_last", {"table": table})
-    if not rows:
-        return None
-    pipeline_id, name, pipeline, filled, released_at = rows[0]
-    return _Last(pipeline_id, name, pipeline, bool(filled), is_free=released_at is not None)
+    return _owner(rows[0]) if rows else None
 
 
 def check(name: str, table: str) -> Steps[None]:
@@ -53,7 +58,7 @@ def check(name: str, table: str) -> Steps[None]:
         raise _taken(last, name)
 
 
-def claim(pipeline_id: int, name: str, table: str, *, exists: bool) -> Steps[Claimed]:
+def claim(pipeline_id: int, name: str, table: str, *, exists: bool) -> Steps[TableClaim]:
     """Hold a table for a pipeline, or raise."""
     last = yield from _last(table)
     if last is None and exists:
@@ -62,25 +67,25 @@ def claim(pipeline_id: int, name: str, table: str, *, exists: bool) -> Steps[Cla
             f'table="..." of its own, or let it have that one: `milepost pipelines release {table}`'
         )
     if last is not None and not last.is_free and last.pipeline_id == pipeline_id:
-        return Claimed(is_new=not exists, is_filled=last.is_filled)
+        return TableClaim(is_new=not exists, is_filled=bool(last.is_filled))
     free = last is None or last.is_free
     again = last is not None and last.pipeline_id == pipeline_id
-    filled = last is not None and again and last.is_filled
+    filled = last is not None and again and bool(last.is_filled)
     told = {"pipeline_id": pipeline_id, "table": table, "filled": filled}
     if not (free and (yield Call("table_claim", told))):
-        # Who lost a race sees the winner now.
+        # The loser of a race sees the winner now.
         raise _taken((yield from _last(table)), name)
-    return Claimed(is_new=not (again and exists), is_filled=filled)
+    return TableClaim(is_new=not (again and exists), is_filled=filled)
 
 
 def begin(pipeline_id: int, table: str) -> Steps[bool]:
-    """Note that a table is empty; tell whether that is all that its pipeline has landed."""
+    """Note that a table is empty; tell whether its pipeline has landed nothing either."""
     rows = yield Call("table_made", {"pipeline_id": pipeline_id, "table": table})
     return bool(rows[0][0])
 
 
 def fill(pipeline_id: int, table: str) -> Steps[None]:
-    """Note that a table holds whatever its pipeline has landed."""
+    """Note that a table holds every record that its pipeline has landed."""
     yield Call("table_fill", {"pipeline_id": pipeline_id, "table": table})
 
 
@@ -94,7 +99,7 @@ def hold(pipeline_id: int, name: str, table: str) -> Steps[None]:
     yield from claim(pipeline_id, name, table, exists=True)
 
 
-def _taken(last: _Last | None, name: str) -> IllegalMove:
+def _taken(last: _Owner | None, name: str) -> IllegalMove:
     table, owner = (last.table, last.pipeline) if last else ("?", "?")
     return IllegalMove(
         f"table {table!r} is one of pipeline {owner!r}, and pipeline {name!r} cannot write to it "
@@ -120,7 +125,7 @@ def release(table: str, *, actor: str, reason: str) -> Steps[str | None]:
     return last.pipeline
 
 
-def _refuse_live(last: _Last) -> Steps[None]:
+def _refuse_live(last: _Owner) -> Steps[None]:
     own = {"pipeline_id": last.pipeline_id}
     # Nobody starts a run of it between the look and the release.
     yield Call("pipeline_hold", own)
@@ -132,15 +137,11 @@ def _refuse_live(last: _Last) -> Steps[None]:
             )
 
 
-def _free(last: _Last) -> IllegalMove:
+def _free(last: _Owner) -> IllegalMove:
     whose = f"; it was one of pipeline {last.pipeline!r}" if last.pipeline else ""
     return IllegalMove(f"table {last.table!r} is free{whose}")
 
 
 def holdings() -> Steps[list[Holding]]:
     """Read which tables pipelines hold and held, table by table in the order of time."""
-    rows = yield Call("table_holdings")
-    return [
-        Holding(table, pipeline, instant(claimed), at and instant(at), actor, reason)
-        for table, pipeline, claimed, at, actor, reason in rows
-    ]
+    return [_holding(row) for row in (yield Call("table_holdings"))]
