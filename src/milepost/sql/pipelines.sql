@@ -99,19 +99,17 @@ RETURNING planned_at
 
 -- name: run_records
 -- The records that a root has read, as its pages say, and what became of them: as `Counts` has them.
-SELECT p.records, p.fresh, p.changed, p.unchanged,
+SELECT coalesce(sum(records), 0), coalesce(sum(fresh), 0), coalesce(sum(changed), 0),
+       coalesce(sum(unchanged), 0),
        (SELECT count(*) FROM quarantine WHERE root_id = :root_id),
        (SELECT count(*) FROM raw WHERE pipeline_id = :pipeline_id AND removed_by = :root_id),
-       p.pages, p.pending, r.duplicates, r.completions
-  FROM (SELECT count(*) AS pages, coalesce(sum(records), 0) AS records,
-               coalesce(sum(fresh), 0) AS fresh, coalesce(sum(changed), 0) AS changed,
-               coalesce(sum(unchanged), 0) AS unchanged, coalesce(sum(pending), 0) AS pending
-          FROM page
-         WHERE root_id = :root_id AND ordinal >= 0) AS p,
-       (SELECT coalesce(sum(duplicates), 0) AS duplicates,
-               coalesce(sum(completions), 0) AS completions
-          FROM progress JOIN job ON job.id = progress.job_id
-         WHERE job.run_id = :run_id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')) AS r
+       count(*), coalesce(sum(pending), 0),
+       (SELECT coalesce(sum(duplicates), 0) FROM progress JOIN job ON job.id = progress.job_id
+         WHERE job.run_id = :run_id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')),
+       (SELECT coalesce(sum(completions), 0) FROM progress JOIN job ON job.id = progress.job_id
+         WHERE job.run_id = :run_id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING'))
+  FROM page
+ WHERE root_id = :root_id AND ordinal >= 0
 
 -- name: partition_cursor
 -- postgres
