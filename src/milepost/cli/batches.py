@@ -4,20 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli import subjects
-from milepost.cli.command import (
-    AppSession,
-    Session,
-    StartCommand,
-    StoreGroup,
-    before_option,
-    id_argument,
-    limit_option,
-    reason_option,
-    state_option,
-    submit_options,
-    timeout_option,
-)
+from milepost.cli import options, subjects
+from milepost.cli.command import AppSession, Session, StartCommand, StoreGroup
 from milepost.cli.output import document, say, show_filled, show_json, show_rows
 from milepost.cli.values import advice, declared, load_app, pairs, value
 from milepost.cli.values import document as parsed
@@ -118,16 +106,16 @@ def _traits(step: dict[str, Any]) -> str:
 @batches.command(cls=StartCommand)
 @click.argument("name")
 @click.argument("parameters", metavar="[JSON]", required=False)
-@click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="A parameter by name.")
+@options.repeated("--set", "named", metavar="NAME=VALUE", text="A parameter by name.")
 @click.option("--reuse", is_flag=True, help="Take the live run with the same parameters, if any.")
-@submit_options
+@options.creation
 def start(
     at: AppSession,
     name: str,
     parameters: str | None,
     named: tuple[str, ...],
     tags: tuple[str, ...],
-    **options: Any,
+    **chosen: Any,
 ) -> "RunHandle":
     """Start a run of the newest version of a batch, and print its id.
 
@@ -137,7 +125,7 @@ def start(
     # The newest version comes last.
     batch = declared("batch", name, {batch.name: batch for batch in at.app.batches})
     given = _parameters(parameters, named)
-    asked = {option: value for option, value in options.items() if value is not None}
+    asked = {option: value for option, value in chosen.items() if value is not None}
     try:
         return batch.start(given, tags=pairs("--tag", tags) or None, **asked)
     except Invalid as error:
@@ -167,10 +155,10 @@ def runs() -> None:
 
 
 @runs.command("ls")
-@state_option(*RunState)
+@options.state(*RunState)
 @click.option("--batch", "kind", help="Only runs of this batch.")
-@limit_option()
-@before_option
+@options.limit()
+@options.before
 def list_runs(at: Session, limit: int, before: str | None, **filters: Any) -> None:
     """List runs, newest first."""
     found = at.runs.list(limit=limit, cursor=before, **filters)
@@ -178,7 +166,7 @@ def list_runs(at: Session, limit: int, before: str | None, **filters: Any) -> No
 
 
 @runs.command()
-@id_argument
+@options.subject_id
 def show(at: Session, subject_id: str) -> None:
     """Show one run: where it stands, its steps, its report, and why jobs of it failed."""
     told = subjects.run_document(at.runs.find(subject_id))
@@ -193,8 +181,8 @@ def show(at: Session, subject_id: str) -> None:
 
 
 @runs.command()
-@id_argument
-@timeout_option
+@options.subject_id
+@options.timeout
 def watch(at: Session, subject_id: str, timeout: float | None) -> None:
     """Watch a run to its end, step by step, and print its report.
 
@@ -205,15 +193,15 @@ def watch(at: Session, subject_id: str, timeout: float | None) -> None:
 
 
 @runs.command(access="write")
-@id_argument
-@reason_option("cancelled")
+@options.subject_id
+@options.reason("cancelled")
 def cancel(at: Session, subject_id: str, reason: str) -> None:
     """Cancel a run: what has not begun is cancelled, what runs is asked to stop."""
     subjects.cancel(at, at.runs.find(subject_id), reason)
 
 
 @runs.command(access="write")
-@id_argument
+@options.subject_id
 def resume(at: Session, subject_id: str) -> None:
     """Go on with a run of which something failed or was cancelled, as a new one; print its id.
 

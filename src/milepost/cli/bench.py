@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
+from milepost.cli import options
 from milepost.cli.bars import bar
-from milepost.cli.command import Session, StoreCommand, number_option
+from milepost.cli.command import Session, StoreCommand
 from milepost.cli.output import say, show_json, show_pairs, show_table
 
 MEASURED = {
@@ -18,7 +19,7 @@ MEASURED = {
 
 
 @click.command(cls=StoreCommand)
-@number_option("--jobs", 10_000, "How many are drained in each round.")
+@options.number("--jobs", 10_000, "How many are drained in each round.")
 def bench(at: Session, jobs: int) -> None:
     """Measure submitting, draining and pickup, beside SQL written by hand on the same schema.
 

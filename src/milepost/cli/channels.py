@@ -4,14 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.command import (
-    Session,
-    StoreGroup,
-    limit_option,
-    name_argument,
-    reason_option,
-    state_option,
-)
+from milepost.cli import options
+from milepost.cli.command import Session, StoreGroup
 from milepost.cli.output import document, say, show_json, show_rows, show_table
 from milepost.errors import Invalid, NotFound
 
@@ -90,9 +84,9 @@ def _known(at: Session, name: str) -> "Channel":
 
 
 @channels.command()
-@name_argument
-@state_option("waiting", "delivered", "dead", text="Only those.  [default: all]")
-@limit_option()
+@options.name
+@options.state("waiting", "delivered", "dead", text="Only those.  [default: all]")
+@options.limit()
 def messages(at: Session, name: str, state: str | None, limit: int) -> None:
     """List a channel's messages, newest first."""
     rows = [_message(message) for message in _of(at).messages(name, state=state, limit=limit)]
@@ -102,7 +96,7 @@ def messages(at: Session, name: str, state: str | None, limit: int) -> None:
 
 
 @channels.command(access="write")
-@name_argument
+@options.name
 @click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
 def ack(at: Session, name: str, ids: tuple[str, ...]) -> None:
     """Say that messages arrived: they are neither delivered nor offered again."""
@@ -114,7 +108,7 @@ def ack(at: Session, name: str, ids: tuple[str, ...]) -> None:
 
 
 @channels.command(access="write")
-@name_argument
+@options.name
 @click.argument("ids", metavar="[MESSAGE]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All that are dead.")
 def retry(at: Session, name: str, ids: tuple[str, ...], *, every: bool) -> None:
@@ -128,7 +122,7 @@ def retry(at: Session, name: str, ids: tuple[str, ...], *, every: bool) -> None:
 
 @channels.command()
 @click.argument("name", required=False)
-@limit_option()
+@options.limit()
 def dead(at: Session, name: str | None, limit: int) -> None:
     """List what did not get through: dead final messages, and refused ones that came in."""
     found = _of(at)
@@ -151,8 +145,8 @@ def dead(at: Session, name: str | None, limit: int) -> None:
 
 
 @channels.command(access="write")
-@name_argument
-@reason_option("stopped", "Kept with the channel.")
+@options.name
+@options.reason("stopped", "Kept with the channel.")
 def stop(at: Session, name: str, reason: str) -> None:
     """Let nothing leave through a channel; its messages wait."""
     changed = _of(at).stop(name, reason)
@@ -161,7 +155,7 @@ def stop(at: Session, name: str, reason: str) -> None:
 
 
 @channels.command(access="write")
-@name_argument
+@options.name
 def start(at: Session, name: str) -> None:
     """Let messages leave again, after a stop or after a receiver answered 410 Gone."""
     changed = _of(at).start(name)

@@ -1,25 +1,23 @@
 """What commands share: the store or the app they are about, their options, and their answers."""
 
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from milepost.cli import options
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.output import say, show_filled, show_json, show_rows
 from milepost.config import Settings, StoreUrl, command_for, store_url
-from milepost.errors import NotFound
 
 if TYPE_CHECKING:
     from milepost.batch.lookup import Runs
     from milepost.client import Client
     from milepost.handles import Jobs
 
-F = TypeVar("F", bound=Callable[..., Any])
 Access = Literal["read", "write", "create"]
 
 
@@ -128,38 +126,10 @@ def _person() -> AbstractContextManager[object]:
     return acting(f"cli:{_login()}")
 
 
-class Seconds(click.FloatRange):
-    """A number of seconds; NaN passes every comparison, and would be found late."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Read it, or refuse it before anything is stored."""
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return number
-
-
 def _parse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> StoreUrl:
     return store_url(value, os.environ)
 
 
-def _whole_id(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> str | None:
-    """Refuse an invalid id under the name that was typed."""
-    from milepost.subjects import checked_id
-
-    try:
-        return None if value is None else checked_id(value)
-    except NotFound as error:
-        raise click.BadParameter(
-            f"{value!r} is not the whole id of a job or a run; a page ends with the one to give"
-        ) from error
-
-
-SECONDS = Seconds(0)
 STORE = click.Option(
     ["--store"],
     metavar="URL",
@@ -171,57 +141,11 @@ WAIT = click.Option(
     ["--wait"], is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
 )
 TIMEOUT = click.Option(
-    ["--timeout"], type=SECONDS, metavar="SECONDS", help="With --wait: give up then."
+    ["--timeout"], type=options.SECONDS, metavar="SECONDS", help="With --wait: give up then."
 )
 JSON = click.Option(
     ["--json", "as_json"], is_flag=True, help="Print one JSON document instead of a table."
 )
-before_option = click.option(
-    "--before",
-    metavar="ID",
-    callback=_whole_id,
-    help="Go on after the last one of the page before.",
-)
-after_option = click.option("--after", default="", metavar="KEY", help="Go on after this key.")
-timeout_option = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Give up then.")
-name_argument = click.argument("name")
-id_argument = click.argument("subject_id", metavar="ID")
-concurrency_option = click.option(
-    "--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once."
-)
-
-
-def number_option(name: str, default: int, text: str, *, least: int = 1) -> Callable[[F], F]:
-    """Add a number with a default."""
-    kind = click.IntRange(least)
-    return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
-
-
-def limit_option(default: int = 50) -> Callable[[F], F]:
-    """Add how long a list may be."""
-    return number_option("--limit", default, "At most so many.")
-
-
-def reason_option(default: str, text: str = "Kept on the record.") -> Callable[[F], F]:
-    """Add why something is decided by hand."""
-    return click.option("--reason", default=default, show_default=True, help=text)
-
-
-def state_option(*states: str, text: str = "Only those in this state.") -> Callable[[F], F]:
-    """Add a filter by state."""
-    return click.option("--state", type=click.Choice(states, case_sensitive=False), help=text)
-
-
-def submit_options(command: F) -> F:
-    """Add options that a job and a run have in common."""
-    urgent = click.option(
-        "--priority", type=click.IntRange(0, 9), metavar="0-9", help="Larger is sooner."
-    )
-    late = click.option("--deadline", type=SECONDS, metavar="SECONDS", help="Failed after then.")
-    tags = click.option(
-        "--tag", "tags", multiple=True, metavar="NAME=VALUE", help="May be repeated."
-    )
-    return urgent(late(tags(command)))
 
 
 class StoreCommand(click.Command):
@@ -256,11 +180,11 @@ class StoreGroup(HelpfulGroup):
 class AppCommand(click.Command):
     """A command on an app: its function gets an `AppSession`. Has APP and --json."""
 
-    options: tuple[click.Parameter, ...] = (JSON,)
+    last: tuple[click.Parameter, ...] = (JSON,)
 
     def __init__(self, *, params: Sequence[click.Parameter] = (), **attributes: Any) -> None:
         target = click.Argument(["target"], metavar="APP")
-        super().__init__(params=[target, *params, *self.options], **attributes)
+        super().__init__(params=[target, *params, *self.last], **attributes)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Load the app, and call the function in the person's name."""
@@ -272,7 +196,7 @@ class AppCommand(click.Command):
 class StartCommand(AppCommand):
     """Starts a job or a run, which its function returns: prints its id, or waits for its end."""
 
-    options = (WAIT, TIMEOUT, JSON)
+    last = (WAIT, TIMEOUT, JSON)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Start it, and wait for it if asked to."""

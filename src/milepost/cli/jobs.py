@@ -6,22 +6,8 @@ from uuid import uuid4
 
 import click
 
-from milepost.cli import subjects
-from milepost.cli.command import (
-    SECONDS,
-    AppSession,
-    Session,
-    StartCommand,
-    StoreCommand,
-    StoreGroup,
-    before_option,
-    id_argument,
-    limit_option,
-    reason_option,
-    state_option,
-    submit_options,
-    timeout_option,
-)
+from milepost.cli import options, subjects
+from milepost.cli.command import AppSession, Session, StartCommand, StoreCommand, StoreGroup
 from milepost.cli.output import document, printable, say, show_json, show_rows
 from milepost.cli.values import advice, declared, kinds, load_app, pairs, value
 from milepost.errors import Invalid
@@ -37,26 +23,26 @@ COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at")
 @click.command(cls=StartCommand)
 @click.argument("kind")
 @click.argument("values", metavar="[ARG]...", nargs=-1)
-@click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="An argument by name.")
+@options.repeated("--set", "named", metavar="NAME=VALUE", text="An argument by name.")
 @click.option("--queue", help="Another queue than the kind's own.")
-@click.option("--start-in", type=SECONDS, metavar="SECONDS", help="Not before then.")
+@options.seconds("--start-in", "Not before then.")
 @click.option("--retries", type=click.IntRange(0), metavar="N", help="Instead of the kind's own.")
 @click.option("--unique", metavar="KEY", help="At most one such job that is not final.")
-@submit_options
+@options.creation
 def submit(
     at: AppSession,
     kind: str,
     values: tuple[str, ...],
     named: tuple[str, ...],
     tags: tuple[str, ...],
-    **options: Any,
+    **chosen: Any,
 ) -> "JobHandle[Any]":
     """Submit a job and print its id.
 
     APP is MODULE:APP, as in app:app, or a file, as in app.py. Each value is JSON if it parses, else
     a string: 42 is a number, '"42"' a string. What begins with a dash goes after `--`.
     """
-    job = _declared(at, kind).options(tags=pairs("--tag", tags) or None, **options)
+    job = _declared(at, kind).options(tags=pairs("--tag", tags) or None, **chosen)
     given = pairs("--set", named)
     try:
         return job.submit(
@@ -87,12 +73,12 @@ def jobs() -> None:
 
 
 @jobs.command("ls")
-@state_option(*JobState)
+@options.state(*JobState)
 @click.option("--kind", help="Only this kind.")
 @click.option("--queue", help="Only this queue.")
 @click.option("--latest", is_flag=True, help="Leave out jobs that were run again.")
-@limit_option()
-@before_option
+@options.limit()
+@options.before
 def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: Any) -> None:
     """List jobs, newest first."""
     superseded = False if latest else None
@@ -101,14 +87,14 @@ def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: 
 
 
 @jobs.command()
-@id_argument
+@options.subject_id
 def show(at: Session, subject_id: str) -> None:
     """Show one job: where it stands, what it was given and what came out."""
     at.show(subjects.job_document(at.jobs.find(subject_id)))
 
 
 @jobs.command()
-@id_argument
+@options.subject_id
 def history(at: Session, subject_id: str) -> None:
     """Show every move that a job made, in order.
 
@@ -125,8 +111,8 @@ def history(at: Session, subject_id: str) -> None:
 
 
 @jobs.command()
-@id_argument
-@timeout_option
+@options.subject_id
+@options.timeout
 def wait(at: Session, subject_id: str, timeout: float | None) -> None:
     """Wait until a job is final, and print its result.
 
@@ -136,15 +122,15 @@ def wait(at: Session, subject_id: str, timeout: float | None) -> None:
 
 
 @jobs.command(access="write")
-@id_argument
-@reason_option("cancelled")
+@options.subject_id
+@options.reason("cancelled")
 def cancel(at: Session, subject_id: str, reason: str) -> None:
     """Cancel a job, or ask the worker that runs it to stop."""
     subjects.cancel(at, at.jobs.find(subject_id), reason)
 
 
 @jobs.command(access="write")
-@id_argument
+@options.subject_id
 def release(at: Session, subject_id: str) -> None:
     """Let a job be tried again that waits because its arguments did not fit.
 
@@ -155,7 +141,7 @@ def release(at: Session, subject_id: str) -> None:
 
 
 @jobs.command(access="write")
-@id_argument
+@options.subject_id
 @click.option("--fresh", is_flag=True, help="Start over, with an idempotency key of its own.")
 def rerun(at: Session, subject_id: str, *, fresh: bool) -> None:
     """Run a finished job again, as a new job that points at the old one; print the new id.
@@ -173,7 +159,7 @@ def rerun(at: Session, subject_id: str, *, fresh: bool) -> None:
 
 
 @click.command(cls=StoreCommand)
-@id_argument
+@options.subject_id
 def explain(at: Session, subject_id: str) -> None:
     """Say why a job is, or is not, running now. No app is needed."""
     told = at.jobs.find(subject_id).explain()
@@ -192,7 +178,7 @@ def explain(at: Session, subject_id: str) -> None:
     metavar="APP",
     help="MODULE:APP or a file: whose functions declared with @app.reply read the replies.",
 )
-@id_argument
+@options.subject_id
 def replay(at: Session, target: str | None, subject_id: str) -> None:
     """Read a finished request's recorded replies again, offline, as a new job linked to it.
 

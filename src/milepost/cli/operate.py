@@ -5,13 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.command import (
-    Session,
-    StoreCommand,
-    StoreGroup,
-    limit_option,
-    name_argument,
-)
+from milepost.cli import options
+from milepost.cli.command import Session, StoreCommand, StoreGroup
 from milepost.cli.output import document, say, show_json, show_table
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Queue, Worker
@@ -56,14 +51,14 @@ def _paused(queue: Queue) -> str:
 
 
 @queues.command("pause", access="write")
-@name_argument
+@options.name
 def pause_queue(at: Session, name: str) -> None:
     """Let nobody claim from a queue. What runs may end; what is submitted waits."""
     _rest_queue(at, name, paused=True)
 
 
 @queues.command("resume", access="write")
-@name_argument
+@options.name
 def resume_queue(at: Session, name: str) -> None:
     """Let claims from a queue go on."""
     _rest_queue(at, name, paused=False)
@@ -116,14 +111,14 @@ def _schedule(schedule: "Schedule") -> dict[str, Any]:
 
 
 @schedules.command("pause", access="write")
-@name_argument
+@options.name
 def pause_schedule(at: Session, name: str) -> None:
     """Let a schedule rest. Times that pass meanwhile are skipped."""
     _rest_schedule(at, name, paused=True)
 
 
 @schedules.command("resume", access="write")
-@name_argument
+@options.name
 def resume_schedule(at: Session, name: str) -> None:
     """Let a schedule go on with its next time."""
     _rest_schedule(at, name, paused=False)
@@ -139,7 +134,7 @@ def _rest_schedule(at: Session, name: str, *, paused: bool) -> None:
 
 
 @schedules.command("next")
-@name_argument
+@options.name
 @click.option(
     "--count",
     type=click.IntRange(1, 1_000),
@@ -162,7 +157,7 @@ def next_times(at: Session, name: str, count: int) -> None:
 
 @click.command(cls=StoreCommand)
 @click.option("--all", "everyone", is_flag=True, help="Also those that have stopped.")
-@limit_option(100)
+@options.limit(100)
 def workers(at: Session, limit: int, *, everyone: bool) -> None:
     """List the workers, newest first. No app is needed."""
     from milepost.workers import Workers

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.command import (
-    AppCommand,
-    AppSession,
-    Session,
-    StartCommand,
-    StoreGroup,
-    after_option,
-    id_argument,
-    limit_option,
-    name_argument,
-    opened,
-    reason_option,
-)
+from milepost.cli import options
+from milepost.cli.command import AppCommand, AppSession, Session, StartCommand, StoreGroup, opened
 from milepost.cli.output import document, say, show_filled, show_json, show_rows, show_table
 from milepost.cli.values import declared
 from milepost.codec import PROSE_BYTES, check_text
@@ -31,7 +20,7 @@ if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
 
 BAR = 40
-decision_reason = reason_option("decided by hand")
+decision_reason = options.reason("decided by hand")
 
 
 @click.group(cls=StoreGroup)
@@ -75,7 +64,7 @@ def ls(at: Session) -> None:
 
 
 @pipelines.command(cls=StartCommand)
-@name_argument
+@options.name
 @click.option("--full", is_flag=True, help="Read everything, and remove what is gone.")
 @click.option("--since", metavar="TIME", help="Backfill from then; the watermark stays.")
 @click.option("--until", metavar="TIME", help="Backfill up to then.")
@@ -89,7 +78,7 @@ def start(
 
 
 @pipelines.command(cls=StartCommand)
-@name_argument
+@options.name
 def remap(at: AppSession, name: str) -> "PipelineRun":
     """Make the table anew from what was landed, without reading the source; print the run's id.
 
@@ -99,7 +88,7 @@ def remap(at: AppSession, name: str) -> "PipelineRun":
 
 
 @pipelines.command(cls=AppCommand)
-@name_argument
+@options.name
 @click.option("--full", is_flag=True, help="Plan a full run, whatever the watermark is.")
 def plan(at: AppSession, name: str, *, full: bool) -> None:
     """Count the source as the next run would, and show how it would be cut; nothing is kept."""
@@ -130,7 +119,7 @@ def _partition(part: Any, *names: str, **given: object) -> dict[str, Any]:
 
 
 @pipelines.command()
-@id_argument
+@options.subject_id
 @click.option("--timeline", "told", is_flag=True, help="Tell what happened, line by line.")
 def show(at: Session, subject_id: str, *, told: bool) -> None:
     """Show one run: its window, its counts and its partitions."""
@@ -178,7 +167,7 @@ def _clock(seconds: float) -> str:
 
 
 @pipelines.command()
-@name_argument
+@options.name
 @click.option("--out", type=click.Path(dir_okay=False), help="Write it to a file, whole or not.")
 @click.option("--set", "to", metavar="TIME", help="Set it by hand, back or forth; needs --reason.")
 @click.option("--reason", help="With --set: why; kept on the record.")
@@ -236,7 +225,7 @@ def _write(path: Path, content: dict[str, object]) -> None:
 
 
 @pipelines.command(access="write")
-@id_argument
+@options.subject_id
 def resume(at: Session, subject_id: str) -> None:
     """Go on with a run that failed or was cancelled, with the same bounds; print the new id."""
     run = _found(at, subject_id)
@@ -252,7 +241,7 @@ def resume(at: Session, subject_id: str) -> None:
 
 
 @pipelines.command(cls=StartCommand)
-@id_argument
+@options.subject_id
 @click.argument("partition", type=click.IntRange(0))
 def retry(at: AppSession, subject_id: str, partition: int) -> "PipelineRun":
     """Read one failed partition of a run again, from its cursor, as a linked run."""
@@ -260,7 +249,7 @@ def retry(at: AppSession, subject_id: str, partition: int) -> "PipelineRun":
 
 
 @pipelines.command(cls=StartCommand)
-@id_argument
+@options.subject_id
 def force(at: AppSession, subject_id: str) -> "PipelineRun":
     """Publish what a failed run has read, as a linked run; the watermark stays, the gap open."""
     return _of_app(at, subject_id).force()
@@ -272,9 +261,9 @@ def quarantine() -> None:
 
 
 @quarantine.command("ls")
-@name_argument
-@limit_option()
-@after_option
+@options.name
+@options.limit()
+@options.after
 def list_quarantine(at: Session, name: str, limit: int, after: str) -> None:
     """List what is in quarantine, with the reason."""
     from milepost.store import watermarks
@@ -291,7 +280,7 @@ def list_quarantine(at: Session, name: str, limit: int, after: str) -> None:
 
 
 @quarantine.command(cls=StartCommand)
-@name_argument
+@options.name
 @click.option("--key", "keys", multiple=True, help="Only this record; may be repeated.")
 def replay(at: AppSession, name: str, keys: tuple[str, ...]) -> "PipelineRun":
     """Map records in quarantine again, as a run of their own; print its id."""
@@ -304,9 +293,9 @@ def removals() -> None:
 
 
 @removals.command("ls")
-@name_argument
-@limit_option()
-@after_option
+@options.name
+@options.limit()
+@options.after
 def list_removals(at: Session, name: str, limit: int, after: str) -> None:
     """List the keys that wait for a decision."""
     from milepost.ingest.handles import Removals
@@ -316,7 +305,7 @@ def list_removals(at: Session, name: str, limit: int, after: str) -> None:
 
 
 @removals.command(access="write")
-@name_argument
+@options.name
 @decision_reason
 def confirm(at: Session, name: str, reason: str) -> None:
     """Let the next run remove them; who said so and why stays on the record."""
@@ -324,7 +313,7 @@ def confirm(at: Session, name: str, reason: str) -> None:
 
 
 @removals.command(access="write")
-@name_argument
+@options.name
 @decision_reason
 def dismiss(at: Session, name: str, reason: str) -> None:
     """Keep them until a full run misses them again; who said so and why stays on the record."""

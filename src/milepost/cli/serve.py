@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 import click
 
-from milepost.cli.command import concurrency_option
+from milepost.cli import options
 from milepost.cli.output import say
 from milepost.cli.values import kinds, load_app
 from milepost.codec import hints
@@ -108,7 +108,7 @@ async def _serve(app: "App", serving: "Server", bound: "socket.socket") -> None:
 
 @click.command()
 @click.argument("app", metavar="FILE")
-@concurrency_option
+@options.concurrency
 @click.option(
     "--port",
     type=PORT,

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.command import Session, StoreGroup, name_argument
+from milepost.cli import options
+from milepost.cli.command import Session, StoreGroup
 from milepost.cli.output import document, say, show_json
 from milepost.config import seconds
 from milepost.errors import Invalid
@@ -21,24 +22,17 @@ def tokens() -> None:
 
 
 @tokens.command(access="create")
-@name_argument
-@click.option(
-    "--scope",
-    "--scopes",
-    "scopes",
-    multiple=True,
+@options.name
+@options.repeated(
+    *("--scope", "--scopes", "scopes"),
     metavar="WORD",
-    help="One of submit, read, operate, admin; may be repeated. admin may do everything.  "
+    text="One of submit, read, operate, admin; may be repeated. admin may do everything.  "
     "[default: submit and read]",
 )
 @click.option("--tenant", metavar="NAME", help="It creates and sees this tenant's jobs only.")
-@click.option(
-    "--queue",
-    "--queues",
-    "queues",
-    multiple=True,
-    metavar="NAME",
-    help="It submits to and sees this queue only; may be repeated.",
+@options.repeated(
+    *("--queue", "--queues", "queues"),
+    text="It submits to and sees this queue only; may be repeated.",
 )
 @click.option(
     "--max-priority",
@@ -46,13 +40,9 @@ def tokens() -> None:
     metavar="N",
     help="The highest priority of what it creates.  [default: 9]",
 )
-@click.option(
-    "--kind",
-    "--kinds",
-    "kinds",
-    multiple=True,
-    metavar="NAME",
-    help="A kind of job, a batch or a pipeline that it creates; may be repeated.  [default: all]",
+@options.repeated(
+    *("--kind", "--kinds", "kinds"),
+    text="A kind of job, a batch or a pipeline that it creates; may be repeated.  [default: all]",
 )
 @click.option(
     "--requests/--no-requests",

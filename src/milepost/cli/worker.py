@@ -11,7 +11,7 @@ from types import FrameType
 
 import click
 
-from milepost.cli.command import concurrency_option, number_option
+from milepost.cli import options
 from milepost.cli.values import load_app
 
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
@@ -25,8 +25,8 @@ STEADY_SECONDS = 60.0
 @click.command()
 @click.argument("app", metavar="APP")
 @click.option("--queue", "queues", multiple=True, help="Serve this queue only; may be repeated.")
-@concurrency_option
-@number_option("--processes", 1, "How many, under a supervisor.")
+@options.concurrency
+@options.number("--processes", 1, "How many, under a supervisor.")
 def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes: int) -> None:
     """Run a worker until SIGTERM or SIGINT.
 
