@@ -62,8 +62,8 @@ def test_it_measures_everything_beside_the_limit(prompt, database, left_behind, 
 def test_the_loop_by_hand_keeps_to_the_lifecycle_with_every_trigger_on(database):
     """A limit that did less would be worth little: three entries a job, and verify is content."""
     with fresh(StoreUrl.parse(database.url)) as store:
-        raw.submit(store, 3)
-        raw.bulk(store, 7)
+        raw.insert(store, 3, batch=1)
+        raw.insert(store, 7)
         done, began, ended = raw.drain(store, lambda: None, batch=4)
         raw.floor(store, 2)
         driver = open_driver(store)

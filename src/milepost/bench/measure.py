@@ -19,6 +19,7 @@ from milepost.config import StoreUrl
 from milepost.errors import Unavailable
 from milepost.store.jobs import any_open
 
+RATES = ("submit", "bulk", "drain", "drain_2", "drain_sync")
 ROUNDS = 3
 TURNS = 4
 """How often submitting changes sides within a round."""
@@ -28,13 +29,19 @@ LOOK_SECONDS = 0.005
 START_SECONDS = 60.0
 IMPORTING = "import time; t = time.perf_counter(); import milepost; print(time.perf_counter() - t)"
 
+Processes = list["subprocess.Popen[str]"]
+
 
 def bench(
     store: StoreUrl, jobs: int, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Measure everything; `progress` is told what comes next, STAGES times."""
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in RATES}
+    sizes: list[float] = []
     with tempfile.TemporaryDirectory(prefix="milepost-bench-") as folder, _probing(folder):
-        rates, sizes = _rounds(store, jobs, progress)
+        for number in range(1, ROUNDS + 1):
+            for name, rate, limit in _round(store, jobs, number, sizes, progress):
+                rates[name].append((rate, limit))
         progress("pickup")
         pickup = _pickup(store, max(20, min(jobs // 20, 300)))
         progress("import")
@@ -42,7 +49,7 @@ def bench(
     return {
         "store": str(store),
         "jobs": jobs,
-        **{name: _beside(*both) for name, both in rates.items()},
+        **{name: _compared(pairs) for name, pairs in rates.items()},
         "pickup_ms": pickup,
         "rss_mib": round(statistics.median(sizes), 1),
         "import_ms": round(imported * 1000, 1),
@@ -62,47 +69,35 @@ def _probing(folder: str) -> Iterator[None]:
             os.environ[probe.VARIABLE] = before
 
 
-Rates = dict[str, tuple[list[float], list[float]]]
+def _round(
+    store: StoreUrl, jobs: int, number: int, sizes: list[float], progress: Callable[[str], None]
+) -> Iterator[tuple[str, float, float]]:
+    """Measure each once: its name, our rate, and that of the loop by hand."""
 
+    def tell(name: str) -> None:
+        progress(f"{name}, round {number} of {ROUNDS}")
 
-def _rounds(
-    store: StoreUrl, jobs: int, progress: Callable[[str], None]
-) -> tuple[Rates, list[float]]:
-    names = ("submit", "bulk", "drain", "drain_2", "drain_sync")
-    rates: Rates = {name: ([], []) for name in names}
-    sizes: list[float] = []
+    tell("submit")
     few = max(100, min(jobs // 10, 2_000))
-    for number in range(ROUNDS):
-
-        def told(name: str, number: int = number) -> None:
-            progress(f"{name}, round {number + 1} of {ROUNDS}")
-
-        told("submit")
-        _add(rates["submit"], *_submits(store, few, Program.single, raw.submit))
-        told("bulk")
-        _add(rates["bulk"], *_submits(store, jobs, Program.batch, raw.bulk))
-        told("one loop by hand")
-        limit = _drain_by_hand(store, jobs, 1)
-        told("drain by one worker")
-        rate, size = _drain(store, jobs)
-        sizes.append(size)
-        _add(rates["drain"], rate, limit)
-        told("drain by one worker, plain functions")
-        _add(rates["drain_sync"], _drain(store, jobs, plain=True)[0], limit)
-        told("two loops by hand")
-        limit = _drain_by_hand(store, jobs, 2)
-        told("drain by two workers")
-        _add(rates["drain_2"], _drain(store, jobs, workers=2)[0], limit)
-    return rates, sizes
+    yield "submit", *_submits(store, few, Program.single, batch=1)
+    tell("bulk")
+    yield "bulk", *_submits(store, jobs, Program.batch, batch=raw.BATCH)
+    tell("one loop by hand")
+    limit = _drain_by_hand(store, jobs, 1)
+    tell("drain by one worker")
+    rate, size = _drain(store, jobs)
+    sizes.append(size)
+    yield "drain", rate, limit
+    tell("drain by one worker, plain functions")
+    yield "drain_sync", _drain(store, jobs, plain=True)[0], limit
+    tell("two loops by hand")
+    limit = _drain_by_hand(store, jobs, 2)
+    tell("drain by two workers")
+    yield "drain_2", _drain(store, jobs, workers=2)[0], limit
 
 
-def _add(both: tuple[list[float], list[float]], rate: float, limit: float) -> None:
-    both[0].append(rate)
-    both[1].append(limit)
-
-
-def _beside(rates: list[float], limits: list[float]) -> dict[str, float]:
-    rate, limit = statistics.median(rates), statistics.median(limits)
+def _compared(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    rate, limit = (statistics.median(values) for values in zip(*pairs, strict=True))
     return {
         "jobs_per_s": round(rate, 1),
         "limit_jobs_per_s": round(limit, 1),
@@ -111,27 +106,20 @@ def _beside(rates: list[float], limits: list[float]) -> dict[str, float]:
 
 
 def _submits(
-    store: StoreUrl,
-    count: int,
-    work: Callable[[Program, int], None],
-    by_hand: Callable[[StoreUrl, int], float],
+    store: StoreUrl, count: int, submit: Callable[[Program, int], None], *, batch: int
 ) -> tuple[float, float]:
     share = -(-count // TURNS)
     ours = limit = 0.0
     with fresh(store) as mine, fresh(store) as theirs:
-        program = Program(_address(mine))
+        program = Program(mine.address)
         program.job.submit(0)  # the first one opens the store
         for _ in range(TURNS):
-            limit += share / by_hand(theirs, share)
+            limit += raw.insert(theirs, share, batch)
             began = time.perf_counter()
-            work(program, share)
+            submit(program, share)
             ours += time.perf_counter() - began
         program.app.close()
     return share * TURNS / ours, share * TURNS / limit
-
-
-def _address(store: StoreUrl) -> str:
-    return store.address
 
 
 # Processes
@@ -140,7 +128,7 @@ def _address(store: StoreUrl) -> str:
 def _started(store: StoreUrl, command: str, **environment: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(  # noqa: S603 - ourselves
         [sys.executable, "-W", "ignore", "-m", "milepost.bench.program", command],
-        env={**os.environ, STORE: _address(store), **environment},
+        env={**os.environ, STORE: store.address, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -148,9 +136,7 @@ def _started(store: StoreUrl, command: str, **environment: str) -> "subprocess.P
 
 
 @contextmanager
-def _workers(
-    store: StoreUrl, count: int, **environment: str
-) -> "Iterator[list[subprocess.Popen[str]]]":
+def _workers(store: StoreUrl, count: int, **environment: str) -> Iterator[Processes]:
     with ExitStack() as stack:
         processes = []
         for _ in range(count):
@@ -169,7 +155,7 @@ def _drain(
     """
     environment = {"MILEPOST_POLL_MAX": "0.02", "BENCH_PLAIN": "1" if plain else ""}
     with fresh(store) as made:
-        program = Program(_address(made), plain=plain)
+        program = Program(made.address, plain=plain)
         app = program.app
         program.batch(jobs)
         app.queues.pause("default")
@@ -191,17 +177,13 @@ def _resting(program: Program) -> int:
 
 
 def _await(
-    what: str,
-    wanted: int,
-    look: Callable[[], int],
-    processes: "list[subprocess.Popen[str]]",
-    until: float,
+    name: str, wanted: int, look: Callable[[], int], processes: Processes, until: float
 ) -> None:
     while (seen := look()) < wanted:
         if any(process.poll() is not None for process in processes):
-            raise Unavailable("a worker of the benchmark ended early; its own words stand above")
+            raise Unavailable("a worker of the benchmark ended early; its messages are above")
         if time.monotonic() > until:
-            raise Unavailable(f"the benchmark waits in vain: {seen} of {wanted} {what}")
+            raise Unavailable(f"the benchmark timed out: {seen} of {wanted} {name}")
         time.sleep(LOOK_SECONDS)
 
 
@@ -221,7 +203,7 @@ def _resident_mib(pid: int) -> float:
 
 def _drain_by_hand(store: StoreUrl, jobs: int, processes: int) -> float:
     with fresh(store) as made, ExitStack() as stack:
-        raw.bulk(made, jobs)
+        raw.insert(made, jobs)
         loops = [stack.enter_context(_started(made, "raw")) for _ in range(processes)]
         for loop in loops:
             _line(loop)  # it is connected
@@ -237,14 +219,14 @@ def _drain_by_hand(store: StoreUrl, jobs: int, processes: int) -> float:
 def _line(process: "subprocess.Popen[str]") -> str:
     line = process.stdout.readline() if process.stdout else ""
     if not line:
-        raise Unavailable("a loop by hand ended early; its own words stand above")
+        raise Unavailable("a loop by hand ended early; its messages are above")
     return line
 
 
 def _pickup(store: StoreUrl, count: int) -> dict[str, float]:
     with fresh(store) as made, fresh(store) as theirs:
         floor = sorted(seconds * 1000 for seconds in raw.floor(theirs, count))
-        program = Program(_address(made))
+        program = Program(made.address)
         probe.reset()
         with _workers(made, 1) as processes:
             until = time.monotonic() + START_SECONDS

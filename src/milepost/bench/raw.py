@@ -57,23 +57,14 @@ INSERT INTO job (id, payload, kind, queue, state, move, actor)
 VALUES (?, ?, 'noop', 'default', 'QUEUED', 'create', 'raw')"""
 
 
-def submit(url: StoreUrl, count: int) -> float:
-    """Insert one job to a commit; answer with jobs in a second."""
-    return _rate(url, count, 1)
-
-
-def bulk(url: StoreUrl, count: int) -> float:
-    """Insert a batch to a commit; answer with jobs in a second."""
-    return _rate(url, count, BATCH)
-
-
-def _rate(url: StoreUrl, count: int, batch: int) -> float:
+def insert(url: StoreUrl, count: int, batch: int = BATCH) -> float:
+    """Insert jobs, a batch to a commit; answer with the seconds it took."""
     sizes = [min(batch, count - start) for start in range(0, count, batch)]
     with _sqlite_creator(url) if url.can.file else _postgres_creator(url) as create:
         began = time.perf_counter()
         for size in sizes:
             create([str(uuid_utils.uuid7()) for _ in range(size)])
-        return count / (time.perf_counter() - began)
+        return time.perf_counter() - began
 
 
 Create = Callable[[list[str]], None]

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,29 +70,19 @@ def watched(*, has_lines: bool) -> Iterator[Show]:
         yield show
 
 
-class _Row(NamedTuple):
+class Bar(NamedTuple):
+    """One bar, and the words next to it."""
+
     name: str
     done: float
     total: float
     counted: str
-    note: str
-
-
-def _rows(run: "RunHandle") -> Iterator[_Row]:
-    """Give the bars: one of the whole run, then one of each step."""
-    yield _Row(run.state.value, run.progress, 1.0, _share(run), _left(run))
-    for step in run.steps:
-        # A bar of nothing would count as full.
-        total = step.total or 1
-        yield _Row(printable(step.name), step.ended, total, _count(step), _note(step))
+    note: str = ""
 
 
 @contextmanager
-def stepwise(console: "Console | None", echo: Callable[[str], None]) -> Iterator[Show]:
-    """Draw bars on a console that is a terminal; without one tell it line by line."""
-    if console is None or not console.is_terminal:
-        yield lines(echo)
-        return
+def drawn(console: "Console") -> Iterator[Callable[[Iterable[Bar]], None]]:
+    """Draw bars on a terminal; the function draws them as they are now."""
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
     columns = (
@@ -102,33 +92,57 @@ def stepwise(console: "Console | None", echo: Callable[[str], None]) -> Iterator
         TextColumn("{task.fields[count]}", markup=False),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=console) as drawn:
+    with Progress(*columns, console=console) as progress:
         tasks: list[TaskID] = []
 
-        def show(run: "RunHandle") -> None:
-            for place, row in enumerate(_rows(run)):
+        def draw(bars: Iterable[Bar]) -> None:
+            for place, (name, done, total, count, note) in enumerate(bars):
                 if place == len(tasks):
-                    tasks.append(drawn.add_task(row.name, count="", note=""))
-                name, done, total, count, note = row
+                    tasks.append(progress.add_task(name, count="", note=""))
                 task = tasks[place]
-                drawn.update(task, description=name, completed=done, total=total)
-                drawn.update(task, count=count, note=note)
+                progress.update(task, description=name, completed=done, total=total)
+                progress.update(task, count=count, note=note)
 
-        yield show
+        yield draw
 
 
-def lines(echo: Callable[[str], None]) -> Show:
-    """Tell how a run stands when that has changed, not too often, and at its end."""
+def changes(echo: Callable[[str], None]) -> Callable[..., None]:
+    """Print lines that differ from the one before, not too often; the last one in any case."""
     told, at = "", -math.inf
 
-    def show(run: "RunHandle") -> None:
+    def tell(text: str, *, is_last: bool) -> None:
         nonlocal told, at
-        text, now = _line(run), time.monotonic()
-        if text != told and (run.done or now - at >= LINE_SECONDS):
+        now = time.monotonic()
+        if text != told and (is_last or now - at >= LINE_SECONDS):
             told, at = text, now
             echo(text)
 
-    return show
+    return tell
+
+
+@contextmanager
+def stepwise(console: "Console", echo: Callable[[str], None]) -> Iterator[Show]:
+    """Draw a run's bars on a terminal; elsewhere print its lines."""
+    if not console.is_terminal:
+        yield lines(echo)
+        return
+    with drawn(console) as draw:
+        yield lambda run: draw(_bars(run))
+
+
+def lines(echo: Callable[[str], None]) -> Show:
+    """Print how a run stands when that has changed, and at its end."""
+    tell = changes(echo)
+    return lambda run: tell(_line(run), is_last=run.done)
+
+
+def _bars(run: "RunHandle") -> Iterator[Bar]:
+    """Give one bar of the whole run, then one of each step."""
+    yield Bar(run.state.value, run.progress, 1.0, _share(run), _left(run))
+    for step in run.steps:
+        # A bar of nothing would count as full.
+        total = step.total or 1
+        yield Bar(printable(step.name), step.ended, total, _count(step), _note(step))
 
 
 def _line(run: "RunHandle") -> str:

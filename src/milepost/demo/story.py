@@ -1,5 +1,6 @@
 """`milepost demo`: workers are killed, and nothing is lost or done twice."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,26 +8,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from milepost.cli import options
+from milepost.cli.bars import Bar, changes, drawn
 from milepost.cli.output import printable
 from milepost.errors import MilepostError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from milepost.handles import JobHandle
     from milepost.records import Job
 
 WORKERS = 2
 KILLS = (0.25, 0.6)
 """After which share of the documents a worker is killed."""
 LOOK_SECONDS = 0.1
-LINE_SECONDS = 2.0
 GIVE_UP_SECONDS = 110.0
 SETTINGS = {
     "MILEPOST_LEASE": "3",
@@ -47,14 +48,7 @@ STATES = {
 
 
 @click.command()
-@click.option(
-    "--documents",
-    type=click.IntRange(20),
-    metavar="N",
-    default=400,
-    show_default=True,
-    help="How many are converted.",
-)
+@options.number("--documents", 400, "How many are converted.", least=20)
 def demo(documents: int) -> None:
     """Convert documents, kill workers with SIGKILL, and show that nothing was lost or done twice.
 
@@ -86,30 +80,24 @@ class _Story:
 
     def told(self) -> bool:
         """Tell it; answer whether everything is as promised."""
-        self._begin()
+        from milepost.demo.documents import TABLE
+
+        self.job.submit_many([(number,) for number in range(1, self.documents + 1)])
+        with self._raw() as raw:
+            raw.execute(TABLE)
         with self._at_work():
-            self._introduce()
-            with _bars(self.console, self.documents) as show:
+            self._say(
+                f"[bold]1. {self.documents} documents to convert[/], on a fresh SQLite store, by "
+                f"{WORKERS} worker processes. Some partners hang up, some take their time, some "
+                "formats are not supported."
+            )
+            with _shown(self.console, self.documents) as show:
                 self._work(show)
         self._say_what_happened()
         self._show_a_history()
         honest, kept = self._nobody_cheats(), self._verdict()
         self.app.close()
         return honest and kept
-
-    def _begin(self) -> None:
-        from milepost.demo.documents import TABLE
-
-        self.job.submit_many([(number,) for number in range(1, self.documents + 1)])
-        with self._raw() as raw:
-            raw.execute(TABLE)
-
-    def _introduce(self) -> None:
-        self._say(
-            f"[bold]1. {self.documents} documents to convert[/], on a fresh SQLite store, by "
-            f"{WORKERS} worker processes. Some partners hang up, some take their time, some "
-            "formats are not supported."
-        )
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False)
@@ -118,7 +106,6 @@ class _Story:
     def _raw(self) -> Iterator[Any]:
         """Open what a person with a SQL prompt has: no engine, only the database."""
         import sqlite3
-        from contextlib import closing
 
         path = self.folder / "demo.db"
         with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection:
@@ -133,7 +120,10 @@ class _Story:
                 self._start_worker()
             yield
         finally:
-            self._stop_workers()
+            for process in self.workers:
+                process.terminate()
+            for process in self.workers:
+                process.wait()
 
     def _start_worker(self) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("MILEPOST_")}
@@ -147,20 +137,13 @@ class _Story:
             )
         self.workers.append(process)
 
-    def _stop_workers(self) -> None:
-        for process in self.workers:
-            process.terminate()
-        for process in self.workers:
-            process.wait()
-        self.workers.clear()
-
     def _work(self, show: Callable[[Mapping[str, int]], None]) -> None:
         until = time.monotonic() + GIVE_UP_SECONDS
         kills = [round(share * self.documents) for share in KILLS]
         while True:
             counts = self.app.counts().get("default", {})
             show(counts)
-            done = counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
+            done = _ended(counts)
             if done == self.documents:
                 return
             if kills and done >= kills[0]:
@@ -170,19 +153,19 @@ class _Story:
 
     def _kill_a_worker(self) -> bool:
         """Kill a worker in the middle of something, without a warning, and start another."""
-        busy = {handle.record.worker_id for handle in self.app.jobs.list(state="RUNNING")}
-        pids = {w.pid: w.id for w in self.app.workers.list() if w.id in busy}
+        running = [handle.record.worker_id for handle in self.app.jobs.list(state="RUNNING")]
+        pids = {w.pid: w.id for w in self.app.workers.list() if w.id in running}
         for process in self.workers:
             if process.pid in pids:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 self.workers.remove(process)
                 self.killed.append(pids[process.pid])
-                held = [h for h in self.app.jobs.list(state="RUNNING") if _held_by(h, self.killed)]
-                self.console.print(
+                held = self.app.jobs.list(state="RUNNING")
+                count = sum(handle.record.worker_id == self.killed[-1] for handle in held)
+                self._say(
                     f"   [bold red]kill -9 {process.pid}[/]: that worker was converting "
-                    f"{len(held)} documents; another one starts",
-                    highlight=False,
+                    f"{count} documents; another one starts"
                 )
                 self._start_worker()
                 return True
@@ -205,6 +188,7 @@ class _Story:
 
         records = self._records()
         good = [r for r in records if r.state == "SUCCEEDED"]
+        bad = [r for r in records if r.state == "FAILED"]
         table = Table("what happened", "documents", title="2. What happened")
         table.columns[1].justify = "right"
         for said, found in (
@@ -212,7 +196,7 @@ class _Story:
             ("converted when the partner was asked again later", [r for r in good if r.polls]),
             ("converted after the partner had hung up", [r for r in good if r.errors]),
             ("lost with a killed worker, converted by another", [r for r in good if r.losses]),
-            ("refused for good: the format is not supported", _in(records, "FAILED")),
+            ("refused for good: the format is not supported", bad),
         ):
             table.add_row(said, str(len(found)))
         self._say("")
@@ -266,48 +250,28 @@ class _Story:
         return verdict.clean and not (lost or twice or strange)
 
 
-def _held_by(handle: "JobHandle[Any]", workers: list[str]) -> bool:
-    return handle.record.worker_id == workers[-1]
-
-
-def _in(records: "list[Job]", state: str) -> "list[Job]":
-    return [record for record in records if record.state == state]
-
-
 def _number(record: "Job") -> int:
-    import json
-
     return int(json.loads(record.payload or b"{}").get("document", 0))
 
 
 @contextmanager
-def _bars(console: "Console", documents: int) -> Iterator[Callable[[Mapping[str, int]], None]]:
+def _shown(console: "Console", documents: int) -> Iterator[Callable[[Mapping[str, int]], None]]:
     """Show the states as bars on a terminal, and as a line now and then elsewhere."""
     if not console.is_terminal:
-        yield _lines(console, documents)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("   {task.description:18}"), BarColumn(50), MofNCompleteColumn())
-    with Progress(*columns, console=console) as bars:
-        tasks = {state: bars.add_task(said, total=documents) for state, said in STATES.items()}
+        tell = changes(lambda line: console.print(line, highlight=False))
 
         def show(counts: Mapping[str, int]) -> None:
-            for state, task in tasks.items():
-                bars.update(task, completed=counts.get(state, 0))
+            parts = [f"{counts.get(state, 0)} {said}" for state, said in STATES.items()]
+            tell(f"   {', '.join(parts)}", is_last=_ended(counts) == documents)
 
         yield show
+        return
+    with drawn(console) as draw:
+        yield lambda counts: draw(
+            Bar(said, count := counts.get(state, 0), documents, f"{count}/{documents}")
+            for state, said in STATES.items()
+        )
 
 
-def _lines(console: "Console", documents: int) -> Callable[[Mapping[str, int]], None]:
-    told = 0.0
-
-    def show(counts: Mapping[str, int]) -> None:
-        nonlocal told
-        done = counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
-        if time.monotonic() - told >= LINE_SECONDS or done == documents:
-            told = time.monotonic()
-            parts = [f"{counts.get(state, 0)} {said}" for state, said in STATES.items()]
-            console.print(f"   {', '.join(parts)}", highlight=False)
-
-    return show
+def _ended(counts: Mapping[str, int]) -> int:
+    return counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
