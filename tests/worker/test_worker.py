@@ -467,8 +467,11 @@ def test_a_few_threads_do_what_is_quick_and_all_are_called_for_what_is_not(tmp_p
 
 
 CLAIM = jobs.Claim(
-    *("01890000-0000-7000-8000-000000000000", "k", 1, 1, b"{}", "json", 0, 0, 0, 0, 3, 1000, 3),
-    *(None, None, None, None, None, None, "default", 0, 1, "", None, None),
+    **dict.fromkeys(jobs.Claim.__struct_fields__)
+    | {"id": "01890000-0000-7000-8000-000000000000", "kind": "k", "kind_version": 1, "fence": 1}
+    | {"payload": b"{}", "codec": "json", "errors": 0, "losses": 0, "polls": 0, "releases": 0}
+    | {"retries": 3, "poll_limit": 1000, "poison_limit": 3, "queue": "default", "priority": 0}
+    | {"queued_seq": 1, "tenant": ""},
 )
 
 
