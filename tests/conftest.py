@@ -53,10 +53,10 @@ def backends() -> Iterator[Backends]:
 
 @pytest.fixture(params=everyday_names())
 def database(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Database]:
-    """A fresh, migrated store, on each database in turn."""
-    made = backends.fresh(request.param)
+    """A migrated, empty store, on each database in turn."""
+    made = backends.take(request.param)
     yield made
-    backends.drop(made)
+    backends.give_back(made)
 
 
 @pytest.fixture

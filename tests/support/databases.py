@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ from milepost.store.catalog import spelled
 from milepost.store.connect import open_driver
 from milepost.store.driver import Driver
 from milepost.store.migrate import migrate
+from tests.support.kept import Kept
 from tests.support.prove import PROVING
 from tests.support.servers import PostgresServer, binaries, running
 
 __all__ = ["Backends", "Database", "Raw", "backend_names", "everyday_names"]
 
 TEMPLATE = "milepost_template"
+IDLE = 3
+"""How many stores rest before one is lent again: its last connections have ended by then."""
 COPIES_FILES = 150_000
 """From this version on a database is copied as files only when that is asked for."""
 
@@ -153,6 +157,8 @@ class Backends:
         self._folder = folder
         self._stack = ExitStack()
         self._servers: dict[str, PostgresServer] = {}
+        self._kept: dict[str, Kept] = {}
+        self._idle: dict[str, deque[Database]] = {}
         # Whatever leads to one of its databases: a socket, a port, a pooler.
         for pattern in (f"sqlite:///{escape(str(folder))}/*", f"*/t{'[0-9a-f]' * 32}*"):
             self._stack.enter_context(allowed(pattern))
@@ -167,8 +173,31 @@ class Backends:
         name = _fresh_database(server.url(), None if empty else TEMPLATE)
         return Database(backend, server.url(name), server)
 
+    def take(self, backend: str) -> Database:
+        """Lend a store that looks as if nobody used it; on a server it may be one given back."""
+        if backend in ("sqlite", "postgres-url"):
+            return self.fresh(backend)
+        idle = self._idle.setdefault(backend, deque())
+        while len(idle) >= IDLE:
+            database = idle.popleft()
+            if self._kept[database.url].emptied():
+                return database
+            self.drop(database)
+        database = self.fresh(backend)
+        self._kept[database.url] = Kept(database.url)
+        return database
+
+    def give_back(self, database: Database) -> None:
+        """Take a store back that was lent."""
+        if database.url in self._kept:
+            self._idle[database.backend].append(database)
+        else:
+            self.drop(database)
+
     def drop(self, database: Database) -> None:
         """Remove a store that is not needed any more."""
+        if (kept := self._kept.pop(database.url, None)) is not None:
+            kept.close()
         if database.dialect == "sqlite":
             for ending in ("", "-wal", "-shm"):
                 Path(StoreUrl.parse(database.url).target + ending).unlink(missing_ok=True)
@@ -179,6 +208,8 @@ class Backends:
 
     def close(self) -> None:
         """Stop every server."""
+        for kept in self._kept.values():
+            kept.close()
         self._stack.close()
 
     def _elsewhere(self, admin: str, *, empty: bool) -> Database:

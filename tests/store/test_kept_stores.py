@@ -1,0 +1,124 @@
+"""Tests take stores on servers in turn: the next one cannot tell that there was one before."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import milepost as mp
+from milepost.store import workers
+from tests.support.databases import Backends, Database, everyday_names
+from tests.support.kept import Kept
+
+POSTGRES = [name for name in everyday_names() if name[8:].isdigit()]
+TRACES = (
+    "CREATE TABLE public.left_over (n int)",
+    "ALTER TABLE milepost.job DISABLE TRIGGER USER",
+    "ALTER TABLE milepost.job ADD COLUMN more text",
+    "DROP INDEX milepost.publication_run",
+    "GRANT SELECT ON milepost.job TO PUBLIC",
+    "CREATE SCHEMA another",
+    "REVOKE USAGE ON SCHEMA public FROM PUBLIC",
+    "ANALYZE milepost.clock",
+    "ALTER FUNCTION milepost.milepost_now() COST 7",
+    "COMMENT ON TABLE milepost.job IS 'jobs'",
+    "UPDATE milepost.retention SET least_us = 1",
+    "UPDATE milepost.migration SET checksum = 'another' WHERE number = 1",
+    "ALTER DATABASE {name} SET work_mem = '1MB'",
+    "ALTER DATABASE {name} CONNECTION LIMIT 50",
+)
+
+
+@pytest.fixture(params=POSTGRES)
+def database(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Database]:
+    made = backends.fresh(request.param)
+    yield made
+    backends.drop(made)
+
+
+@pytest.fixture
+def kept(database: Database) -> Iterator[Kept]:
+    made = Kept(database.url)
+    yield made
+    made.close()
+
+
+def lived_in(url: str) -> list[int]:
+    """Use a store as tests do; tell the numbers that it gave."""
+    app = mp.App(url)
+    count = app.batch("count")
+    count.step(lambda: [1, 2], name="find")
+    count.step(lambda number: number, name="add")
+    run = count.start()
+    app.drain()
+    assert run.state == "SUCCEEDED"
+    app.client.run(workers.advance_clock, 3600)
+    app.close()
+    with psycopg.connect(url) as connection:
+        return [n for (n,) in connection.execute("SELECT nextval('milepost.queued_seq')")]
+
+
+def test_a_store_given_back_is_as_it_was(database: Database, kept: Kept) -> None:
+    before = rows(database)
+    first = lived_in(database.url)
+    assert rows(database) != before
+    assert kept.emptied()
+    assert rows(database) == before
+    assert lived_in(database.url) == first
+    assert kept.emptied()
+
+
+def rows(database: Database) -> dict[str, int]:
+    with database.raw() as raw:
+        tables = raw.execute(
+            "SELECT oid::regclass::text FROM pg_class"
+            " WHERE relkind = 'r' AND relnamespace = 'milepost'::regnamespace"
+        )
+        found = {name: raw.value(f"SELECT count(*) FROM {name}") for (name,) in tables}
+        return {**found, "moved": raw.value("SELECT offset_us FROM clock")}
+
+
+def test_a_store_with_a_trace_of_a_test_is_not_taken_again(database: Database) -> None:
+    """Each of them alone: what changed the same catalogue before must not hide it."""
+    missed = [trace for trace in TRACES if not _notices(database, trace)]
+    assert missed == []
+
+
+def _notices(database: Database, trace: str) -> bool:
+    made = Kept(database.url)
+    try:
+        with database.raw() as raw:
+            name = raw.value("SELECT current_database()")
+        assert made.emptied(), f"before {trace}"
+        with database.raw() as raw:
+            raw.execute(trace.format(name=f'"{name}"'))
+        return not made.emptied()
+    finally:
+        made.close()
+
+
+def test_a_store_that_a_test_still_holds_is_not_taken_again(
+    database: Database, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.kept.PATIENCE_SECONDS", 0)
+    with database.raw():
+        assert not kept.emptied()
+
+
+def test_a_store_in_turn_is_the_same_database_and_a_changed_one_is_dropped(
+    backends: Backends,
+) -> None:
+    [backend] = POSTGRES[:1]
+    taken = [backends.take(backend) for _ in range(4)]
+    for database in taken:
+        backends.give_back(database)
+    again = [backends.take(backend) for _ in range(2)]
+    assert {database.url for database in again} < {database.url for database in taken}
+    with again[0].raw() as raw:
+        raw.execute("CREATE TABLE public.left_over (n int)")
+    for database in again:
+        backends.give_back(database)
+    later = [backends.take(backend) for _ in range(4)]
+    assert again[0].url not in {database.url for database in later}
+    for database in later:
+        backends.give_back(database)
