@@ -9,8 +9,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import milepost as mp
+from milepost.web.access import RateLimiter
 from milepost.web.api import create_api
-from milepost.web.limits import RateLimiter
 from milepost.web.problems import Problem
 from milepost.web.route import DEEPEST
 

@@ -6,8 +6,8 @@ import pytest
 import milepost as mp
 from milepost.codec import JsonCodec
 from milepost.store import journal, runs
-from milepost.web import bulk, paging, subjects
 from milepost.web import jobs as web_jobs
+from milepost.web import paging, subjects
 from milepost.web.api import create_api
 
 LARGE = 10_000
@@ -16,7 +16,7 @@ LARGE = 10_000
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
     """Let a page end after a few items."""
-    for module in (paging, web_jobs, subjects, bulk):
+    for module in (paging, web_jobs, subjects):
         monkeypatch.setattr(module, "PAGE_BYTES", 3 * LARGE)
 
 

@@ -9,8 +9,8 @@ from test_access import MATRIX
 import milepost as mp
 from milepost.store.tokens import Bounds
 from milepost.web import events
+from milepost.web.access import WrongTokenThrottle, network
 from milepost.web.api import create_api
-from milepost.web.limits import WrongTokenThrottle, network
 
 HARMLESS = {
     "/v1/jobs/{job_id}:cancel",
@@ -187,7 +187,7 @@ def test_a_caller_with_many_addresses_is_one(one, other, same):
 
 
 async def test_few_strangers_are_kept_waiting(monkeypatch):
-    monkeypatch.setattr("milepost.web.limits.WRONG_TOKENS_WAITING", 0)
+    monkeypatch.setattr("milepost.web.access.WRONG_TOKENS_WAITING", 0)
     throttle = WrongTokenThrottle(0.5, seconds=3600)
     scope = {"client": ("203.0.113.7", 1)}
     await throttle.count(scope)

@@ -5,16 +5,20 @@ dev` callers on this machine need none as long as there never was one; the first
 All of it is checked before anything of a request is read.
 """
 
+import asyncio
 import ipaddress
 import re
-from collections.abc import Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from math import ceil
+from typing import Any
 
 import msgspec
+from fastapi import FastAPI
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from milepost.client import Client, acting
 from milepost.errors import MilepostError
@@ -23,11 +27,7 @@ from milepost.relay.message import traced
 from milepost.request import batch as request_batch
 from milepost.request import kind as request_kind
 from milepost.store import outbox, tokens
-from milepost.web.limits import RateLimiter, WrongTokenThrottle
 from milepost.web.problems import Problem, problem_of, problem_response
-
-if TYPE_CHECKING:
-    from milepost.web.metrics import HttpMetrics
 
 ACCESS = ("tokens", "open", "local")
 """Who is let in without a token: nobody, everybody (the program that mounts the API guards it), or
@@ -51,6 +51,16 @@ NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, and so may come from a link on anybody's page."""
+
+WRONG_TOKENS_RATE = 5.0
+"""How many wrong tokens a second an address may present before it is slowed."""
+
+WRONG_TOKEN_SECONDS = 1.0
+WRONG_TOKENS_WAITING = 100
+"""How many of their senders are kept waiting at a time; further ones are answered at once."""
+
+CALLERS = 10_000
+"""How many callers' rates are remembered."""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -154,40 +164,101 @@ def _is_local(scope: Scope, headers: Headers) -> bool:
         return False  # a Unix socket: a proxy has one too
 
 
+class RateLimiter:
+    """So many requests a second for each caller, on the average; twice as many at once.
+
+    They are counted in this process: with several servers each counts its own.
+    """
+
+    def __init__(self, rate: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        """Take a rate; zero is for no limit."""
+        self._rate = rate
+        self._now = now
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str, rate: float | None = None) -> None:
+        """Count a request, or raise a 429 that says when to come again.
+
+        A caller's own `rate` takes the place of the usual one.
+        """
+        rate = self._rate if rate is None else rate
+        if not rate:
+            return
+        now = self._now()
+        most = max(2 * rate, 1.0)
+        left, at = self._left.pop(caller, (most, now))
+        left = min(most, left + (now - at) * rate)
+        allowed = left >= 1
+        self._left[caller] = (left - allowed, now)
+        if len(self._left) > CALLERS:
+            self._left.popitem(last=False)
+        if not allowed:
+            detail = f"more than {rate:g} requests a second; slow down"
+            raise Problem(429, detail, headers={"Retry-After": str(ceil((1 - left) / rate))})
+
+
+class WrongTokenThrottle:
+    """Slows addresses that keep presenting wrong tokens.
+
+    A right token is never counted here: many callers may share an address, and one of them must not
+    lock the others out. There is nothing to guess in 256 random bits; this saves the server's time.
+    """
+
+    def __init__(
+        self, rate: float = WRONG_TOKENS_RATE, *, seconds: float = WRONG_TOKEN_SECONDS
+    ) -> None:
+        self._rates = RateLimiter(rate)
+        self._seconds = seconds
+        self._waiting = 0
+
+    async def count(self, scope: Scope) -> None:
+        """Count a wrong token; beyond a few a second the answer comes late, and is a 429."""
+        try:
+            self._rates.take(network(scope))
+        except Problem as problem:
+            if self._waiting < WRONG_TOKENS_WAITING:
+                self._waiting += 1
+                try:
+                    await asyncio.sleep(self._seconds)
+                finally:
+                    self._waiting -= 1
+            detail = "too many wrong tokens came from this address; slow down"
+            raise Problem(429, detail, headers=problem.headers) from None
+
+
+def network(scope: Scope) -> str:
+    """Name where a caller is: an address, or the network of one that has as many as it likes."""
+    host = str((scope.get("client") or ("",))[0])
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host
+
+
 class AccessMiddleware:
     """Lets a request in, in its caller's name, or answers with a problem."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        client: Client,
-        access: str,
-        hosts: Sequence[str],
-        rates: RateLimiter,
-        throttle: WrongTokenThrottle,
-        metrics: "HttpMetrics",
-    ) -> None:
-        self._app = app
-        self._client = client
+    def __init__(self, api: FastAPI, *, access: str, hosts: Sequence[str]) -> None:
+        self._api = api
         self._access = access
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._rates = rates
-        self._throttle = throttle
-        self._metrics = metrics
+        self._rates = RateLimiter(api.state.engine.settings.api_rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; what is no request (a lifespan) is passed on."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._api(scope, receive, send)
             return
-        began = perf_counter()
+        began = time.perf_counter()
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route = getattr(scope.get("route"), "path", "none")
-                passed = perf_counter() - began
-                self._metrics.count(scope["method"], route, message["status"], passed)
+                passed = time.perf_counter() - began
+                self._api.state.metrics.count(scope["method"], route, message["status"], passed)
                 message["headers"] = [*message.get("headers", ()), NO_SNIFFING]
             await send(message)
 
@@ -201,11 +272,11 @@ class AccessMiddleware:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = scope.get("milepost.principal")
         if principal is None:
-            await self._app(scope, receive, send)
+            await self._api(scope, receive, send)
             return
         trace = traced(Headers(scope=scope).get("traceparent"))
         with acting(principal.actor, tenant=principal.tenant or "", trace=trace):
-            await self._app(scope, receive, send)
+            await self._api(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -221,12 +292,12 @@ class AccessMiddleware:
         # A remote that knows a callback's address may use it; any other gets no more than a 404.
         if path in OPEN or CALLBACK.fullmatch(path):
             return
-        again = partial(authenticate, self._client, scope, self._access)
+        again = partial(authenticate, self._api.state.engine.client, scope, self._access)
         try:
             principal = await again()
         except Problem:
             if "authorization" in headers:
-                await self._throttle.count(scope)
+                await self._api.state.throttle.count(scope)
             raise
         self._rates.take(principal.id, principal.bounds.rate)
         scope["milepost.principal"] = principal

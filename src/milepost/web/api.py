@@ -20,9 +20,8 @@ from milepost.web import (
     schedules,
     workers,
 )
-from milepost.web.access import ACCESS, AccessMiddleware
+from milepost.web.access import ACCESS, AccessMiddleware, RateLimiter, WrongTokenThrottle
 from milepost.web.call import Engine
-from milepost.web.limits import RateLimiter, WrongTokenThrottle
 from milepost.web.metrics import HttpMetrics
 from milepost.web.problems import install
 
@@ -63,15 +62,7 @@ def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASG
     api.state.callbacks = RateLimiter(CALLBACK_RATE)
     api.state.throttle = WrongTokenThrottle()
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
-    return AccessMiddleware(
-        api,
-        client=engine.client,
-        access=access,
-        hosts=[*named, *hosts],
-        rates=RateLimiter(engine.settings.api_rate),
-        throttle=api.state.throttle,
-        metrics=api.state.metrics,
-    )
+    return AccessMiddleware(api, access=access, hosts=[*named, *hosts])
 
 
 def describe() -> FastAPI:

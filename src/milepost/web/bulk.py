@@ -14,8 +14,9 @@ from milepost.store import jobs, reruns
 from milepost.store.driver import Steps
 from milepost.web.access import Principal
 from milepost.web.call import OperateCall
-from milepost.web.documents import RequestBody, states
-from milepost.web.paging import PAGE_BYTES, cursor, place
+from milepost.web.documents import RequestBody
+from milepost.web.jobs import find
+from milepost.web.paging import PageQuery, cursor
 from milepost.web.problems import answers
 from milepost.web.route import Route
 from milepost.web.subjects import id_within
@@ -81,17 +82,24 @@ async def bulk(*, asked: Bulk, call: OperateCall) -> Response:
     It is one transaction: all of what is counted is done, or nothing is. A foreign id is not there.
     A filter finds no job that was run again before: the newest of a chain speaks for it.
     """
-    before = place(asked.cursor, asked.filters)
+    page = PageQuery(call.request, asked.limit, asked.cursor)
     trace = caller().trace
-    return await call.once(lambda: _acted(asked, call.principal, before, trace))
+    window = page.before(asked.filters)
+    return await call.once(lambda: _acted(asked, call.principal, window, trace))
 
 
 def _acted(
-    asked: Bulk, principal: Principal, before: str | None, trace: str | None
+    asked: Bulk, principal: Principal, window: dict[str, Any], trace: str | None
 ) -> Steps[dict[str, Any]]:
-    found = yield from _found(asked, principal, before)
-    actor = principal.actor
-    if asked.action == "cancel":
+    cancels, actor = asked.action == "cancel", principal.actor
+    if asked.ids is not None:
+        ids = sorted({id_within(one, what="job") for one in asked.ids})
+        found = yield from _named(ids, principal)
+    else:
+        # The newest of a chain speaks for it.
+        filters = asked.filters if cancels else {**asked.filters, "superseded": False}
+        found = yield from find(principal, filters, **window)
+    if cancels:
         done = yield from _cancelled(found, asked.reason, actor)
     else:
         for job in found:
@@ -105,26 +113,6 @@ def _acted(
         "ids": done,
         "next": cursor(found[-1].id, asked.filters) if found.more else None,
     }
-
-
-def _found(asked: Bulk, principal: Principal, before: str | None) -> Steps[Listed[Job]]:
-    if asked.ids is not None:
-        return (yield from _named(sorted({id_within(i, what="job") for i in asked.ids}), principal))
-    given = asked.filters
-    return (
-        yield from jobs.listing(
-            states=states(given.get("state"), JobState),
-            kind=given.get("kind"),
-            queue=given.get("queue"),
-            run_id=id_within(given["run"], what="run") if "run" in given else None,
-            # The newest of a chain speaks for it.
-            superseded=False if asked.action == "rerun" else None,
-            before=before,
-            most=asked.limit,
-            most_bytes=PAGE_BYTES,
-            **principal.filters,
-        )
-    )
 
 
 def _named(ids: list[str], principal: Principal) -> Steps[Listed[Job]]:

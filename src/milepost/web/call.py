@@ -22,7 +22,6 @@ from milepost.batch.start import Batch
 from milepost.client import Client
 from milepost.codec import marks
 from milepost.config import Settings
-from milepost.declare import Registry
 from milepost.handles import Jobs
 from milepost.ingest.pipeline import Pipeline
 from milepost.queues import Queues
@@ -68,7 +67,6 @@ class Engine(Protocol):
 
     client: Client
     settings: Settings
-    registry: Registry
     jobs: Jobs
     runs: Runs
     queues: Queues

@@ -1,6 +1,6 @@
 """/v1/jobs: submit, look, wait, and act on jobs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -12,11 +12,11 @@ from milepost.client import caller, new_id
 from milepost.errors import IllegalMove
 from milepost.lifecycle import JobState
 from milepost.options import Moment, SubmitOptions, rules
-from milepost.records import NewJob
+from milepost.records import Job, Listed, NewJob
 from milepost.store import creation, jobs, reruns, unfit
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
-from milepost.web import subjects
+from milepost.web import documents, subjects
 from milepost.web.access import Principal
 from milepost.web.call import (
     AdminCall,
@@ -28,17 +28,7 @@ from milepost.web.call import (
     SubmitCall,
     ViewCall,
 )
-from milepost.web.documents import (
-    History,
-    JobDocument,
-    PageDocument,
-    Receipt,
-    RequestBody,
-    carried,
-    job_document,
-    receipt,
-    states,
-)
+from milepost.web.documents import JobDocument, PageDocument, Receipt, RequestBody
 from milepost.web.paging import PAGE_BYTES, Paging
 from milepost.web.problems import Problem, answers, problems
 from milepost.web.route import Route
@@ -173,17 +163,24 @@ async def listing(
 ) -> Response:
     """List jobs, newest first."""
     filters = {"state": state, "kind": kind, "queue": queue, "run": run, "superseded": superseded}
-    found = await call.run(
-        jobs.listing,
-        states=states(state, JobState),
-        kind=kind,
-        queue=queue,
-        run_id=None if run is None else id_within(run, what="run"),
-        superseded=superseded,
-        **page.before(filters),
-        **call.principal.filters,
+    found = await call.run(find, call.principal, filters, **page.before(filters))
+    return page.listed(found, lambda job: documents.job_document(job, call.app.client), filters)
+
+
+def find(principal: Principal, filters: Mapping[str, Any], **window: Any) -> Steps[Listed[Job]]:
+    """Find the jobs that the caller may see and that these filters let through, newest first."""
+    run = filters.get("run")
+    return (
+        yield from jobs.listing(
+            states=documents.states(filters.get("state"), JobState),
+            kind=filters.get("kind"),
+            queue=filters.get("queue"),
+            run_id=None if run is None else id_within(run, what="run"),
+            superseded=filters.get("superseded"),
+            **window,
+            **principal.filters,
+        )
     )
-    return page.listed(found, lambda job: job_document(job, call.app.client), filters)
 
 
 @router.get("/v1/jobs/{job_id}", responses=answers(JobDocument, 404))
@@ -192,7 +189,7 @@ async def show(*, job_id: str, call: ViewCall) -> Response:
     return await subjects.show(call, call.app.jobs, job_id)
 
 
-@router.get("/v1/jobs/{job_id}/history", responses=answers(History, 404))
+@router.get("/v1/jobs/{job_id}/history", responses=answers(documents.History, 404))
 async def history(*, job_id: str, call: ReadCall, page: Paging) -> Response:
     """Read the moves of a job, in order, a page at a time."""
     return await subjects.history(call, call.app.jobs, job_id, page)
@@ -205,12 +202,12 @@ async def outputs(*, job_id: str, call: ReadCall, page: Paging) -> Response:
     codec, filters = call.app.client.codec, {"outputs": job.id}
     start, room = page.number(filters), PAGE_BYTES
     if job.result is not None:
-        return page.response([carried(job.result, job.codec, codec)], None)
+        return page.response([documents.carried(job.result, job.codec, codec)], None)
     items: list[Any] = []
     while len(items) < page.limit and room > 0:
         after, most = start + len(items) - 1, min(FEW, page.limit - len(items))
         found = await call.run(stored_outputs.kept, job.id, after=after, most=most)
-        items += [carried(data, job.codec, codec) for _, data in found]
+        items += [documents.carried(data, job.codec, codec) for _, data in found]
         room -= sum(len(data) for _, data in found)
         if len(found) < most:
             return page.response(items, None)
@@ -237,7 +234,7 @@ async def _act(
     def acted() -> Steps[dict[str, Any]]:
         if (yield from acting(job.id, actor=call.principal.actor)) is False:
             raise IllegalMove(f"job {job.id} {refusal}")
-        return receipt(job.id, (yield from jobs.get(job.id)))
+        return documents.receipt(job.id, (yield from jobs.get(job.id)))
 
     return await call.once(acted)
 

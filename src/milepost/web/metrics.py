@@ -5,6 +5,7 @@ No label of a metric grows with what callers send.
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
 from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -52,29 +53,26 @@ class HttpMetrics:
         self._seconds.labels(route).observe(seconds)
 
 
-class StoreCollector:
-    """Counts of the store, as metrics."""
+class StoreMetrics(msgspec.Struct, frozen=True):
+    """Counts of the store by queue, batch and state."""
 
-    def __init__(
-        self, by_queue: Counts, by_batch: Counts, by_state: Mapping[str, int], *, weeks_full: bool
-    ) -> None:
-        self._queues = bounded(by_queue)
-        self._batches = bounded(by_batch)
-        self._workers = by_state
-        self._weeks_full = weeks_full
+    jobs: Counts
+    runs: Counts
+    workers: Mapping[str, int]
+    weeks_full: bool
 
     def collect(self) -> Iterator[Metric]:
         """Give each family; Prometheus' library calls this."""
-        yield _family("milepost_jobs", "Jobs by queue and state.", "queue", self._queues)
-        yield _family("milepost_runs", "Runs by batch and state.", "batch", self._batches)
+        yield _family("milepost_jobs", "Jobs by queue and state.", "queue", bounded(self.jobs))
+        yield _family("milepost_runs", "Runs by batch and state.", "batch", bounded(self.runs))
         family = GaugeMetricFamily("milepost_workers", "Workers by state.", labels=["state"])
-        for state, count in self._workers.items():
+        for state, count in self.workers.items():
             family.add_metric([state], count)
         yield family
         yield GaugeMetricFamily(
             "milepost_journal_weeks_full",
             "1 while the journal gets no more weeks, its default partition being too large.",
-            value=int(self._weeks_full),
+            value=int(self.weeks_full),
         )
 
 
@@ -99,12 +97,12 @@ def _family(name: str, help_: str, label: str, counts: Counts) -> GaugeMetricFam
     return family
 
 
-def _collected() -> Steps[StoreCollector]:
+def _counted() -> Steps[StoreMetrics]:
     by_queue = yield from jobs.counts()
     by_batch = yield from chains.kinds()
     by_state = yield from workers.counts()
     full = yield from retention.weeks_full()
-    return StoreCollector(by_queue, by_batch, by_state, weeks_full=full is not None)
+    return StoreMetrics(by_queue, by_batch, by_state, full is not None)
 
 
 @router.get(
@@ -120,7 +118,7 @@ async def metrics(*, call: ReadCall) -> Response:
     """Tell how much stands where, in Prometheus' text format."""
     call.principal.check_unbound("/metrics")
     registry = CollectorRegistry()
-    registry.register(await call.run(_collected))
+    registry.register(await call.run(_counted))
     own = generate_latest(call.request.app.state.metrics.registry)
     return Response(generate_latest(registry) + own, media_type=MEDIA)
 

@@ -10,7 +10,7 @@ from milepost.batch.handles import resuming
 from milepost.lifecycle import RunState
 from milepost.store import chains, runs
 from milepost.store.driver import Steps
-from milepost.web import subjects
+from milepost.web import documents, subjects
 from milepost.web.call import (
     Answer,
     Call,
@@ -20,15 +20,7 @@ from milepost.web.call import (
     ViewCall,
     json_response,
 )
-from milepost.web.documents import (
-    History,
-    RunDocument,
-    RunPage,
-    RunReceipt,
-    receipt,
-    run_summary,
-    states,
-)
+from milepost.web.documents import RunDocument, RunPage, RunReceipt
 from milepost.web.jobs import Reason, StateFilter
 from milepost.web.paging import PageQuery, Paging
 from milepost.web.problems import answers
@@ -56,12 +48,12 @@ async def list_runs(
     filters = {"state": state, "batch": batch}
     found = await call.run(
         runs.listing,
-        states=states(state, RunState),
+        states=documents.states(state, RunState),
         kind=batch,
         **page.before(filters),
         **call.principal.filters,
     )
-    return page.listed(found, run_summary, filters)
+    return page.listed(found, documents.run_summary, filters)
 
 
 @router.get("/v1/runs", responses=answers(RunPage))
@@ -82,7 +74,7 @@ async def show(*, run_id: str, call: ViewCall) -> Response:
     return await subjects.show(call, call.app.runs, run_id)
 
 
-@router.get("/v1/runs/{run_id}/history", responses=answers(History, 404))
+@router.get("/v1/runs/{run_id}/history", responses=answers(documents.History, 404))
 async def history(*, run_id: str, call: ReadCall, page: Paging) -> Response:
     """Read the moves of a run, in order, a page at a time."""
     return await subjects.history(call, call.app.runs, run_id, page)
@@ -103,12 +95,12 @@ async def cancel(
 
     def cancelled() -> Steps[dict[str, object]]:
         yield from runs.cancel(handle.id, reason=why.reason, actor=call.principal.actor)
-        return receipt(handle.id, (yield from runs.get(handle.id)))
+        return documents.receipt(handle.id, (yield from runs.get(handle.id)))
 
     response = await call.once(cancelled)
     await handle.cancel_async(why.reason)  # the rest of its jobs, some at a time
     # With a key each answer is the same: how it stood when that was committed.
-    return response if call.key else json_response(receipt(handle.id, handle.record))
+    return response if call.key else json_response(documents.receipt(handle.id, handle.record))
 
 
 @router.post("/v1/runs/{run_id}:resume", status_code=202, responses=RUN_ACCEPTED)
