@@ -11,7 +11,7 @@ from starlette.routing import Mount
 import milepost as mp
 from milepost.web.access import RateLimiter
 from milepost.web.api import create_api
-from milepost.web.problems import Problem
+from milepost.web.problems import HttpProblem
 from milepost.web.route import DEEPEST
 
 CALL = {"kind": "convert", "args": ["report"], "kwargs": {"format": "html"}}
@@ -218,14 +218,14 @@ def test_a_caller_in_a_hurry_is_told_when_to_come_again():
     rates = RateLimiter(10, now=lambda: time[0])
     for _ in range(20):
         rates.take("ada")
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(HttpProblem) as refused:
         rates.take("ada")
     assert refused.value.status_code == 429
     assert refused.value.headers == {"Retry-After": "1"}
     rates.take("boris")
     time[0] += 0.1
     rates.take("ada")
-    with pytest.raises(Problem):
+    with pytest.raises(HttpProblem):
         rates.take("ada")
 
 

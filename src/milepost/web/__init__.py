@@ -18,7 +18,7 @@ an entry in `ROUTERS` of `web.api`::
    that it returns, and with an Idempotency-Key stores that by the same transaction. `jobs.create`
    and `runs.create` answer 202 for a new job or run, or wait for its end if the caller prefers.
 4. A listing takes `page: Paging` and answers with `page.listed` or `page.named`.
-5. Errors are raised as the engine's own (`NotFound`, `Invalid`, ...) or as `Problem`;
+5. Errors are raised as the engine's own (`NotFound`, `Invalid`, ...) or as `HttpProblem`;
    `web.problems` turns each into an RFC 9457 document.
 6. Add the route's line to the matrix in tests/web/test_access.py (a route without one fails there),
    and write docs/reference/openapi.json anew: `make docs`.

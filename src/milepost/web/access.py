@@ -1,8 +1,8 @@
-"""Access: the hosts that are answered to, who calls by which token, and what they may do and see.
+"""Access: the hosts that are answered to, tokens, and the scopes and bounds of their bearers.
 
-A token opens what its scopes say, in the tenant and the queues that it is bound to. Under `milepost
-dev` callers on this machine need none as long as there never was one; the first token ends that.
-All of it is checked before anything of a request is read.
+A token opens the routes of its scopes, in the tenant and the queues that it is bound to. Under
+`milepost dev` callers on this machine need none as long as there never was one; the first token
+ends that. All of it is checked before anything of a request is read.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from milepost.relay.message import traced
 from milepost.request import batch as request_batch
 from milepost.request import kind as request_kind
 from milepost.store import outbox, tokens
-from milepost.web.problems import Problem, problem_of, problem_response
+from milepost.web.problems import HttpProblem, problem_of, problem_response
 
 ACCESS = ("tokens", "open", "local")
-"""Who is let in without a token: nobody, everybody (the program that mounts the API guards it), or
-callers on this machine while there never was a token, which is for `milepost dev` alone."""
+"""The callers let in without a token: none, all (the program that mounts the API guards it), or
+those on this machine while there never was a token, which is for `milepost dev` alone."""
 
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 REQUESTS = frozenset({request_kind.KIND, request_batch.KIND})
@@ -41,7 +41,7 @@ CHALLENGE = {"WWW-Authenticate": 'Bearer realm="milepost"'}
 EVERYTHING = frozenset({"admin"})
 
 OPEN = frozenset({"/livez", "/readyz"})
-"""Paths for load balancers, without a token; they show nothing of what is stored."""
+"""Paths for load balancers, without a token; they show nothing of the store."""
 
 CALLBACK = re.compile(r"/v1/requests/[^/]+/callback/[^/]+")
 """Where a remote calls back: the address holds a secret of its own, made for one job."""
@@ -75,7 +75,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """What its requests and its idempotency keys are counted by."""
+        """The name that its requests and its idempotency keys are counted by."""
         return self.token_id or self.actor
 
     def may(self, scope: str) -> bool:
@@ -97,21 +97,21 @@ class Principal(msgspec.Struct, frozen=True):
     def check_new(self, kind: str, *, queue: str | None = None, priority: int = 0) -> None:
         """Refuse a job or a run that the token may not create."""
         if queue is not None and not self.sees_queue(queue):
-            raise Problem(403, f"this token is not for queue {queue!r}; it is bound to its own")
+            raise _refused(f"this token is not for queue {queue!r}; it is bound to its own")
         bounds = self.bounds
         if kind in REQUESTS and not bounds.requests:
-            raise Problem(403, "this token sends no HTTP requests; see tokens create --requests")
+            raise _refused("this token sends no HTTP requests; see tokens create --requests")
         if kind not in REQUESTS and bounds.kinds is not None and kind not in bounds.kinds:
             kinds = ", ".join(bounds.kinds) or "no kind at all"
-            raise Problem(403, f"this token is not for {kind!r}; it is for {kinds}")
+            raise _refused(f"this token is not for {kind!r}; it is for {kinds}")
         if bounds.max_priority is not None and priority > bounds.max_priority:
             most = bounds.max_priority
-            raise Problem(403, f"this token's jobs have priority {most} at most, not {priority}")
+            raise _refused(f"this token's jobs have priority {most} at most, not {priority}")
 
     def check_unbound(self, subject: str, *, queues: bool = True) -> None:
         """Refuse a part of the whole installation to a token of a tenant, or of some `queues`."""
         if self.tenant is not None or (queues and self.queues is not None):
-            raise Problem(403, f"{subject} is for tokens that are bound to no tenant and no queue")
+            raise _refused(f"{subject} is for tokens that are bound to no tenant and no queue")
 
     async def check_channel(self, client: Client, channel: str | None) -> None:
         """Refuse another tenant's channel, and the installation's own, to a token of a tenant."""
@@ -119,7 +119,7 @@ class Principal(msgspec.Struct, frozen=True):
             return
         owner = await client.run_async(outbox.tenant, channel)
         if owner not in (None, outbox.EVERYONE, self.tenant):
-            raise Problem(403, f"channel {channel!r} is not of this token's tenant")
+            raise _refused(f"channel {channel!r} is not of this token's tenant")
 
     @property
     def filters(self) -> dict[str, Any]:
@@ -128,8 +128,12 @@ class Principal(msgspec.Struct, frozen=True):
         return {"tenant": self.tenant, "queues": queues}
 
 
+def _refused(detail: str) -> HttpProblem:
+    return HttpProblem(403, detail)
+
+
 async def authenticate(client: Client, scope: Scope, access: str) -> Principal:
-    """Tell who calls, or raise a 401."""
+    """Return the caller, or raise a 401."""
     headers = Headers(scope=scope)
     if access == "open":
         return Principal("api", EVERYTHING)
@@ -139,7 +143,7 @@ async def authenticate(client: Client, scope: Scope, access: str) -> Principal:
         ever, _ = await client.run_async(tokens.presence)
         if not ever:
             return Principal("local", EVERYTHING)
-    raise Problem(401, "send a token: Authorization: Bearer mp_…", headers=CHALLENGE)
+    raise HttpProblem(401, "send a token: Authorization: Bearer mp_…", headers=CHALLENGE)
 
 
 async def _by_token(client: Client, given: str) -> Principal:
@@ -149,7 +153,7 @@ async def _by_token(client: Client, given: str) -> Principal:
         token = await client.run_async(tokens.find, presented.strip())
     if token is None:
         detail = "this token opens nothing: it is wrong, expired or revoked"
-        raise Problem(401, detail, headers=CHALLENGE)
+        raise HttpProblem(401, detail, headers=CHALLENGE)
     scopes = frozenset(token.scopes)
     return Principal(token.name, scopes, token.id, token.tenant, token.queues, token.bounds)
 
@@ -194,7 +198,7 @@ class RateLimiter:
             self._left.popitem(last=False)
         if not allowed:
             detail = f"more than {rate:g} requests a second; slow down"
-            raise Problem(429, detail, headers={"Retry-After": str(ceil((1 - left) / rate))})
+            raise HttpProblem(429, detail, headers={"Retry-After": str(ceil((1 - left) / rate))})
 
 
 class WrongTokenThrottle:
@@ -215,7 +219,7 @@ class WrongTokenThrottle:
         """Count a wrong token; beyond a few a second the answer comes late, and is a 429."""
         try:
             self._rates.take(network(scope))
-        except Problem as problem:
+        except HttpProblem as problem:
             if self._waiting < WRONG_TOKENS_WAITING:
                 self._waiting += 1
                 try:
@@ -223,7 +227,7 @@ class WrongTokenThrottle:
                 finally:
                     self._waiting -= 1
             detail = "too many wrong tokens came from this address; slow down"
-            raise Problem(429, detail, headers=problem.headers) from None
+            raise HttpProblem(429, detail, headers=problem.headers) from None
 
 
 def network(scope: Scope) -> str:
@@ -248,7 +252,7 @@ class AccessMiddleware:
         self._rates = RateLimiter(api.state.engine.settings.api_rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; what is no request (a lifespan) is passed on."""
+        """Serve one request; anything else (a lifespan) is passed on."""
         if scope["type"] != "http":
             await self._api(scope, receive, send)
             return
@@ -264,7 +268,7 @@ class AccessMiddleware:
 
         try:
             await self._admit(scope)
-        except (Problem, MilepostError) as error:
+        except (HttpProblem, MilepostError) as error:
             await problem_response(problem_of(error))(scope, receive, counted)
         else:
             await self._serve(scope, receive, counted)
@@ -282,9 +286,9 @@ class AccessMiddleware:
         headers = Headers(scope=scope)
         if not known_host(headers.get("host", ""), self._hosts):
             detail = "this server does not answer to that Host; name it in MILEPOST_HOSTS"
-            raise Problem(421, detail)
+            raise HttpProblem(421, detail)
         if scope["method"] not in SAFE and _is_cross_site(headers, self._hosts):
-            raise Problem(
+            raise HttpProblem(
                 403,
                 "a page of another site sent this; name its host in MILEPOST_HOSTS if it is yours",
             )
@@ -295,7 +299,7 @@ class AccessMiddleware:
         again = partial(authenticate, self._api.state.engine.client, scope, self._access)
         try:
             principal = await again()
-        except Problem:
+        except HttpProblem:
             if "authorization" in headers:
                 await self._api.state.throttle.count(scope)
             raise
@@ -307,8 +311,8 @@ class AccessMiddleware:
 def _is_cross_site(headers: Headers, hosts: frozenset[str]) -> bool:
     """Tell whether a browser says that another site's page makes this request.
 
-    A browser sends a form's POST, and what this machine's user may do, for any page. What is no
-    browser sends neither header. The scheme is not compared: a proxy may speak TLS.
+    A browser sends a form's POST, with the rights of this machine's user, for any page. Clients
+    that are no browsers send neither header. The scheme is not compared: a proxy may speak TLS.
     """
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True

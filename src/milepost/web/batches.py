@@ -1,4 +1,4 @@
-"""/v1/batches: what is declared, and starting runs of it."""
+"""/v1/batches: those declared, and starting runs of them."""
 
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ router = APIRouter(route_class=Route, tags=["batches"])
 
 
 class StartOptions(RequestBody):
-    """What a start asks for beyond its parameters."""
+    """Options of a start, beyond its parameters."""
 
     reuse: bool = Field(
         default=False, description="Take the live run with the same parameters, if there is one."
@@ -32,7 +32,7 @@ class StartOptions(RequestBody):
     channel: str | None = bounded("channel")
 
 
-class Start(RequestBody):
+class StartBatch(RequestBody):
     """A run to be started."""
 
     params: Any = None
@@ -48,7 +48,7 @@ class BatchDocument(BaseModel):
     queues: list[str]
 
 
-class Batches(ListDocument[BatchDocument]):
+class BatchList(ListDocument[BatchDocument]):
     """The declared batches, newest versions only."""
 
 
@@ -76,7 +76,7 @@ def _queues(batch: Batch) -> list[str]:
     return sorted({step.queue for step in batch.plan()})
 
 
-@router.get("/v1/batches", responses=answers(Batches))
+@router.get("/v1/batches", responses=answers(BatchList))
 async def listing(*, call: ReadCall) -> Response:
     """List the declared batches."""
     found = [_document(batch) for batch in _newest(call).values() if batch.steps]
@@ -85,7 +85,7 @@ async def listing(*, call: ReadCall) -> Response:
 
 
 @router.post("/v1/batches/{name}/runs", status_code=202, responses=RUN_ACCEPTED)
-async def start(*, name: str, new: Start, call: SubmitCall) -> Response:
+async def start(*, name: str, new: StartBatch, call: SubmitCall) -> Response:
     """Start a run of the newest version of a batch; it is durable once this is answered."""
     batch = _declared(call, name)
     for queue in _queues(batch):

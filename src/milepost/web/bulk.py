@@ -1,4 +1,4 @@
-"""/v1/jobs:bulk: act on many jobs at once, by their ids or a filter, and count what was done."""
+"""/v1/jobs:bulk: act on many jobs at once, by their ids or a filter, and count them."""
 
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ MOST = 500
 """How many jobs one call acts on: they are one transaction."""
 
 
-class Filter(RequestBody):
+class JobFilter(RequestBody):
     """Which jobs; at least one of these is given."""
 
     state: str | None = Field(default=None, description="A public word, or the engine's own.")
@@ -36,12 +36,12 @@ class Filter(RequestBody):
     run: str | None = Field(default=None, min_length=1)
 
 
-class Bulk(RequestBody):
-    """What to do, to which jobs: `ids`, or `filter`."""
+class BulkAction(RequestBody):
+    """An action, and its jobs: by `ids`, or by a `filter`."""
 
     action: Literal["cancel", "rerun"]
     ids: list[str] | None = Field(default=None, min_length=1, max_length=MOST)
-    filter: Filter | None = None
+    filter: JobFilter | None = None
     cursor: str | None = Field(
         default=None, max_length=1000, description="`next` of the answer before."
     )
@@ -52,7 +52,7 @@ class Bulk(RequestBody):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> "Bulk":
+    def _one_way(self) -> "BulkAction":
         if (self.ids is None) == (self.filter is None):
             raise ValueError("give either ids or a filter")
         if self.filter is not None and not self.filters:
@@ -61,12 +61,12 @@ class Bulk(RequestBody):
 
     @property
     def filters(self) -> dict[str, Any]:
-        """What was given of the filter."""
+        """The conditions of the filter that were given."""
         return {} if self.filter is None else self.filter.model_dump(exclude_none=True)
 
 
 class BulkDocument(BaseModel):
-    """What was done."""
+    """The jobs that were found and acted on, counted."""
 
     matched: int = Field(description="Jobs that were found, within the caller's bounds.")
     count: int = Field(description="Jobs that were acted on.")
@@ -76,7 +76,7 @@ class BulkDocument(BaseModel):
 
 
 @router.post("/v1/jobs:bulk", responses=answers(BulkDocument, 409, 413, 415))
-async def bulk(*, asked: Bulk, call: OperateCall) -> Response:
+async def bulk(*, asked: BulkAction, call: OperateCall) -> Response:
     """Cancel many jobs, or run many again: those named, or those that a filter finds.
 
     It is one transaction: all of what is counted is done, or nothing is. A foreign id is not there.
@@ -89,7 +89,7 @@ async def bulk(*, asked: Bulk, call: OperateCall) -> Response:
 
 
 def _acted(
-    asked: Bulk, principal: Principal, window: dict[str, Any], trace: str | None
+    asked: BulkAction, principal: Principal, window: dict[str, Any], trace: str | None
 ) -> Steps[dict[str, Any]]:
     cancels, actor = asked.action == "cancel", principal.actor
     if asked.ids is not None:
@@ -116,7 +116,7 @@ def _acted(
 
 
 def _named(ids: list[str], principal: Principal) -> Steps[Listed[Job]]:
-    """Read those that the caller may see, without what they carry: a few at a time are whole."""
+    """Read those that the caller may see, some at a time, and keep no arguments or results."""
     found = Listed[Job]()
     for at in range(0, len(ids), PORTION):
         whole = (yield from jobs.find(ids[at : at + PORTION])).values()

@@ -1,4 +1,4 @@
-"""What every handler is given: a call, which knows its caller, its app and its headers.
+"""The call that every handler is given: it knows its caller, its app and its headers.
 
 The annotation of a handler's `call` says the scope that it needs, and the headers that it takes:
 
@@ -26,13 +26,13 @@ from milepost.handles import Jobs
 from milepost.ingest.pipeline import Pipeline
 from milepost.queues import Queues
 from milepost.records import NewJob
-from milepost.request.batch import Batches
+from milepost.request.batch import Batches as RequestBatches
 from milepost.request.kind import Requests
 from milepost.schedules import Schedules
 from milepost.store import idempotency
 from milepost.store.driver import Steps
 from milepost.web.access import Principal
-from milepost.web.problems import Problem
+from milepost.web.problems import HttpProblem
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Engine(Protocol):
     queues: Queues
     schedules: Schedules
     requests: Requests
-    request_batches: Batches
+    request_batches: RequestBatches
 
     @property
     def batches(self) -> Sequence[Batch]:
@@ -87,7 +87,7 @@ class Engine(Protocol):
     def new_job(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
     ) -> NewJob:
-        """Make a job that is to be stored, or raise `Invalid` saying what does not fit."""
+        """Make a job that is to be stored, or raise `Invalid` saying why not."""
         ...
 
 
@@ -99,7 +99,7 @@ class Preference(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, header: str) -> "Preference":
-        """Read the header; what is not understood is not heeded, as the RFC has it."""
+        """Read the header; unknown preferences are ignored, as the RFC has it."""
         wait, respond_async = None, False
         for word in header.split(","):
             name, _, value = word.partition(";")[0].strip().partition("=")
@@ -112,13 +112,13 @@ class Preference(msgspec.Struct, frozen=True):
 
     @property
     def applied(self) -> dict[str, str]:
-        """Say what was heeded."""
+        """Say which preferences are applied."""
         words = ["respond-async"] * self.respond_async
         words += [] if self.wait is None else [f"wait={self.wait}"]
         return {"Preference-Applied": ", ".join(words)} if words else {}
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StoredAnswer(msgspec.Struct, frozen=True):
     """An answer as it is stored for its key: `location` is below where the API is mounted."""
 
     status: int
@@ -153,7 +153,7 @@ class Call:
     ) -> None:
         self.principal: Principal = request.scope["milepost.principal"]
         if not self.principal.may(scope):
-            raise Problem(403, f"this needs a token with the scope {scope!r}")
+            raise HttpProblem(403, f"this needs a token with the scope {scope!r}")
         self.request = request
         self.app: Engine = request.app.state.engine
         self.key = key
@@ -170,12 +170,12 @@ class Call:
     async def once(self, operation: Callable[[], Steps[Any]]) -> Response:
         """Do an operation, once for each key, and answer with the document that it returns."""
 
-        def answered() -> Steps[Answer]:
-            return Answer(200, msgspec.json.encode((yield from operation())))
+        def answered() -> Steps[StoredAnswer]:
+            return StoredAnswer(200, msgspec.json.encode((yield from operation())))
 
         return (await self.answer(answered)).response(self.request)
 
-    async def answer(self, operation: Callable[[], Steps[Answer]]) -> Answer:
+    async def answer(self, operation: Callable[[], Steps[StoredAnswer]]) -> StoredAnswer:
         """Do an operation, or give back the answer of the first time (H-95).
 
         The answer is stored by the operation's own transaction.
@@ -195,8 +195,8 @@ class Call:
                 fingerprints=await self._fingerprints(),
             )
         except idempotency.Reused as error:
-            raise Problem(422, str(error), name="idempotency-key-reused") from error
-        return msgspec.msgpack.decode(stored, type=Answer)
+            raise HttpProblem(422, str(error), name="idempotency-key-reused") from error
+        return msgspec.msgpack.decode(stored, type=StoredAnswer)
 
     async def _fingerprints(self) -> tuple[str, ...]:
         """Tell one request from another; how its JSON is spelled makes no difference."""

@@ -12,7 +12,7 @@ from milepost.store.driver import Steps
 from milepost.web.call import OperateCall, ReadCall, json_response
 from milepost.web.documents import PageDocument, RequestBody, document
 from milepost.web.paging import PAGE_LONGEST, LongPaging, Paging, cursor, place
-from milepost.web.problems import Problem, answers
+from milepost.web.problems import HttpProblem, answers
 from milepost.web.route import Route
 
 router = APIRouter(route_class=Route, tags=["channels"])
@@ -61,20 +61,20 @@ class EventPage(BaseModel):
     )
 
 
-class Arrived(RequestBody):
-    """What has arrived: messages by their ids, or everything up to a cursor."""
+class Acknowledgement(RequestBody):
+    """Messages that arrived: by their ids, or all up to a cursor."""
 
     ids: list[str] | None = Field(default=None, max_length=PAGE_LONGEST)
     cursor: str | None = Field(default=None, max_length=1000)
 
 
-class Revived(RequestBody):
+class MessageRetry(RequestBody):
     """Which dead messages to try again: those named, or all."""
 
     ids: list[str] | None = Field(default=None, max_length=PAGE_LONGEST)
 
 
-class Count(BaseModel):
+class MessageCount(BaseModel):
     """How many messages it was done to."""
 
     count: int
@@ -106,24 +106,24 @@ async def pull(*, name: str, call: ReadCall, page: Paging) -> Response:
 def _filters(name: str) -> dict[str, str]:
     """Bind cursors to a channel."""
     if "\0" in name:
-        raise Problem(422, "name: it holds a character that no database stores")
+        raise HttpProblem(422, "name: it holds a character that no database stores")
     return {"channel": name}
 
 
-@router.post("/v1/channels/{name}/messages:ack", responses=answers(Count, 413, 415))
-async def ack(*, name: str, call: OperateCall, arrived: Arrived) -> Response:
+@router.post("/v1/channels/{name}/messages:ack", responses=answers(MessageCount, 413, 415))
+async def ack(*, name: str, call: OperateCall, arrived: Acknowledgement) -> Response:
     """Say that messages arrived: those named, or all up to a cursor. Says how many were new."""
     upto = place(arrived.cursor, _filters(name))
     bounds = call.principal.filters
     return await call.once(lambda: _counted(acknowledged(name, arrived.ids, upto, **bounds)))
 
 
-@router.post("/v1/channels/{name}/messages:retry", responses=answers(Count, 404, 413, 415))
+@router.post("/v1/channels/{name}/messages:retry", responses=answers(MessageCount, 404, 413, 415))
 async def retry(
     *,
     name: str,
     call: OperateCall,
-    revived: Annotated[Revived, Body()] = Revived(),  # noqa: B008 - it never changes
+    revived: Annotated[MessageRetry, Body()] = MessageRetry(),  # noqa: B008 - it never changes
 ) -> Response:
     """Try dead messages again: those named, or all."""
     _filters(name)

@@ -151,7 +151,7 @@ class JobDocument(BaseModel):
 
 
 class EntryDocument(BaseModel):
-    """One move, as the journal has it; `snapshot` is none: it sums up what was too old."""
+    """One move, as the journal has it; `snapshot` is none: it sums up older moves."""
 
     seq: int
     move: str
@@ -164,7 +164,7 @@ class EntryDocument(BaseModel):
     detail: str | None = None
 
 
-class History(PageDocument[EntryDocument]):
+class HistoryPage(PageDocument[EntryDocument]):
     """A page of the moves of a job or a run, in order."""
 
 
@@ -258,7 +258,7 @@ def _state(record: Job | Run | Template) -> dict[str, Any]:
 
 
 def _row(record: Job | Run) -> dict[str, Any]:
-    """Say what jobs and runs have in common, where their columns have other names."""
+    """Say the fields that jobs and runs have in common, where their columns have other names."""
     return {
         **_state(record),
         "version": record.kind_version,

@@ -17,7 +17,7 @@ from milepost.subjects import checked_id
 from milepost.web.access import Principal
 from milepost.web.call import Call, ReadCall
 from milepost.web.documents import public
-from milepost.web.problems import Problem, problems
+from milepost.web.problems import HttpProblem, problems
 from milepost.web.route import Route
 
 router = APIRouter(route_class=Route, tags=["events"])
@@ -123,9 +123,9 @@ def _check_room(principal: Principal) -> None:
     """Refuse a stream too many: here, or with this token."""
     later = {"Retry-After": "5"}
     if _open.total() >= STREAMS:
-        raise Problem(503, f"{STREAMS} streams are open here", headers=later)
+        raise HttpProblem(503, f"{STREAMS} streams are open here", headers=later)
     if principal.token_id is not None and _open[principal.token_id] >= STREAMS_EACH:
-        raise Problem(429, f"this token has {STREAMS_EACH} streams open here", headers=later)
+        raise HttpProblem(429, f"this token has {STREAMS_EACH} streams open here", headers=later)
 
 
 async def _counted(
@@ -173,7 +173,7 @@ async def _followed(
 async def _is_still_admitted(call: Call) -> bool:
     try:
         await call.request.scope["milepost.authenticate"]()
-    except (Problem, MilepostError):
+    except (HttpProblem, MilepostError):
         return False
     return True
 

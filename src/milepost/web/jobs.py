@@ -20,17 +20,17 @@ from milepost.web import documents, subjects
 from milepost.web.access import Principal
 from milepost.web.call import (
     AdminCall,
-    Answer,
     Call,
     OperateCall,
     ReadCall,
     RestartCall,
+    StoredAnswer,
     SubmitCall,
     ViewCall,
 )
 from milepost.web.documents import JobDocument, PageDocument, Receipt, RequestBody
 from milepost.web.paging import PAGE_BYTES, Paging
-from milepost.web.problems import Problem, answers, problems
+from milepost.web.problems import HttpProblem, answers, problems
 from milepost.web.route import Route
 from milepost.web.subjects import acceptance, accepted, accepts, id_within, visible
 
@@ -60,7 +60,7 @@ def _options() -> type[BaseModel]:
     return create_model(
         "NewJobOptions",
         __config__=ConfigDict(extra="forbid", strict=True),
-        __doc__="What a submission asks for beyond its kind's declaration.",
+        __doc__="Options of a submission, beyond its kind's declaration.",
         **fields,
     )
 
@@ -71,7 +71,7 @@ else:
     NewJobOptions = _options()
 
 
-class Submission(RequestBody):
+class NewJobBody(RequestBody):
     """A job to be submitted."""
 
     kind: str = Field(min_length=1, examples=["convert"])
@@ -86,7 +86,7 @@ class Reason(RequestBody):
     reason: str = Field(default="cancelled", min_length=1, max_length=2000)
 
 
-class Again(RequestBody):
+class RerunOptions(RequestBody):
     """How a job is run again."""
 
     fresh: bool = Field(
@@ -98,7 +98,7 @@ class JobPage(PageDocument[JobDocument]):
     """A page of jobs, newest first."""
 
 
-class Outputs(PageDocument[Any]):
+class OutputPage(PageDocument[Any]):
     """A page of the results of a job that gave several, in order."""
 
 
@@ -107,7 +107,7 @@ ACTED = answers(Receipt, 404, 409, 413, 415, description="How it stands now.")
 
 
 @router.post("/v1/jobs", status_code=202, responses=SUBMITTED)
-async def submit(*, new: Submission, call: SubmitCall) -> Response:
+async def submit(*, new: NewJobBody, call: SubmitCall) -> Response:
     """Submit a job; it is durable once this is answered."""
     options = new.options.model_dump(exclude_none=True)
     return await create(call, call.app.new_job(new.kind, new.args, new.kwargs, options))
@@ -134,17 +134,18 @@ def check_template(principal: Principal, job: NewJob) -> None:
     principal.check_new(template.kind, queue=template.queue, priority=template.priority)
 
 
-def _created(job: NewJob, principal: Principal) -> Steps[Answer]:
+def _created(job: NewJob, principal: Principal) -> Steps[StoredAnswer]:
     [job_id] = yield from creation.create([job])
     if job_id == job.id:
         return acceptance(job.id, job.template)
     return (yield from _known(job_id, principal))
 
 
-def _known(job_id: str, principal: Principal) -> Steps[Answer]:
+def _known(job_id: str, principal: Principal) -> Steps[StoredAnswer]:
     job = yield from jobs.get(job_id)
     if not principal.sees(job):
-        raise Problem(409, "that unique key is taken by a job beyond your bounds; choose another")
+        detail = "that unique key is taken by a job beyond your bounds; choose another"
+        raise HttpProblem(409, detail)
     return acceptance(job.id, job)
 
 
@@ -189,15 +190,15 @@ async def show(*, job_id: str, call: ViewCall) -> Response:
     return await subjects.show(call, call.app.jobs, job_id)
 
 
-@router.get("/v1/jobs/{job_id}/history", responses=answers(documents.History, 404))
+@router.get("/v1/jobs/{job_id}/history", responses=answers(documents.HistoryPage, 404))
 async def history(*, job_id: str, call: ReadCall, page: Paging) -> Response:
     """Read the moves of a job, in order, a page at a time."""
     return await subjects.history(call, call.app.jobs, job_id, page)
 
 
-@router.get("/v1/jobs/{job_id}/outputs", responses=answers(Outputs, 404))
+@router.get("/v1/jobs/{job_id}/outputs", responses=answers(OutputPage, 404))
 async def outputs(*, job_id: str, call: ReadCall, page: Paging) -> Response:
-    """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
+    """Read the results of a job of a batch's last step, in order; one, if it has just one."""
     job = (await visible(call, call.app.jobs, job_id)).record
     codec, filters = call.app.client.codec, {"outputs": job.id}
     start, room = page.number(filters), PAGE_BYTES
@@ -244,7 +245,7 @@ async def rerun(
     *,
     job_id: str,
     call: RestartCall,
-    how: Annotated[Again, Body()] = Again(),  # noqa: B008 - it never changes
+    how: Annotated[RerunOptions, Body()] = RerunOptions(),  # noqa: B008 - it never changes
 ) -> Response:
     """Run a finished job again, as a new one that points at it.
 
@@ -255,7 +256,7 @@ async def rerun(
     call.principal.check_new(job.kind, queue=job.queue, priority=job.priority)
     by = {"actor": call.principal.actor, "trace": caller().trace}
 
-    def rerun() -> Steps[Answer]:
+    def rerun() -> Steps[StoredAnswer]:
         new = yield from reruns.rerun(job.id, fresh=how.fresh, **by)
         return acceptance(new, (yield from jobs.get(new)))
 
@@ -283,5 +284,5 @@ async def release(*, job_id: str, call: OperateCall) -> Response:
 
 @router.post("/v1/jobs/{job_id}:erase", responses=ACTED)
 async def erase(*, job_id: str, call: AdminCall) -> Response:
-    """Empty a finished job of what was put into it: arguments, result, errors."""
+    """Empty a finished job of its content: arguments, result, errors."""
     return await _act(call, job_id, jobs.erase, "has not ended; cancel it first")

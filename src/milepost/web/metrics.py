@@ -53,8 +53,8 @@ class HttpMetrics:
         self._seconds.labels(route).observe(seconds)
 
 
-class StoreMetrics(msgspec.Struct, frozen=True):
-    """Counts of the store by queue, batch and state."""
+class StoreMetrics(msgspec.Struct, frozen=True, eq=False):
+    """Counts of the store by queue, batch and state; a registry knows it by its identity."""
 
     jobs: Counts
     runs: Counts

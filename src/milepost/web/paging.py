@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from milepost.records import Listed
 from milepost.web.call import json_response
-from milepost.web.problems import Problem
+from milepost.web.problems import HttpProblem
 
 PAGE_LONGEST = 1_000
 """How many items a page may hold."""
@@ -48,16 +48,16 @@ def cursor(last: str, filters: Mapping[str, Any]) -> str:
 
 
 def place(given: str | None, filters: Mapping[str, Any]) -> str | None:
-    """Read where a page begins, or refuse what is no cursor of these filters."""
+    """Read where a page begins, or refuse a text that is no cursor of these filters."""
     if given is None:
         return None
     try:
         data = base64.urlsafe_b64decode(given + "=" * (-len(given) % 4))
         last, mark = msgspec.json.decode(data, type=tuple[str, int])
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
-        raise Problem(422, NO_CURSOR) from error
+        raise HttpProblem(422, NO_CURSOR) from error
     if mark != _mark(filters):
-        raise Problem(422, "cursor: it belongs to other filters; leave it out to begin anew")
+        raise HttpProblem(422, "cursor: it belongs to other filters; leave it out to begin anew")
     return last
 
 
@@ -84,7 +84,7 @@ class PageQuery(msgspec.Struct, frozen=True):
         """Read a place in a numbered line; it is one of ours, or refused."""
         given = place(self.cursor, filters) or "0"
         if not (given.isascii() and given.isdecimal() and len(given) < SEQ_DIGITS):
-            raise Problem(422, NO_CURSOR)
+            raise HttpProblem(422, NO_CURSOR)
         return int(given)
 
     def listed(
@@ -95,7 +95,7 @@ class PageQuery(msgspec.Struct, frozen=True):
         *,
         by: str = "id",
     ) -> Response:
-        """Answer with what a store's listing found; the next page goes on after the last one."""
+        """Answer with the rows of a store's listing; the next page goes on after the last one."""
         last = str(getattr(found[-1], by)) if found.more else None
         return self.response([show(one) for one in found], last, filters)
 
@@ -138,5 +138,5 @@ def _paged(usual: int) -> Callable[..., Awaitable[PageQuery]]:
 
 
 Paging = Annotated[PageQuery, Depends(_paged(100))]
-"""What a handler annotates its `page` with; a listing of few has all of them on a page."""
+"""The annotation of a handler's `page`; `LongPaging` is for listings that are short anyway."""
 LongPaging = Annotated[PageQuery, Depends(_paged(PAGE_LONGEST))]

@@ -74,12 +74,12 @@ class PipelineDocument(BaseModel):
     """Records made with another mapping or older rules, when the last run ended well."""
 
 
-class Pipelines(ListDocument[PipelineDocument]):
+class PipelineList(ListDocument[PipelineDocument]):
     """The declared pipelines."""
 
 
 class PipelineRunDocument(BaseModel):
-    """What a run of a pipeline reads, and what became of it."""
+    """The window of a run of a pipeline, its records counted by outcome, and its partitions."""
 
     id: str
     pipeline: str
@@ -90,7 +90,7 @@ class PipelineRunDocument(BaseModel):
     partitions: list[dict[str, Any]]
 
 
-class KeptDocument(BaseModel):
+class QuarantinedDocument(BaseModel):
     """A record in quarantine; its payload stays in the store."""
 
     key: str
@@ -100,24 +100,24 @@ class KeptDocument(BaseModel):
     at: datetime
 
 
-class QuarantinePage(PageDocument[KeptDocument]):
+class QuarantinePage(PageDocument[QuarantinedDocument]):
     """A page of records in quarantine, in the order of their keys."""
 
 
-class Decide(RequestBody):
-    """Why a decision is made; kept on the record with who made it."""
+class DecisionReason(RequestBody):
+    """Why a decision is made; kept on the record with its actor."""
 
     reason: str = Field(default="decided by hand", min_length=1, max_length=1_000)
 
 
-class Decided(BaseModel):
+class DecisionReceipt(BaseModel):
     """A decision on removals, and how many records it is about."""
 
     decision: str
     records: int
 
 
-class Released(BaseModel):
+class TableRelease(BaseModel):
     """A table that is free, and the pipeline that had it."""
 
     table: str
@@ -125,7 +125,7 @@ class Released(BaseModel):
 
 
 class DecisionDocument(BaseModel):
-    """What an operator decided of the records that a full run did not see."""
+    """An operator's decision on the records that a full run did not see."""
 
     run_id: str
     decision: str
@@ -143,7 +143,14 @@ class RemovalPage(BaseModel):
     decisions: list[DecisionDocument]
 
 
-DECIDED = answers(Decided, 404, 409, 413, 415, description="What was decided, and of how many.")
+DECIDED = answers(
+    DecisionReceipt,
+    404,
+    409,
+    413,
+    415,
+    description="The decision, and how many records it is about.",
+)
 
 
 def _declared(call: Call, name: str) -> Pipeline[Any]:
@@ -173,7 +180,7 @@ def _document(pipeline: Pipeline[Any]) -> Steps[dict[str, Any]]:
     }
 
 
-@router.get("/v1/pipelines", responses=answers(Pipelines))
+@router.get("/v1/pipelines", responses=answers(PipelineList))
 async def listing(*, call: ReadCall) -> Response:
     """List the declared pipelines, and where each has come to."""
     found = call.app.pipelines.values()
@@ -206,7 +213,7 @@ async def runs_of(
 
 @router.post("/v1/pipelines/{name}:remap", status_code=202, responses=RUN_ACCEPTED)
 async def remap(*, name: str, call: RestartCall) -> Response:
-    """Make the table anew from what was landed, without reading the source, as a run."""
+    """Make the table anew from the landed records, without reading the source, as a run."""
     pipeline = _whole(call, name)
     call.principal.check_new(name)
     return await create(call, pipeline.remapping())
@@ -230,7 +237,7 @@ async def resume(*, name: str, run_id: str, call: RestartCall) -> Response:
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:force", status_code=202, responses=RUN_ACCEPTED)
 async def force(*, name: str, run_id: str, call: RestartCall) -> Response:
-    """Publish what a run that failed has read, as a linked run; its gap stays open."""
+    """Publish the records that a failed run has read, as a linked run; its gap stays open."""
     return await create(call, (await _run_of(call, name, run_id)).forcing())
 
 
@@ -256,7 +263,7 @@ async def replay(
 
 @router.get("/v1/runs/{run_id}/partitions", responses=answers(PipelineRunDocument, 404))
 async def partitions(*, run_id: str, call: ReadCall) -> Response:
-    """Show what a run of a pipeline reads, what became of it, and how far each partition is."""
+    """Show a pipeline run's window, its records by outcome, and how far each partition is."""
     return json_response(await call.run(_run, call, checked_id(run_id, what="run")))
 
 
@@ -311,9 +318,9 @@ async def confirm_removals(
     *,
     name: str,
     call: OperateCall,
-    why: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+    why: Annotated[DecisionReason, Body()] = DecisionReason(),  # noqa: B008 - it never changes
 ) -> Response:
-    """Let the next run remove what a full run did not see."""
+    """Let the next run remove the records that a full run did not see."""
     return await _decide(call, name, removals.CONFIRMED, why.reason)
 
 
@@ -322,9 +329,9 @@ async def dismiss_removals(
     *,
     name: str,
     call: OperateCall,
-    why: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+    why: Annotated[DecisionReason, Body()] = DecisionReason(),  # noqa: B008 - it never changes
 ) -> Response:
-    """Keep what a full run did not see, until another one misses it again."""
+    """Keep the records that a full run did not see, until another one misses them again."""
     return await _decide(call, name, removals.DISMISSED, why.reason)
 
 
@@ -340,14 +347,14 @@ async def _decide(call: Call, name: str, decision: str, reason: str) -> Response
 @router.post(
     "/v1/pipelines/{name}/table:release",
     responses=answers(
-        Released, 404, 409, 413, 415, description="The table is free, and whose it was."
+        TableRelease, 404, 409, 413, 415, description="The table is free, and whose it was."
     ),
 )
 async def release_table(
     *,
     name: str,
     call: OperateCall,
-    why: Annotated[Decide, Body()] = Decide(),  # noqa: B008 - it never changes
+    why: Annotated[DecisionReason, Body()] = DecisionReason(),  # noqa: B008 - it never changes
 ) -> Response:
     """Let the pipeline have its declared table, by taking it from the one that has it."""
     pipeline = _whole(call, name)
@@ -368,6 +375,6 @@ async def quarantine(
     if row is None or "\0" in after:
         return json_response({"items": [], "next": None})
     found = await call.run(quarantine_page, row.id, after=after, most=limit)
-    items = [document(KeptDocument, one, run=one.run_id) for one in found]
+    items = [document(QuarantinedDocument, one, run=one.run_id) for one in found]
     following = found[-1].key if len(found) == limit else None
     return json_response({"items": items, "next": following})

@@ -55,7 +55,7 @@ log = Log("milepost.web")
 
 
 class ProblemDocument(BaseModel):
-    """What went wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     type: str = Field(examples=["urn:milepost:problem:not-found"])
     title: str = Field(examples=["Not Found"])
@@ -66,7 +66,7 @@ class ProblemDocument(BaseModel):
     )
 
 
-class Problem(HTTPException):
+class HttpProblem(HTTPException):
     """An error that only HTTP knows: a status, what to do, and perhaps a name of its own."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Problem(HTTPException):
         self.errors = errors
 
 
-def problem_response(problem: Problem) -> Response:
+def problem_response(problem: HttpProblem) -> Response:
     """Write a problem."""
     title = _title(problem.status_code)
     document: dict[str, Any] = {
@@ -130,10 +130,10 @@ async def _answered(_request: Request, error: Exception) -> Response:
     return problem_response(problem_of(error))
 
 
-def problem_of(error: Exception) -> Problem:
+def problem_of(error: Exception) -> HttpProblem:
     """Say an error in HTTP's words."""
     match error:
-        case Problem():
+        case HttpProblem():
             return error
         case MilepostError():
             return _from_engine(error)
@@ -141,29 +141,29 @@ def problem_of(error: Exception) -> Problem:
             return _misfit(error)
         case HTTPException():
             detail = EXPLAINED.get(error.status_code, str(error.detail))
-            return Problem(error.status_code, detail, headers=error.headers)
+            return HttpProblem(error.status_code, detail, headers=error.headers)
     log.warning("unexpected error", error=type(error).__name__)
-    return Problem(500, "an unexpected error; the server's log names it")
+    return HttpProblem(500, "an unexpected error; the server's log names it")
 
 
-def _from_engine(error: MilepostError) -> Problem:
+def _from_engine(error: MilepostError) -> HttpProblem:
     status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
     if isinstance(error, AccessRefused) and error.right is not None:
         log.warning("the server's role lacks a right", error=str(error))
         detail = f"the role that this server has in the database may not do this: {error.right}"
-        return Problem(500, detail, name="server-lacks-a-right")
+        return HttpProblem(500, detail, name="server-lacks-a-right")
     if isinstance(error, Unavailable):
         log.warning("store unavailable", error=str(error))
         detail = "the store cannot be used now; try again"
-        return Problem(status, detail, headers={"Retry-After": str(BUSY_SECONDS)})
-    return Problem(status, str(error))
+        return HttpProblem(status, detail, headers={"Retry-After": str(BUSY_SECONDS)})
+    return HttpProblem(status, str(error))
 
 
-def _misfit(error: RequestValidationError) -> Problem:
+def _misfit(error: RequestValidationError) -> HttpProblem:
     # The input is not repeated: an error may end up where the content must not.
     found = [
         {"where": ".".join(map(str, each["loc"])), "what": str(each["msg"])}
         for each in error.errors()
     ]
     detail = "; ".join(f"{each['where']}: {each['what']}" for each in found[:5])
-    return Problem(422, detail or "the request does not fit", errors=found[:50])
+    return HttpProblem(422, detail or "the request does not fit", errors=found[:50])

@@ -66,7 +66,7 @@ async def show(*, name: str, call: ReadCall) -> Response:
 
 @router.post("/v1/queues/{name}:pause", responses=PAUSED)
 async def pause(*, name: str, call: OperateCall) -> Response:
-    """Let nobody claim from a queue. What runs may end; what is submitted waits."""
+    """Let nobody claim from a queue. Running jobs may end; those submitted wait."""
     return await _pause(call, name, paused=True)
 
 

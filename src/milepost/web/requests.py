@@ -22,7 +22,7 @@ from milepost.web import runs as web_runs
 from milepost.web.call import Engine, SubmitCall
 from milepost.web.documents import RequestBody
 from milepost.web.jobs import SUBMITTED, bounded, check_template, create
-from milepost.web.problems import Problem, problems
+from milepost.web.problems import HttpProblem, problems
 from milepost.web.route import JsonRequest, PushedRoute, Route
 
 router = APIRouter(route_class=Route, tags=["requests"])
@@ -31,7 +31,7 @@ MOST = 1_000
 """How many requests one call may bring; a program brings more by app.request_batch."""
 
 CALLBACK_BYTES = 64 * 1024
-"""How much a remote may say when it calls back: what is larger is fetched, not pushed."""
+"""How much a remote may say when it calls back: larger results are fetched, not pushed."""
 
 CALLBACK_SIGNALS = 100
 """How many callbacks a job keeps that it has not read."""
@@ -39,24 +39,24 @@ CALLBACK_SIGNALS = 100
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-class Given(RequestBody):
+class RequestPart(RequestBody):
     """A part of a request, named as `app.request` names it."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     def asked(self) -> dict[str, Any]:
-        """Say what was given, by the names that `app.request` takes."""
+        """Say the options given, by the names that `app.request` takes."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
-class PollRule(Given):
+class PollRule(RequestPart):
     """Where to look while a reply says pending, instead of sending the request again."""
 
     url: str = Field(min_length=1, examples=["$.href"])
     every: float | None = Field(default=None, ge=0)
 
 
-class ReplyRule(Given):
+class ReplyRule(RequestPart):
     """How a reply is read: by a value in its JSON, by its status code, or by a function."""
 
     state: str | None = Field(default=None, examples=["$.status"])
@@ -69,7 +69,7 @@ class ReplyRule(Given):
     poll: PollRule | None = None
 
 
-class Timeouts(Given):
+class TimeoutRule(RequestPart):
     """How long each part of a request may take, in seconds."""
 
     connect: float = Field(default=10, gt=0)
@@ -79,7 +79,7 @@ class Timeouts(Given):
     total: float = Field(default=300, gt=0)
 
 
-class NewRequest(Given):
+class NewRequest(RequestPart):
     """A request to be sent."""
 
     method: Method = "GET"
@@ -90,7 +90,7 @@ class NewRequest(Given):
     reply: ReplyRule | None = None
     poll: float | None = Field(default=60, ge=0)
     crash: Literal["resend", "fail_unknown"] = "resend"
-    timeout: Timeouts | Annotated[float, Field(gt=0)] | None = None
+    timeout: TimeoutRule | Annotated[float, Field(gt=0)] | None = None
     redirects: int = Field(default=0, ge=0, le=20)
     record: bool = True
     callback: bool = False
@@ -107,7 +107,7 @@ class NewRequest(Given):
     poll_limit: int = bounded("poll_limit", DEFAULTS["poll_limit"])
 
 
-class NewBatch(Given):
+class NewRequestBatch(RequestPart):
     """Requests that belong together."""
 
     requests: list[NewRequest] = Field(max_length=MOST)
@@ -138,7 +138,7 @@ async def send(*, new: NewRequest, call: SubmitCall) -> Response:
 
 
 @router.post("/v1/requests:batch", status_code=202, responses=web_runs.RUN_ACCEPTED)
-async def send_batch(*, new: NewBatch, call: SubmitCall) -> Response:
+async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
     asking = BatchOptions(
         policy=new.failure_policy,
@@ -162,7 +162,7 @@ async def send_batch(*, new: NewBatch, call: SubmitCall) -> Response:
     openapi_extra={"requestBody": {"content": {"application/json": {"schema": {}}}}},
 )
 async def call_back(*, job_id: str, token: str, request: JsonRequest) -> Response:
-    """Hear from a remote that was told to call here; the address itself is what lets it in."""
+    """Hear from a remote that was told to call here; the address itself lets it in."""
     app: Engine = request.app.state.engine
     try:
         job = await _awaiting(app, job_id, token)
@@ -183,17 +183,17 @@ async def call_back(*, job_id: str, token: str, request: JsonRequest) -> Respons
             most=CALLBACK_SIGNALS,
         )
     except IllegalMove as error:
-        raise Problem(429, str(error), headers={"Retry-After": "60"}) from error
+        raise HttpProblem(429, str(error), headers={"Retry-After": "60"}) from error
     return Response(status_code=202)
 
 
 def _without_secrets(app: Engine, data: Any) -> Any:
-    """Keep out of the store what a remote repeats, where this process knows it."""
+    """Keep secrets out of the store that a remote repeats, where this process knows them."""
     told = msgspec.json.encode(data)
     hidden = app.requests.secrets.hider.content(told)
     try:
         return data if hidden == told else msgspec.json.decode(hidden)
-    except msgspec.DecodeError:  # a number; what is left says only to look again
+    except msgspec.DecodeError:  # a number; None says only to look again
         return None
 
 

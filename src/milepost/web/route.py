@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from milepost.codec import nested_deeper
-from milepost.web.problems import Problem
+from milepost.web.problems import HttpProblem
 
 DEEPEST = 100
 """How deep a request's JSON may be nested."""
@@ -23,7 +23,7 @@ NAME_LONGEST, NAMES_MOST = 100, 10
 """How much of an unknown parameter's name is repeated, and of how many."""
 
 ROOM = 64 * 1024
-"""What a body may hold in addition to a payload of the largest size."""
+"""Bytes that a body may hold in addition to a payload of the largest size."""
 
 CLOSE = {"Connection": "close"}
 """The rest of the body is not read: the connection is of no more use."""
@@ -51,7 +51,7 @@ class JsonRequest(Request):
                 self._body = await self._arrived(most)
         except TimeoutError:
             detail = f"the body did not come within {BODY_SECONDS} seconds; send it in one go"
-            raise Problem(408, detail, headers=CLOSE) from None
+            raise HttpProblem(408, detail, headers=CLOSE) from None
         if self._body:
             self._check_type()
         return self._body
@@ -70,11 +70,12 @@ class JsonRequest(Request):
         data = await self.body()
         if nested_deeper(data, DEEPEST):
             detail = f"the body's JSON is nested more than {DEEPEST} deep"
-            raise Problem(400, detail, name="too-deep")
+            raise HttpProblem(400, detail, name="too-deep")
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Problem(400, f"the body is not JSON: {error}", name="malformed-json") from error
+            detail = f"the body is not JSON: {error}"
+            raise HttpProblem(400, detail, name="malformed-json") from error
 
     def _check_type(self) -> None:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -82,12 +83,12 @@ class JsonRequest(Request):
             kind.startswith("application/") and kind.endswith("+json")
         ):
             detail = "send JSON, with Content-Type: application/json"
-            raise Problem(415, detail, headers={"Accept": "application/json"})
+            raise HttpProblem(415, detail, headers={"Accept": "application/json"})
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(most: int) -> HttpProblem:
     detail = f"the body may have {most:,} bytes; put more into a bucket"
-    return Problem(413, detail, headers=CLOSE)
+    return HttpProblem(413, detail, headers=CLOSE)
 
 
 class Route(APIRoute):
@@ -114,7 +115,7 @@ class Route(APIRoute):
         there = f"there are {', '.join(sorted(known))}" if known else "this path takes none"
         errors = [{"where": f"query.{name}", "what": there} for name in unknown[:NAMES_MOST]]
         detail = f"unknown query parameter {unknown[0]!r}; {there}"
-        raise Problem(422, detail, name="unknown-parameter", errors=errors)
+        raise HttpProblem(422, detail, name="unknown-parameter", errors=errors)
 
 
 def _queries(dependant: Dependant) -> Iterator[str]:

@@ -12,11 +12,11 @@ from milepost.store import chains, runs
 from milepost.store.driver import Steps
 from milepost.web import documents, subjects
 from milepost.web.call import (
-    Answer,
     Call,
     OperateCall,
     ReadCall,
     RestartCall,
+    StoredAnswer,
     ViewCall,
     json_response,
 )
@@ -34,7 +34,7 @@ RUN_ACCEPTED = accepts(RunReceipt, RunDocument, 404)
 async def create(call: Call, making: Callable[[], Steps[str]]) -> Response:
     """Make a run, or find the live one; say that it was accepted, or how it ended if awaited."""
 
-    def made() -> Steps[Answer]:
+    def made() -> Steps[StoredAnswer]:
         run = yield from runs.get((yield from making()))
         return acceptance(run.id, run)
 
@@ -74,7 +74,7 @@ async def show(*, run_id: str, call: ViewCall) -> Response:
     return await subjects.show(call, call.app.runs, run_id)
 
 
-@router.get("/v1/runs/{run_id}/history", responses=answers(documents.History, 404))
+@router.get("/v1/runs/{run_id}/history", responses=answers(documents.HistoryPage, 404))
 async def history(*, run_id: str, call: ReadCall, page: Paging) -> Response:
     """Read the moves of a run, in order, a page at a time."""
     return await subjects.history(call, call.app.runs, run_id, page)
@@ -105,12 +105,12 @@ async def cancel(
 
 @router.post("/v1/runs/{run_id}:resume", status_code=202, responses=RUN_ACCEPTED)
 async def resume(*, run_id: str, call: RestartCall) -> Response:
-    """Make a new run of what did not succeed in one that has ended; asked again, answer with it."""
+    """Make a new run of the jobs that did not succeed in an ended one; asked again, the same."""
     old = await visible(call, call.app.runs, run_id)
     call.principal.check_new(old.record.kind, priority=old.record.priority)
     new = resuming(old.record)
 
-    def resumed() -> Steps[Answer]:
+    def resumed() -> Steps[StoredAnswer]:
         run = yield from runs.get((yield from chains.resume(old.id, new)))
         return acceptance(run.id, run)
 

@@ -1,4 +1,4 @@
-"""/v1/schedules: what fires when, and pausing it."""
+"""/v1/schedules: when each fires, and pausing it."""
 
 from datetime import datetime
 from typing import Any

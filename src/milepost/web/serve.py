@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from milepost.client import Client
 from milepost.errors import Invalid
-from milepost.web.problems import Problem, problem_response
+from milepost.web.problems import HttpProblem, problem_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -31,7 +31,7 @@ HEADER_SECONDS = 10.0
 """How long the headers of a request may take to come, from a connection's first moment on."""
 
 READ_SECONDS = 60.0
-"""How long a client may leave an answer unread that has filled what lies between."""
+"""How long a client may leave an answer unread that has filled all buffers in between."""
 
 
 def is_public(host: str) -> bool:
@@ -145,7 +145,7 @@ class GuardedConnection(asyncio.Protocol):
         self._served.connection_made(transport)
         if len(self._served.connections) > self._most:
             detail = f"{self._most:,} connections are open here; try again"
-            self._refuse(Problem(503, detail, headers={"Retry-After": "1"}))
+            self._refuse(HttpProblem(503, detail, headers={"Retry-After": "1"}))
         else:
             self._await_headers()
 
@@ -172,9 +172,9 @@ class GuardedConnection(asyncio.Protocol):
         self._timer = None
         if not self._is_busy:
             detail = f"no whole request came within {HEADER_SECONDS:g} seconds"
-            self._refuse(Problem(408, detail))
+            self._refuse(HttpProblem(408, detail))
 
-    def _refuse(self, problem: Problem) -> None:
+    def _refuse(self, problem: HttpProblem) -> None:
         """Answer where no request is, and none will be."""
         assert self._transport is not None  # noqa: S101 - a connection was made
         if self._transport.is_closing():

@@ -20,7 +20,7 @@ from milepost.records import Job, Run, Template
 from milepost.store import jobs, journal, runs
 from milepost.store.driver import Steps
 from milepost.subjects import Finder, Subject, checked_id
-from milepost.web.call import Answer, Call
+from milepost.web.call import Call, StoredAnswer
 from milepost.web.documents import EntryDocument, document, receipt, whole_document
 from milepost.web.paging import PAGE_BYTES, PageQuery
 from milepost.web.problems import Responses, problems
@@ -116,14 +116,14 @@ async def history(call: Call, finder: Finder[Handle], subject_id: str, page: Pag
     return page.listed(moves, lambda move: document(EntryDocument, move), filters, by="seq")
 
 
-def acceptance(subject_id: str, record: Job | Run | Template) -> Answer:
+def acceptance(subject_id: str, record: Job | Run | Template) -> StoredAnswer:
     """Say that a job or a run was accepted, where it is, and when to look."""
     body = msgspec.json.encode(receipt(subject_id, record))
     place = "runs" if isinstance(record, Run) else "jobs"
-    return Answer(202, body, f"/v1/{place}/{subject_id}", RETRY)
+    return StoredAnswer(202, body, f"/v1/{place}/{subject_id}", RETRY)
 
 
-async def accepted(call: Call, finder: Finder[Handle], answer: Answer) -> Response:
+async def accepted(call: Call, finder: Finder[Handle], answer: StoredAnswer) -> Response:
     """Answer that it was accepted, or how it ended if that is waited for and comes in time."""
     response = answer.response(call.request)
     if call.preference.wait and answer.location is not None:

@@ -1,4 +1,4 @@
-"""/v1/workers: which are alive, and what each of them runs."""
+"""/v1/workers: which are alive, and the queues and kinds that each serves."""
 
 from datetime import datetime
 from typing import Any
@@ -51,7 +51,7 @@ def _document(worker: Worker) -> dict[str, Any]:
     return document(
         WorkerDocument,
         worker,
-        # Its row says what it last reported; its lease says whether it still lives.
+        # Its row has its last report; its lease says whether it still lives.
         live=worker.state != "STOPPED" and worker.lease_seconds > 0,
         queues=msgspec.json.decode(worker.queues or "null"),
         kinds=msgspec.json.decode(worker.kinds or "null"),
