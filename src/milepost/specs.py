@@ -4,11 +4,12 @@ A spec's view is data: from it come `job.as_spec("D")`, the SQL views in the spe
 diagrams in the specs' words, and the tests that walk each diagram.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import TypedDict
 
 from milepost.lifecycle import JOB, RUN, SLOT, WORKER, JobState, RunState, SlotState, WorkerState
@@ -192,146 +193,103 @@ _HAS_RETRIES = Condition(
 )
 _ENDED_BADLY = (J.FAILED, J.CANCELLED)
 
-JOB_VIEWS = {
-    view.spec: view
-    for view in (
-        View(
-            "A",
-            JOB,
-            (
-                Word("GATE_WAITING", (J.GATED,)),
-                Word("POLL_WAITING", (J.WAITING,)),
-                Word("QUEUED", (J.QUEUED,), _BROKERED),
-                # Where the store is the queue there is no dispatch: ready is claimable (H-50).
-                Word("READY", (J.CREATED, J.READY, J.QUEUED)),
-                Word("IN_PROGRESS", (J.RUNNING,)),
-                Word("ERROR", (J.RETRYING,)),
-                Word("COMPLETED", (J.SUCCEEDED,)),
-                Word("FAILED", _ENDED_BADLY),
-            ),
-        ),
-        View(
-            "B",
-            JOB,
-            (
-                Word("PartitionFetchingPages", (J.RUNNING,), _PAGED),
-                Word("PartitionInProgress", (J.WAITING,), _STARTED),
-                Word("PartitionInProgress", (J.RUNNING, J.RETRYING)),
-                Word("PartitionPending", (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED)),
-                Word("PartitionCompleted", (J.SUCCEEDED,)),
-                Word("PartitionFailed", _ENDED_BADLY),
-            ),
-            phases=("page",),
-        ),
-        View(
-            "C",
-            JOB,
-            (
-                Word("REQUESTING", (J.RUNNING,), _in_phase("REQUESTING")),
-                Word("RESPONSE", (J.RUNNING,), _in_phase("RESPONSE")),
-                Word("REQUEST", (J.RUNNING,)),
-                Word("WAITING", (J.WAITING,), _STARTED),
-                Word("WAITING", (J.RETRYING,)),
-                Word("IDLE", (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED)),
-                Word("COMPLETE", (J.SUCCEEDED,)),
-                Word("FAIL", _ENDED_BADLY),
-            ),
-            phases=("REQUESTING", "RESPONSE"),
-        ),
-        View(
-            "D",
-            JOB,
-            (
-                Word("RETRYING", (J.WAITING,), _STARTED),
-                Word("CREATED", (J.CREATED, J.GATED, J.WAITING)),
-                Word("QUEUED", (J.READY, J.QUEUED)),
-                Word("RUNNING", (J.RUNNING,)),
-                Word("RETRYING", (J.RETRYING,)),
-                Word("SUCCEEDED", (J.SUCCEEDED,)),
-                Word("FAILED", _ENDED_BADLY),
-            ),
-        ),
-        View(
-            "E",
-            JOB,
-            (
-                Word("running", (J.RUNNING,)),
-                Word(
-                    "pending",
-                    (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED, J.RETRYING),
-                ),
-                Word("done", (J.SUCCEEDED,)),
-                Word("error", _ENDED_BADLY),
-            ),
-        ),
-    )
-}
 
-RUN_VIEWS = {
-    view.spec: view
-    for view in (
-        View(
-            "A",
-            RUN,
-            (
-                Word("BUILDING", (R.CREATED,)),
-                Word("QUEUED", (R.QUEUED,)),
-                # Never stored: shown only while a job is in retry wait (H-2).
-                Word("ERRORED", (R.RUNNING,), _HAS_RETRIES),
-                Word("IN_PROGRESS", (R.RUNNING, R.STOPPING)),
-                Word("FINALIZE", (R.FINALIZING,)),
-                Word("COMPLETED", (R.SUCCEEDED,)),
-                Word("FAILED", (R.FAILED,)),
-                Word("CANCELLED", (R.CANCELLED,)),
-            ),
-        ),
-        View(
-            "B",
-            RUN,
-            (
-                Word("Created", (R.CREATED, R.QUEUED)),
-                Word("Consolidating", (R.RUNNING,), _in_phase("consolidate")),
-                Word("WorkersRunning", (R.RUNNING, R.STOPPING)),
-                Word("Consolidating", (R.FINALIZING,)),
-                Word("Completed", (R.SUCCEEDED,)),
-                # ConsolidationSkipped is passed within the failing transaction: cause incomplete.
-                Word("Failed", (R.FAILED, R.CANCELLED)),
-            ),
-            phases=("consolidate",),
-        ),
-        View(
-            "C",
-            RUN,
-            (
-                Word("IDLE", (R.CREATED, R.QUEUED)),
-                Word("REQUEST", (R.RUNNING, R.STOPPING, R.FINALIZING)),
-                Word("COMPLETE", (R.SUCCEEDED,)),
-                Word("FAIL", (R.FAILED, R.CANCELLED)),
-            ),
-        ),
-    )
-}
+def _views(
+    machine: Machine,
+    phases: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    **specs: tuple[Word, ...],
+) -> dict[str, View]:
+    """Give each spec's view of a machine; `phases` are those that a spec names."""
+    return {spec: View(spec, machine, words, phases.get(spec, ())) for spec, words in specs.items()}
 
-WORKER_VIEWS = {
-    "E": View(
-        "E",
-        WORKER,
-        tuple(Word(state.value.title().replace("_", ""), (state,)) for state in W),
-    )
-}
-SLOT_VIEWS = {
-    "E": View(
-        "E",
-        SLOT,
-        (
-            Word("Polling", (S.FREE,)),  # a free slot is the worker's own polling
-            *(
-                Word(s.value.title().replace("_", ""), (s,))
-                for s in tuple(state for state in S if state is not S.FREE)
-            ),
-        ),
-    )
-}
+
+def _title(state: StrEnum) -> str:
+    return state.value.title().replace("_", "")
+
+
+JOB_VIEWS = _views(
+    JOB,
+    {"B": ("page",), "C": ("REQUESTING", "RESPONSE")},
+    A=(
+        Word("GATE_WAITING", (J.GATED,)),
+        Word("POLL_WAITING", (J.WAITING,)),
+        Word("QUEUED", (J.QUEUED,), _BROKERED),
+        # Where the store is the queue there is no dispatch: ready is claimable (H-50).
+        Word("READY", (J.CREATED, J.READY, J.QUEUED)),
+        Word("IN_PROGRESS", (J.RUNNING,)),
+        Word("ERROR", (J.RETRYING,)),
+        Word("COMPLETED", (J.SUCCEEDED,)),
+        Word("FAILED", _ENDED_BADLY),
+    ),
+    B=(
+        Word("PartitionFetchingPages", (J.RUNNING,), _PAGED),
+        Word("PartitionInProgress", (J.WAITING,), _STARTED),
+        Word("PartitionInProgress", (J.RUNNING, J.RETRYING)),
+        Word("PartitionPending", (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED)),
+        Word("PartitionCompleted", (J.SUCCEEDED,)),
+        Word("PartitionFailed", _ENDED_BADLY),
+    ),
+    C=(
+        Word("REQUESTING", (J.RUNNING,), _in_phase("REQUESTING")),
+        Word("RESPONSE", (J.RUNNING,), _in_phase("RESPONSE")),
+        Word("REQUEST", (J.RUNNING,)),
+        Word("WAITING", (J.WAITING,), _STARTED),
+        Word("WAITING", (J.RETRYING,)),
+        Word("IDLE", (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED)),
+        Word("COMPLETE", (J.SUCCEEDED,)),
+        Word("FAIL", _ENDED_BADLY),
+    ),
+    D=(
+        Word("RETRYING", (J.WAITING,), _STARTED),
+        Word("CREATED", (J.CREATED, J.GATED, J.WAITING)),
+        Word("QUEUED", (J.READY, J.QUEUED)),
+        Word("RUNNING", (J.RUNNING,)),
+        Word("RETRYING", (J.RETRYING,)),
+        Word("SUCCEEDED", (J.SUCCEEDED,)),
+        Word("FAILED", _ENDED_BADLY),
+    ),
+    E=(
+        Word("running", (J.RUNNING,)),
+        Word("pending", (J.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED, J.RETRYING)),
+        Word("done", (J.SUCCEEDED,)),
+        Word("error", _ENDED_BADLY),
+    ),
+)
+
+RUN_VIEWS = _views(
+    RUN,
+    {"B": ("consolidate",)},
+    A=(
+        Word("BUILDING", (R.CREATED,)),
+        Word("QUEUED", (R.QUEUED,)),
+        # Never stored: shown only while a job is in retry wait (H-2).
+        Word("ERRORED", (R.RUNNING,), _HAS_RETRIES),
+        Word("IN_PROGRESS", (R.RUNNING, R.STOPPING)),
+        Word("FINALIZE", (R.FINALIZING,)),
+        Word("COMPLETED", (R.SUCCEEDED,)),
+        Word("FAILED", (R.FAILED,)),
+        Word("CANCELLED", (R.CANCELLED,)),
+    ),
+    B=(
+        Word("Created", (R.CREATED, R.QUEUED)),
+        Word("Consolidating", (R.RUNNING,), _in_phase("consolidate")),
+        Word("WorkersRunning", (R.RUNNING, R.STOPPING)),
+        Word("Consolidating", (R.FINALIZING,)),
+        Word("Completed", (R.SUCCEEDED,)),
+        # ConsolidationSkipped is passed within the failing transaction: cause incomplete.
+        Word("Failed", (R.FAILED, R.CANCELLED)),
+    ),
+    C=(
+        Word("IDLE", (R.CREATED, R.QUEUED)),
+        Word("REQUEST", (R.RUNNING, R.STOPPING, R.FINALIZING)),
+        Word("COMPLETE", (R.SUCCEEDED,)),
+        Word("FAIL", (R.FAILED, R.CANCELLED)),
+    ),
+)
+
+WORKER_VIEWS = _views(WORKER, E=tuple(Word(_title(state), (state,)) for state in W))
+# A free slot is the worker's own polling.
+SLOT_VIEWS = _views(SLOT, E=tuple(Word("Polling" if s is S.FREE else _title(s), (s,)) for s in S))
 
 VIEWS = {"job": JOB_VIEWS, "run": RUN_VIEWS, "worker": WORKER_VIEWS, "slot": SLOT_VIEWS}
 
