@@ -26,14 +26,14 @@ __all__ = ["main"]
 
 COMMANDS = {
     "batches": ("milepost.cli.batches", "List batches, start a run of one."),
-    "bench": ("milepost.cli.bench", "Measure a store beside SQL written by hand."),
+    "bench": ("milepost.cli.bench", "Measure a store next to hand-written SQL."),
     "channels": (
         "milepost.cli.channels",
-        "Final messages: what waits, what is dead, who has what.",
+        "Final messages: waiting, delivered and dead ones.",
     ),
     "completion": ("milepost.cli.about", "Print the completion script of a shell."),
     "config": ("milepost.cli.about", "Show the settings, and where each comes from."),
-    "demo": ("milepost.demo.story", "Kill workers, show that nothing was lost or done twice."),
+    "demo": ("milepost.demo.story", "Kill workers, show that nothing is lost or done twice."),
     "dev": ("milepost.cli.serve", "Run a file's app: store, worker, maintenance and API in one."),
     "explain": ("milepost.cli.jobs", "Say why a job is, or is not, running."),
     "grants": ("milepost.cli.store", "Print the SQL that gives PostgreSQL roles their rights."),
@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "queues": ("milepost.cli.operate", "List queues, pause and resume them."),
     "replay": ("milepost.cli.jobs", "Read a request's recorded replies again, offline."),
-    "retention": ("milepost.cli.store", "The minimum age of what retention removes."),
+    "retention": ("milepost.cli.store", "The minimum age of jobs and runs that retention removes."),
     "runs": ("milepost.cli.batches", "List, show, watch, cancel and resume runs of batches."),
     "schedules": ("milepost.cli.operate", "List, pause and resume schedules; when they fire."),
     "server": ("milepost.cli.serve", "Serve the HTTP API of an app."),

@@ -73,7 +73,7 @@ def _mistyped(environment: Mapping[str, str], names: Sequence[str]) -> Iterator[
 @click.option(
     "--spec",
     type=click.Choice(SPECS, case_sensitive=False),
-    help="Speak the words of this spec: its vocabulary, and the diagram its reader sees.",
+    help="Use the words of this spec: its vocabulary, and the diagram its reader sees.",
 )
 @click.option(
     "--format",

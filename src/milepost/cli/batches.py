@@ -196,7 +196,7 @@ def watch(at: Session, subject_id: str, timeout: float | None) -> None:
 @options.subject_id
 @options.reason("cancelled")
 def cancel(at: Session, subject_id: str, reason: str) -> None:
-    """Cancel a run: what has not begun is cancelled, what runs is asked to stop."""
+    """Cancel a run: its waiting jobs are cancelled, its running ones are asked to stop."""
     subjects.cancel(at, at.runs.find(subject_id), reason)
 
 
@@ -205,8 +205,7 @@ def cancel(at: Session, subject_id: str, reason: str) -> None:
 def resume(at: Session, subject_id: str) -> None:
     """Go on with a run of which something failed or was cancelled, as a new one; print its id.
 
-    Every job that did not succeed is created again; what succeeded stays, and the new run's report
-    is about both.
+    Every job that did not succeed is created again; the new run's report includes those that did.
     """
     handle = at.runs.find(subject_id)
     again = handle.resume().refresh()

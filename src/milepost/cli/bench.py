@@ -21,10 +21,10 @@ MEASURED = {
 @click.command(cls=StoreCommand)
 @options.number("--jobs", 10_000, "How many are drained in each round.")
 def bench(at: Session, jobs: int) -> None:
-    """Measure submitting, draining and pickup, beside SQL written by hand on the same schema.
+    """Measure submitting, draining and pickup, next to hand-written SQL on the same schema.
 
-    Works in stores that it makes and removes: a file beside the SQLite file named, a database of
-    its own on the PostgreSQL server named. What is in the store itself is never touched.
+    Works in stores that it creates and removes: a file next to the SQLite file named, a database of
+    its own on the PostgreSQL server named. The store itself is never touched.
     """
     from milepost.bench.measure import STAGES
     from milepost.bench.measure import bench as measure

@@ -65,7 +65,7 @@ def _refused(message: "RefusedMessage") -> dict[str, Any]:
 @channels.command()
 @click.argument("name", metavar="CHANNEL|MESSAGE")
 def show(at: Session, name: str) -> None:
-    """Show how a channel stands, or what a message says: its event, as JSON."""
+    """Show a channel, or a message: its event, as JSON."""
     if name.startswith(("job_", "run_")):
         show_json(_of(at).event(name))
         return
@@ -99,7 +99,7 @@ def messages(at: Session, name: str, state: str | None, limit: int) -> None:
 @options.name
 @click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
 def ack(at: Session, name: str, ids: tuple[str, ...]) -> None:
-    """Say that messages arrived: they are neither delivered nor offered again."""
+    """Acknowledge messages: they are neither delivered nor offered again."""
     count = _of(at).ack(name, list(ids))
     rest = len(ids) - count
     others = f"; {rest} are not in this channel, or were acknowledged before" if rest else ""
@@ -112,7 +112,7 @@ def ack(at: Session, name: str, ids: tuple[str, ...]) -> None:
 @click.argument("ids", metavar="[MESSAGE]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All that are dead.")
 def retry(at: Session, name: str, ids: tuple[str, ...], *, every: bool) -> None:
-    """Try dead messages again, with their attempts counted anew."""
+    """Try dead messages again; their attempts are counted from zero."""
     if every == bool(ids):
         raise Invalid("name the messages, or say --all")
     count = _of(at).retry(name, None if every else list(ids))
@@ -124,7 +124,7 @@ def retry(at: Session, name: str, ids: tuple[str, ...], *, every: bool) -> None:
 @click.argument("name", required=False)
 @options.limit()
 def dead(at: Session, name: str | None, limit: int) -> None:
-    """List what did not get through: dead final messages, and refused ones that came in."""
+    """List dead final messages, and inbound messages that were refused."""
     found = _of(at)
     names = [name] if name else [channel.name for channel in found.list() if channel.dead]
     out = [
@@ -148,7 +148,7 @@ def dead(at: Session, name: str | None, limit: int) -> None:
 @options.name
 @options.reason("stopped", "Kept with the channel.")
 def stop(at: Session, name: str, reason: str) -> None:
-    """Let nothing leave through a channel; its messages wait."""
+    """Stop deliveries through a channel; its messages wait."""
     changed = _of(at).stop(name, reason)
     text = f"channel {name} is stopped" if changed else f"channel {name} was stopped before"
     at.report({"channel": name, "state": "stopped", "changed": changed}, text)
@@ -157,7 +157,7 @@ def stop(at: Session, name: str, reason: str) -> None:
 @channels.command(access="write")
 @options.name
 def start(at: Session, name: str) -> None:
-    """Let messages leave again, after a stop or after a receiver answered 410 Gone."""
+    """Resume deliveries, after a stop or after a receiver answered 410 Gone."""
     changed = _of(at).start(name)
     text = f"channel {name} is active" if changed else f"channel {name} was not stopped"
     at.report({"channel": name, "state": "active", "changed": changed}, text)
@@ -165,7 +165,7 @@ def start(at: Session, name: str) -> None:
 
 @channels.command(cls=click.Command)
 def secret() -> None:
-    """Make a secret for a webhook, and print it once: keep it where its receiver finds it."""
+    """Create a secret for a webhook, and print it once: hand it to the receiver."""
     from milepost.relay.webhook import new_secret
 
     click.echo(new_secret())

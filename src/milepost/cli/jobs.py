@@ -40,7 +40,7 @@ def submit(
     """Submit a job and print its id.
 
     APP is MODULE:APP, as in app:app, or a file, as in app.py. Each value is JSON if it parses, else
-    a string: 42 is a number, '"42"' a string. What begins with a dash goes after `--`.
+    a string: 42 is a number, '"42"' a string. Values that begin with a dash go after `--`.
     """
     job = _declared(at, kind).options(tags=pairs("--tag", tags) or None, **chosen)
     given = pairs("--set", named)
@@ -89,7 +89,7 @@ def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: 
 @jobs.command()
 @options.subject_id
 def show(at: Session, subject_id: str) -> None:
-    """Show one job: where it stands, what it was given and what came out."""
+    """Show one job: its state, its arguments and its result."""
     at.show(subjects.job_document(at.jobs.find(subject_id)))
 
 
@@ -98,7 +98,7 @@ def show(at: Session, subject_id: str) -> None:
 def history(at: Session, subject_id: str) -> None:
     """Show every move that a job made, in order.
 
-    Of a job that is older than keep_history, what is older than that is summed up in one line.
+    Moves that are older than keep_history are summed up in one line.
     """
     found = at.jobs.find(subject_id).history
     entries = [subjects.entry_document(entry) for entry in found]
@@ -132,9 +132,9 @@ def cancel(at: Session, subject_id: str, reason: str) -> None:
 @jobs.command(access="write")
 @options.subject_id
 def release(at: Session, subject_id: str) -> None:
-    """Let a job be tried again that waits because its arguments did not fit.
+    """Retry a job that waits because its arguments did not fit.
 
-    `milepost explain ID` says what does not fit. A worker with other parameters does it by itself.
+    `milepost explain ID` names the mismatch. A worker with other parameters does it by itself.
     """
     handle = at.jobs.find(subject_id).release()
     at.answer(subjects.job_summary(handle), f"job {handle.id} is {handle.state} again")
@@ -176,7 +176,7 @@ def explain(at: Session, subject_id: str) -> None:
     "--app",
     "target",
     metavar="APP",
-    help="MODULE:APP or a file: whose functions declared with @app.reply read the replies.",
+    help="MODULE:APP or a file: its functions declared with @app.reply read the replies.",
 )
 @options.subject_id
 def replay(at: Session, target: str | None, subject_id: str) -> None:

@@ -53,14 +53,14 @@ def _paused(queue: Queue) -> str:
 @queues.command("pause", access="write")
 @options.name
 def pause_queue(at: Session, name: str) -> None:
-    """Let nobody claim from a queue. What runs may end; what is submitted waits."""
+    """Stop claims from a queue. Running jobs go on; submitted ones wait."""
     _rest_queue(at, name, paused=True)
 
 
 @queues.command("resume", access="write")
 @options.name
 def resume_queue(at: Session, name: str) -> None:
-    """Let claims from a queue go on."""
+    """Resume claims from a queue."""
     _rest_queue(at, name, paused=False)
 
 
@@ -113,14 +113,14 @@ def _schedule(schedule: "Schedule") -> dict[str, Any]:
 @schedules.command("pause", access="write")
 @options.name
 def pause_schedule(at: Session, name: str) -> None:
-    """Let a schedule rest. Times that pass meanwhile are skipped."""
+    """Pause a schedule. Times that pass meanwhile are skipped."""
     _rest_schedule(at, name, paused=True)
 
 
 @schedules.command("resume", access="write")
 @options.name
 def resume_schedule(at: Session, name: str) -> None:
-    """Let a schedule go on with its next time."""
+    """Resume a schedule at its next time."""
     _rest_schedule(at, name, paused=False)
 
 
@@ -141,7 +141,7 @@ def _rest_schedule(at: Session, name: str, *, paused: bool) -> None:
     metavar="N",
     default=5,
     show_default=True,
-    help="So many of them.",
+    help="How many times to show.",
 )
 def next_times(at: Session, name: str, count: int) -> None:
     """Say when a schedule fires next, in its own time zone."""

@@ -71,7 +71,7 @@ def number(flag: str, default: int, text: str, *, least: int = 1) -> Callable[[F
 
 def limit(default: int = 50) -> Callable[[F], F]:
     """Add how long a list may be."""
-    return number("--limit", default, "At most so many.")
+    return number("--limit", default, "List at most N.")
 
 
 def reason(default: str, text: str = "Kept on the record.") -> Callable[[F], F]:

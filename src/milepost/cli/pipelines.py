@@ -65,10 +65,12 @@ def ls(at: Session) -> None:
 
 @pipelines.command(cls=StartCommand)
 @options.name
-@click.option("--full", is_flag=True, help="Read everything, and remove what is gone.")
+@click.option("--full", is_flag=True, help="Read everything, and remove records that are gone.")
 @click.option("--since", metavar="TIME", help="Backfill from then; the watermark stays.")
 @click.option("--until", metavar="TIME", help="Backfill up to then.")
-@click.option("--force", is_flag=True, help="Publish what a failed run has read; its gap stays.")
+@click.option(
+    "--force", is_flag=True, help="Publish the records that a failed run has read; its gap stays."
+)
 def start(
     at: AppSession, name: str, since: str | None, until: str | None, *, full: bool, force: bool
 ) -> "PipelineRun":
@@ -80,9 +82,9 @@ def start(
 @pipelines.command(cls=StartCommand)
 @options.name
 def remap(at: AppSession, name: str) -> "PipelineRun":
-    """Make the table anew from what was landed, without reading the source; print the run's id.
+    """Rebuild the table from the landed records, without reading the source; print the run's id.
 
-    Every landed record is mapped again, also those in quarantine; what was removed stays removed.
+    Every landed record is mapped again, also those in quarantine; removed ones stay removed.
     """
     return _pipeline(at, name).remap()
 
@@ -120,7 +122,7 @@ def _partition(part: Any, *names: str, **given: object) -> dict[str, Any]:
 
 @pipelines.command()
 @options.subject_id
-@click.option("--timeline", "told", is_flag=True, help="Tell what happened, line by line.")
+@click.option("--timeline", "told", is_flag=True, help="Show its timeline, one event to a line.")
 def show(at: Session, subject_id: str, *, told: bool) -> None:
     """Show one run: its window, its counts and its partitions."""
     run = _found(at, subject_id)
@@ -168,14 +170,14 @@ def _clock(seconds: float) -> str:
 
 @pipelines.command()
 @options.name
-@click.option("--out", type=click.Path(dir_okay=False), help="Write it to a file, whole or not.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Write it to a file, atomically.")
 @click.option("--set", "to", metavar="TIME", help="Set it by hand, back or forth; needs --reason.")
 @click.option("--reason", help="With --set: why; kept on the record.")
-@click.option("--history", is_flag=True, help="Show every move of it, and who made it.")
+@click.option("--history", is_flag=True, help="Show every move of it, and its actor.")
 def watermark(
     at: Session, name: str, out: str | None, to: str | None, reason: str | None, *, history: bool
 ) -> None:
-    """Show up to where everything was read: lastUpdatedAt, lastRunId, lastRunCompletedAt."""
+    """Show a pipeline's watermark: lastUpdatedAt, lastRunId, lastRunCompletedAt."""
     from milepost.store import watermarks
 
     if to is not None:
@@ -195,7 +197,7 @@ def _override(at: Session, name: str, to: str, reason: str | None) -> None:
     from milepost.store import watermarks
 
     if not reason:
-        raise Invalid("--set needs --reason: who reads it later must know why")
+        raise Invalid("--set needs --reason: it is recorded with the change")
     moment = _moment(to)
     with opened(at.store, access="write") as writing:
         row = writing.client.run(watermarks.find, name)
@@ -251,7 +253,7 @@ def retry(at: AppSession, subject_id: str, partition: int) -> "PipelineRun":
 @pipelines.command(cls=StartCommand)
 @options.subject_id
 def force(at: AppSession, subject_id: str) -> "PipelineRun":
-    """Publish what a failed run has read, as a linked run; the watermark stays, the gap open."""
+    """Publish the records that a failed run has read, as a linked run; watermark and gap stay."""
     return _of_app(at, subject_id).force()
 
 
@@ -265,7 +267,7 @@ def quarantine() -> None:
 @options.limit()
 @options.after
 def list_quarantine(at: Session, name: str, limit: int, after: str) -> None:
-    """List what is in quarantine, with the reason."""
+    """List the records in quarantine, with the reason."""
     from milepost.store import watermarks
     from milepost.store.quarantine import page
 
@@ -308,7 +310,7 @@ def list_removals(at: Session, name: str, limit: int, after: str) -> None:
 @options.name
 @decision_reason
 def confirm(at: Session, name: str, reason: str) -> None:
-    """Let the next run remove them; who said so and why stays on the record."""
+    """Let the next run remove them; the person and the reason are recorded."""
     _decide(at, name, "confirmed", reason)
 
 
@@ -316,7 +318,7 @@ def confirm(at: Session, name: str, reason: str) -> None:
 @options.name
 @decision_reason
 def dismiss(at: Session, name: str, reason: str) -> None:
-    """Keep them until a full run misses them again; who said so and why stays on the record."""
+    """Keep them until a full run misses them again; the person and the reason are recorded."""
     _decide(at, name, "dismissed", reason)
 
 
@@ -330,7 +332,7 @@ def _decide(at: Session, name: str, decision: str, reason: str) -> None:
 
 @pipelines.command()
 def tables(at: Session) -> None:
-    """List which tables pipelines hold and held, who released them and why."""
+    """List the tables that pipelines hold or held, and by whom and why they were released."""
     from msgspec.structs import asdict
 
     from milepost.store.tables import holdings
@@ -343,7 +345,7 @@ def tables(at: Session) -> None:
 @click.argument("table")
 @decision_reason
 def release(at: Session, table: str, reason: str) -> None:
-    """Let another pipeline have a TABLE; who said so and why stays on the record.
+    """Release a TABLE for another pipeline; the person and the reason are recorded.
 
     The next pipeline that takes it begins with none of its rows: they count as removed until that
     pipeline reads them. Refused while a run of the pipeline that has it is under way.

@@ -46,7 +46,7 @@ PORT = click.IntRange(0, PORT_MOST)
 @click.option(
     "--hosts",
     metavar="NAMES",
-    help="Names it answers to beside addresses and names without a dot, with commas between.",
+    help="Names it answers to, comma-separated, in addition to addresses and names without a dot.",
 )
 @click.option(
     "--root-path", default="", metavar="PREFIX", help="The prefix that a proxy takes away."

@@ -80,9 +80,9 @@ def verify(at: Session) -> None:
     PostgreSQL that takes the right to create a schema, which is rolled back; a role without it is
     told, and only finds the disabled ones.
 
-    Exit code 0: they agree. 1: they do not, and each difference is named. What it cannot know:
-    times are not compared (a clock may have been set), and of a history that was summed up neither
-    since when it was nor who claimed the job last can be checked, for those entries are gone.
+    Exit code 0: they agree. 1: they do not, and each difference is named. Not
+    checked: times (a clock may have been set), and of a history that was summed up its first time
+    and its last worker, because those entries are gone.
     """
     driver = open_driver(at.store, look=True)
     try:
@@ -157,7 +157,7 @@ def grants(at: Session, *, roles: tuple[str, ...], to: str | None) -> None:
 
 @click.group(cls=StoreGroup)
 def retention() -> None:
-    """Show and set the minimum age of what retention removes. No app is needed."""
+    """Show and set the minimum age of jobs and runs that retention removes. No app is needed."""
 
 
 @retention.command()

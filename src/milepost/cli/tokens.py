@@ -38,7 +38,7 @@ def tokens() -> None:
     "--max-priority",
     type=click.IntRange(0, 9),
     metavar="N",
-    help="The highest priority of what it creates.  [default: 9]",
+    help="The highest priority of jobs that it creates.  [default: 9]",
 )
 @options.repeated(
     *("--kind", "--kinds", "kinds"),
@@ -47,7 +47,7 @@ def tokens() -> None:
 @click.option(
     "--requests/--no-requests",
     default=None,
-    help="Whether it sends HTTP requests.  [default: yes, unless --kind says what it creates]",
+    help="Whether it sends HTTP requests.  [default: yes, unless --kind is given]",
 )
 @click.option(
     "--rate",
@@ -70,8 +70,7 @@ def create(
 ) -> None:
     """Create a token and print it, once: only its hash is kept.
 
-    NAME is what the journal calls whoever uses it. From the first token on, every request to the
-    API needs one.
+    NAME is the actor in the journal. From the first token on, every request to the API needs one.
     """
     from milepost.request.hosts import read_rate
     from milepost.store import tokens as store_tokens

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from types import FrameType
 
 import click
@@ -31,8 +32,8 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     """Run a worker until SIGTERM or SIGINT.
 
     APP is MODULE:APP, as in app:app, or a file, as in app.py.
-    The first signal drains: what runs may end. A second one gives it back at once. With
-    --processes N a supervisor starts N workers and starts again whichever dies.
+    The first signal drains: running jobs may end. A second one releases them at once. With
+    --processes N a supervisor starts N workers and restarts those that die.
     """
     from milepost.queues import check_queues
 
@@ -69,44 +70,61 @@ def _leave_with_supervisor() -> bool:
     return True
 
 
+@dataclass(slots=True)
+class _Place:
+    """One of the supervised workers, and when the next one may take its place."""
+
+    process: "subprocess.Popen[bytes] | None" = None
+    since: float = 0.0
+    """When it was started; after its end, when it ended."""
+    pause: float = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def vacate(self, now: float) -> None:
+        steady = now - self.since > STEADY_SECONDS
+        grown = min(max(self.pause * 2, RESTART_FIRST), RESTART_LONGEST)
+        self.pause = RESTART_FIRST if steady else grown
+        self.process, self.since = None, now
+
+
 class Supervisor:
     """Keeps N worker processes alive, and drains them together."""
 
     def __init__(self, arguments: list[str], processes: int, *, grace: float) -> None:
         self._command = [sys.executable, "-m", "milepost.cli", "worker", *arguments]
-        self._children: list[subprocess.Popen[bytes] | None] = [None] * processes
-        self._born = [0.0] * processes
-        self._pause = [0.0] * processes
+        self._places = [_Place() for _ in range(processes)]
         self._stopping = False
         self._grace = grace
         self._end_at = float("inf")
+
+    @property
+    def _live(self) -> "list[subprocess.Popen[bytes]]":
+        return [place.process for place in self._places if place.process and place.is_alive]
 
     def run(self) -> int:
         """Supervise until stopped and every worker has ended."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
-        while not self._stopping or any(self._alive(place) for place in range(len(self._born))):
-            for place in range(len(self._born)):
+        while not self._stopping or self._live:
+            for place in self._places:
                 self._tend(place)
             if time.monotonic() >= self._end_at:
                 self._end()
             time.sleep(0.05)
         return 0
 
-    def _alive(self, place: int) -> bool:
-        child = self._children[place]
-        return child is not None and child.poll() is None
-
-    def _tend(self, place: int) -> None:
-        if self._alive(place) or self._stopping:
+    def _tend(self, place: _Place) -> None:
+        if place.is_alive or self._stopping:
             return
         now = time.monotonic()
-        child = self._children[place]
-        if child is not None:
-            self._note_death(place, child, now)
-        if now >= self._born[place] + self._pause[place]:
-            self._children[place] = self._started()
-            self._born[place] = now
+        if (ended := place.process) is not None:
+            place.vacate(now)
+            click.echo(f"worker {ended.pid} ended ({ended.returncode}); starting another", err=True)
+        if now >= place.since + place.pause:
+            place.process, place.since = self._started(), now
 
     def _started(self) -> "subprocess.Popen[bytes]":
         # In a group of its own: Ctrl-C reaches it once, through us, and not twice.
@@ -116,26 +134,16 @@ class Supervisor:
             child.terminate()
         return child
 
-    def _note_death(self, place: int, child: subprocess.Popen[bytes], now: float) -> None:
-        steady = now - self._born[place] > STEADY_SECONDS
-        grown = min(max(self._pause[place] * 2, RESTART_FIRST), RESTART_LONGEST)
-        self._pause[place] = RESTART_FIRST if steady else grown
-        self._born[place] = now
-        self._children[place] = None
-        click.echo(f"worker {child.pid} ended ({child.returncode}); starting another", err=True)
-
     def _end(self) -> None:
-        """End those that hear no signal: C code that holds the interpreter's lock keeps it off."""
+        """Kill workers that ignore the signal: C code that holds the interpreter's lock does."""
         self._end_at = float("inf")
-        for child in self._children:
-            if child is not None and child.poll() is None:
-                click.echo(f"worker {child.pid} did not end: killed", err=True)
-                child.kill()
+        for child in self._live:
+            click.echo(f"worker {child.pid} did not end: killed", err=True)
+            child.kill()
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         grace = 0.0 if self._stopping else self._grace  # a second signal gives back at once
         self._end_at = time.monotonic() + grace + END_SECONDS
         self._stopping = True
-        for child in self._children:
-            if child is not None and child.poll() is None:
-                os.kill(child.pid, number)
+        for child in self._live:
+            os.kill(child.pid, number)
