@@ -19,9 +19,9 @@ from milepost.errors import Invalid, Unavailable
 from milepost.faces import Flow, faces
 from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
-from milepost.options import JobOptions
+from milepost.options import JobOptions, Whole
 from milepost.process import Process
-from milepost.queues import Queues
+from milepost.queues import Queues, check_queues
 from milepost.records import NewJob, Run
 from milepost.relay.pull import Channels
 from milepost.request.batch import Batches, BatchOptions, Item, RequestBatch
@@ -256,6 +256,18 @@ class App:
         if new.name in self._scheduled:
             raise Invalid(f"schedule {new.name!r} is declared twice; give one of them a name=")
         self._scheduled[new.name] = new
+
+    def queue(self, name: str, *, max_waiting: int | None = None) -> None:
+        """Declare a queue: a submit raises `QueueFull` once so many jobs wait in it.
+
+        Any name is a queue without this. The bound holds for every program that submits, the HTTP
+        API included, from when a worker of this app has started; the program that started last
+        has the last word. Jobs of steps and schedules, retries and reruns are not refused.
+        """
+        check_queues([name])
+        if max_waiting is not None:
+            Whole(least=1).check("max_waiting", max_waiting)
+            self.client.declared_bounds[name] = max_waiting
 
     def channel(
         self,

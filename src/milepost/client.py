@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from itertools import islice
@@ -15,9 +16,9 @@ import uuid_utils
 
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
-from milepost.faces import Flow, Wait
+from milepost.faces import Flow, Wait, perform, perform_async
 from milepost.records import NewJob
-from milepost.store import creation
+from milepost.store import creation, queues
 from milepost.store.allow import check_allowed
 from milepost.store.borrow import BorrowedConnection, Place, identity
 from milepost.store.connect import open_async_driver, open_driver
@@ -31,6 +32,8 @@ T = TypeVar("T")
 D = TypeVar("D", Driver, AsyncDriver)
 P = ParamSpec("P")
 
+BOUNDS_SECONDS = 5.0
+"""How old what a program knows of the bounds of queues may be."""
 SUBMITS = GroupSize(1_000, weight=len)
 """So many jobs are stored by one statement."""
 ACTOR = "client"
@@ -98,12 +101,15 @@ class Client:
         self._migrate_older = migrate_older
         self._create = create and not look
         self._look = look
+        self.declared_bounds: dict[str, int] = {}
         self._begin()
         self.move_to(url)
         _all.add(self)
 
     def _begin(self) -> None:
         self._lock = Lock()
+        self._bounds: Mapping[str, int] = {}
+        self._bounds_due = 0.0
         self._submits: GroupCommit[Sequence[NewJob], list[str]] = GroupCommit(
             self._create_together, size=SUBMITS
         )
@@ -264,12 +270,31 @@ class Client:
         )
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
-        """Store jobs; callers at the same time share a statement."""
+        """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
+        perform(self._refuse_full(new))
         return self._submits.run(new)
 
     async def create_async(self, new: Sequence[NewJob]) -> list[str]:
-        """Store jobs; callers at the same time share a statement."""
+        """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
+        await perform_async(self._refuse_full(new))
         return await self._async_submits.run(new)
+
+    def _refuse_full(self, new: Sequence[NewJob]) -> Flow[None]:
+        # Before they share a statement: what does not fit stops nobody else's.
+        if time.monotonic() >= self._bounds_due:
+            self._bounds_due = time.monotonic() + BOUNDS_SECONDS
+            self._bounds = yield from self.flow(queues.bounds)
+        bounds = self.bounds
+        if bounds and any(job.template.queue in bounds for job in new):
+            yield from self.flow(creation.refuse_full, new, bounds)
+
+    @property
+    def bounds(self) -> Mapping[str, int]:
+        """How many jobs may wait in a queue: as this program declares it, or as the store has it.
+
+        The store's word is the newest; it was read up to `BOUNDS_SECONDS` ago.
+        """
+        return {**self.declared_bounds, **self._bounds}
 
     def _create_together(self, submits: list[Sequence[NewJob]]) -> list[list[str]]:
         ids = iter(self.run(creation.create, [job for new in submits for job in new]))

@@ -6,6 +6,7 @@ MilepostError
 ├── Unavailable        the store cannot be reached or used now
 │   ├── AccessRefused    the server refuses the login, or has no such database
 │   └── SchemaMismatch   its schema is older, newer or altered
+├── QueueFull          as many jobs wait in the queue as may
 ├── IllegalMove        the lifecycle does not allow this move
 ├── LeaseLost          the job now belongs to another attempt
 ├── JobFailed          the awaited job ended FAILED or CANCELLED
@@ -45,6 +46,12 @@ class AccessRefused(Unavailable):
 
 class SchemaMismatch(Unavailable):
     """The store's schema is older, newer or altered."""
+
+
+class QueueFull(MilepostError):  # noqa: N818 - public name
+    """As many jobs wait in the queue as may; nothing was stored. `retry_after` is in seconds."""
+
+    retry_after = 5.0
 
 
 class IllegalMove(MilepostError):  # noqa: N818 - public name

@@ -4,7 +4,7 @@ import inspect
 import sqlite3
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -166,7 +166,7 @@ class Job(Generic[C, P, R, A]):
                 f"this connection speaks {borrowed.dialect} and the app's store is "
                 f"{client.url}: they must be the same database"
             )
-        return client.through(creation.create)
+        return client.through(partial(creation.create_in_bounds, bounds=client.bounds))
 
     def new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """Make a job that is to be stored by somebody else, or raise `Invalid`."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from milepost import outcome
-from milepost.errors import Invalid, Unavailable
+from milepost.errors import Invalid, QueueFull, Unavailable
 from milepost.lifecycle import Cause
 from milepost.options import SECONDS_MOST, default
 from milepost.outcome import Outcome, Problem
@@ -109,11 +109,13 @@ TRANSIENT: tuple[type[BaseException], ...] = (
     BlockingIOError,
     socket.gaierror,
     Unavailable,
+    QueueFull,
 )
 """Errors that may not come again: `retry_on=mp.TRANSIENT` retries these alone.
 
 A deadline, a peer that is away or closed the connection, an interrupted or momentarily refused
-call, a name that cannot be looked up now, a store that cannot be reached.
+call, a name that cannot be looked up now, a store that cannot be reached,
+a queue that is full.
 """
 
 # D's named causes, by the exceptions that Python and its libraries raise for them.
@@ -122,6 +124,7 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
     (ConnectionError, "dependency_unavailable"),
     (socket.gaierror, "dependency_unavailable"),
     (Unavailable, "dependency_unavailable"),
+    (QueueFull, "overload"),
     (InterruptedError, "transient"),
     (BlockingIOError, "overload"),
     (MemoryError, "limits"),

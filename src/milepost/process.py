@@ -17,6 +17,7 @@ from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver
+from milepost.store.queues import declare
 from milepost.telemetry import Log, ThrottledLog
 
 if TYPE_CHECKING:
@@ -196,6 +197,8 @@ class Process:
             check_queues(queues)
         client, settings = self._app.client, self._app.settings
         driver = await client.async_driver()
+        if client.declared_bounds:
+            await driver.run(declare, client.declared_bounds)
         if concurrency is not None:
             settings = replace(settings, concurrency=concurrency)
             settings.check()

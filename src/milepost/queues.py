@@ -7,7 +7,7 @@ from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.faces import Flow, faces
 from milepost.records import Queue
-from milepost.store import workers
+from milepost.store import queues
 
 
 class Queues:
@@ -18,7 +18,7 @@ class Queues:
 
     def _list(self) -> Flow[Sequence[Queue]]:
         """Return every queue that holds a job or was ever paused, with its jobs counted."""
-        return self._client.flow(workers.queue_listing)
+        return self._client.flow(queues.listing)
 
     list, list_async = faces(_list)
 
@@ -36,7 +36,7 @@ class Queues:
 
     def _set(self, name: str, *, paused: bool) -> Flow[bool]:
         actor = caller().actor
-        return self._client.flow(workers.pause, _checked(name), paused=paused, actor=actor)
+        return self._client.flow(queues.pause, _checked(name), paused=paused, actor=actor)
 
 
 def check_queues(names: Sequence[str]) -> None:

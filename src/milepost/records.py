@@ -465,13 +465,14 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """A queue as it stood: its jobs by state, and who paused it if it is paused."""
+    """A queue as it stood: its jobs by state, who paused it if it is paused, and its bound."""
 
     name: str
     counts: Mapping[str, int]
     paused: bool = False
     paused_at: datetime | None = None
     paused_by: str | None = None
+    max_waiting: int | None = None
 
 
 class Worker(msgspec.Struct, frozen=True):

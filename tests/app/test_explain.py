@@ -11,7 +11,7 @@ from milepost import outcome
 from milepost.client import new_id
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import jobs, runs, timers, workers
+from milepost.store import jobs, queues, runs, timers, workers
 from milepost.store.workers import NewWorker
 
 
@@ -86,7 +86,7 @@ def test_a_dead_worker_is_none(work, employ, advance):
 def test_a_paused_queue(app, work, employ):
     job = work.submit()
     employ()
-    app.client.run(workers.pause, "default", paused=True, actor="me")
+    app.client.run(queues.pause, "default", paused=True, actor="me")
     assert reasons(job) == ["queue_paused"]
     assert "its queue 'default' is paused" in job.explain().text
 

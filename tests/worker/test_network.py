@@ -17,7 +17,7 @@ import pytest
 
 import milepost as mp
 from milepost.config import Limits, StoreUrl
-from milepost.store import workers
+from milepost.store import queues, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import Call
 from tests.support.databases import backend_names
@@ -177,12 +177,12 @@ async def test_a_call_goes_out_on_a_fresh_connection_when_the_kept_ones_have_end
         driver = open_driver(StoreUrl.parse(url))
 
         async def run():
-            return await asyncio.to_thread(driver.run, workers.waiting_queues)
+            return await asyncio.to_thread(driver.run, queues.waiting)
     else:
         driver = open_async_driver(StoreUrl.parse(url))
 
         async def run():
-            return await driver.run(workers.waiting_queues)
+            return await driver.run(queues.waiting)
 
     for _ in range(5):
         await asyncio.gather(*(run() for _ in range(8)))

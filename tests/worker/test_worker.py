@@ -14,7 +14,7 @@ import pytest
 
 import milepost as mp
 from milepost.context import Context
-from milepost.store import jobs, timers, workers
+from milepost.store import jobs, queues, timers, workers
 from milepost.worker.execute import Executor
 from milepost.worker.lanes import AsyncLanes, LanePolicy, ThreadLanes
 from milepost.worker.slots import RunningJob
@@ -565,10 +565,10 @@ def test_a_paused_queue_is_not_served_until_it_goes_on(app):
     @app.job(queue="slow")
     def work() -> None: ...
 
-    app.client.run(workers.pause, "slow", paused=True, actor="me")
+    app.client.run(queues.pause, "slow", paused=True, actor="me")
     job = work.submit()
     assert app.drain() == 0
-    app.client.run(workers.pause, "slow", paused=False, actor="me")
+    app.client.run(queues.pause, "slow", paused=False, actor="me")
     assert app.drain() == 1
     assert job.refresh().state == mp.JobState.SUCCEEDED
 

@@ -43,7 +43,7 @@ def list_queues(at: Session) -> None:
 
 
 def _queue(queue: Queue) -> dict[str, Any]:
-    return document(queue, "name", "paused", "paused_at", "paused_by", "counts")
+    return document(queue, "name", "paused", "paused_at", "paused_by", "max_waiting", "counts")
 
 
 def _paused(queue: Queue) -> str:

@@ -1,12 +1,13 @@
 """How jobs come into being: one, many, held, one per unique key, or as a step has it pinned."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 import uuid_utils
 
-from milepost.errors import IllegalMove, LeaseLost
+from milepost.errors import IllegalMove, LeaseLost, QueueFull
 from milepost.lifecycle import JobState
 from milepost.records import NewJob
 from milepost.store.driver import Call, Steps
@@ -26,6 +27,28 @@ class Child(msgspec.Struct, frozen=True):
     ordinal: int = 0
     codec: str = "json"
     payload: bytes | None = None
+
+
+def refuse_full(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[None]:
+    """Raise `QueueFull` if the jobs do not fit into their queues; those that wait to start do.
+
+    Nothing is locked: submits at the same moment may exceed a bound together.
+    """
+    wanted = Counter(job.template.queue for job in jobs if job.template.state == JobState.QUEUED)
+    for name in sorted(bounds.keys() & wanted.keys()):
+        most, count = bounds[name], wanted[name]
+        [(waiting,)] = yield Call("queue_depth", {"name": name, "most": most})
+        if waiting + count > most:
+            raise QueueFull(
+                f"queue {name!r} has {waiting:,} jobs waiting and room for {most:,}: {count:,} more"
+                " do not fit; submit later, add workers, or raise max_waiting"
+            )
+
+
+def create_in_bounds(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[list[str]]:
+    """Store jobs as `create` does, or raise `QueueFull` if they do not fit into their queues."""
+    yield from refuse_full(jobs, bounds)
+    return (yield from create(jobs))
 
 
 def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:

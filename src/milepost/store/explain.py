@@ -8,7 +8,7 @@ import msgspec
 from milepost.lifecycle import JOB, Cause, JobState, RunState
 from milepost.records import Job, Run, StepCount, Worker
 from milepost.specs import CANCELLED, EXPIRED, Lifecycle
-from milepost.store import fanin, jobs, journal, runs, workers
+from milepost.store import fanin, jobs, journal, queues, runs, workers
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -63,7 +63,7 @@ def explain(job_id: str) -> Steps[Explanation]:
     """Say why a job is, or is not, running now; raise `NotFound` if it is not there."""
     job = yield from jobs.get(job_id)
     now = yield from workers.now()
-    paused = yield from workers.queues()
+    paused = yield from queues.paused_by_name()
     listed = yield from workers.listing()
     run = (yield from runs.get(job.run_id)) if job.run_id else None
     steps = (yield from fanin.steps(job.run_id)) if job.run_id else []

@@ -1,4 +1,4 @@
-"""Operations on workers, their leases, elections, queues and the store's clock."""
+"""Operations on workers, their leases, elections and the store's clock."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -8,8 +8,7 @@ import msgspec
 from milepost.errors import LeaseLost
 from milepost.lifecycle import WORKER, WorkerState
 from milepost.outcome import micros
-from milepost.records import Queue, Worker
-from milepost.store import jobs
+from milepost.records import Worker
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -97,36 +96,6 @@ def hold_election(name: str, *, holder: str, lease_seconds: float) -> Steps[bool
         "election_hold", {"name": name, "holder": holder, "lease_us": micros(lease_seconds)}
     )
     return bool(rows) and rows[0][0] == holder
-
-
-def pause(queue: str, *, paused: bool, actor: str | None) -> Steps[bool]:
-    """Stop claims from a queue, or let them go on; False when that is how it was."""
-    known = yield from queues()
-    if known.get(queue, False) == paused:
-        return False
-    yield Call("queue_pause", {"name": queue, "paused": paused, "actor": actor})
-    return True
-
-
-def queues() -> Steps[Mapping[str, bool]]:
-    """Tell which known queues are paused."""
-    rows = yield Call("queue_list")
-    return {row[0]: bool(row[2]) for row in rows}
-
-
-def queue_listing() -> Steps[list[Queue]]:
-    """Read every queue that is known or holds a job, by name."""
-    rows = yield Call("queue_list")
-    paused = {row[0]: (True, instant(row[3]), row[4]) for row in rows if row[2]}
-    counted = yield from jobs.counts()
-    names = sorted({*counted, *(row[0] for row in rows)})
-    return [Queue(name, counted.get(name, {}), *paused.get(name, ())) for name in names]
-
-
-def waiting_queues() -> Steps[list[str]]:
-    """Name the queues that have something to claim."""
-    rows = yield Call("queue_waiting", alone=True)
-    return [row[0] for row in rows]
 
 
 def now() -> Steps[datetime]:

@@ -13,7 +13,7 @@ from milepost.errors import IllegalMove
 from milepost.lifecycle import JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, Listed, NewJob
-from milepost.store import creation, jobs, reruns, unfit
+from milepost.store import creation, jobs, queues, reruns, unfit
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
 from milepost.web import documents, subjects
@@ -118,7 +118,7 @@ async def create(call: Call, job: NewJob) -> Response:
     check_template(call.principal, job)
     await call.principal.check_channel(call.app.client, job.template.channel)
     if call.key is not None:
-        answer = await call.answer(lambda: _created(job, call.principal))
+        answer = await call.answer(lambda: _created(job, call))
     else:
         [job_id] = await call.app.client.create_async([job])
         if job_id == job.id:
@@ -134,11 +134,12 @@ def check_template(principal: Principal, job: NewJob) -> None:
     principal.check_new(template.kind, queue=template.queue, priority=template.priority)
 
 
-def _created(job: NewJob, principal: Principal) -> Steps[StoredAnswer]:
-    [job_id] = yield from creation.create([job])
+def _created(job: NewJob, call: Call) -> Steps[StoredAnswer]:
+    bounds = {**call.app.client.declared_bounds, **(yield from queues.bounds())}
+    [job_id] = yield from creation.create_in_bounds([job], bounds)
     if job_id == job.id:
         return acceptance(job.id, job.template)
-    return (yield from _known(job_id, principal))
+    return (yield from _known(job_id, call.principal))
 
 
 def _known(job_id: str, principal: Principal) -> Steps[StoredAnswer]:

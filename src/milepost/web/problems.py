@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from milepost.errors import (
     MilepostError,
     NotFinished,
     NotFound,
+    QueueFull,
     Unavailable,
     WaitTimeout,
 )
@@ -33,6 +35,7 @@ STATUS: tuple[tuple[type[MilepostError], int], ...] = (
     (Invalid, 422),
     (NotFound, 404),
     (Unavailable, 503),
+    (QueueFull, 429),
     (IllegalMove, 409),
     (LeaseLost, 409),
     (JobFailed, 409),
@@ -156,6 +159,9 @@ def _from_engine(error: MilepostError) -> HttpProblem:
         log.warning("store unavailable", error=str(error))
         detail = "the store cannot be used now; try again"
         return HttpProblem(status, detail, headers={"Retry-After": str(BUSY_SECONDS)})
+    if isinstance(error, QueueFull):
+        later = {"Retry-After": str(ceil(error.retry_after))}
+        return HttpProblem(status, str(error), headers=later)
     return HttpProblem(status, str(error))
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue
-from milepost.store import workers
+from milepost.store import queues
 from milepost.store.driver import Steps
 from milepost.web.call import Call, OperateCall, ReadCall, json_response
 from milepost.web.documents import PageDocument
@@ -22,13 +22,14 @@ router = APIRouter(route_class=Route, tags=["queues"])
 
 
 class QueueDocument(BaseModel):
-    """A queue: its jobs by state, and who paused it if it is paused."""
+    """A queue: its jobs by state, who paused it if it is paused, and how many may wait."""
 
     name: str
     counts: dict[str, int]
     paused: bool
     paused_at: datetime | None = None
     paused_by: str | None = None
+    max_waiting: int | None = None
 
 
 class QueueList(PageDocument[QueueDocument]):
@@ -83,8 +84,8 @@ async def _pause(call: Call, name: str, *, paused: bool) -> Response:
 
     def operation() -> Steps[Queue]:
         actor = call.principal.actor
-        yield from workers.pause(check_text(name, what="queue"), paused=paused, actor=actor)
-        found = {queue.name: queue for queue in (yield from workers.queue_listing())}
+        yield from queues.pause(check_text(name, what="queue"), paused=paused, actor=actor)
+        found = {queue.name: queue for queue in (yield from queues.listing())}
         return found.get(name, Queue(name, {}))
 
     return await call.once(operation)

@@ -11,7 +11,7 @@ from milepost.errors import LeaseLost
 from milepost.maintain.chores import BATCH, in_batches
 from milepost.options import HIGHEST
 from milepost.records import Claim
-from milepost.store import jobs, unfit, workers
+from milepost.store import jobs, queues, unfit
 from milepost.store.jobs import Line, lines
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
@@ -112,10 +112,10 @@ class Claimer:
         if self._queues is not None:
             self._floors.know(self._queues)
         elif self._floors.due(self._now) and not (hinted := self._floors.follow_hint()):
-            self._floors.know(await self._driver.run(workers.waiting_queues))
+            self._floors.know(await self._driver.run(queues.waiting))
         claims = await self._claim_in_line(most, kinds)
         if hinted and not claims:
-            self._floors.know(await self._driver.run(workers.waiting_queues))
+            self._floors.know(await self._driver.run(queues.waiting))
             claims = await self._claim_in_line(most, kinds)
         return claims
 

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from milepost import outcome
 from milepost.lifecycle import WorkerState
-from milepost.store import creation, jobs, runs, timers, workers
+from milepost.store import creation, jobs, queues, runs, timers, workers
 from milepost.store.jobs import Line
 from tests.support.suite.store import PROBLEM, Store
 
@@ -84,10 +84,10 @@ class ClaimSuite:
     def test_a_paused_queue_gives_nothing_until_it_goes_on(self, store: Store) -> None:
         store.worker()
         store.create(2)
-        store.run(workers.pause, "default", paused=True, actor="me")
+        store.run(queues.pause, "default", paused=True, actor="me")
         assert store.claim(9) == []
-        assert store.run(workers.queues) == {"default": True}
-        store.run(workers.pause, "default", paused=False, actor="me")
+        assert store.run(queues.paused_by_name) == {"default": True}
+        store.run(queues.pause, "default", paused=False, actor="me")
         assert len(store.claim(9)) == 2
 
     def test_jobs_of_a_stopping_run_are_skipped_i18(self, store: Store) -> None:

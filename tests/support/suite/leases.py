@@ -6,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.errors import LeaseLost
-from milepost.store import jobs, journal, runs, timers, workers
+from milepost.store import jobs, journal, queues, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["LeaseSuite"]
@@ -210,7 +210,7 @@ class LeaseSuite:
         assert store.run(jobs.suspect, queues=["mail"], kinds=["send 1"]) is not None
         assert store.run(jobs.suspect, queues=["default"], kinds=["send 1"]) is None
         assert store.run(jobs.suspect, queues=None, kinds=["send 2"]) is None
-        store.run(workers.pause, "mail", paused=True, actor="me")
+        store.run(queues.pause, "mail", paused=True, actor="me")
         assert store.run(jobs.suspect) is None
 
     def test_a_job_without_retries_is_never_run_twice(self, store: Store) -> None:

@@ -22,7 +22,8 @@ CREATE TABLE queue (
   transport text NOT NULL DEFAULT 'store',
   paused boolean NOT NULL DEFAULT false,
   paused_at timestamptz,
-  paused_by text
+  paused_by text,
+  max_waiting integer CHECK (max_waiting >= 1)  -- NULL: any number
 );
 
 -- Written by the transaction that ends its subject; delivered at least once, under one stable id.

@@ -22,7 +22,8 @@ CREATE TABLE queue (
   transport TEXT NOT NULL DEFAULT 'store',
   paused INTEGER NOT NULL DEFAULT 0,
   paused_at INTEGER,
-  paused_by TEXT
+  paused_by TEXT,
+  max_waiting INTEGER CHECK (max_waiting >= 1)  -- NULL: any number
 ) STRICT;
 
 -- Written by the transaction that ends its subject; delivered at least once, under one stable id.

@@ -1,0 +1,55 @@
+"""Operations on queues: pausing them, counting their jobs, and how many may wait in one."""
+
+from collections.abc import Mapping
+
+from milepost.records import Queue
+from milepost.store import jobs
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
+
+
+def pause(queue: str, *, paused: bool, actor: str | None) -> Steps[bool]:
+    """Stop claims from a queue, or let them go on; False when that is how it was."""
+    known = yield from paused_by_name()
+    if known.get(queue, False) == paused:
+        return False
+    yield Call("queue_pause", {"name": queue, "paused": paused, "actor": actor})
+    return True
+
+
+def paused_by_name() -> Steps[Mapping[str, bool]]:
+    """Tell which known queues are paused."""
+    rows = yield Call("queue_list")
+    return {row[0]: bool(row[2]) for row in rows}
+
+
+def listing() -> Steps[list[Queue]]:
+    """Read every queue that is known or holds a job, by name."""
+    rows = yield Call("queue_list")
+    known = {
+        name: (bool(paused), None if at is None else instant(at), by, most)
+        for name, _, paused, at, by, most in rows
+    }
+    counted = yield from jobs.counts()
+    return [
+        Queue(name, counted.get(name, {}), *known.get(name, ()))
+        for name in sorted({*counted, *known})
+    ]
+
+
+def waiting() -> Steps[list[str]]:
+    """Name the queues that have something to claim."""
+    rows = yield Call("queue_waiting", alone=True)
+    return [row[0] for row in rows]
+
+
+def declare(bounds: Mapping[str, int]) -> Steps[None]:
+    """Store how many jobs may wait in each of these queues; the program that started last wins."""
+    for name, most in sorted(bounds.items()):
+        yield Call("queue_bound", {"name": name, "max_waiting": most})
+
+
+def bounds() -> Steps[dict[str, int]]:
+    """Tell how many jobs may wait in each queue that has a bound."""
+    rows = yield Call("queue_bounds", alone=True)
+    return dict(rows)

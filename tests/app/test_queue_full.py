@@ -1,0 +1,131 @@
+"""A queue may say how many jobs wait in it: one more submit is refused, and nothing is stored."""
+
+import sqlite3
+from contextlib import closing
+
+import httpx2
+import psycopg
+import pytest
+
+import milepost as mp
+from milepost.config import StoreUrl
+from milepost.web.api import create_api
+
+
+def declared(app: mp.App, most: int | None = 2) -> mp.Job:
+    """Declare a job in a queue of its own, perhaps with a bound."""
+
+    @app.job(name="note", queue="slow")
+    def note(text: str = "") -> str:
+        return text
+
+    if most is not None:
+        app.queue("slow", max_waiting=most)
+    return note
+
+
+def waiting(app: mp.App) -> int:
+    return {queue.name: queue.counts for queue in app.queues.list()}.get("slow", {}).get(
+        "QUEUED", 0
+    )
+
+
+def test_a_submit_into_a_full_queue_is_refused_and_fits_again_later(app):
+    note = declared(app)
+    note.submit("a")
+    note.submit("b")
+    with pytest.raises(mp.QueueFull, match="'slow' has 2 jobs waiting and room for 2") as refused:
+        note.submit("c")
+    assert refused.value.retry_after > 0
+    assert waiting(app) == 2
+    note.options(queue="other").submit("elsewhere")
+    app.drain()
+    assert note.submit("c").state == mp.JobState.QUEUED
+
+
+def test_many_fit_together_or_none_does(app):
+    note = declared(app, 3)
+    note.submit("a")
+    with pytest.raises(mp.QueueFull, match="3 more do not fit"):
+        note.submit_many([("b",), ("c",), ("d",)])
+    assert waiting(app) == 1
+    note.submit_many([("b",), ("c",)])
+    assert waiting(app) == 3
+
+
+async def test_a_submit_is_refused_in_an_event_loop_too(app):
+    note = declared(app, 1)
+    await note.submit_async("a")
+    with pytest.raises(mp.QueueFull):
+        await note.submit_async("b")
+    await app.close_async()
+
+
+def test_the_bound_holds_for_programs_that_do_not_declare_it(app, database):
+    declared(app, 1)
+    app.drain()  # a worker of the program that declares it has started
+    with closing(mp.App(database.url)) as other:
+        note = declared(other, None)
+        note.submit("a")
+        with pytest.raises(mp.QueueFull):
+            note.submit("b")
+        assert [queue.max_waiting for queue in other.queues.list()] == [1]
+
+
+def test_the_program_that_started_last_has_the_last_word(app, database):
+    declared(app, 1)
+    app.drain()
+    with closing(mp.App(database.url)) as newer:
+        note = declared(newer, 2)
+        newer.drain()
+        note.submit_many([("a",), ("b",)])
+        with pytest.raises(mp.QueueFull, match="room for 2"):
+            note.submit("c")
+
+
+def test_a_submit_within_the_callers_transaction_is_refused_alike(app, database):
+    note = declared(app, 1)
+    note.submit("a")
+    url = StoreUrl.parse(database.url)
+    connect = sqlite3.connect if url.can.file else psycopg.connect
+    connection = connect(url.target if url.can.file else database.url)
+    try:
+        with pytest.raises(mp.QueueFull):
+            note.within(connection).submit("b")
+    finally:
+        connection.close()
+    assert waiting(app) == 1
+
+
+def test_what_the_engine_creates_by_itself_is_not_refused(app, advance):
+    note = declared(app, 1)
+    note.submit("a")
+    later = note.options(start_in=60).submit("later")  # it waits for its time, not in the queue
+    advance(61)
+    app.maintain_once()
+    assert later.refresh().state == mp.JobState.QUEUED
+    assert waiting(app) == 2
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k1"}], ids=["plain", "keyed"])
+async def test_the_api_answers_429_and_says_when_to_come_again(app, headers):
+    note = declared(app, 1)
+    await note.submit_async("a")
+    transport = httpx2.ASGITransport(app=create_api(app, access="local"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as api:
+        options = {"queue": "slow"}
+        asked = {"kind": "note", "args": ["b"], "options": options}
+        reply = await api.post("/v1/jobs", json=asked, headers=headers)
+        assert (reply.status_code, reply.headers["Retry-After"]) == (429, "5")
+        assert "'slow' has 1 jobs waiting" in reply.json()["detail"]
+        shown = (await api.get("/v1/queues/slow")).json()
+    assert (shown["counts"], shown["max_waiting"]) == ({"QUEUED": 1}, None)
+    await app.close_async()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "many", True])
+def test_a_bound_is_a_whole_number(app, wrong):
+    with pytest.raises(mp.Invalid, match="max_waiting"):
+        app.queue("slow", max_waiting=wrong)
+    with pytest.raises(mp.Invalid, match="queue"):
+        app.queue("", max_waiting=1)
