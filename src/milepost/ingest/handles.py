@@ -1,6 +1,5 @@
 """Handles of a pipeline's runs and of its quarantine."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from milepost.batch.handles import BATCH, RunHandle, resuming
 from milepost.client import Client, caller
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, Invalid, NotFound
+from milepost.faces import Flow, faces
 from milepost.ingest.keys import read
 from milepost.ingest.source import Window
 from milepost.lifecycle import JobState
@@ -92,13 +92,11 @@ class PipelineRun(RunHandle):
 
     # Going on
 
-    def resume(self) -> "PipelineRun":
+    def _resume(self) -> Flow["PipelineRun"]:
         """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
-        return self._made(self._client.run(self.resuming()))
+        return self._made(self.resuming())
 
-    async def resume_async(self) -> "PipelineRun":
-        """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
-        return self._made(await self._client.run_async(self.resuming()))
+    resume, resume_async = faces(_resume)
 
     def resuming(self) -> Callable[[], Steps[str]]:
         """Answer with the operation that makes the run which goes on with this one."""
@@ -110,13 +108,11 @@ class PipelineRun(RunHandle):
 
         return resumed
 
-    def force(self) -> "PipelineRun":
+    def _force(self) -> Flow["PipelineRun"]:
         """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""
-        return self._made(self._client.run(self.forcing()))
+        return self._made(self.forcing())
 
-    async def force_async(self) -> "PipelineRun":
-        """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""
-        return self._made(await self._client.run_async(self.forcing()))
+    force, force_async = faces(_force)
 
     def forcing(self) -> Callable[[], Steps[str]]:
         """Answer with the operation that makes the run which publishes what this one has read."""
@@ -124,13 +120,11 @@ class PipelineRun(RunHandle):
         new = pipeline.new_run(rerun_of=self.id)
         return lambda: self._linked(new, pipeline.consolidating(new.id), mode="forced")
 
-    def retry(self, partition: int) -> "PipelineRun":
+    def _retry(self, partition: int) -> Flow["PipelineRun"]:
         """Read one failed partition again, from its cursor, as a linked run."""
-        return self._made(self._client.run(self.retrying(partition)))
+        return self._made(self.retrying(partition))
 
-    async def retry_async(self, partition: int) -> "PipelineRun":
-        """Read one failed partition again, from its cursor, as a linked run."""
-        return self._made(await self._client.run_async(self.retrying(partition)))
+    retry, retry_async = faces(_retry)
 
     def retrying(self, partition: int) -> Callable[[], Steps[str]]:
         """Answer with the operation that makes the run which reads one partition again."""
@@ -153,7 +147,8 @@ class PipelineRun(RunHandle):
         yield from runs.seal(new.id, actor=caller().actor)
         return new.id
 
-    def _made(self, run_id: str) -> "PipelineRun":
+    def _made(self, operation: Callable[[], Steps[str]]) -> Flow["PipelineRun"]:
+        run_id = yield from self._client.flow(operation)
         return PipelineRun(self._client, run_id, pipeline=self._pipeline)
 
     def _declared(self, what: str) -> "Pipeline[Any]":
@@ -220,8 +215,7 @@ class Quarantine:
         self._pipeline = pipeline
 
     def __len__(self) -> int:
-        row = self._row()
-        return 0 if row is None else self._client.run(quarantine.count, row.id)
+        return self._client.run(self._counted)
 
     def __iter__(self) -> Iterator[QuarantinedRecord]:
         after = ""
@@ -229,24 +223,32 @@ class Quarantine:
             yield from page
             after = page[-1].key
 
-    def list(self, *, after: str = "", limit: int = 100) -> Sequence[QuarantinedRecord]:
+    def _list(self, *, after: str = "", limit: int = 100) -> Flow[Sequence[QuarantinedRecord]]:
         """Return a page, in the order of the keys; the next one is what comes `after` its last."""
-        row = self._row()
-        if row is None:
+        return self._client.flow(self._page, after=after, most=limit)
+
+    list, list_async = faces(_list)
+
+    def _page(self, *, after: str, most: int) -> Steps[Sequence[QuarantinedRecord]]:
+        try:
+            row = yield from watermarks.find(self._name)
+        except NotFound:
             return []
-        return self._client.run(quarantine.page, row.id, after=after, most=limit)
+        return (yield from quarantine.page(row.id, after=after, most=most))
 
-    async def list_async(self, *, after: str = "", limit: int = 100) -> Sequence[QuarantinedRecord]:
-        """Return a page, in the order of the keys; the next one is what comes `after` its last."""
-        return await asyncio.to_thread(self.list, after=after, limit=limit)
+    def _counted(self) -> Steps[int]:
+        try:
+            row = yield from watermarks.find(self._name)
+        except NotFound:
+            return 0
+        return (yield from quarantine.count(row.id))
 
-    def replay(self, keys: Sequence[str] | None = None) -> PipelineRun:
+    def _replay(self, keys: Sequence[str] | None = None) -> Flow[PipelineRun]:
         """Map these records again, or all that are here, as a run of their own."""
-        return self._made(self._client.run(self.replaying(keys)))
+        run_id = yield from self._client.flow(self.replaying(keys))
+        return PipelineRun(self._client, run_id, pipeline=self._pipeline)
 
-    async def replay_async(self, keys: Sequence[str] | None = None) -> PipelineRun:
-        """Map these records again, or all that are here, as a run of their own."""
-        return self._made(await self._client.run_async(self.replaying(keys)))
+    replay, replay_async = faces(_replay)
 
     def replaying(self, keys: Sequence[str] | None = None) -> Callable[[], Steps[str]]:
         """Answer with the operation that makes the run which maps these records again."""
@@ -276,15 +278,6 @@ class Quarantine:
             return new.id
 
         return replayed
-
-    def _made(self, run_id: str) -> PipelineRun:
-        return PipelineRun(self._client, run_id, pipeline=self._pipeline)
-
-    def _row(self) -> Any:
-        try:
-            return self._client.run(watermarks.find, self._name)
-        except NotFound:
-            return None
 
 
 class Removals:
