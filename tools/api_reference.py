@@ -114,7 +114,7 @@ TOLD_APART = (MilepostError, Enum)
 GIVEN = {Context, JobHandle, RunHandle, Broker, Delivery}
 """Classes that nobody calls: they are handed out, or implemented."""
 HIDDEN = {
-    App: {"client", "registry", "settings", "define"},
+    App: {"client", "registry", "settings", "define", "receivers", "worker"},
     Job: {"scheduled"},
     JobHandle: {"read", "record"},
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},

@@ -20,7 +20,7 @@ from milepost.faces import Flow, faces
 from milepost.handles import JobHandle, Jobs
 from milepost.job import Declare, Job, define, error_classes
 from milepost.options import JobOptions, Whole
-from milepost.process import Process
+from milepost.process import Runner
 from milepost.queues import Queues, check_queues
 from milepost.records import NewJob, Run
 from milepost.relay.pull import Channels
@@ -32,7 +32,6 @@ from milepost.request.reply import Judge
 from milepost.request.secrets import Secrets
 from milepost.schedules import Schedules
 from milepost.store import jobs
-from milepost.store.schedules import NewSchedule
 from milepost.subjects import checked_id
 from milepost.workers import Workers
 
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Source
     from milepost.relay.broker import Broker
-    from milepost.relay.channel import ChannelSpec
-    from milepost.relay.inbound import Inbound
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +51,7 @@ MOUNTED = ("tokens", "open")
 """Who is let in without a token where an application mounts the API: nobody, or everybody."""
 
 
-class App:
+class App(Runner):
     """Declares jobs, submits them, runs them."""
 
     def __init__(
@@ -86,18 +83,15 @@ class App:
         self.runs = Runs(self.client, self._report_type, self._fill)
         self.queues = Queues(self.client)
         self.workers = Workers(self.client)
-        self._scheduled: dict[str, NewSchedule] = {}
+        self._scheduled = {}
         self.schedules = Schedules(self.client, self._scheduled)
         known = Secrets.read(self.settings.request_secrets, os.environ)
         self.requests = Requests(self, known)
         self.request_batches = Batches(self, self.requests)
         self._replays = Replays(self, self.requests)
-        self._channels: dict[str, ChannelSpec] = {}
-        self._inbound: dict[str, Inbound] = {}
+        self._channels = {}
+        self._inbound = {}
         self.channels = Channels(self.client)
-        self._process = Process(
-            self, scheduled=self._scheduled, channels=self._channels, inbound=self._inbound
-        )
         self._retry_on = error_classes("retry_on", retry_on, ())
         self._fail_on = error_classes("fail_on", fail_on, ())
 
@@ -341,18 +335,6 @@ class App:
 
     # The API
 
-    def new_job(
-        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> NewJob:
-        """Make a job that is to be stored, from names and values; what the API calls."""
-        if kind == self.requests.definition.name:
-            return self.requests.new(args, kwargs, options)
-        definition = self.registry.newest(kind)
-        if definition.feed is not None or definition.outlet is not None:
-            raise Invalid(f"{kind} is a step of a batch; start a run of the batch")
-        job: Job[Any, Any, Any, Any] = Job(self, definition)
-        return job.options(**options).new(args, kwargs)
-
     def asgi(self, *, access: str = "tokens", hosts: Sequence[str] = ()) -> "ASGIApp":
         """Return the HTTP API, to be served by itself or mounted under any prefix.
 
@@ -451,71 +433,7 @@ class App:
         """
         self.requests.limit(host, concurrency=concurrency, rate=rate)
 
-    # Running
-
-    def drain(self, timeout: float = 0, *, queues: Sequence[str] | None = None) -> int:
-        """Run what is due, here, with the real worker; return how many jobs were run.
-
-        With `timeout` it goes on for up to that many seconds with retries, wake-ups and gates that
-        come due meanwhile; it returns when nothing is open or the time is over. With `queues` the
-        others are left alone. Ctrl-C lets what runs end; a second one gives it back at once.
-        """
-        return self._process.drain(timeout, queues)
-
-    async def drain_async(
-        self,
-        timeout: float = 0,  # noqa: ASYNC109 - the caller's limit
-        *,
-        queues: Sequence[str] | None = None,
-    ) -> int:
-        """Run what is due, here, with the real worker; return how many jobs were run."""
-        return await self._process.drain_async(timeout, queues)
-
-    def run_worker(
-        self,
-        queues: Sequence[str] | None = None,
-        concurrency: int | None = None,
-        *,
-        recycle: bool = False,
-    ) -> bool:
-        """Be a worker until SIGTERM or SIGINT; a second one gives back what runs at once.
-
-        A thread cannot be killed: one whose handler ran past its timeout stays behind. With
-        `recycle` the worker also stops when as many are stuck as may work at once, and answers
-        True: the process should be started anew, as `milepost worker` does by itself.
-        """
-        return self._process.run_worker(queues, concurrency, recycle=recycle)
-
-    async def run_worker_async(
-        self,
-        queues: Sequence[str] | None = None,
-        concurrency: int | None = None,
-        *,
-        signals: bool = True,
-        recycle: bool = False,
-    ) -> bool:
-        """Be a worker until SIGTERM or SIGINT, or until the task is cancelled.
-
-        Without `signals` they are left to the server that this worker is a part of.
-        """
-        work = self._process.run_worker_async
-        return await work(queues, concurrency, signals=signals, recycle=recycle)
-
-    def relay_once(self) -> int:
-        """Deliver the final messages that are due now; return how many arrived."""
-        return self._process.relay_once()
-
-    async def relay_once_async(self) -> int:
-        """Deliver the final messages that are due now; return how many arrived."""
-        return await self._process.relay_once_async()
-
-    def maintain_once(self) -> int:
-        """Do one pass of maintenance; return how much there was to do."""
-        return self._process.maintain_once()
-
-    async def maintain_once_async(self) -> int:
-        """Do one pass of maintenance; return how much there was to do."""
-        return await self._process.maintain_once_async()
+    # The store
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count jobs by queue and state."""

@@ -1,35 +1,32 @@
-"""What one process does for an app: work, drain, relay and maintain, here and now."""
+"""The part of an app that runs: work, drain, relay and maintain in this process."""
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from milepost.client import Client
-from milepost.config import Settings
-from milepost.declare import Registry
+from milepost.declare import Host
 from milepost.ending import Ending, on_signals
-from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
+from milepost.errors import AccessRefused, Invalid, SchemaMismatch, Unavailable
 from milepost.faces import refuse_in_loop
+from milepost.job import Job
 from milepost.options import check_seconds
 from milepost.queues import check_queues
+from milepost.records import NewJob
+from milepost.request.kind import Requests
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver
 from milepost.store.queues import declare
+from milepost.store.schedules import NewSchedule
 from milepost.telemetry import Log, ThrottledLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from milepost.maintain.loop import Maintainer
-    from milepost.records import NewJob
     from milepost.relay.channel import ChannelSpec
     from milepost.relay.inbound import Inbound, Receiver
     from milepost.relay.loop import Relay
-    from milepost.request.kind import Requests
-    from milepost.store.schedules import NewSchedule
     from milepost.worker.loop import Worker
 
 log = Log("milepost.worker")
@@ -37,65 +34,52 @@ log = Log("milepost.worker")
 T = TypeVar("T")
 
 
-class App(Protocol):
-    """What is worked for: the way to a store, and what was declared."""
+class Runner(Host):
+    """Runs what an app declared, in this process; each call makes the parts that it needs.
 
-    client: Client
-    registry: Registry
-    settings: Settings
-    requests: "Requests"
-
-    def new_job(
-        self,
-        kind: str,
-        args: "Sequence[Any]",
-        kwargs: "Mapping[str, Any]",
-        options: "Mapping[str, Any]",
-    ) -> "NewJob":
-        """Make a job that is to be stored, from names and values."""
-        ...
-
-
-class Process:
-    """Runs what an app declared; each call makes the parts that it needs.
-
-    Declarations are read when something runs, so that they may come after this was made.
+    Declarations are read when something runs, so that they may come at any time before.
     """
 
-    def __init__(
-        self,
-        app: App,
-        *,
-        scheduled: "Mapping[str, NewSchedule]",
-        channels: "Mapping[str, ChannelSpec]",
-        inbound: "Mapping[str, Inbound]",
-    ) -> None:
-        self._app = app
-        self._scheduled = scheduled
-        self._channels = channels
-        self._inbound = inbound
+    requests: Requests
+    _scheduled: dict[str, NewSchedule]
+    _channels: "dict[str, ChannelSpec]"
+    _inbound: "dict[str, Inbound]"
 
     # Working
 
-    def drain(self, seconds: float, queues: Sequence[str] | None) -> int:
-        """Run what is due; Ctrl-C lets what runs end, a second one gives it back."""
+    def drain(self, timeout: float = 0, *, queues: Sequence[str] | None = None) -> int:
+        """Run what is due, here, with the real worker; return how many jobs were run.
+
+        With `timeout` it goes on for up to that many seconds with retries, wake-ups and gates that
+        come due meanwhile; it returns when nothing is open or the time is over. With `queues` the
+        others are left alone. Ctrl-C lets what runs end; a second one gives it back at once.
+        """
         refuse_in_loop("drain")
         # A program that has its own way with Ctrl-C keeps it.
         usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         interrupts: list[int] = []
         ran = asyncio.run(
-            self._and_close(self.drain_async(seconds, queues, interrupts if usual else None))
+            self._and_close(self._drain(timeout, queues, interrupts if usual else None))
         )
         if interrupts:
             raise KeyboardInterrupt
         return ran
 
     async def drain_async(
-        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None = None
+        self,
+        timeout: float = 0,  # noqa: ASYNC109 - the caller's limit
+        *,
+        queues: Sequence[str] | None = None,
+    ) -> int:
+        """Run what is due, here, with the real worker; return how many jobs were run."""
+        return await self._drain(timeout, queues, None)
+
+    async def _drain(
+        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None
     ) -> int:
         """Run what is due; each Ctrl-C is entered in `interrupts`, if they are given."""
         check_seconds("timeout", seconds, zero=True)
-        worker = await self.worker(queues, None, elected=True)
+        worker = await self.worker(queues, elected=True)
 
         def interrupted() -> None:
             if interrupts is not None:
@@ -103,36 +87,48 @@ class Process:
             worker.drain()
 
         with on_signals(() if interrupts is None else (signal.SIGINT,), interrupted):
-            async with self._app.requests.open():
+            async with self.requests.open():
                 ran = await worker.run_until_idle(seconds)
         if queues is None and not interrupts:
             await self.relay_once_async()
         return ran
 
     def run_worker(
-        self, queues: Sequence[str] | None, concurrency: int | None, *, recycle: bool
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        *,
+        recycle: bool = False,
     ) -> bool:
-        """Be a worker until SIGTERM or SIGINT; True when the process should be started anew."""
+        """Run a worker until SIGTERM or SIGINT; a second one gives back what runs at once.
+
+        A thread cannot be killed: one whose handler ran past its timeout stays behind. With
+        `recycle` the worker also stops when as many are stuck as may work at once, and answers
+        True: the process should be started anew, as `milepost worker` does by itself.
+        """
         refuse_in_loop("run_worker")
-        ending = Ending(self._app.settings.grace)
+        ending = Ending(self.settings.grace)
         with ending, asyncio.Runner(loop_factory=_loop_factory()) as runner:
             work = self._run_worker(queues, concurrency, ending, recycle=recycle)
             if worn_out := runner.run(self._and_close(work)):
-                ending.begin()  # what is stuck must not keep the process from its end
+                ending.begin()  # a stuck thread must not keep the process from its end
             return worn_out
 
     async def run_worker_async(
         self,
-        queues: Sequence[str] | None,
-        concurrency: int | None,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
         *,
-        signals: bool,
-        recycle: bool,
+        signals: bool = True,
+        recycle: bool = False,
     ) -> bool:
-        """Be a worker until a signal, if they are listened to, or until the task is cancelled."""
+        """Run a worker until SIGTERM or SIGINT, or until the task is cancelled.
+
+        Without `signals` they are left to the server that this worker is a part of.
+        """
         if not signals:
             return await self._run_worker(queues, concurrency, None, recycle=recycle)
-        with Ending(self._app.settings.grace) as ending:
+        with Ending(self.settings.grace) as ending:
             return await self._run_worker(queues, concurrency, ending, recycle=recycle)
 
     async def _run_worker(
@@ -151,7 +147,7 @@ class Process:
                 return False
         worker = await self.worker(queues, concurrency, recycle=recycle)
         with on_signals(caught, worker.drain, first=first):
-            async with self._app.requests.open():
+            async with self.requests.open():
                 await worker.run()
         return recycle and worker.worn_out
 
@@ -161,7 +157,7 @@ class Process:
         What waiting does not change is raised: a login or a schema that is refused, a file that
         cannot be used, a driver that is not installed.
         """
-        client, away = self._app.client, ThrottledLog(log)
+        client, away = self.client, ThrottledLog(log)
         if not client.url.can.file:
             import_asyncpg()
         while not stopped.is_set():
@@ -177,14 +173,14 @@ class Process:
                 away.over("the store is there")
                 return True
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._app.settings.error_wait):
+                async with asyncio.timeout(self.settings.error_wait):
                     await stopped.wait()
         return False
 
     async def worker(
         self,
-        queues: Sequence[str] | None,
-        concurrency: int | None,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
         *,
         elected: bool = False,
         recycle: bool = False,
@@ -195,7 +191,7 @@ class Process:
 
         if queues is not None:
             check_queues(queues)
-        client, settings = self._app.client, self._app.settings
+        client, settings = self.client, self.settings
         driver = await client.async_driver()
         if client.declared_bounds:
             await driver.run(declare, client.declared_bounds)
@@ -206,7 +202,7 @@ class Process:
             Setup(
                 client=client,
                 driver=driver,
-                registry=self._app.registry,
+                registry=self.registry,
                 settings=settings,
                 queues=queues,
             ),
@@ -221,7 +217,7 @@ class Process:
         try:
             return await work
         finally:
-            await self._app.client.close_async()
+            await self.client.close_async()
 
     # Messages
 
@@ -232,7 +228,7 @@ class Process:
 
     async def relay_once_async(self) -> int:
         """Deliver the final messages that are due now; return how many arrived."""
-        relay = self._relay(await self._app.client.async_driver())
+        relay = self._relay(await self.client.async_driver())
         return 0 if relay is None else await relay.once()
 
     def _relay(self, driver: AsyncDriver) -> "Relay | None":
@@ -242,14 +238,26 @@ class Process:
 
         return Relay(driver, self._channels)
 
+    def new_job(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> NewJob:
+        """Make a job that is to be stored, from names and values; what the API calls."""
+        if kind == self.requests.definition.name:
+            return self.requests.new(args, kwargs, options)
+        definition = self.registry.newest(kind)
+        if definition.feed is not None or definition.outlet is not None:
+            raise Invalid(f"{kind} is a step of a batch; start a run of the batch")
+        job: Job[Any, Any, Any, Any] = Job(self, definition)
+        return job.options(**options).new(args, kwargs)
+
     def receivers(self, driver: AsyncDriver) -> "list[Receiver]":
         """Make what receives jobs from brokers, one for each inbound."""
         if not self._inbound:
             return []
         from milepost.relay.inbound import Receiver  # noqa: PLC0415 - most declare none
 
-        most = self._app.settings.max_payload * 2
-        return [Receiver(driver, one, self._app, most_bytes=most) for one in self._inbound.values()]
+        most = self.settings.max_payload * 2
+        return [Receiver(driver, one, self, most_bytes=most) for one in self._inbound.values()]
 
     # Maintenance
 
@@ -260,13 +268,13 @@ class Process:
 
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
-        maintainer = self._maintainer(await self._app.client.async_driver())
+        maintainer = self._maintainer(await self.client.async_driver())
         return (await maintainer.whole_pass()).total
 
     def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":
         from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none
 
-        settings = self._app.settings
+        settings = self.settings
         return Maintainer(driver, settings, scheduled=self._scheduled, elected=elected)
 
 

@@ -72,7 +72,7 @@ def test_the_first_lets_what_runs_end(app, database, kind):
 def test_the_second_gives_it_back_unspent(app, database, kind):
     process = started(database.url, kind, 600)
     process.send_signal(signal.SIGINT)
-    while "a second signal gives it back" not in process.stderr.readline():
+    while "a second signal gives them back" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)

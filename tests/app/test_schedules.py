@@ -213,7 +213,7 @@ async def until(read, seconds=60):
 async def test_a_running_worker_fires(app, at):
     declared(app, "* * * * *")
     await asyncio.to_thread(at, GAP + 50 * SECOND)
-    worker = await app._process.worker(None, None)
+    worker = await app.worker()
     running = asyncio.create_task(worker.run())
     try:
         await until(lambda: app.client.run_async(schedules.listing))

@@ -119,7 +119,7 @@ async def test_restarts_of_the_server_change_no_outcome_and_repeat_no_effect_f3(
         load = Load(app)
         jobs, runs = await load.submit()
         expected = load.expected(jobs)
-        worker = await app._process.worker(None, None)
+        worker = await app.worker()
         working = asyncio.create_task(worker.run())
         async with asyncio.timeout(LIMIT):
             for number in range(1, RESTARTS + 1):

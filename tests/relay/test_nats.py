@@ -169,7 +169,7 @@ def received(app, expected, seconds=2.0):
     """Receive as a worker does beside its jobs, until that many came; answer with how many did."""
 
     async def receive():
-        [receiver] = app._process.receivers(await app.client.async_driver())
+        [receiver] = app.receivers(await app.client.async_driver())
         count = 0
         for _ in range(20):
             count += await receiver.once(seconds)
@@ -334,7 +334,7 @@ def test_it_is_acknowledged_after_the_commit(app, nats):
 
     async def receive():
         driver = await app.client.async_driver()
-        [receiver] = app._process.receivers(driver)
+        [receiver] = app.receivers(driver)
         seen = []
 
         class Store:
@@ -386,7 +386,7 @@ def test_a_worker_that_receives_and_publishes_ends_when_it_is_told(app, nats):
 
     async def work():
         await convert.options(channel="orders").submit_async("a")
-        worker = await app._process.worker(None, None)
+        worker = await app.worker()
         working = asyncio.create_task(worker.run())
         # Another task delivers it, and has no event for us.
         while not [m for m in await app.channels.messages_async("orders") if m.delivered_at]:  # noqa: ASYNC110

@@ -78,7 +78,7 @@ def stopped_under_way(app, remote, **asked):
     job = app.request("POST", remote.url, **asked)
 
     async def stop():
-        worker = await app._process.worker(None, None)
+        worker = await app.worker()
         async with app.requests.open():
             running = asyncio.create_task(worker.run())
             await asyncio.to_thread(arrived.wait, 10)

@@ -20,7 +20,7 @@ async def test_a_cancelled_worker_ends_though_it_is_woken_at_that_very_moment(
 ):
     """`asyncio.wait_for` forgets, before Python 3.12, that it was cancelled while it woke up."""
     app = mp.App(database.url, poll_min=60, poll_max=60, sweep=60)
-    worker = await app._process.worker(None, None)
+    worker = await app.worker()
     running = asyncio.create_task(worker.run())
     await until(lambda: worker.state == WorkerState.IDLE and rests(worker))
     worker._watch.wake()
@@ -35,4 +35,6 @@ async def test_a_cancelled_worker_ends_though_it_is_woken_at_that_very_moment(
 
 def test_nothing_of_ours_waits_in_a_way_that_forgets_a_request_to_end():
     source = Path(mp.__file__).parent
-    assert [path.name for path in source.rglob("*.py") if "wait_for(" in path.read_text()] == []
+    assert [
+        path.name for path in source.rglob("*.py") if "asyncio.wait_for(" in path.read_text()
+    ] == []

@@ -29,7 +29,7 @@ async def test_a_worker_waits_for_its_server_and_goes_on_with_what_it_held(until
             return 1
 
         held = await slow.submit_async()
-        worker = await app._process.worker(None, None)
+        worker = await app.worker()
         task = asyncio.create_task(worker.run())
         await until(lambda: begun)
         states = set()

@@ -350,7 +350,7 @@ async def test_a_stuck_thread_is_fenced_off_and_another_takes_its_place(database
 
     sick = await stuck.submit_async()
     well = await fine.submit_many_async([()] * 5)
-    worker = await app._process.worker(None, None)
+    worker = await app.worker()
     running = asyncio.create_task(worker.run())
     assert (await sick.wait_async(10)).error.type == "TimedOut"
     for job in well:
@@ -693,7 +693,7 @@ async def test_a_buried_worker_begins_again_and_its_late_outcome_changes_nothing
 
     hold = threading.Event()
     job = await slow.submit_async()
-    worker = await quick._process.worker(None, None)
+    worker = await quick.worker()
     first = worker.id
     running = asyncio.create_task(worker.run())
     await until(lambda: begun)
@@ -776,7 +776,7 @@ async def test_a_drain_lets_what_runs_end_and_claims_nothing_more(app, working, 
         return number
 
     first = await work.submit_async(1)
-    worker = await app._process.worker(None, 1)
+    worker = await app.worker(None, 1)
     running = asyncio.create_task(worker.run())
     second = await work.submit_async(2)
     await until(lambda: begun)
@@ -808,7 +808,7 @@ async def test_what_does_not_end_in_time_is_given_back_unspent(database, until, 
             await asyncio.sleep(10)
 
     job = await endless.submit_async()
-    worker = await app._process.worker(None, None)
+    worker = await app.worker()
     running = asyncio.create_task(worker.run())
     await until(lambda: begun)
     worker.drain()
@@ -831,7 +831,7 @@ async def test_a_second_request_to_stop_gives_back_at_once(app, until):
         await asyncio.sleep(60)
 
     job = await endless.submit_async()
-    worker = await app._process.worker(None, None)
+    worker = await app.worker()
     running = asyncio.create_task(worker.run())
     await until(lambda: begun)
     worker.drain()
@@ -853,7 +853,7 @@ async def test_a_worker_stops_although_the_store_is_away(app, until, monkeypatch
         await asyncio.sleep(60)
 
     await endless.submit_async()
-    worker = await app._process.worker(None, None)
+    worker = await app.worker()
     running = asyncio.create_task(worker.run())
     await until(lambda: begun)
 
@@ -927,7 +927,7 @@ async def test_a_retry_that_is_due_is_taken_up_without_waiting_for_the_next_poll
             raise ConnectionError
         return ctx.attempt
 
-    worker = await app._process.worker(None, None)
+    worker = await app.worker()
     running = asyncio.create_task(worker.run())
     job = await flaky.submit_async()
     end = time.monotonic() + 5
