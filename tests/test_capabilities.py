@@ -21,6 +21,7 @@ def comparisons(source: str) -> list[int]:
         node.lineno
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Compare)
+        and not isinstance(node.ops[0], ast.Is | ast.IsNot)
         and any(_is_dialect(side) for side in (node.left, *node.comparators))
     ]
 

@@ -16,11 +16,11 @@ import uuid_utils
 
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
-from milepost.faces import Flow, Wait, perform, perform_async
+from milepost.faces import Flow, Wait, faces, perform, perform_async
 from milepost.records import NewJob
 from milepost.store import creation, queues
 from milepost.store.allow import check_allowed
-from milepost.store.borrow import BorrowedConnection, Place, identity
+from milepost.store.borrow import BorrowedConnection, Home, identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from milepost.store.group import AsyncGroupCommit, GroupCommit, GroupSize
@@ -121,7 +121,7 @@ class Client:
         """Use another store from now on; what was opened of the one before is to be closed."""
         self.url = url
         self._driver: Driver | None = None
-        self._identity: Place | None = None
+        self._known_home: Home | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = WeakKeyDictionary()
         self._lender = Lender(url, self.settings.limits)
         self._lenders: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLender] = (
@@ -184,20 +184,19 @@ class Client:
             raise
         return driver
 
-    @property
-    def identity(self) -> Place:
-        """Which database it is: what a borrowed connection is compared with."""
-        known = self._identity or self._file() or self._place(self.run(identity))
-        self._identity = known
-        return known
+    def _home(self) -> Flow[Home]:
+        """Tell which database it is: a borrowed connection must be in the same."""
+        if self._known_home is None:
+            check_allowed(self.url)
+            # A file is not asked: a caller that is writing would wait for itself.
+            is_file = self.url.can.file
+            name = (
+                os.path.realpath(self.url.target) if is_file else (yield from self.flow(identity))
+            )
+            self._known_home = Home(name, self.url.schema)
+        return self._known_home
 
-    async def identity_async(self) -> Place:
-        """Tell which database it is."""
-        known = self._identity or self._file()
-        if known is None:
-            known = self._place(await self.run_async(identity))
-        self._identity = known
-        return known
+    home, home_async = faces(_home)
 
     def set_up_within(self, borrowed: BorrowedConnection) -> None:
         """Set up a SQLite file that is no store yet, for a caller that submits on a connection.
@@ -208,16 +207,8 @@ class Client:
         if not borrowed.in_transaction:
             _ = self.driver
             return
-        place = Place(schema=self.url.schema)
-        borrowed.run(place, set_up, borrowed, self.url, asked=self._migrate_older)
-
-    def _file(self) -> Place | None:
-        # Not asked of the store: a caller that is writing would wait for itself.
-        check_allowed(self.url)
-        return self._place(os.path.realpath(self.url.target)) if self.url.can.file else None
-
-    def _place(self, database: str) -> Place:
-        return Place(database, self.url.schema)
+        home = Home(schema=self.url.schema)
+        borrowed.run(home, set_up, borrowed, self.url, asked=self._migrate_older)
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store operation."""

@@ -18,7 +18,7 @@ from milepost.outcome import Outcome
 from milepost.policy import Cancelled, storable
 from milepost.records import Claim
 from milepost.store import durable
-from milepost.store.borrow import BorrowedAsyncConnection, BorrowedConnection, Place, borrow
+from milepost.store.borrow import Home, borrow
 from milepost.store.durable import Told
 from milepost.telemetry import job_log
 
@@ -297,16 +297,16 @@ class Context:
         there, and from the commit on no older one gets through.
         """
         borrowed = borrow(connection)
-        if not isinstance(borrowed, BorrowedConnection):
+        if borrowed.is_async:
             raise Invalid("this connection is asynchronous: await ctx.guard_async() instead")
-        borrowed.run(Place(), durable.guard, self.claim)
+        borrowed.run(Home(), durable.guard, self.claim)
 
     async def guard_async(self, connection: Any) -> None:
         """Refuse, in another database, a transaction of an attempt that was overtaken."""
         borrowed = borrow(connection)
-        if not isinstance(borrowed, BorrowedAsyncConnection):
+        if not borrowed.is_async:
             raise Invalid("this connection is synchronous: call ctx.guard() instead")
-        await borrowed.run(Place(), durable.guard, self.claim)
+        await borrowed.run_async(Home(), durable.guard, self.claim)
 
     # Made when first used
 

@@ -24,11 +24,7 @@ from milepost.outcome import micros
 from milepost.policy import Policy, retry_policy
 from milepost.records import NewJob, Template
 from milepost.store import creation
-from milepost.store.borrow import (
-    BorrowedAsyncConnection,
-    BorrowedConnection,
-    borrow,
-)
+from milepost.store.borrow import BorrowedConnection, borrow, require_same_kind
 from milepost.store.driver import Steps
 from milepost.store.schedules import NewSchedule
 
@@ -42,7 +38,6 @@ LOAD_BYTES = 256 * 1024**2
 """How much one statement stores; beyond a few times that PostgreSQL refuses it."""
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of one call, by place and by name."""
-Borrowed = BorrowedConnection | BorrowedAsyncConnection
 
 
 class Job(Generic[C, P, R, A]):
@@ -53,7 +48,7 @@ class Job(Generic[C, P, R, A]):
         app: Host,
         definition: Definition,
         options: Mapping[str, Any] | None = None,
-        borrowed: Borrowed | None = None,
+        borrowed: BorrowedConnection | None = None,
         *,
         policy: str | None = None,
     ) -> None:
@@ -134,38 +129,36 @@ class Job(Generic[C, P, R, A]):
         client = self._app.client
         if self._borrowed is None:
             return client.create(new)
-        if not isinstance(self._borrowed, BorrowedConnection):
+        if self._borrowed.is_async:
             raise Invalid("this connection is asynchronous: await submit_async() instead")
         create = self._creation(self._borrowed)
         try:
-            return self._borrowed.run(client.identity, create, new)
+            return self._borrowed.run(client.home(), create, new)
         except sqlite3.OperationalError as error:
             if not str(error).startswith("no such table"):
                 raise
         client.set_up_within(self._borrowed)
-        return self._borrowed.run(client.identity, create, new)
+        return self._borrowed.run(client.home(), create, new)
 
     async def _create_async(self, new: list[NewJob]) -> list[str]:
         client = self._app.client
         if self._borrowed is None:
             return await client.create_async(new)
-        if not isinstance(self._borrowed, BorrowedAsyncConnection):
+        if not self._borrowed.is_async:
             raise Invalid("this connection is synchronous: call submit() instead")
         create = self._creation(self._borrowed)
-        return await self._borrowed.run(await client.identity_async(), create, new)
+        return await self._borrowed.run_async(await client.home_async(), create, new)
 
     def _handles(self, ids: list[str]) -> list[JobHandle[R]]:
         client, type_ = self._app.client, self.definition.arguments.result_type
         return [JobHandle(client, job_id, type_=type_) for job_id in ids]
 
-    def _creation(self, borrowed: Borrowed) -> Callable[[Sequence[NewJob]], Steps[list[str]]]:
+    def _creation(
+        self, borrowed: BorrowedConnection
+    ) -> Callable[[Sequence[NewJob]], Steps[list[str]]]:
         """Return the operation that stores jobs, if the connection speaks the store's dialect."""
         client = self._app.client
-        if borrowed.dialect != client.url.dialect:
-            raise Invalid(
-                f"this connection speaks {borrowed.dialect} and the app's store is "
-                f"{client.url}: they must be the same database"
-            )
+        require_same_kind(borrowed, client.url)
         return client.through(partial(creation.create_in_bounds, bounds=client.bounds))
 
     def new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:

@@ -5,8 +5,9 @@ transaction which the caller is about to commit: done behind its back, it would 
 """
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -15,6 +16,7 @@ import msgspec
 
 from milepost.config import DEFAULT_SCHEMA, StoreUrl
 from milepost.errors import Invalid
+from milepost.faces import Flow, Wait, perform, perform_async
 from milepost.store import sqlite_calls
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive, drive_async
@@ -28,15 +30,15 @@ DIALECTS = {"sqlite": "sqlite", "postgresql": "postgres"}
 TAKES = "give a connection of sqlite3, psycopg, asyncpg, SQLAlchemy or Django"
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Which database, and in which schema of it the store is."""
+class Home(msgspec.Struct, frozen=True):
+    """The database of a store, and the schema in it."""
 
     database: str | None = None
     """None is any."""
     schema: str = DEFAULT_SCHEMA
 
 
-# What a connection is does not change; asking once saves a round trip on every later submit.
+# A connection stays in its database; asking once saves a round trip on every later submit.
 _known: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
@@ -47,33 +49,39 @@ def identity() -> Steps[str]:
 
 
 class BorrowedConnection:
-    """Runs operations on a synchronous connection and never begins, commits or rolls back."""
+    """Runs operations on a caller's connection and never begins, commits or rolls back."""
 
-    def __init__(self, dialect: str, open_: Callable[[], Any]) -> None:
+    def __init__(self, dialect: str, open_: Callable[[], Any], *, is_async: bool = False) -> None:
         self.dialect = dialect
+        self.is_async = is_async
+        """Whether it takes `run_async`, and not `run`."""
         self._open = open_
 
     def run(
-        self,
-        home: Place,
-        operation: Callable[P, Steps[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, home: Home, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation inside the caller's transaction, if that is on the database `home`.
 
         Without a `database` any will do; then there must be a transaction when it is done.
         """
-        connection = self._open()
-        execute = _sqlite_rows if self.dialect == "sqlite" else _psycopg_rows
+        return perform(self._flow(home, operation(*args, **kwargs)))
 
-        def answered(call: Call) -> Rows:
-            return execute(connection, call, home.schema)
+    async def run_async(
+        self, home: Home, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation inside the caller's transaction, as `run` does."""
+        return await perform_async(self._flow(home, operation(*args, **kwargs)))
 
+    def _flow(self, home: Home, steps: Steps[T]) -> Flow[T]:
+        connection = yield Wait(self._open, self._open)
+        execute = partial(_rows_of(connection, is_async=self.is_async), connection, home.schema)
         if home.database is not None:
-            _check(home.database, _remembered(connection) or drive(identity(), answered))
+            here = _remembered(connection)
+            if here is None:
+                here = yield Wait(drive, drive_async, (identity(), execute))
+            _check(home.database, here)
             _remember(connection, home.database)
-        result = drive(operation(*args, **kwargs), answered)
+        result: T = yield Wait(drive, drive_async, (steps, execute))
         if home.database is None:
             require_transaction(connection)
         return result
@@ -90,45 +98,7 @@ class BorrowedConnection:
         return bool(self._open().in_transaction)
 
 
-class BorrowedAsyncConnection:
-    """Runs operations on an asynchronous connection and never begins, commits or rolls back."""
-
-    def __init__(self, dialect: str, open_: Callable[[], Awaitable[Any]]) -> None:
-        self.dialect = dialect
-        self._open = open_
-
-    async def run(
-        self,
-        home: Place,
-        operation: Callable[P, Steps[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run an operation inside the caller's transaction, if that is on the database `home`.
-
-        Without a `database` any will do; then there must be a transaction when it is done.
-        """
-        connection = await self._open()
-        execute = _asyncpg_rows if _is_of(connection, "asyncpg") else _psycopg_async
-
-        async def answered(call: Call) -> Rows:
-            return await execute(connection, call, home.schema)
-
-        if home.database is not None:
-            here = _remembered(connection)
-            if here is None:
-                here = await drive_async(identity(), answered)
-            _check(home.database, here)
-            _remember(connection, home.database)
-        result = await drive_async(operation(*args, **kwargs), answered)
-        if home.database is None:
-            require_transaction(connection)
-        return result
-
-
-def require_same_kind(
-    borrowed: BorrowedConnection | BorrowedAsyncConnection, home: StoreUrl
-) -> None:
+def require_same_kind(borrowed: BorrowedConnection, home: StoreUrl) -> None:
     """Raise `Invalid` unless a connection is to a database of the same kind as the store's."""
     if borrowed.dialect != home.dialect:
         raise Invalid(
@@ -147,8 +117,8 @@ def require_transaction(connection: Any) -> None:
         inside = bool(connection.info.transaction_status)
     if not inside:
         raise Invalid(
-            "this connection is in no transaction: begin one before, and leave its end to whoever "
-            "began it; to give up, raise"
+            "this connection is in no transaction: begin one before, and leave its end to the code "
+            "that began it; to give up, raise"
         )
 
 
@@ -175,11 +145,11 @@ def _remember(connection: Any, name: str) -> None:
 
 
 def _is_of(connection: Any, module: str) -> bool:
-    """Tell whose connection it is; programs and pools make subclasses of their own."""
+    """Tell whether a module made a connection; programs and pools make subclasses of their own."""
     return any(kind.__module__.split(".")[0] == module for kind in type(connection).__mro__)
 
 
-def borrow(connection: Any) -> BorrowedConnection | BorrowedAsyncConnection:
+def borrow(connection: Any) -> BorrowedConnection:
     """Recognise a connection of sqlite3, psycopg, asyncpg, SQLAlchemy or Django."""
     if _is_of(connection, "sqlalchemy"):
         return _from_sqlalchemy(connection)
@@ -190,10 +160,10 @@ def borrow(connection: Any) -> BorrowedConnection | BorrowedAsyncConnection:
         return BorrowedConnection("sqlite", lambda: connection)
     if _is_of(connection, "psycopg") and hasattr(connection, "cursor"):
         if hasattr(connection, "__aenter__"):
-            return BorrowedAsyncConnection("postgres", _ready(connection))
+            return BorrowedConnection("postgres", partial(_same, connection), is_async=True)
         return BorrowedConnection("postgres", lambda: connection)
     if _is_of(connection, "asyncpg") and hasattr(connection, "fetch"):
-        return BorrowedAsyncConnection("postgres", _ready(connection))
+        return BorrowedConnection("postgres", partial(_same, connection), is_async=True)
     raise _unfit(connection)
 
 
@@ -202,14 +172,11 @@ def _unfit(connection: Any) -> Invalid:
     return Invalid(f"a {kind} cannot be used here; {TAKES}")
 
 
-def _ready(connection: Any) -> Callable[[], Awaitable[Any]]:
-    async def ready() -> Any:
-        return connection
-
-    return ready
+async def _same(connection: Any) -> Any:
+    return connection
 
 
-def _from_sqlalchemy(connection: Any) -> BorrowedConnection | BorrowedAsyncConnection:
+def _from_sqlalchemy(connection: Any) -> BorrowedConnection:
     if hasattr(connection, "connect"):
         raise Invalid("give a SQLAlchemy connection or session, not an engine")
     is_async = hasattr(connection, "run_sync")
@@ -220,12 +187,12 @@ def _from_sqlalchemy(connection: Any) -> BorrowedConnection | BorrowedAsyncConne
     if dialect is None:
         raise Invalid(f"a connection to {bind.dialect.name} cannot be used here; {TAKES}")
     if is_async:
-        return BorrowedAsyncConnection(dialect, lambda: _begun_async(connection))
+        return BorrowedConnection(dialect, lambda: _begun_async(connection), is_async=True)
     return BorrowedConnection(dialect, lambda: _begun(connection, dialect))
 
 
 def _begun(connection: Any, dialect: str) -> Any:
-    """Have SQLAlchemy begin its transaction, and give out what its driver made."""
+    """Have SQLAlchemy begin its transaction, and give out its driver's connection."""
     own = connection.connection() if callable(connection.connection) else connection
     own.exec_driver_sql(query(IDENTITY, dialect).text)
     return _borrowable(own.connection.driver_connection)
@@ -244,7 +211,16 @@ def _borrowable(connection: Any) -> Any:
     return connection
 
 
-def _sqlite_rows(connection: Any, call: Call, _schema: str) -> Rows:
+def _rows_of(connection: Any, *, is_async: bool) -> Callable[[Any, str, Call], Any]:
+    """Choose how a named query is run on a connection."""
+    if _is_of(connection, "sqlite3"):
+        return _sqlite_rows
+    if _is_of(connection, "asyncpg"):
+        return _asyncpg_rows
+    return _psycopg_rows_async if is_async else _psycopg_rows
+
+
+def _sqlite_rows(connection: Any, _schema: str, call: Call) -> Rows:
     factories = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
@@ -254,7 +230,7 @@ def _sqlite_rows(connection: Any, call: Call, _schema: str) -> Rows:
 
 
 # In binary, because texts of times and numbers are as the caller's session has them.
-def _psycopg_rows(connection: Any, call: Call, schema: str) -> Rows:
+def _psycopg_rows(connection: Any, schema: str, call: Call) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
     with connection.cursor(row_factory=tuple_row, binary=True) as cursor:
@@ -266,7 +242,7 @@ def _psycopg_rows(connection: Any, call: Call, schema: str) -> Rows:
         return rows
 
 
-async def _psycopg_async(connection: Any, call: Call, schema: str) -> Rows:
+async def _psycopg_rows_async(connection: Any, schema: str, call: Call) -> Rows:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an extra
 
     async with connection.cursor(row_factory=tuple_row, binary=True) as cursor:
@@ -277,7 +253,7 @@ async def _psycopg_async(connection: Any, call: Call, schema: str) -> Rows:
         return rows
 
 
-async def _asyncpg_rows(connection: Any, call: Call, schema: str) -> Rows:
+async def _asyncpg_rows(connection: Any, schema: str, call: Call) -> Rows:
     statement = query(call.name, "postgres", schema)
     values = [call.parameters[name] for name in statement.parameters]
     rows: Rows = await connection.fetch(statement.numbered, *values)

@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 from milepost.config import Limits, StoreUrl
 from milepost.errors import Unavailable
 from milepost.store import failpoint
-from milepost.store.borrow import BorrowedConnection, Place, borrow, require_transaction
+from milepost.store.borrow import Home, borrow, require_transaction
 from milepost.store.connections import (
     Connections,
     asyncpg_library,
@@ -49,13 +49,13 @@ class Lent:
         """Take one; each thing that the engine does with it may take as long as `limit`."""
         self.connection = connection
         self._limit = limit
-        self._home = Place(schema=schema)
+        self._home = Home(schema=schema)
         self._borrowed = borrow(connection)
         self._through = through
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation inside the transaction."""
-        if not isinstance(self._borrowed, BorrowedConnection):
+        if self._borrowed.is_async:
             raise TypeError("an asynchronous connection takes run_async")
         # psycopg would begin another transaction, and what was ended inside would never be noticed.
         require_transaction(self.connection)
@@ -67,10 +67,11 @@ class Lent:
     ) -> T:
         """Run an operation inside the transaction."""
         require_transaction(self.connection)
-        if isinstance(self._borrowed, BorrowedConnection):
-            return self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
+        passed = self._passed(operation)
+        if not self._borrowed.is_async:
+            return self._borrowed.run(self._home, passed, *args, **kwargs)
         async with asyncio.timeout(self._limit):
-            return await self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
+            return await self._borrowed.run_async(self._home, passed, *args, **kwargs)
 
     def _passed(self, operation: Callable[P, Steps[T]]) -> Callable[P, Steps[T]]:
         return operation if self._through is None else self._through(operation)
