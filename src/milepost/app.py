@@ -27,7 +27,6 @@ from milepost.relay.pull import Channels
 from milepost.request.batch import Batches, BatchOptions, Item, RequestBatch
 from milepost.request.declaration import RequestOptions
 from milepost.request.kind import Requests
-from milepost.request.replay import Replays
 from milepost.request.reply import Judge
 from milepost.request.secrets import Secrets
 from milepost.schedules import Schedules
@@ -88,7 +87,6 @@ class App(Runner):
         known = Secrets.read(self.settings.request_secrets, os.environ)
         self.requests = Requests(self, known)
         self.request_batches = Batches(self, self.requests)
-        self._replays = Replays(self, self.requests)
         self._channels = {}
         self._inbound = {}
         self.channels = Channels(self.client)
@@ -292,32 +290,12 @@ class App(Runner):
         channel's name unless given. A failed delivery is tried again after `delay` seconds, then
         twice as long each time up to `max_delay`; after so many `attempts` the message is dead.
         """
-        from milepost.relay.channel import DeliveryLimits, declared  # noqa: PLC0415 - most declare none
+        given = {key: value for key, value in locals().items() if key not in ("self", "name")}
+        from milepost.relay.channel import declare_channel  # noqa: PLC0415 - most declare none
 
         if name in self._channels:
             raise Invalid(f"channel {name!r} is declared twice")
-        limits = DeliveryLimits(
-            attempts=attempts,
-            timeout=timeout,
-            delay=delay,
-            max_delay=max_delay,
-            concurrency=concurrency,
-            max_bytes=max_bytes,
-        )
-        self._channels[name] = declared(
-            name,
-            limits,
-            tenant=tenant,
-            allow=self.settings.request_allow,
-            ports=self.settings.ports,
-            webhook=webhook,
-            secrets=secrets,
-            people=people,
-            title=title,
-            template=template,
-            broker=broker,
-            subject=subject,
-        )
+        self._channels[name] = declare_channel(name, self.settings, **given)
 
     def inbound(
         self, name: str, broker: "Broker", *, subject: str | None = None, tenant: str | None = None
@@ -327,11 +305,11 @@ class App(Runner):
         A message says what `POST /v1/jobs` takes. The broker's consumer has the same name: programs
         that declare it share what comes.
         """
-        from milepost.relay.inbound import declared  # noqa: PLC0415 - most declare none
+        from milepost.relay.inbound import declare_inbound  # noqa: PLC0415 - most declare none
 
         if name in self._inbound:
             raise Invalid(f"inbound {name!r} is declared twice")
-        self._inbound[name] = declared(name, broker, subject, tenant)
+        self._inbound[name] = declare_inbound(name, broker, subject, tenant)
 
     # The API
 
@@ -361,14 +339,14 @@ class App(Runner):
         The job's result is what the reply says: its JSON, a text, or bytes in base64. See
         docs/how-to/requests.md for everything that it takes.
         """
-        job, request = self.requests.asked(method, url, asked)
+        job, request = self.requests.prepare(method, url, asked)
         return job.submit(request)
 
     async def request_async(
         self, method: str, url: str, **asked: Unpack[RequestOptions]
     ) -> JobHandle[Any]:
         """Send an HTTP request as a job; it is durable once this returns."""
-        job, request = self.requests.asked(method, url, asked)
+        job, request = self.requests.prepare(method, url, asked)
         return await job.submit_async(request)
 
     def _request_batch(
@@ -390,22 +368,14 @@ class App(Runner):
         for those that do not say otherwise. `final` is a call of its own, made at the end. Without
         a policy the first failure stops the rest.
         """
-        asking = BatchOptions(
-            channel=channel,
-            policy=policy,
-            final=final,
-            deadline=deadline,
-            queue=queue,
-            priority=priority,
-            tags=tags,
-        )
-        return self.request_batches.start(requests, asking, common or {})
+        options = {n: v for n, v in locals().items() if n in BatchOptions.__struct_fields__}
+        return self.request_batches.start(requests, BatchOptions(**options), common or {})
 
     request_batch, request_batch_async = faces(_request_batch)
 
     def _replay(self, job_id: str, *, queue: str | None = None) -> Flow[JobHandle[Any]]:
         """Read a finished request's recorded replies again as a new job; nothing is sent (H-96)."""
-        return self._replays.start(checked_id(job_id), queue=queue)
+        return self.requests.replay(checked_id(job_id), queue=queue)
 
     replay, replay_async = faces(_replay)
 

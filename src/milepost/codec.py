@@ -15,12 +15,12 @@ import msgspec
 from milepost.errors import Invalid
 
 DEEPEST = 200
-"""How deep a value may be nested: whoever reads it back may stand on a deeper stack."""
+"""How deep a value may be nested: it may be read back on a deeper stack."""
 
 NAME_BYTES = 500
 """How long a name may be: several of them together must fit into an index of any database."""
 PROSE_BYTES = 4_000
-"""How long what a person gives as a reason, or as one tag, may be."""
+"""How long a reason, or one tag, may be."""
 TAGS_BYTES = 16_384
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -44,7 +44,7 @@ class Codec(Protocol):
     name: str
 
     def encode(self, value: Any) -> bytes:
-        """Encode, or raise `Invalid` saying what cannot be stored."""
+        """Encode, or raise `Invalid` naming the value that cannot be stored."""
         ...
 
     def decode(self, data: bytes, type_: Any = Any) -> Any:
@@ -53,9 +53,9 @@ class Codec(Protocol):
 
 
 def marks(codec: Codec, data: bytes, *, column: str) -> tuple[str, ...]:
-    """Give what tells the same content again without holding it; the first is to be stored.
+    """Fingerprint content: the first mark is to be stored, any of them tells it again.
 
-    A codec with keys makes one with each, so that nobody without them can try guesses, and what was
+    A codec with keys makes one with each, so that guesses cannot be tried without them, and content
     stored under an older key is known again.
     """
     keyed: Callable[..., tuple[str, ...]] | None = getattr(codec, "marks", None)
@@ -65,7 +65,7 @@ def marks(codec: Codec, data: bytes, *, column: str) -> tuple[str, ...]:
 
 
 class JsonCodec:
-    """JSON by msgspec: what comes back is what went in, or it is refused at the door."""
+    """JSON by msgspec: a value comes back as it went in, or is refused at once."""
 
     name = "json"
 
@@ -74,7 +74,7 @@ class JsonCodec:
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
     def encode(self, value: Any) -> bytes:
-        """Encode, or raise `Invalid` saying what cannot be stored."""
+        """Encode, or raise `Invalid` naming the value that cannot be stored."""
         try:
             data = self._encoder.encode(value)
         except RecursionError as error:
@@ -83,10 +83,10 @@ class JsonCodec:
             raise Invalid("a text holds a lone surrogate, which no database stores") from error
         except (TypeError, ValueError, OverflowError) as error:
             raise Invalid(f"the value cannot be stored: {error}") from error
-        # JSON has no NaN; msgspec writes null for it, and null alone does not say what it was.
+        # JSON has no NaN; msgspec writes null for it, and null alone may be a None.
         if b"null" in data:
             refuse_nan(value)
-        # What is short cannot be deep. Brackets within texts may mislead; only then it is worth
+        # Short data cannot be deep. Brackets within texts may mislead; only then it is worth
         # taking the texts out.
         if len(data) > 2 * DEEPEST and _deeper(data) and _deeper(_TEXT.sub(b"", data)):
             raise Invalid(f"the value is nested more than {DEEPEST} deep")
@@ -99,24 +99,21 @@ class JsonCodec:
         except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
             if data.startswith(b"\0mp"):  # see `encrypt`
                 raise Invalid("the stored value is encrypted: MILEPOST_CODEC_KEYS") from None
-            known = not isinstance(error, _NotBuiltError) and not isinstance(
-                error.__cause__, _NotBuiltError
-            )
-            kind = Invalid if known else Unreadable
+            unknown = any(isinstance(e, _NotBuiltError) for e in (error, error.__cause__))
+            kind = Unreadable if unknown else Invalid
             raise kind(f"the stored value does not fit: {error}") from error
 
     def _decoder(self, type_: Any) -> "msgspec.json.Decoder[Any]":
         try:
             return self._decoders[type_]
         except KeyError:
-            decoder = _built(type_)
-            self._decoders[type_] = decoder
+            decoder = self._decoders[type_] = _build_decoder(type_)
             return decoder
         except TypeError:  # an annotation that cannot be hashed
-            return _built(type_)
+            return _build_decoder(type_)
 
 
-def _built(type_: Any) -> "msgspec.json.Decoder[Any]":
+def _build_decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
     try:
         return msgspec.json.Decoder(type_, dec_hook=from_builtin)
     except (TypeError, ValueError) as error:
@@ -133,13 +130,13 @@ def hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_anything(hint: Any) -> bool:
-    """Whether every value fits: `object`, alone or as one of several."""
+    """Tell whether every value fits: `object`, alone or as one of several."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return hint is object or (is_union and object in typing.get_args(hint))
 
 
 def limited(data: bytes, *, most: int, what: str) -> bytes:
-    """Refuse what is too large for a job to carry."""
+    """Refuse data that is too large for a job to carry."""
     if len(data) > most:
         raise Invalid(
             f"{what}: {len(data):,} bytes, and the limit is {most:,}: put it into a file or a "
@@ -150,21 +147,21 @@ def limited(data: bytes, *, most: int, what: str) -> bytes:
 
 
 def check_text(text: Any, *, what: str, most: int = NAME_BYTES, blank: bool = False) -> str:
-    """Refuse what no database stores as a text, and what is too long for its place (H-105).
+    """Refuse a value that no database stores as a text, or that is too long for its place (H-105).
 
-    A name that nobody could see is refused too; only prose may be `blank`.
+    A name that could not be seen is refused too; only prose may be `blank`.
     """
     if not isinstance(text, str) or not text or (text.isspace() and not blank):
         raise Invalid(f"{what}={text!r} must be a text that is not blank")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise Invalid(f"{what}={_shortened(text)} holds a character that no database stores")
+        raise Invalid(f"{what}={_shorten(text)} holds a character that no database stores")
     if len(text) * 4 > most and len(text.encode()) > most:
-        raise Invalid(f"{what}={_shortened(text)} is too long: it may take {most:,} bytes")
+        raise Invalid(f"{what}={_shorten(text)} is too long: it may take {most:,} bytes")
     return text
 
 
 def check_tags(tags: Any) -> None:
-    """Refuse what is no dict of texts, or more than a row should carry."""
+    """Refuse tags that are no dict of texts, or more than a row should carry."""
     if tags is None:
         return
     if not isinstance(tags, Mapping):
@@ -179,7 +176,7 @@ def check_tags(tags: Any) -> None:
         raise Invalid(f"tags: {size:,} characters, and {TAGS_BYTES:,} are the most of one job")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:40] + "…")  # noqa: PLR2004 - a line's worth
 
 
@@ -193,18 +190,18 @@ def _to_builtin(value: Any) -> Any:
 
 
 def from_builtin(type_: Any, value: Any) -> Any:
-    """Build what msgspec does not know itself: paths, pydantic models, and anything at all."""
+    """Build types that msgspec does not know itself: paths, pydantic models, and `object`."""
     if type_ is object:
         return value
     if isinstance(type_, type) and issubclass(type_, PurePath):
         return type_(value)
     validate = getattr(type_, "model_validate_json", None)
     if callable(validate):
-        return _validated(validate, value)
+        return _validate(validate, value)
     raise _NotBuiltError(f"{type_} cannot be built from JSON")
 
 
-def _validated(validate: Callable[[bytes], Any], value: Any) -> Any:
+def _validate(validate: Callable[[bytes], Any], value: Any) -> Any:
     try:
         return validate(msgspec.json.encode(value))
     except ValueError as error:
@@ -217,7 +214,7 @@ def _validated(validate: Callable[[bytes], Any], value: Any) -> Any:
 
 
 def _deeper(data: bytes) -> bytes:
-    """Peel off one level after the other; what is left is nested deeper than allowed."""
+    """Peel off one level after the other; the rest is nested deeper than allowed."""
     brackets = data.translate(_ONE_KIND, _NOT_BRACKETS)
     for _ in range(DEEPEST):
         if not brackets:

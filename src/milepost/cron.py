@@ -1,4 +1,4 @@
-"""Cron lines in time zones: when a schedule fires and what it makes up for. No clock is read here.
+"""Cron lines in time zones: when a schedule fires, and the slots it makes up for. Reads no clock.
 
 A line that names its hours and minutes ("30 2 * * *") means so many fires a day, as Debian's cron
 has it: a time that the clocks skip fires once, right after they have skipped it, and a time that
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from cronsim import CronSim
 
 LATE_SECONDS = 60
-"""A slot that nobody fired within this time is missed; `Missed` says what becomes of it."""
+"""A slot that was not fired within this time is missed; `Missed` decides on it."""
 
 MADE_UP_MOST = 100
-"""How many missed slots `Missed.ALL` makes up for at once; what is older is dropped."""
+"""How many missed slots `Missed.ALL` makes up for at once; older ones are dropped."""
 
 FIELDS = 5
 SECOND = timedelta(seconds=1)
@@ -32,7 +32,7 @@ NEAR = timedelta(days=2)
 
 
 class Missed(StrEnum):
-    """What becomes of slots that passed while no scheduler ran."""
+    """The policy for slots that passed while no scheduler ran."""
 
     SKIP = "skip"  # nothing
     LAST = "last"  # the last of them fires, once
@@ -55,7 +55,7 @@ class Line(msgspec.Struct, frozen=True):
     zone: str = "UTC"
 
     def __post_init__(self) -> None:
-        """Refuse a line that cannot be meant."""
+        """Refuse a line that is invalid, or never fires."""
         if not isinstance(self.cron, str) or len(self.cron.split()) != FIELDS:
             raise Invalid(
                 f"cron line {self.cron!r} must have five fields: "
@@ -66,7 +66,7 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def _zone(self) -> tzinfo:
-        from zoneinfo import ZoneInfo  # noqa: PLC0415 - for those alone who have schedules
+        from zoneinfo import ZoneInfo  # noqa: PLC0415 - only schedules need it
 
         try:
             return ZoneInfo(self.zone)
@@ -77,7 +77,7 @@ class Line(msgspec.Struct, frozen=True):
             ) from error
 
     def local(self, moment: datetime) -> datetime:
-        """Say what the wall clock of the zone shows."""
+        """Convert to the wall clock of the zone."""
         return moment.astimezone(self._zone)
 
     def after(self, moment: datetime) -> Iterator[datetime]:
@@ -130,7 +130,7 @@ def _next_passing(cron: str, zone: tzinfo, after: datetime) -> datetime:
         slot = wall.replace(tzinfo=UTC) - offset
         near = min(slot, after + NEAR)
         if _offset(zone, near) != offset:
-            change = _change(zone, after, near)  # what was shown already may come again
+            change = _change(zone, after, near)  # a time that was shown may come again
             after, offset = change - SECOND, _offset(zone, change)
         elif near < slot:
             after = slot - NEAR  # nothing fires until then, whatever the offsets between
@@ -140,8 +140,8 @@ def _next_passing(cron: str, zone: tzinfo, after: datetime) -> datetime:
 
 
 def _walls(cron: str, after: datetime) -> "CronSim":
-    """Read a line: what the wall clock shows when it fires."""
-    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - for those alone who have schedules
+    """Iterate over the wall clock's times at which a line fires."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - only schedules need it
 
     try:
         return CronSim(cron, after)

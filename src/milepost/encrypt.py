@@ -1,7 +1,7 @@
 """A codec that encrypts: AES-256-GCM, with key ids, so that keys can be changed.
 
-Needs the extra `crypto`. What is written is JSON; it is sealed on its way to the database, together
-with the name of its column and the key's id, which are not secret and cannot be exchanged.
+Needs the extra `crypto`. Values are written as JSON; they are sealed on their way to the database,
+together with the name of the column and the key's id, which are not secret and cannot be exchanged.
 """
 
 import base64
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KEYS = "MILEPOST_CODEC_KEYS"
 MAGIC = b"\0mp1"
-"""What sealed bytes begin with, and JSON never does."""
+"""The first bytes of a sealed value; JSON never begins so."""
 MOVED = b"\0mp!"
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -29,10 +29,10 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,32}")
 
 
 class EncryptingCodec(JsonCodec):
-    """JSON, encrypted by the first of the given keys; the others open what was stored before.
+    """JSON, encrypted by the first of the given keys; the others open values stored before.
 
     Keys are given by their ids, as 32 bytes or as a text that `new_key()` made. Printing it shows
-    ids alone. What `encode` gives is plain: it is sealed on its way to the database, by column.
+    ids alone. `encode` gives plain bytes: they are sealed on their way to the database, by column.
     """
 
     name = "aes256gcm"
@@ -41,7 +41,7 @@ class EncryptingCodec(JsonCodec):
         super().__init__()
         if not keys:
             raise Invalid("EncryptingCodec needs a key: {'2026': mp.EncryptingCodec.new_key()}")
-        plain = {_checked_id(id_): _plain(id_, key) for id_, key in keys.items()}
+        plain = {_check_id(id_): _plain(id_, key) for id_, key in keys.items()}
         self._ciphers = {id_: _cipher(key) for id_, key in plain.items()}
         # A key of their own, so that the one that encrypts does nothing else.
         self._markers = [hmac.digest(key, b"milepost marks", "sha256") for key in plain.values()]
@@ -73,7 +73,7 @@ class EncryptingCodec(JsonCodec):
         return cls(keys)
 
     def seal(self, data: bytes, *, column: str) -> bytes:
-        """Encrypt what goes into a column."""
+        """Encrypt the value of a column."""
         head = _head(self._current, column)
         nonce = os.urandom(NONCE_BYTES)
         return head + nonce + self._ciphers[self._current].encrypt(nonce, data, head)
@@ -90,19 +90,19 @@ class EncryptingCodec(JsonCodec):
             return self._ciphers[id_].decrypt(nonce, data[end + NONCE_BYTES :], data[:end]), column
         except (InvalidTag, ValueError):
             raise Invalid(
-                f"what is stored was not sealed by the key {id_!r} that is here"
+                f"the stored value was not sealed by the key {id_!r} that is here"
             ) from None
 
     def marks(self, data: bytes, *, column: str) -> tuple[str, ...]:
-        """Give what tells the same content again, by each key: only who has one can compute it."""
+        """Fingerprint content by each key: without one it cannot be computed."""
         told = column.encode() + b"\0" + data
         return tuple(hmac.digest(key, told, "sha256").hex() for key in self._markers)
 
     def decode(self, data: bytes, type_: Any = Any) -> Any:
-        """Decode; what is sealed still, such as a message's result, is opened first."""
+        """Decode; a value that is sealed still, such as a message's result, is opened first."""
         if data.startswith(MOVED):
             column = data[len(MOVED) :].decode()
-            raise Invalid(f"what is stored was sealed for {column}: somebody moved it")
+            raise Invalid(f"the stored value was sealed for {column}: somebody moved it")
         return super().decode(self.unseal(data)[0] if is_sealed(data) else data, type_)
 
 
@@ -112,7 +112,7 @@ def is_sealed(data: bytes) -> bool:
 
 
 def moved(column: str) -> bytes:
-    """Give what stands for bytes that were sealed for another column than they were read from."""
+    """Give the stand-in for bytes that were sealed for another column than they were read from."""
     return MOVED + column.encode()
 
 
@@ -122,7 +122,7 @@ def chosen_codec(environment: Mapping[str, str]) -> Codec:
     return EncryptingCodec.read(text) if text else JsonCodec()
 
 
-def _checked_id(id_: str) -> str:
+def _check_id(id_: str) -> str:
     if not isinstance(id_, str) or not _ID.fullmatch(id_):
         raise Invalid(f"{id_!r} is no id of a key: up to 32 letters, digits, dots and dashes")
     return id_

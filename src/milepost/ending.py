@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ log = Log("milepost.worker")
 
 LAST_SECONDS = 4.5
 """How long after the grace time a process may take to give back and say goodbye."""
-LATE = "the worker was ended: a handler, or what it has left behind, did not stop in time"
+LATE = "worker ended: a handler, or a thread that it left, did not stop in time"
 
 
 _heard: set[int] = set()
@@ -29,8 +30,8 @@ _heard: set[int] = set()
 class Ending:
     """Ends the process when its time is over, from a thread: the event loop may be blocked.
 
-    What is left behind by handlers, such as threads and tasks that heed nobody, would otherwise
-    keep it for ever. A process that has ended holds no lease: its jobs are lost, and run again.
+    Threads and tasks that handlers left behind and that heed no cancellation would otherwise keep
+    it for ever. A process that has ended holds no lease: its jobs are lost, and run again.
     """
 
     def __init__(self, grace: float) -> None:
@@ -59,7 +60,7 @@ class Ending:
     def _leave_to_the_end(self) -> None:
         """Rest while the program goes on, and watch again when its interpreter ends.
 
-        That waits for what handlers have left: pools, processes and hooks of `atexit`.
+        That waits for pools, processes and hooks of `atexit` that handlers have left.
         """
         if (until := self._until) is None:
             return
@@ -82,7 +83,7 @@ class Ending:
         self._tell()
 
     def hurry(self) -> None:
-        """Wait no longer than for what remains: the worker itself is done."""
+        """Wait a last time for threads that remain: the worker itself is done."""
         self._code = 0
         if self._until is not None:
             self._until = min(self._until, time.monotonic() + LAST_SECONDS)
@@ -138,26 +139,23 @@ def on_signals(
             _heard.discard(number)
 
 
-def _hold_back() -> None:
-    """Let no signal reach a child before it has its own way with them: it would be lost."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _heard)
-
-
-def _let_in() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _heard)
+def _mask(how: int) -> None:
+    signal.pthread_sigmask(how, _heard)
 
 
 def _forked() -> None:
     """Have signals end a forked process as they end any other: they are not for the worker."""
     if not _heard:
         return
-    signal.set_wakeup_fd(-1)  # some loops have one: what is written there the parent reads
+    signal.set_wakeup_fd(-1)  # some loops have one, whose reader is the parent
     for number in _heard:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, usual)
-    _let_in()
+    _mask(signal.SIG_UNBLOCK)
     _heard.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_back, after_in_parent=_let_in, after_in_child=_forked)
+    # A signal that reached a child before it has its own way with them would be lost.
+    hold, let_in = partial(_mask, signal.SIG_BLOCK), partial(_mask, signal.SIG_UNBLOCK)
+    os.register_at_fork(before=hold, after_in_parent=let_in, after_in_child=_forked)

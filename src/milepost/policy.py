@@ -1,4 +1,4 @@
-"""What an error means for a job: pure decisions over data."""
+"""The meaning of an error for a job: pure decisions over data."""
 
 import random
 import socket
@@ -61,7 +61,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     jitter: bool = default("jitter")
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse invalid values."""
         if self.backoff not in BACKOFFS:
             raise Invalid(f"backoff={self.backoff!r}: expected one of {', '.join(BACKOFFS)}")
         for name, seconds in (("retry_delay", self.delay), ("max_delay", self.max_delay)):
@@ -76,14 +76,11 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         chance: Callable[[], float] = random.random,
     ) -> float:
         """Return the seconds to wait after the attempt of that number failed."""
-        grown = self.delay if self.backoff == "fixed" else self._doubled(attempt)
-        bounded = min(grown, self.max_delay)
+        # Past the cap the power would only grow into an overflow.
+        growth = 1.0 if self.backoff == "fixed" else 2.0 ** min(attempt - 1, 64)
+        bounded = min(self.delay * growth, self.max_delay)
         spread = bounded * chance() if self.jitter else bounded
         return max(spread, floor or 0.0)
-
-    def _doubled(self, attempt: int) -> float:
-        # Past the cap the power would only grow into an overflow.
-        return self.delay * 2.0 ** min(attempt - 1, 64)
 
 
 def retry_policy(asked: Mapping[str, Any], **otherwise: Any) -> RetryPolicy:
@@ -95,7 +92,7 @@ def retry_policy(asked: Mapping[str, Any], **otherwise: Any) -> RetryPolicy:
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Everything that decides what becomes of an attempt."""
+    """Everything that decides the outcome of a failed attempt."""
 
     retry: RetryPolicy = RetryPolicy()
     retry_on: tuple[type[BaseException], ...] = (Exception,)
@@ -137,9 +134,9 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def problem_of(error: BaseException, policy: Policy, *, attempt: int) -> Problem:
-    """Record an error: its class, its code, what it says (H-105, H-115)."""
+    """Record an error: its class, its code, its message (H-105, H-115)."""
     floor = _floor(error)
-    text = storable(_said(error))
+    text = storable(_message(error))
     return Problem(
         type=storable(type(error).__qualname__),
         message=text if len(text) <= MESSAGE_LIMIT else text[:MESSAGE_LIMIT] + "…",
@@ -150,7 +147,7 @@ def problem_of(error: BaseException, policy: Policy, *, attempt: int) -> Problem
     )
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - an error that cannot say what it is fails its job, not us
@@ -158,12 +155,12 @@ def _said(error: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """Spell out what no database stores: NUL, and the surrogates of undecodable file names."""
+    """Spell out characters that no database stores: NUL, surrogates of undecodable file names."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _floor(error: BaseException) -> float | None:
-    """Read what a throttling answer asks for; nonsense is not obeyed."""
+    """Read the delay that a throttling answer asks for; nonsense is not obeyed."""
     asked = getattr(error, "retry_after", None)
     if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked >= 0:
         return None
@@ -186,7 +183,7 @@ def _code(error: BaseException) -> str:
 
 
 def after_error(claim: Claim, problem: Problem, policy: RetryPolicy) -> Outcome:
-    """Decide what a failed attempt comes to: another one, or the end."""
+    """Decide the outcome of a failed attempt: another one, or the end."""
     if problem.kind == "permanent":
         return outcome.failed(problem)
     counted = claim.errors + (claim.losses if claim.recoveries is None else 0)

@@ -98,11 +98,11 @@ def _tags(record: "Job | Run") -> object:
 
 
 def _shown(handle: "Handle") -> object:
-    from milepost.request.redact import shown
+    from milepost.request.redact import show_arguments
 
     record = handle.record
     names = handle._client.settings.redacted  # noqa: SLF001 - the settings it was found with
-    return shown(record.kind, _stored(record, record.payload), names)
+    return show_arguments(record.kind, _stored(record, record.payload), names)
 
 
 def _stored(record: "Job | Run", data: bytes | None) -> object:

@@ -1,1 +1,1 @@
-"""Messages out and in: what ended is told to whoever asked for it, and jobs arrive as messages."""
+"""Messages out and in: the ends of jobs and runs are delivered, and jobs arrive as messages."""

@@ -71,8 +71,8 @@ class AppriseCourier:
         if not urls:
             raise Invalid("people names nobody; give it at least one address")
         self._urls = list(urls)
-        self._title = _checked(title or TITLE)
-        self._body = _checked(template or BODY)
+        self._title = _check(title or TITLE)
+        self._body = _check(template or BODY)
         self._apprise: Apprise | None = None
         self.target = ", ".join(sorted({f"{url.partition('://')[0]}://" for url in urls}))
 
@@ -81,11 +81,11 @@ class AppriseCourier:
         title = self._title.substitute(event.told).strip()
         body = self._body.substitute(event.told).strip()
         with _quiet.while_sending():
-            taken = await self._opened().async_notify(body=body, title=title)
+            taken = await self._open().async_notify(body=body, title=title)
         if not taken:
             raise Undelivered(f"not every one of {len(self._urls)} addresses took it")
 
-    def _opened(self) -> "Apprise":
+    def _open(self) -> "Apprise":
         if self._apprise is None:
             try:
                 import apprise  # noqa: PLC0415 - an extra
@@ -105,7 +105,7 @@ class AppriseCourier:
         self._apprise = None
 
 
-def _checked(text: str) -> Template:
+def _check(text: str) -> Template:
     template = Template(text)
     try:
         template.substitute(dict.fromkeys(NAMES, ""))

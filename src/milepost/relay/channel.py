@@ -1,18 +1,20 @@
 """A channel as a program declares it: where it leads, how often it is tried, how large it is."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from milepost.codec import check_text
+from milepost.config import Settings
 from milepost.errors import Invalid
 from milepost.options import check_seconds
 from milepost.relay.apprise import AppriseCourier
 from milepost.relay.broker import Broker, BrokerCourier, Courier
 from milepost.relay.message import MOST_BYTES
 from milepost.relay.webhook import Webhook
-from milepost.request.guard import PORTS, Guard
+from milepost.request.guard import Guard
 
 MARGIN_SECONDS = 1.0
 BYTES_LEAST = 10_000
@@ -70,12 +72,10 @@ class ChannelSpec(msgspec.Struct, frozen=True):
         return self.name, self.courier.kind, self.courier.target, self.tenant
 
 
-def declared(
+def declare_channel(
     name: str,
-    limits: DeliveryLimits,
+    settings: Settings,
     *,
-    allow: str = "",
-    ports: Iterable[int] = PORTS,
     webhook: str | None = None,
     secrets: Sequence[str] = (),
     people: Sequence[str] | None = None,
@@ -84,11 +84,10 @@ def declared(
     broker: Broker | None = None,
     subject: str | None = None,
     tenant: str | None = None,
+    **given: Any,
 ) -> ChannelSpec:
-    """Make a channel, or raise `Invalid`; it leads to one place.
-
-    A webhook may reach these `ports` of public addresses, and addresses that `allow` names.
-    """
+    """Make a channel that leads to one place, within the `given` limits, or raise `Invalid`."""
+    limits = DeliveryLimits(**given)
     check_text(name, what="name")
     owner = "" if tenant is None else check_text(tenant, what="tenant")
     ways = {"webhook": webhook, "people": people, "broker": broker}
@@ -108,7 +107,7 @@ def declared(
         courier = Webhook(
             webhook,
             secrets,
-            guard=Guard(allow, ports=ports),
+            guard=Guard(settings.request_allow, ports=settings.ports),
             seconds=limits.timeout,
             connections=limits.concurrency,
         )

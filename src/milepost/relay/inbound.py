@@ -1,9 +1,9 @@
 """Jobs that arrive as messages (spec C's `add_job_from_message`).
 
-A message says what `POST /v1/jobs` takes: `kind`, `args`, `kwargs`, `options`; plain, or as the
-data of a CloudEvent. It is acknowledged after the commit that stores its job, and its id is
+A message holds the document of `POST /v1/jobs`: `kind`, `args`, `kwargs`, `options`; plain, or as
+the data of a CloudEvent. It is acknowledged after the commit that stores its job, and its id is
 remembered by that same commit: one that comes again makes no second job (H-53). One that can never
-be a job is kept for people to see, and does not come again.
+be a job is kept for operators to see, and does not come again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from milepost.errors import Invalid, MilepostError, Unavailable
 from milepost.options import SubmitOptions, check_names, read
 from milepost.records import NewJob
 from milepost.relay.broker import Broker, Delivery, Incoming, cancelled, trouble_seconds
-from milepost.relay.message import traced
+from milepost.relay.message import read_traceparent
 from milepost.store import inbox
 from milepost.store.driver import AsyncDriver
 from milepost.telemetry import Log
@@ -32,14 +32,14 @@ AT_ONCE = 64
 WAIT_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
 DELIVERIES_MOST = 20
-"""How often a message may come that is not wrong in itself: of a kind that nobody declares yet."""
+"""How often a message may come that is not wrong in itself: of a kind that is not declared yet."""
 KEPT_BYTES = 64 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
-class Host(Protocol):
-    """What is needed of an app."""
+class Submitter(Protocol):
+    """The part of an app that makes jobs of names and values."""
 
     registry: Registry
 
@@ -58,12 +58,6 @@ class Submission(msgspec.Struct, forbid_unknown_fields=True):
     kwargs: dict[str, Any] = {}
     options: dict[str, Any] = {}
 
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The options that were given, checked."""
-        check_names(SubmitOptions, self.options, what="options")
-        return read(SubmitOptions, self.options, what="options")
-
 
 class _Envelope(msgspec.Struct):
     """The attributes of a CloudEvent that matter here."""
@@ -80,7 +74,7 @@ class _NotKnown(MilepostError):  # noqa: N818 - it says what the kind is
 
 
 class Inbound(msgspec.Struct, frozen=True):
-    """What a program declares: where jobs come from."""
+    """A program's declaration of where jobs come from."""
 
     name: str
     broker: Broker
@@ -88,8 +82,10 @@ class Inbound(msgspec.Struct, frozen=True):
     tenant: str = ""
 
 
-def declared(name: str, broker: Broker, subject: str | None, tenant: str | None = None) -> Inbound:
-    """Make an inbound of what was said of it."""
+def declare_inbound(
+    name: str, broker: Broker, subject: str | None, tenant: str | None = None
+) -> Inbound:
+    """Make an inbound, or raise `Invalid`."""
     if not _NAME.fullmatch(check_text(name, what="name")):
         raise Invalid(f"name={name!r} may hold letters, digits, dashes and underscores")
     owner = "" if tenant is None else check_text(tenant, what="tenant")
@@ -101,7 +97,7 @@ class Receiver:
     """Receives for one declaration, in every worker that has it."""
 
     def __init__(
-        self, driver: AsyncDriver, inbound: Inbound, host: Host, *, most_bytes: int
+        self, driver: AsyncDriver, inbound: Inbound, host: Submitter, *, most_bytes: int
     ) -> None:
         self._driver = driver
         self._inbound = inbound
@@ -120,14 +116,18 @@ class Receiver:
                     if cancelled():
                         break
                     trouble += 1
-                    log.warning("nothing comes in", inbound=self._inbound.name, error=str(error))
+                    log.warning(
+                        "receiving failed, tried again",
+                        inbound=self._inbound.name,
+                        error=str(error),
+                    )
                     await asyncio.sleep(trouble_seconds(trouble))
         finally:
             with suppress(Exception):
                 await self._inbound.broker.close()
 
     async def once(self, seconds: float) -> int:
-        """Receive what is there, or comes in time; answer with how many messages that was."""
+        """Receive the messages that are there, or come in time; answer with how many."""
         inbound = self._inbound
         found = await inbound.broker.receive(
             inbound.subject, name=inbound.name, most=AT_ONCE, seconds=seconds
@@ -155,46 +155,41 @@ class Receiver:
             await delivery.acknowledge()
 
     async def _refuse(self, delivery: Delivery, error: str) -> None:
-        message = delivery.message
-        await self._driver.run(
-            inbox.refuse,
-            self._inbound.name,
-            message.id,
-            error=error,
-            content=message.data[:KEPT_BYTES],
-        )
-        log.warning("a message was refused", inbound=self._inbound.name, message_id=message.id)
+        source, message = self._inbound.name, delivery.message
+        kept = message.data[:KEPT_BYTES]
+        await self._driver.run(inbox.refuse, source, message.id, error=error, content=kept)
+        log.warning("message refused", inbound=source, message_id=message.id)
         await delivery.terminate()
 
     def _read(self, message: Incoming) -> tuple[str, NewJob]:
         """Make the job that a message asks for, or raise `Invalid` saying why there is none."""
         if len(message.data) > self._most:
             raise Invalid(f"the message is larger than {self._most:,} bytes")
-        message_id, trace, asked = _asked(message)
+        message_id, trace, asked = _parse(message)
         if not any(definition.name == asked.kind for definition in self._host.registry.all):
             raise _NotKnown(f"no job is called {asked.kind!r} here")
         inbound = self._inbound
-        with acting(f"inbound {inbound.name}", tenant=inbound.tenant, trace=traced(trace)):
-            new = self._host.new_job(asked.kind, asked.args, asked.kwargs, asked.chosen)
-        return message_id, new
+        with acting(
+            f"inbound {inbound.name}", tenant=inbound.tenant, trace=read_traceparent(trace)
+        ):
+            check_names(SubmitOptions, asked.options, what="options")
+            options = read(SubmitOptions, asked.options, what="options")
+            return message_id, self._host.new_job(asked.kind, asked.args, asked.kwargs, options)
 
 
-def _asked(message: Incoming) -> tuple[str, str | None, Submission]:
-    """Read what is asked for, plain or as a CloudEvent: (the message's id, its trace, the job)."""
-    header = message.headers.get("traceparent")
+def _parse(message: Incoming) -> tuple[str, str | None, Submission]:
+    """Read a message, plain or as a CloudEvent: its id, its trace, and the job."""
+    headers, header = message.headers, message.headers.get("traceparent")
     if nested_deeper(message.data, DEEPEST):
         raise Invalid(f"the message is no job: it is nested more than {DEEPEST} deep")
     try:
-        if not _is_event(message.headers, message.data):
+        is_event = headers.get("content-type", "").startswith("application/cloudevents")
+        if not is_event:
+            found = msgspec.json.decode(message.data)
+            is_event = isinstance(found, dict) and "specversion" in found
+        if not is_event:
             return message.id, header, msgspec.json.decode(message.data, type=Submission)
         event = msgspec.json.decode(message.data, type=_Envelope)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"the message is no job: {error}") from error
     return f"{event.source} {event.id}", event.traceparent or header, event.data
-
-
-def _is_event(headers: Mapping[str, str], data: bytes) -> bool:
-    if headers.get("content-type", "").startswith("application/cloudevents"):
-        return True
-    found = msgspec.json.decode(data)
-    return isinstance(found, dict) and "specversion" in found

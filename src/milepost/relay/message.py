@@ -6,7 +6,6 @@ responses takes no room in the outbox. Its id and its time are the outbox row's:
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from milepost.store.seal import as_stored
 from milepost.store.watermarks import STALE
 
 MOST_BYTES = 1_000_000
-"""How large an event may be: what a NATS server takes by default, less its headers."""
+"""How large an event may be: a NATS server's default limit, less its headers."""
 
 CONTENT_TYPE = "application/cloudevents+json"
 ENVELOPE = 4_000
@@ -29,6 +28,7 @@ PORTION = 1_000_000
 TEXT_MOST = 10_000
 """How much of an error's text is told (H-105); the whole of it is in the store."""
 
+COUNTED = ("name", "succeeded", "failed", "cancelled")
 WORDS = {"SUCCEEDED": "COMPLETE", "FAILED": "FAILED", "CANCELLED": "CANCELLED"}
 """The public words for how something ended."""
 
@@ -39,15 +39,12 @@ class CloudEvent(msgspec.Struct, frozen=True):
     """An event, ready to be sent: `body` is its structured JSON, `told` the names of templates."""
 
     id: str
-    type: str
-    channel: str
-    time: datetime
     traceparent: str | None
     body: bytes
     told: Mapping[str, str]
 
 
-def traced(trace: str | None) -> str | None:
+def read_traceparent(trace: str | None) -> str | None:
     """Give a trace context if it is one that others can read."""
     return trace if trace is not None and _TRACEPARENT.fullmatch(trace) else None
 
@@ -57,40 +54,28 @@ def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[CloudEvent]:
 
     Values that a codec has sealed are passed on sealed, but for errors, which people read.
     """
-    return (yield from as_stored(_composed(message, most=most)))
+    return (yield from as_stored(_compose(message, most=most)))
 
 
-def _composed(message: Message, *, most: int) -> Steps[CloudEvent]:
+def _compose(message: Message, *, most: int) -> Steps[CloudEvent]:
     if message.machine == "job":
         job = yield from jobs.get(message.subject_id)
         data = _job(job)
-        told = _told(message, job.error, job.cancel_reason or job.cause)
+        told = _digest(message, job.error, job.cancel_reason or job.cause)
         if alert := _stale(job):
             data["alert"] = alert
             told["error"] = f"{alert['title']}: {alert['text']}"
     else:
         run = yield from runs.get(message.subject_id)
         data = yield from _run(run, room=most)
-        told = _told(message, run.error, run.cause)
+        told = _digest(message, run.error, run.cause)
         if alert := _alert(run):
             data["alert"] = alert
             told["error"] = f"{alert['title']}: {alert['text']} ({run.cause or 'cancelled'})"
-    return CloudEvent(
-        id=message.id,
-        type=_type(message),
-        channel=message.channel,
-        time=message.created_at,
-        traceparent=traced(message.trace),
-        body=_fitted(message, data, most),
-        told=told,
-    )
+    return CloudEvent(message.id, read_traceparent(message.trace), _fit(message, data, most), told)
 
 
-def _type(message: Message) -> str:
-    return f"milepost.{message.machine}.{message.state.lower()}"
-
-
-def _fitted(message: Message, data: dict[str, Any], most: int) -> bytes:
+def _fit(message: Message, data: dict[str, Any], most: int) -> bytes:
     """Write the envelope; members that do not fit stay where GET finds them, and are named."""
     body, kept, left = _body(message, data), dict(data), []
     for name in ("result", "jobs", "tags"):
@@ -103,13 +88,13 @@ def _fitted(message: Message, data: dict[str, Any], most: int) -> bytes:
 
 
 def _body(message: Message, data: Mapping[str, Any]) -> bytes:
-    traceparent = traced(message.trace)
+    traceparent = read_traceparent(message.trace)
     return msgspec.json.encode(
         {
             "specversion": "1.0",
             "id": message.id,
             "source": f"/v1/{message.machine}s",
-            "type": _type(message),
+            "type": f"milepost.{message.machine}.{message.state.lower()}",
             "subject": message.subject_id,
             "time": message.created_at,
             "datacontenttype": "application/json",
@@ -120,9 +105,8 @@ def _body(message: Message, data: Mapping[str, Any]) -> bytes:
     )
 
 
-def _told(message: Message, error: str | None, why: str | None) -> dict[str, str]:
-    stored = {} if error is None else msgspec.json.decode(error)
-    reason = stored.get("message") or why or ""
+def _digest(message: Message, error: str | None, why: str | None) -> dict[str, str]:
+    reason = _read_error(error).get("message") or why or ""
     return {
         "channel": message.channel,
         "error": "" if message.state == JobState.SUCCEEDED else str(reason)[:TEXT_MOST],
@@ -137,41 +121,52 @@ def _told(message: Message, error: str | None, why: str | None) -> dict[str, str
     }
 
 
+def _common(record: Job | Run) -> dict[str, Any]:
+    """Give the members that jobs and runs share, but for their states."""
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "state": WORDS[record.state],
+        "done": True,
+        **({"tags": msgspec.Raw(record.tags.encode())} if record.tags else {}),
+        "created_at": record.created_at,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+    }
+
+
 def _job(job: Job) -> dict[str, Any]:
     return {
-        "id": job.id,
-        "kind": job.kind,
+        **_common(job),
         "queue": job.queue,
-        "state": WORDS[job.state],
         "job_state": job.state.value,
-        "done": True,
         "attempt": job.attempt,
         **_end(job),
-        **({"tags": msgspec.Raw(job.tags.encode())} if job.tags else {}),
         **({"run": job.run_id, "step": job.step} if job.run_id else {}),
         **({"rerun_of": job.rerun_of} if job.rerun_of else {}),
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
     }
 
 
 def _end(job: Job) -> dict[str, Any]:
     """Tell exactly one of the result and the error."""
     if job.state == JobState.SUCCEEDED:
-        return {"result": _carried(job.result, job.codec)}
+        return {"result": _pass_on(job.result, job.codec)}
     if job.state == JobState.CANCELLED:
         return {"error": _error("Cancelled", job.cancel_reason or "cancelled", job.cause)}
-    stored = {} if job.error is None else msgspec.json.decode(job.error)
+    stored = _read_error(job.error)
     kind = stored.get("type") or job.cause or "unknown"
     return {"error": _error(kind, stored.get("message") or f"ended by {job.move}", job.cause)}
+
+
+def _read_error(error: str | None) -> dict[str, Any]:
+    return {} if error is None else msgspec.json.decode(error)
 
 
 def _error(kind: str, text: str, cause: str | None) -> dict[str, str | None]:
     return {"type": kind, "message": text[:TEXT_MOST], "cause": cause}
 
 
-def _carried(data: bytes | None, codec: str) -> Any:
+def _pass_on(data: bytes | None, codec: str) -> Any:
     """Give stored bytes: JSON as it stands; anything else sealed, for a receiver with the key."""
     if data is None:
         return None
@@ -181,26 +176,11 @@ def _carried(data: bytes | None, codec: str) -> Any:
 def _run(run: Run, *, room: int) -> Steps[dict[str, Any]]:
     counted = yield from fanin.steps(run.id)
     data: dict[str, Any] = {
-        "id": run.id,
-        "kind": run.kind,
-        "state": WORDS[run.state],
+        **_common(run),
         "run_state": run.state.value,
-        "done": True,
         **_outcome(run),
-        **({"tags": msgspec.Raw(run.tags.encode())} if run.tags else {}),
         **({"resumes": run.resumes} if run.resumes else {}),
-        "created_at": run.created_at,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
-        "steps": [
-            {
-                "name": step.name,
-                "succeeded": step.succeeded,
-                "failed": step.failed,
-                "cancelled": step.cancelled,
-            }
-            for step in counted
-        ],
+        "steps": [{name: getattr(step, name) for name in COUNTED} for step in counted],
     }
     there = sum(step.succeeded + step.lost for step in counted)
     children = yield from _children(run.id, room - len(msgspec.json.encode(data)) - ENVELOPE)
@@ -220,7 +200,7 @@ def _alert(run: Run) -> dict[str, str] | None:
 
 def _stale(job: Job) -> dict[str, str] | None:
     """Say that a pipeline is not fresh, if the job is one that tells it."""
-    stored = {} if job.error is None else msgspec.json.decode(job.error)
+    stored = _read_error(job.error)
     if not job.kind.endswith(STALE) or stored.get("type") != "Stale":
         return None
     return {"title": "Pipeline Stale", "text": stored["message"], "severity": "warning"}
@@ -228,8 +208,8 @@ def _stale(job: Job) -> dict[str, str] | None:
 
 def _outcome(run: Run) -> dict[str, Any]:
     if run.state == RunState.SUCCEEDED:
-        return {"result": _carried(run.report, run.codec)}
-    stored = {} if run.error is None else msgspec.json.decode(run.error)
+        return {"result": _pass_on(run.report, run.codec)}
+    stored = _read_error(run.error)
     kind = "Cancelled" if run.state == RunState.CANCELLED else run.cause or "unknown"
     told = stored.get("message") or f"ended by {run.move}"
     return {"error": _error(stored.get("type") or kind, told, run.cause)}

@@ -93,19 +93,17 @@ class Nats:
         from nats import errors  # noqa: PLC0415 - an extra
 
         try:
-            consumer = await self._consumer(subject, name)
+            stream = await self._ready(subject)
+            if (subject, name) not in self._consumers:
+                consumer = await stream.pull_subscribe(subject, durable=name)
+                self._consumers[subject, name] = consumer
+            consumer = self._consumers[subject, name]
             with suppress(TimeoutError):  # the client's own, and the bare one when time is short
                 return [_Delivery(found) for found in await consumer.fetch(most, timeout=seconds)]
         except (errors.Error, OSError, TimeoutError) as error:
             await self.close()
             raise self._unavailable("did not answer", error) from error
         return []
-
-    async def _consumer(self, subject: str, name: str) -> "JetStreamContext.PullSubscription":
-        stream = await self._ready(subject)
-        if (subject, name) not in self._consumers:
-            self._consumers[subject, name] = await stream.pull_subscribe(subject, durable=name)
-        return self._consumers[subject, name]
 
     async def close(self) -> None:
         """Hang up; the next use connects anew."""
@@ -122,10 +120,10 @@ class Nats:
         async with self._opening:
             if self._connection is None or not self._connection.is_connected:
                 await self.close()
-                self._connection = await self._connected()
+                self._connection = await self._connect()
             stream = self._connection.jetstream(timeout=ACK_SECONDS)
             if self._stream is not None and subject not in self._subjects:
-                await _made(stream, self._stream, subject)
+                await _ensure_stream(stream, self._stream, subject)
                 self._subjects.add(subject)
             return stream
 
@@ -138,7 +136,7 @@ class Nats:
             self._subjects.clear()
             self._consumers.clear()
 
-    async def _connected(self) -> "Client":
+    async def _connect(self) -> "Client":
         try:
             import nats  # noqa: PLC0415 - an extra
         except ImportError as error:
@@ -168,7 +166,7 @@ async def _silent(_error: Exception) -> None:
     """Say nothing: the call that uses the connection raises."""
 
 
-async def _made(stream: "JetStreamContext", name: str, subject: str) -> None:
+async def _ensure_stream(stream: "JetStreamContext", name: str, subject: str) -> None:
     """Make the stream, or let the one that is there take the subject too."""
     from nats.js import errors  # noqa: PLC0415 - an extra
     from nats.js.api import StreamConfig  # noqa: PLC0415 - likewise

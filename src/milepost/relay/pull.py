@@ -48,7 +48,7 @@ class Channels:
 
         A message comes again until it is acknowledged, however often it was read.
         """
-        return self._client.flow(offered, _checked(name), cursor, limit=limit)
+        return self._client.flow(offer_page, _check_name(name), cursor, limit=limit)
 
     pull, pull_async = faces(_pull)
 
@@ -56,7 +56,7 @@ class Channels:
         self, name: str, ids: Sequence[str] | None = None, *, cursor: str | None = None
     ) -> Flow[int]:
         """Say that these arrived, or all up to a cursor; answer with how many were new."""
-        return len((yield from self._client.flow(acknowledged, _checked(name), ids, cursor)))
+        return len((yield from self._client.flow(acknowledge, _check_name(name), ids, cursor)))
 
     ack, ack_async = faces(_ack)
 
@@ -73,7 +73,7 @@ class Channels:
         if state is not None and state not in STATES:
             raise Invalid(f"state={state!r}: expected one of {', '.join(STATES)}")
         return self._client.flow(
-            outbox.listing, _checked(name), state=state, most=limit, before=before
+            outbox.listing, _check_name(name), state=state, most=limit, before=before
         )
 
     messages, messages_async = faces(_messages)
@@ -86,7 +86,7 @@ class Channels:
 
     def _retry(self, name: str, ids: Sequence[str] | None = None) -> Flow[int]:
         """Try dead messages again, those named or all; answer with how many there were."""
-        found = yield from self._client.flow(outbox.retry, _checked(name), _named(ids))
+        found = yield from self._client.flow(outbox.retry, _check_name(name), _check_ids(ids))
         return len(found)
 
     retry, retry_async = faces(_retry)
@@ -94,13 +94,13 @@ class Channels:
     def _stop(self, name: str, reason: str = "stopped") -> Flow[bool]:
         """Let nothing leave; messages wait. False when it was stopped already."""
         actor = caller().actor
-        return self._client.flow(outbox.stop, _checked(name), reason=reason, actor=actor)
+        return self._client.flow(outbox.stop, _check_name(name), reason=reason, actor=actor)
 
     stop, stop_async = faces(_stop)
 
     def _start(self, name: str) -> Flow[bool]:
         """Let messages leave again. False when it was not stopped."""
-        return self._client.flow(outbox.start, _checked(name))
+        return self._client.flow(outbox.start, _check_name(name))
 
     start, start_async = faces(_start)
 
@@ -114,7 +114,7 @@ class Channels:
     refused, refused_async = faces(_refused)
 
 
-def offered(
+def offer_page(
     name: str,
     cursor: str | None,
     *,
@@ -139,7 +139,7 @@ def offered(
     return MessagePage(tuple(events), str(after))
 
 
-def acknowledged(
+def acknowledge(
     name: str,
     ids: Sequence[str] | None,
     cursor: str | None,
@@ -152,7 +152,7 @@ def acknowledged(
         raise Invalid("acknowledge ids, or everything up to a cursor: give one of the two")
     seen = {"tenant": tenant, "queues": queues}
     place = read_cursor(cursor)
-    return (yield from outbox.acknowledge(name, ids=_named(ids), place=place, **seen))
+    return (yield from outbox.acknowledge(name, ids=_check_ids(ids), place=place, **seen))
 
 
 def read_cursor(cursor: str | None) -> int:
@@ -175,11 +175,11 @@ def _check_page(limit: int) -> None:
         raise Invalid(f"limit={limit!r} must be a whole number between 1 and {PAGE_MOST:,}")
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     return check_text(name, what="channel")
 
 
-def _named(ids: Sequence[str] | None) -> Sequence[str] | None:
+def _check_ids(ids: Sequence[str] | None) -> Sequence[str] | None:
     if isinstance(ids, str):
         raise Invalid("ids is a list of messages' ids")
     return ids

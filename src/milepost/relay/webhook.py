@@ -82,7 +82,7 @@ class Webhook:
 
     async def deliver(self, event: CloudEvent) -> None:
         """Post it; only a 2xx in time counts."""
-        answer = await self._sent(event)
+        answer = await self._send(event)
         if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             return
         if answer.status == HTTPStatus.GONE:
@@ -90,7 +90,7 @@ class Webhook:
         after = retry_after(answer) if answer.status in LATER else None
         raise Undelivered(f"{self.target} answered {answer.status}", after=after)
 
-    async def _sent(self, event: CloudEvent) -> Answer:
+    async def _send(self, event: CloudEvent) -> Answer:
         try:
             from milepost.request import wire  # noqa: PLC0415 - an extra
         except ImportError as error:

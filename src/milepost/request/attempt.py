@@ -10,27 +10,28 @@ import msgspec
 
 from milepost import outcome, policy
 from milepost.context import Context
-from milepost.errors import Invalid
+from milepost.errors import Invalid, LeaseLost
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Later, storable
-from milepost.request.begin import Beginner
-from milepost.request.declaration import MISSING, OWN, Request, WireRequest, content_of, found
+from milepost.request.declaration import MISSING, OWN, Request, WireRequest, content_of, follow_path
 from milepost.request.guard import Refused, Target, parse
 from milepost.request.hosts import Busy, Hosts
-from milepost.request.redact import note
+from milepost.request.redact import write_note
 from milepost.request.reply import (
     MESSAGE_LIMIT,
     Answer,
     Verdict,
-    judged,
+    judge_reply,
     malformed,
     retry_after,
-    settled,
-    succeeded,
+    settle,
+    succeed,
 )
 from milepost.request.secrets import Filling, NoValue, named_in
-from milepost.store.requests import Begin
+from milepost.store import requests as store_requests
+from milepost.store.group import AsyncGroupCommit, GroupSize, Refusal
+from milepost.store.requests import Begin, Signals
 
 if TYPE_CHECKING:
     from milepost.request.kind import Requests
@@ -48,7 +49,9 @@ class Sender:
     def __init__(self, requests: "Requests") -> None:
         self._requests = requests
         self._wire: Wire | None = None
-        self.beginner = Beginner(requests.host.client)
+        self._notes: AsyncGroupCommit[Begin, Signals | None] = AsyncGroupCommit(
+            self._note, size=GroupSize(200)
+        )
         self.hosts = Hosts(requests.default_limit, requests.limits)
         self.users = 0
 
@@ -61,6 +64,18 @@ class Sender:
             connections = self._requests.host.settings.concurrency
             self._wire = Wire(self._requests.guard, connections=connections)
         return self._wire
+
+    async def begin(self, begin: Begin) -> Signals | None:
+        """Note one attempt, or raise `LeaseLost`; attempts at the same time share a transaction.
+
+        Answers with signals to be read first; None means that it is noted, and is to send now.
+        """
+        return await self._notes.run(begin)
+
+    async def _note(self, begins: list[Begin]) -> list[Signals | Refusal | None]:
+        run = self._requests.host.client.run_async
+        begun = await run(store_requests.begin, begins, actor=None)
+        return [begun[one.claim.id] if one.claim.id in begun else _lost(one) for one in begins]
 
     async def close(self) -> None:
         """Close every connection."""
@@ -76,7 +91,7 @@ class Attempt:
         self._sender = requests.sender
         self._context = context
         self._claim = context.claim
-        self._request = _called_back(request, context.id, requests.host.settings.public_url)
+        self._request = _insert_callback(request, context.id, requests.host.settings.public_url)
         self._home = parse(self._request.url)
         self._named = f"{request.method} {self._home.shown}"
         self._polled: str | None = None
@@ -96,7 +111,7 @@ class Attempt:
             return self._again(f"{self._named}: {error}", type_="NotReached")
         except Invalid as error:
             return self._failed(str(error), code="secret")
-        outgoing = await self._next()
+        outgoing = await self._build()
         host, pool = outgoing.target.host, self._request.timeouts.pool
         try:
             async with self._sender.hosts.slot(host, within=pool):
@@ -113,9 +128,9 @@ class Attempt:
             return self._unreached(target, error)
         except Refused as error:
             return self._failed(str(error), code=error.code)
-        return await self._begun(outgoing) or await self._sent(outgoing)
+        return await self._begin(outgoing) or await self._send(outgoing)
 
-    async def _next(self) -> WireRequest:
+    async def _build(self) -> WireRequest:
         """Build the request itself, or a poll of the URL that the last reply gave."""
         request, claim = self._request, self._claim
         goes_on = claim.polls > 0 or claim.origin_id is not None
@@ -154,7 +169,7 @@ class Attempt:
 
     # Before
 
-    async def _begun(self, outgoing: WireRequest) -> Outcome | None:
+    async def _begin(self, outgoing: WireRequest) -> Outcome | None:
         """Note that it is about to be sent; an outcome if a signal has brought the reply."""
         url = self._requests.recorder.url(outgoing.target)
         kind = outgoing.headers.get("Content-Type", "")
@@ -162,17 +177,17 @@ class Attempt:
         key = {"idempotency_key": self._key, "attempt": self._context.attempt}
         begin = Begin(
             self._claim,
-            note(self._hider, "REQUEST", {"method": outgoing.method, "url": url, **shown}),
-            note(self._hider, "REQUESTING", key),
+            write_note(self._hider, "REQUEST", {"method": outgoing.method, "url": url, **shown}),
+            write_note(self._hider, "REQUESTING", key),
             self._listens,
         )
-        signals = await self._sender.beginner.begin(begin)
+        signals = await self._sender.begin(begin)
         if signals is None:
             return None
         decode = self._requests.host.client.codec.decode
-        result = self._signalled([decode(data) for data in signals if data is not None])
+        result = self._read_signals([decode(data) for data in signals if data is not None])
         if result is None:
-            await self._sender.beginner.begin(msgspec.structs.replace(begin, listens=False))
+            await self._sender.begin(msgspec.structs.replace(begin, listens=False))
         return result
 
     @property
@@ -180,7 +195,7 @@ class Attempt:
         """Whether a signal may be the reply: not before anything was sent."""
         return self._claim.fence > 1
 
-    def _signalled(self, values: list[Any]) -> Outcome | None:
+    def _read_signals(self, values: list[Any]) -> Outcome | None:
         """Read signals as the reply; None when they only say to look again."""
         for value in values:
             if value is None:
@@ -188,18 +203,18 @@ class Attempt:
             told = {"content-type": "application/json"}
             content = msgspec.json.encode(value)
             answer = self._requests.secrets.answer(Answer(200, told, content, "signal"))
-            verdict = judged(self._request, answer, self._requests.judges)
+            verdict = judge_reply(self._request, answer, self._requests.judges)
             if verdict.word in ("complete", "failed"):
-                return self._ended(verdict, answer, {"from": "signal"})
+                return self._end(verdict, answer, {"from": "signal"})
         return None
 
     # Sending
 
-    async def _sent(self, outgoing: WireRequest) -> Outcome:
+    async def _send(self, outgoing: WireRequest) -> Outcome:
         from milepost.request import wire  # noqa: PLC0415 - httpx2, when something is sent
 
         target, started, secrets = outgoing.target, time.monotonic(), self._requests.secrets
-        filled = self._filled(outgoing)
+        filled = self._fill(outgoing)
         self._context.outcome_if_interrupted = (
             self._unknown("it was cut off") if self._is_cautious else None
         )
@@ -212,7 +227,7 @@ class Attempt:
             return self._unheard(target, error)
         except wire.UnreadableReply as error:
             verdict = malformed(str(error), code=error.code)
-            return self._ended(verdict, secrets.answer(error.answer), _took(started))
+            return self._end(verdict, secrets.answer(error.answer), _took(started))
         except (Refused, *wire.UNSENDABLE) as error:
             return self._failed(_said(error), code=getattr(error, "code", "invalid_input"))
         except Exception as error:
@@ -221,9 +236,9 @@ class Attempt:
             raise RuntimeError(secrets.hider.text(_said(error))) from None
         finally:
             self._context.outcome_if_interrupted = None
-        return await self._heard(secrets.answer(answer), _took(started))
+        return await self._judge(secrets.answer(answer), _took(started))
 
-    def _filled(self, outgoing: WireRequest) -> WireRequest:
+    def _fill(self, outgoing: WireRequest) -> WireRequest:
         """Put in the secrets, where they are meant: their origin's (H-94)."""
         filling = self._filling
         if filling is None or outgoing.target.origin != self._home.origin:
@@ -242,13 +257,13 @@ class Attempt:
 
     # After
 
-    async def _heard(self, answer: Answer, told: dict[str, Any]) -> Outcome:
-        verdict = judged(self._request, answer, self._requests.judges)
+    async def _judge(self, answer: Answer, told: dict[str, Any]) -> Outcome:
+        verdict = judge_reply(self._request, answer, self._requests.judges)
         if verdict.word != "pending":
-            return self._ended(verdict, answer, told)
+            return self._end(verdict, answer, told)
         if not self._listens:
             # It may have been signalled before the first sending; nothing else would read that.
-            result = self._signalled(await self._context.signals_async())
+            result = self._read_signals(await self._context.signals_async())
             if result is not None:
                 return result
         return await self._pending(verdict, answer, told)
@@ -257,10 +272,10 @@ class Attempt:
         poll = self._request.reply.poll if self._request.reply else None
         seconds = self._request.poll if verdict.after is None else verdict.after
         if poll is not None:
-            place = self._place(poll.url, answer)
+            place = self._poll_url(poll.url, answer)
             if place is None and self._polled is None:
                 reason = f"the reply says pending, and no URL stands at {poll.url}"
-                return self._ended(malformed(reason), answer, told)
+                return self._end(malformed(reason), answer, told)
             if place is not None and place != self._polled:
                 await self._context.save_async(place)
             seconds = seconds if poll.every is None else poll.every
@@ -270,13 +285,15 @@ class Attempt:
         # However little was asked for: a partner that stays pending is not asked in a tight loop.
         seconds = None if seconds is None else max(seconds, POLL_LEAST)
         result = policy.after_later(self._claim, Later(seconds, detail=verdict.reason))
-        return self._noted(result, answer, told)
+        return self._with_note(result, answer, told)
 
-    def _place(self, where: str, answer: Answer) -> str | None:
+    def _poll_url(self, where: str, answer: Answer) -> str | None:
         """Find the URL to poll next; None when the reply does not say."""
         try:
-            headed = not where.startswith("$")
-            place = answer.headers.get(where.lower()) if headed else found(where, answer.json())
+            if where.startswith("$"):
+                place = follow_path(where, answer.json())
+            else:
+                place = answer.headers.get(where.lower())
             if place is None or place is MISSING:
                 return None
             whole = urljoin(self._polled or self._request.url, str(place))
@@ -285,29 +302,29 @@ class Attempt:
             return None
         return whole
 
-    def _ended(self, verdict: Verdict, answer: Answer, told: dict[str, Any]) -> Outcome:
+    def _end(self, verdict: Verdict, answer: Answer, told: dict[str, Any]) -> Outcome:
         host, claim = self._requests.host, self._claim
         if verdict.word == "complete":
             try:
                 most = host.settings.max_payload
-                result = succeeded(verdict.value, claim.id, host.client.codec, most)
+                result = succeed(verdict.value, claim.id, host.client.codec, most)
             except Exception as error:  # noqa: BLE001 - it was heard: on the record, not sent again
                 verdict = malformed(_said(error), code=getattr(error, "code", "malformed"))
             else:
-                return self._noted(result, answer, told)
+                return self._with_note(result, answer, told)
         verdict = msgspec.structs.replace(verdict, reason=self._hider.text(verdict.reason))
         retry = self._request.retry
-        result = settled(verdict, claim, answer, named=self._named, retry=retry)
-        return self._noted(result, answer, told)
+        result = settle(verdict, claim, answer, named=self._named, retry=retry)
+        return self._with_note(result, answer, told)
 
-    def _noted(self, result: Outcome, answer: Answer, told: dict[str, Any]) -> Outcome:
+    def _with_note(self, result: Outcome, answer: Answer, told: dict[str, Any]) -> Outcome:
         """Have the reply noted by the transaction that ends the attempt."""
         shown = self._shown(answer.headers, answer.content, answer.kind)
         shown = {"status": answer.status, "url": answer.url, **told, **shown}
         if not self._request.record:
             shown["bytes"] = len(answer.content)
         return msgspec.structs.replace(
-            result, phase="RESPONSE", note=note(self._hider, "RESPONSE", shown)
+            result, phase="RESPONSE", note=write_note(self._hider, "RESPONSE", shown)
         )
 
     def _shown(self, headers: Mapping[str, str], content: bytes, kind: str) -> dict[str, Any]:
@@ -356,6 +373,11 @@ class Attempt:
         return Problem(type=type_, message=told, kind=kind, code=code, attempt=attempt)
 
 
+def _lost(begin: Begin) -> Refusal:
+    claim = begin.claim
+    return Refusal(LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}"))
+
+
 def _took(started: float) -> dict[str, Any]:
     return {"seconds": round(time.monotonic() - started, 3)}
 
@@ -364,7 +386,7 @@ def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _called_back(request: Request, job_id: str, public_url: str) -> Request:
+def _insert_callback(request: Request, job_id: str, public_url: str) -> Request:
     """Put the callback's address where the request asks for it."""
     if request.callback is None:
         return request

@@ -1,7 +1,8 @@
 """Batches of requests: a run whose jobs are requests, and, if asked for, a final call of its own.
 
 It is a run like any other: each request's own transaction counts it in (C's revalidation, H-57,
-H-58), a policy says what a failed one means (H-59), and the final call is a leased job (H-68).
+H-58), a policy says whether it fails with one of them (H-59), and the final call is a leased job
+(H-68).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from milepost.outcome import micros
 from milepost.records import NewJob, NewRun, NewStep
 from milepost.request.attempt import Attempt
 from milepost.request.declaration import Request
-from milepost.request.kind import Requests, can_send, definition
+from milepost.request.kind import Requests, can_send, define
 from milepost.specs import JOB_VIEWS, Facts
 from milepost.store import chains, fanin, requests, runs
 
@@ -41,7 +42,7 @@ Item = Mapping[str, Any] | Sequence[Any]
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What became of one request of a batch; `state` is C's word."""
+    """The response to one request of a batch; `state` is C's word."""
 
     id: str
     ordinal: int
@@ -54,7 +55,7 @@ class RequestBatch(RunHandle):
     """A batch of requests as it stood when it was last read."""
 
     def _responses(self) -> Stream[Response]:
-        """Read what became of each request, in their order, a page at a time."""
+        """Read the responses, in the order of the requests, a page at a time."""
         run = self._client.flow
         for run_id in (yield from run(chains.chain, self.id)):
             pages = partial(requests.responses, run_id, most=CHUNK, ended=run_id != self.id)
@@ -66,7 +67,7 @@ class RequestBatch(RunHandle):
 
     responses, responses_async = streams(_responses)
 
-    def _response(self, row: requests.Row) -> Response:
+    def _response(self, row: requests.ResponseRow) -> Response:
         word = JOB_VIEWS["C"].word(Facts(row.state, row.fence, row.phase))
         result = None if row.result is None else self._client.codec.decode(row.result)
         error = None
@@ -78,7 +79,7 @@ class RequestBatch(RunHandle):
 
 
 class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one batch asks for beyond its requests."""
+    """The options of a batch of requests."""
 
     channel: str | None = None
     policy: FailurePolicy | None = None
@@ -89,7 +90,7 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse invalid values."""
         check({"queue": self.queue, "priority": self.priority})
         check_seconds("deadline", self.deadline, zero=False)
         check_failure_policy(self.policy, what="a batch of requests")
@@ -99,7 +100,7 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Plan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept with the run."""
+    """The payload of the run."""
 
     final: Request | None = None
 
@@ -110,7 +111,7 @@ class Batches:
     def __init__(self, host: Host, single: Requests) -> None:
         self._host = host
         self._single = single
-        self._definition = definition(FINAL, self.final)
+        self._definition = define(FINAL, self.final)
         if can_send():
             host.registry.add(self._definition, own=True)
 
@@ -146,7 +147,7 @@ class Batches:
         yield from run(chains.start, held, plan, [], hold=True)
         try:
             while first:
-                yield from run(runs.add, new.id, [_held(job) for job in first])
+                yield from run(runs.add, new.id, [_hold(job) for job in first])
                 first = list(islice(jobs, CHUNK))
         except BaseException:
             yield Wait(batch.cancel, batch.cancel_async, ("it could not be filled",))
@@ -157,13 +158,14 @@ class Batches:
     def starting(
         self, items: Sequence[Item], asking: BatchOptions, shared: Mapping[str, Any]
     ) -> tuple[NewRun, list[NewStep], list[NewJob]]:
-        """Check everything, and give what `chains.start` takes: what the API runs."""
+        """Check everything, and give the arguments of `chains.start`, which the API runs."""
         new, plan = self._new(asking)
         return new, plan, list(self._jobs(items, asking, shared, new))
 
     def _new(self, asking: BatchOptions) -> tuple[NewRun, list[NewStep]]:
-        final = None if asking.final is None else self._final(asking.final)
-        client = self._host.client
+        client, final = self._host.client, None
+        if asking.final is not None:
+            _, final = self._single.prepare(*_parse_item(asking.final, {}))
         payload = client.codec.encode(_Plan(final))
         new = NewRun(
             id=new_id(),
@@ -182,11 +184,6 @@ class Batches:
         )
         return new, self._plan(asking, final)
 
-    def _final(self, item: Item) -> Request:
-        method, url, asked = _taken(item, {})
-        _, request = self._single.asked(method, url, asked)
-        return request
-
     def _plan(self, asking: BatchOptions, final: Request | None) -> list[NewStep]:
         failure_policy = asking.policy or FailFast()
         place = {"queue": asking.queue or "default", "priority": asking.priority}
@@ -203,16 +200,16 @@ class Batches:
     ) -> Iterator[NewJob]:
         common = {"queue": asking.queue, "priority": asking.priority, **shared}
         for ordinal, item in enumerate(items):
-            method, url, asked = _taken(item, common)
+            method, url, asked = _parse_item(item, common)
             if wrong := [name for name in NOT_FOR_ONE if asked.get(name)]:
                 raise Invalid(f"a request of a batch takes no {', '.join(wrong)}")
-            job, request = self._single.asked(method, url, asked)
+            job, request = self._single.prepare(method, url, asked)
             made = job.new((request,), {})
             inside = msgspec.structs.replace(made.template, run_id=run.id, step=0)
             yield msgspec.structs.replace(made, template=inside, ordinal=ordinal)
 
 
-def _taken(item: Any, common: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+def _parse_item(item: Any, common: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """Take an item of a batch apart into its method, its URL and the rest."""
     if isinstance(item, Mapping):
         asked = {**common, **item}
@@ -226,7 +223,7 @@ def _taken(item: Any, common: Mapping[str, Any]) -> tuple[str, str, dict[str, An
     raise Invalid(ITEM)
 
 
-def _held(job: NewJob) -> NewJob:
+def _hold(job: NewJob) -> NewJob:
     template = msgspec.structs.replace(
         job.template, state=JobState.CREATED.value, delay_us=None, due_at=None
     )

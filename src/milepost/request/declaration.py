@@ -60,7 +60,7 @@ def check_path(path: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
-def found(path: str, value: Any) -> Any:
+def follow_path(path: str, value: Any) -> Any:
     """Follow a path; `MISSING` where it leads nowhere."""
     for step in check_path(path):
         if isinstance(step, str):
@@ -268,11 +268,6 @@ def request_of(method: str, url: str, asked: Mapping[str, Any]) -> Request:
         raise Invalid(f"method={method!r}: expected one of {', '.join(METHODS)}")
     parse(url)
     _check_headers(request.headers)
-    _check_sending(request)
-    return request
-
-
-def _check_sending(request: Request) -> None:
     if request.json is not msgspec.UNSET and request.content is not None:
         raise Invalid("json= and content= exclude each other")
     if request.crash not in CRASHES:
@@ -281,6 +276,7 @@ def _check_sending(request: Request) -> None:
     if isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops <= REDIRECTS_MOST:
         raise Invalid(f"redirects={hops!r} must be a whole number from 0 to {REDIRECTS_MOST}")
     check_seconds("poll", request.poll, zero=True)
+    return request
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:

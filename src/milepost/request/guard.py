@@ -1,8 +1,8 @@
-"""Which addresses a request may reach: public ones, and those that somebody allowed (H-94).
+"""Which addresses a request may reach: public ones, and those that an operator allowed (H-94).
 
-A URL comes from whoever asks, so what counts is not how it is spelled but where the connection
-goes: a name is resolved once, every address is judged, and the connection is made to the very
-addresses that were judged. A second answer of the name server (DNS rebinding) is never asked for.
+A URL comes from outside, so its spelling does not count, but where the connection goes: a name is
+resolved once, every address is judged, and the connection is made to the very addresses that were
+judged. A second answer of the name server (DNS rebinding) is never asked for.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from urllib.parse import unquote, urlsplit
+from contextlib import suppress
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -48,6 +49,7 @@ _NO_V6 = tuple(
 _ISATAP = (0x00005EFE, 0x02005EFE)
 _WORDS = 0xFFFF_FFFF
 
+_ASCII = bytes(range(128))
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_-]+)*\.?")
 _NUMBER = re.compile(r"(?:.*\.)?(?:0x[0-9a-f]*|[0-9]+)\.?")
 _ENTRY = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>[0-9]+))?")
@@ -60,7 +62,7 @@ class Refused(Invalid):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A URL taken apart, once: what is judged is what is sent."""
+    """A URL taken apart, once: the same parts are judged and sent."""
 
     scheme: str
     host: str
@@ -70,7 +72,7 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """Who is spoken to; credentials for one are none of another's business."""
+        """The server; credentials for one are not sent to another."""
         return (self.scheme, self.host, self.port)
 
     @property
@@ -96,25 +98,22 @@ def parse(url: str) -> Target:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise Refused("the URL cannot be read; expected https://host/path") from None
-    if parts.scheme not in SCHEMES:
-        raise Refused(
-            f"a request goes to http:// or https://, not {parts.scheme[:20] or 'nothing'}"
-        )
+    scheme = parts.scheme
+    if scheme not in SCHEMES:
+        raise Refused(f"a request goes to http:// or https://, not {scheme[:20] or 'nothing'}")
     if not host:
         raise Refused("the URL names no host; expected https://host/path")
     if port == 0:
         raise Refused("port 0 is no port")
     try:
-        path = _path(parts.path, parts.query)
+        # All of ASCII is as it was; other characters are percent-encoded.
+        path = quote(parts.path or "/", safe=_ASCII)
+        query = quote(parts.query, safe=_ASCII)
         credentials = _credentials(parts.username, parts.password)
     except UnicodeError:
         raise Refused("the URL holds a lone surrogate, which is no text") from None
-    return Target(parts.scheme, _host(host), port or SCHEMES[parts.scheme], path, credentials)
-
-
-def _path(path: str, query: str) -> str:
-    whole = f"{path or '/'}?{query}" if query else path or "/"
-    return "".join(c if c.isascii() else "".join(f"%{b:02X}" for b in c.encode()) for c in whole)
+    whole = f"{path}?{query}" if query else path
+    return Target(scheme, _host(host), port or SCHEMES[scheme], whole, credentials)
 
 
 def _credentials(user: str | None, password: str | None) -> str | None:
@@ -127,7 +126,13 @@ def _credentials(user: str | None, password: str | None) -> str | None:
 def _host(host: str) -> str:
     """Spell a host as the resolver and the server will read it."""
     if ":" in host:
-        return _literal_v6(host)
+        try:
+            address = ipaddress.IPv6Address(host)
+        except ValueError:
+            raise Refused("the URL's host is no IPv6 address") from None
+        if address.scope_id is not None:
+            raise Refused("an address with a zone reaches this machine's own links only")
+        return str(address)
     try:
         name = host.encode("idna").decode().lower() if not host.isascii() else host.lower()
     except UnicodeError:
@@ -139,16 +144,6 @@ def _host(host: str) -> str:
     return name
 
 
-def _literal_v6(host: str) -> str:
-    try:
-        address = ipaddress.IPv6Address(host)
-    except ValueError:
-        raise Refused("the URL's host is no IPv6 address") from None
-    if address.scope_id is not None:
-        raise Refused("an address with a zone reaches this machine's own links only")
-    return str(address)
-
-
 def _literal_v4(host: str) -> str:
     """Read a number as the operating system would: decimal, octal, hexadecimal, short."""
     try:
@@ -157,29 +152,26 @@ def _literal_v4(host: str) -> str:
         raise Refused("the URL's host ends in a number and is no IPv4 address") from None
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One thing that is allowed: a network or a name, on one port or on all."""
+class AllowRule(msgspec.Struct, frozen=True):
+    """A network or a name that is allowed, on one port or on all."""
 
     network: Network | None
     name: str | None
     port: int | None
 
     @classmethod
-    def read(cls, text: str) -> "Entry":
-        """Read an entry of an allow-list, or say what one looks like."""
-        try:
+    def read(cls, text: str) -> "AllowRule":
+        """Read an entry of an allow-list, or raise `Invalid` with an example."""
+        with suppress(ValueError):
             return cls(ipaddress.ip_network(text, strict=False), None, None)
-        except ValueError:
-            pass
         match = _ENTRY.fullmatch(text)
         port = int(match["port"]) if match and match["port"] else None
         if match is None or (port is not None and not 0 < port <= PORT_MOST):
             raise Invalid(f"request_allow: {text!r} is no address, network, host or host:port")
         named = match["v6"] or match["host"]
-        try:
+        with suppress(ValueError):
             return cls(ipaddress.ip_network(named, strict=False), None, port)
-        except ValueError:
-            return cls(None, named.lower().removesuffix("."), port)
+        return cls(None, named.lower().removesuffix("."), port)
 
     def admits(self, host: str, address: Address, port: int) -> bool:
         """Tell whether it lets this connection through."""
@@ -207,9 +199,9 @@ class Guard:
         ports: Iterable[int] = PORTS,
         resolve: Resolve | None = None,
     ) -> None:
-        """Take what is allowed besides public addresses, and the ports that public ones have."""
+        """Take the addresses allowed besides public ones, and the ports of public ones."""
         words = re.split(r"[,\s]+", allow) if isinstance(allow, str) else allow
-        self._allowed = tuple(Entry.read(word) for word in words if word)
+        self._allowed = tuple(AllowRule.read(word) for word in words if word)
         self._ports = frozenset(ports)
         self._resolve = resolve or _resolved
         self._fine: dict[tuple[str, int], float] = {}
@@ -232,7 +224,11 @@ class Guard:
 
         Where some are allowed by name or number, only those are used; otherwise all must be public.
         """
-        found = [_address(text) for text in await self._found(host, port)]
+        try:
+            texts = [str(ipaddress.ip_address(host))]
+        except ValueError:
+            texts = await self._resolve(host, port)
+        found = [_address(text) for text in texts]
         if not found:
             raise OSError(f"{host} has no address")
         chosen = [a for a in found if any(e.admits(host, a, port) for e in self._allowed)]
@@ -240,12 +236,6 @@ class Guard:
             self._check_public(host, port, found)
             chosen = found
         return list(dict.fromkeys(str(address) for address in chosen))
-
-    async def _found(self, host: str, port: int) -> list[str]:
-        try:
-            return [str(ipaddress.ip_address(host))]
-        except ValueError:
-            return await self._resolve(host, port)
 
     def _check_public(self, host: str, port: int, found: list[Address]) -> None:
         if any(not is_public(address) for address in found):
@@ -262,7 +252,7 @@ class Guard:
 
 
 def _address(text: str) -> Address:
-    """Read an address; what IPv6 says of IPv4 is judged as what it is."""
+    """Read an address; an IPv4 address mapped into IPv6 is judged as IPv4."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped

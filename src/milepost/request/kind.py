@@ -1,4 +1,8 @@
-"""Requests as a kind of job: an app's declarations, and the senders that its workers share."""
+"""Requests as kinds of jobs: declared, sent by the senders that workers share, and replayed.
+
+A replay reads recorded replies again, offline, as a new job that points at the old one. Nothing is
+sent (H-96). It tells the meaning of the remote's real answers under today's rules.
+"""
 
 import asyncio
 import secrets
@@ -14,20 +18,43 @@ from milepost.codec import check_text
 from milepost.context import Context
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
+from milepost.faces import Flow, Wait
+from milepost.handles import JobHandle
 from milepost.job import Job
-from milepost.options import Submitting, read
+from milepost.lifecycle import JOB
+from milepost.options import DEFAULTS, Submitting, read
 from milepost.outcome import Outcome
-from milepost.records import NewJob
+from milepost.policy import Fail
+from milepost.records import Entry, NewJob
+from milepost.records import Job as Record
 from milepost.request.attempt import CALLBACK, Attempt, Sender
 from milepost.request.declaration import Request, job_options, request_of
-from milepost.request.guard import Guard
+from milepost.request.guard import Guard, parse
 from milepost.request.hosts import HostLimit, read_rate
-from milepost.request.redact import Recorder
-from milepost.request.reply import Judge
+from milepost.request.redact import HIDDEN, Recorder
+from milepost.request.reply import (
+    Answer,
+    Judge,
+    Verdict,
+    judge_reply,
+    read_recorded,
+    settle,
+    succeed,
+)
 from milepost.request.secrets import Secrets
+from milepost.store import jobs, journal
 
 KIND = "request"
+REPLAY = "request.replay"
 FIRST = ("method", "url")
+REDACTED = (
+    f"the result would hold {HIDDEN} where the remote had sent a secret, which is never recorded: "
+    "read less of the reply (result=), or rerun the request"
+)
+
+
+class _Payload(msgspec.Struct):
+    request: Request
 
 
 def can_send() -> bool:
@@ -48,7 +75,7 @@ class AttemptOutcome:
         return self.put(context, value)
 
 
-def definition(name: str, function: Callable[..., Any], **more: Any) -> Definition:
+def define(name: str, function: Callable[..., Any], **more: Any) -> Definition:
     """Define one of the engine's own kinds, whose function gives the outcome itself."""
     arguments = Arguments(function, name)
     outlet = AttemptOutcome()
@@ -70,9 +97,12 @@ class Requests:
         self.default_limit = HostLimit(settings.request_per_host, read_rate(settings.request_rate))
         self.guard = Guard(settings.request_allow, ports=settings.ports)
         self.recorder = Recorder(names=settings.redacted, most=settings.request_record)
-        self.definition = definition(KIND, self.run)
+        self.definition = define(KIND, self.run)
         if can_send():  # elsewhere requests are left to workers that can
             host.registry.add(self.definition, own=True)
+        options = {**DEFAULTS, "retries": 0}
+        self._replay = define(REPLAY, self.run_replay, options=options)
+        host.registry.add(self._replay, own=True)
 
     async def run(self, ctx: Context, request: Request) -> Any:
         """Send it, or poll its reply."""
@@ -97,7 +127,7 @@ class Requests:
             raise Invalid(f"concurrency={most!r} must be a whole number from 1")
         self.limits[host.lower()] = HostLimit(most, read_rate(rate))
 
-    def asked(
+    def prepare(
         self, method: str, url: str, asked: Mapping[str, Any]
     ) -> tuple[Job[..., ..., Any, Any], Request]:
         """Check a request, and make the job that submits it."""
@@ -130,7 +160,7 @@ class Requests:
         if "url" not in asked:
             raise Invalid("a request needs a url")
         asked.update(read(Submitting, job_options(asked), what="a request"))
-        job, made = self.asked(asked.pop("method"), asked.pop("url"), asked)
+        job, made = self.prepare(asked.pop("method"), asked.pop("url"), asked)
         return job.options(**options).new((made,), {})
 
     def _with_callback(self, request: Request) -> Request:
@@ -164,3 +194,69 @@ class Requests:
             if not sender.users:
                 del self._senders[asyncio.get_running_loop()]
                 await sender.close()
+
+    # Replaying
+
+    def replay(self, job_id: str, *, queue: str | None) -> Flow[JobHandle[Any]]:
+        """Store a replay of a finished request."""
+        client = self.host.client
+        new = self._new_replay((yield from client.flow(jobs.get, job_id)), queue)
+        [made] = yield Wait(client.create, client.create_async, ([new],))
+        return JobHandle(client, made)
+
+    def _new_replay(self, record: Record, queue: str | None) -> NewJob:
+        if record.kind != KIND:
+            raise Invalid(f"job {record.id} is a {record.kind}; only requests are replayed")
+        if record.state not in JOB.terminal:
+            raise Invalid(f"job {record.id} is {record.state}; only a finished one is replayed")
+        self._stored(record)
+        job: Job[..., ..., Any, Any]
+        job = Job(self.host, self._replay, {"queue": queue or record.queue})
+        made = job.new((record.id,), {})
+        linked = msgspec.structs.replace(made.template, parent_id=record.id, tenant=record.tenant)
+        return msgspec.structs.replace(made, template=linked)
+
+    def _stored(self, record: Record) -> Request:
+        if record.payload is None:
+            raise Invalid(f"the payload of job {record.id} was erased; nothing is left to replay")
+        payload: _Payload = self.host.client.codec.decode(record.payload, _Payload)
+        return payload.request
+
+    async def run_replay(self, ctx: Context, job_id: str) -> Any:
+        """Read every recorded reply in its order, until one decides."""
+        client = self.host.client
+        record = await client.run_async(jobs.get, job_id)
+        history = await client.run_async(journal.history, job_id)
+        request = self._stored(record)
+        replies = [entry for entry in history if _is_reply(entry)]
+        for entry in replies:
+            answer = read_recorded(msgspec.json.decode(entry.detail or ""))
+            verdict = judge_reply(request, answer, self.judges)
+            if verdict.word not in ("pending", "again"):
+                return self._replayed(ctx, request, verdict, answer, entry)
+        seen = len(replies)
+        told = f"{seen} recorded replies decide nothing" if seen else "no reply was recorded"
+        if history[0].summary is not None:
+            told += " since its history was summed up (keep_history)"
+        raise Fail(f"{told} of job {job_id}", code="replay")
+
+    def _replayed(
+        self, ctx: Context, request: Request, verdict: Verdict, answer: Answer, entry: Entry
+    ) -> Outcome:
+        client = self.host.client
+        if HIDDEN in msgspec.json.encode(verdict.value, enc_hook=str).decode():
+            verdict = Verdict("failed", REDACTED, code="redacted")
+        if verdict.word == "complete":
+            most = client.settings.max_payload
+            result = succeed(verdict.value, ctx.id, client.codec, most)
+        else:
+            named = f"{request.method} {parse(request.url).shown}"
+            result = settle(verdict, ctx.claim, answer, named=named, retry=request.retry)
+        shown = {"phase": "RESPONSE", "from": "record", "seq": entry.seq, "status": answer.status}
+        hidden = {"redacted": True} if HIDDEN.encode() in answer.content else {}
+        note = msgspec.json.encode({**shown, **hidden}).decode()
+        return msgspec.structs.replace(result, phase="RESPONSE", note=note)
+
+
+def _is_reply(entry: Entry) -> bool:
+    return entry.move == "note" and (entry.detail or "").startswith('{"phase":"RESPONSE"')

@@ -81,7 +81,7 @@ _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _LOWER = _pairs(_LETTERS.upper(), _LETTERS)
 _RAW = _View(kept=_ALL, become={})
 _WIDE = _View(kept=_ALL[1:], become={})
-# How many backslashes there are depends on who wrote them.
+# The number of backslashes depends on how often it was escaped.
 _TEXT = _View(kept=_ALL.replace(b"\\", b""), become={**_LOWER, **_pairs(b"+", b" ")})
 _HEX = _View(kept=b"0123456789abcdefABCDEF", become=_LOWER)
 _BASE64 = _View(kept=_LETTERS + _LETTERS.upper() + b"0123456789+/-_", become=_pairs(b"-_", b"+/"))
@@ -111,10 +111,10 @@ class Hider:
         if not self._wanted:
             return content
         levels = _levels(_WIDE.read(content))
-        spans = list(self._found(content, levels[:1]))
+        spans = list(self._find(content, levels[:1]))
         if len(levels) > 1:
-            spans += self._found(content, levels)
-        return _replaced(content, spans) if spans else content
+            spans += self._find(content, levels)
+        return _replace(content, spans) if spans else content
 
     def text(self, text: str) -> str:
         """Hide them in a text."""
@@ -123,7 +123,7 @@ class Hider:
         hidden = self.content(text.encode(errors="surrogatepass"))
         return hidden.decode(errors="surrogatepass")
 
-    def _found(self, content: bytes, levels: list[bytes]) -> Iterator[Span]:
+    def _find(self, content: bytes, levels: list[bytes]) -> Iterator[Span]:
         """Find them in the last of the levels, and say where they stand in the content."""
         data, places = levels[-1], None
         for view, wanted in self._wanted.items():
@@ -147,7 +147,7 @@ def _levels(data: bytes) -> list[bytes]:
     """Undo escapes, again and again while there are some."""
     levels = [data]
     for _ in range(PASSES):
-        plain = _TOKEN.sub(lambda match: _meant(match[0].lower()), levels[-1])
+        plain = _TOKEN.sub(lambda match: _unescape(match[0].lower()), levels[-1])
         if plain == levels[-1]:
             break
         levels.append(plain)
@@ -155,7 +155,7 @@ def _levels(data: bytes) -> list[bytes]:
 
 
 @lru_cache(maxsize=4096)
-def _meant(token: bytes) -> bytes:
+def _unescape(token: bytes) -> bytes:
     bare = token.lstrip(b"\\")
     if (word := _WORDS.get(bare)) is not None:
         return word
@@ -170,11 +170,11 @@ def _places(content: bytes, levels: list[bytes]) -> Places:
     whole = list(range(len(content))), list(range(1, len(content) + 1))
     starts, ends = _WIDE.places(content, whole)
     for data in levels[:-1]:
-        starts, ends = _through(data, starts, ends)
+        starts, ends = _trace_back(data, starts, ends)
     return starts, ends
 
 
-def _through(data: bytes, starts: list[int], ends: list[int]) -> Places:
+def _trace_back(data: bytes, starts: list[int], ends: list[int]) -> Places:
     begun: list[int] = []
     ended: list[int] = []
     at = 0
@@ -187,7 +187,7 @@ def _through(data: bytes, starts: list[int], ends: list[int]) -> Places:
     return begun + starts[at:], ended + ends[at:]
 
 
-def _replaced(content: bytes, spans: Iterable[Span]) -> bytes:
+def _replace(content: bytes, spans: Iterable[Span]) -> bytes:
     pieces: list[bytes] = []
     done = 0
     for start, end, instead in sorted(spans):
@@ -305,7 +305,7 @@ class Recorder:
         return HIDDEN if name in ("callback", "url") else item
 
 
-def note(hider: Hider, phase: str, shown: Mapping[str, Any]) -> str:
+def write_note(hider: Hider, phase: str, shown: Mapping[str, Any]) -> str:
     """Write a note as the journal keeps it; its phase stands first."""
     text = msgspec.json.encode({"phase": phase, **shown}).decode()
     hidden = hider.text(text)
@@ -319,7 +319,7 @@ def note(hider: Hider, phase: str, shown: Mapping[str, Any]) -> str:
     return hidden
 
 
-def shown(kind: str, arguments: Any, names: Iterable[str]) -> Any:
+def show_arguments(kind: str, arguments: Any, names: Iterable[str]) -> Any:
     """Show a job's arguments: of a request, without its secrets; they are for sending alone.
 
     `names` are the settings' own, under which secrets stand too.

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -20,7 +21,7 @@ from milepost.errors import Invalid
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Fail, Later, RetryPolicy, storable
 from milepost.records import Claim
-from milepost.request.declaration import MISSING, Reply, Request, found
+from milepost.request.declaration import MISSING, Reply, Request, follow_path
 
 AGAIN = frozenset({408, 425, 429})
 """Not now, say these and every 5xx; any other refusal would be repeated (H-92)."""
@@ -117,23 +118,23 @@ def malformed(reason: str, *, code: str = "malformed") -> Verdict:
     return Verdict("malformed", reason, code=code)
 
 
-def judged(request: Request, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
+def judge_reply(request: Request, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
     """Read a reply by the request's rules; one that cannot be read is malformed, whatever broke.
 
     An error would have the request sent again, and it was heard.
     """
     try:
-        return _judged(request.reply or Reply(), answer, judges)
+        return _judge(request.reply or Reply(), answer, judges)
     except Invalid as error:
         return malformed(str(error))
     except Exception as error:  # noqa: BLE001
         return malformed(f"the reply could not be read: {type(error).__qualname__}: {error}")
 
 
-def _judged(reply: Reply, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
+def _judge(reply: Reply, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
     by_code = reply.state is None and reply.by is None
     if by_code and (listed := reply.word(answer.status)) is not None:
-        return _worded(listed, reply, answer)
+        return _verdict(listed, reply, answer)
     if answer.status in AGAIN or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Verdict("again", f"answered {answer.said}", code=f"http_{answer.status}")
     if reply.by is not None:
@@ -146,26 +147,26 @@ def _judged(reply: Reply, answer: Answer, judges: Mapping[str, Judge]) -> Verdic
     if reply.state is not None:
         return _by_state(reply, answer)
     pending = answer.status == HTTPStatus.ACCEPTED
-    return _worded("pending" if pending else "complete", reply, answer)
+    return _verdict("pending" if pending else "complete", reply, answer)
 
 
 def _by_state(reply: Reply, answer: Answer) -> Verdict:
     state = _read(reply.state or "$", answer)
     if (word := reply.word(state)) is not None:
-        return _worded(word, reply, answer)
+        return _verdict(word, reply, answer)
     shown = repr(state)
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
     raise Invalid(f"the reply says {shown} at {reply.state}, which no rule of it knows")
 
 
 def _read(path: str, answer: Answer) -> Any:
-    value = found(path, answer.json())
+    value = follow_path(path, answer.json())
     if value is MISSING:
         raise Invalid(f"the reply has nothing at {path}")
     return value
 
 
-def _worded(word: str, reply: Reply, answer: Answer) -> Verdict:
+def _verdict(word: str, reply: Reply, answer: Answer) -> Verdict:
     if word == "pending":
         return Verdict(word, PENDING)
     if word == "complete":
@@ -195,7 +196,7 @@ def _by_judge(name: str, answer: Answer, judges: Mapping[str, Judge]) -> Verdict
     return Verdict("complete", value=value)
 
 
-def succeeded(value: Any, job_id: str, codec: Codec, most: int) -> Outcome:
+def succeed(value: Any, job_id: str, codec: Codec, most: int) -> Outcome:
     """Give the outcome of a complete reply: its value is the job's result."""
     if value is None:
         return outcome.succeeded()
@@ -206,7 +207,7 @@ def succeeded(value: Any, job_id: str, codec: Codec, most: int) -> Outcome:
         raise TooLarge(str(error)) from None
 
 
-def settled(
+def settle(
     verdict: Verdict, claim: Claim, answer: Answer, *, named: str, retry: RetryPolicy
 ) -> Outcome:
     """Give the outcome of a reply that is neither complete nor pending."""
@@ -237,3 +238,24 @@ def retry_after(answer: Answer) -> float | None:
         return min(max(0.0, (until - now).total_seconds()), float(FLOOR_MOST))
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def read_recorded(shown: Mapping[str, Any]) -> Answer:
+    """Read an answer back from the note that was recorded of it, or raise `Fail`."""
+    if shown.get("cut"):
+        raise Fail(
+            f"of a reply with {shown['bytes']:,} bytes only the beginning was recorded; "
+            "MILEPOST_REQUEST_RECORD says how much is kept",
+            code="replay",
+        )
+    if "headers" not in shown and shown.get("from") != "signal" and shown.get("bytes"):
+        raise Fail("the request was made with record=False: no body was kept", code="replay")
+    content = str(shown.get("text", "")).encode()
+    if "json" in shown:
+        content = msgspec.json.encode(shown["json"])
+    elif "form" in shown:
+        content = urlencode(shown["form"]).encode()
+    elif "base64" in shown:
+        content = base64.b64decode(shown["base64"])
+    headers = shown.get("headers", {})
+    return Answer(shown.get("status", 0), headers, content, shown.get("url", ""))

@@ -60,10 +60,10 @@ class Secrets:
         """Read which there are, as in `token@partner.example`, and those values that are here."""
         places: dict[str, list[AllowedOrigin]] = {}
         for word in filter(None, re.split(r"[,\s]+", text)):
-            name, place = _read(word)
+            name, place = _parse_entry(word)
             places.setdefault(name, []).append(place)
         found = {name: environment.get(variable(name), "").strip() for name in places}
-        return cls(places, {n: _checked_value(n, value) for n, value in found.items() if value})
+        return cls(places, {n: _check_value(n, value) for n, value in found.items() if value})
 
     def check(self, request: Request) -> None:
         """Refuse, before it is stored, a request whose secrets could never be sent."""
@@ -134,11 +134,11 @@ class Filling:
 
     def url(self, url: str) -> str:
         """Fill a URL; a value is one part of it, whatever it holds."""
-        return self._filled(url, lambda value: quote(value, safe=""))
+        return self._fill(url, lambda value: quote(value, safe=""))
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Fill the values of headers."""
-        return {name: self._filled(value, str) for name, value in headers.items()}
+        return {name: self._fill(value, str) for name, value in headers.items()}
 
     def content(self, content: bytes, kind: str) -> bytes:
         """Fill a body, spelled as its kind spells a text."""
@@ -147,9 +147,9 @@ class Filling:
             spelled = _in_json
         elif "x-www-form-urlencoded" in kind:
             spelled = quote_plus
-        return self._filled(content.decode("latin-1"), spelled).encode("latin-1")
+        return self._fill(content.decode("latin-1"), spelled).encode("latin-1")
 
-    def _filled(self, text: str, spelled: Spelled) -> str:
+    def _fill(self, text: str, spelled: Spelled) -> str:
         known = self._values
         return REFERENCE.sub(lambda m: spelled(known[m[1]]) if m[1] in known else m[0], text)
 
@@ -169,7 +169,7 @@ def named_in(text: str) -> list[str]:
     return REFERENCE.findall(text)
 
 
-def _read(word: str) -> tuple[str, AllowedOrigin]:
+def _parse_entry(word: str) -> tuple[str, AllowedOrigin]:
     match = _ENTRY.fullmatch(word)
     if match is None or not _NAME.fullmatch(match["name"]):
         raise Invalid(
@@ -187,7 +187,7 @@ def _read(word: str) -> tuple[str, AllowedOrigin]:
     return match["name"], AllowedOrigin(scheme, f"*.{host}" if wild else host, target.port)
 
 
-def _checked_value(name: str, value: str) -> str:
+def _check_value(name: str, value: str) -> str:
     # The value is not repeated.
     if not (value.isascii() and value.isprintable()):
         raise Invalid(f"{variable(name)}: expected printable ASCII in one line")

@@ -113,23 +113,75 @@ class _Backend(httpcore2.AsyncNetworkBackend):
 Origin = tuple[str, str, int]
 
 
-class _Pool:
-    """Idle connections by origin, the last one used first.
+class Wire:
+    """Sends requests; keeps idle connections by origin, the last one used first.
 
     httpcore2's own pool asks every connection how it is whenever a request comes or goes; with a
     hundred of them that was half of a worker's time.
     """
 
-    def __init__(self, guard: Guard, *, most: int, trusted: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, guard: Guard, *, connections: int, trusted: ssl.SSLContext | None = None
+    ) -> None:
         self._backend = _Backend(guard)
         self._trusted = trusted
-        self._most = most
+        self._most = connections
         self._idle: dict[Origin, list[httpcore2.AsyncHTTPConnection]] = {}
         self._count = 0
         self._swept = 0.0
 
-    async def take(self, origin: Origin) -> httpcore2.AsyncHTTPConnection:
-        """Give out a connection that nobody uses, or a new one."""
+    async def send(self, outgoing: WireRequest) -> Answer:
+        """Send, follow redirects as far as asked, and read the answer up to its limit."""
+        quiet = _sending.set(True)
+        try:
+            return await self._follow(outgoing)
+        finally:
+            _sending.reset(quiet)
+
+    async def _follow(self, outgoing: WireRequest) -> Answer:
+        answer = await self._exchange(outgoing)
+        for _ in range(outgoing.redirects):
+            onward = _redirect(outgoing, answer)
+            if onward is None:
+                return answer
+            outgoing = onward
+            try:
+                answer = await self._exchange(outgoing)
+            except UNSENT as error:
+                # The first one was sent.
+                raise httpcore2.ReadError(f"{outgoing.target.host} was not reached") from error
+        return answer
+
+    async def _exchange(self, outgoing: WireRequest) -> Answer:
+        target = outgoing.target
+        scheme, host, path = (part.encode() for part in (target.scheme, target.host, target.path))
+        headers = [("Host", target.authority), *outgoing.headers.items()]
+        if outgoing.content or outgoing.method in ("POST", "PUT", "PATCH"):
+            headers.append(("Content-Length", str(len(outgoing.content))))
+        request = httpcore2.Request(
+            outgoing.method.encode(),
+            httpcore2.URL(scheme=scheme, host=host, port=target.port, target=path),
+            headers=[(name.encode(), value.encode()) for name, value in headers],
+            content=outgoing.content,
+            extensions={"timeout": msgspec.structs.asdict(outgoing.timeouts)},
+        )
+        connection = await self._take(target.origin)
+        try:
+            response = await connection.handle_async_request(request)
+            return await _read_answer(response, outgoing)
+        finally:
+            await self._give_back(target.origin, connection)
+
+    async def close(self) -> None:
+        """Close every idle connection."""
+        for connections in self._idle.values():
+            for connection in connections:
+                await connection.aclose()
+        self._idle.clear()
+        self._count = 0
+
+    async def _take(self, origin: Origin) -> httpcore2.AsyncHTTPConnection:
+        """Give out an idle connection, or a new one."""
         await self._sweep()
         idle = self._idle.get(origin, [])
         while idle:
@@ -147,7 +199,7 @@ class _Pool:
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
 
-    async def give_back(self, origin: Origin, connection: httpcore2.AsyncHTTPConnection) -> None:
+    async def _give_back(self, origin: Origin, connection: httpcore2.AsyncHTTPConnection) -> None:
         """Keep a connection for the next one, if it can still be used and there is room."""
         if self._count < self._most and connection.is_connected() and connection.is_idle():
             self._idle.setdefault(origin, []).append(connection)
@@ -170,76 +222,12 @@ class _Pool:
             for one in over:
                 await one.aclose()
 
-    async def close(self) -> None:
-        """Close every idle connection."""
-        for connections in self._idle.values():
-            for connection in connections:
-                await connection.aclose()
-        self._idle.clear()
-        self._count = 0
 
-
-class Wire:
-    """A pool of connections, and how one request goes through it."""
-
-    def __init__(
-        self, guard: Guard, *, connections: int, trusted: ssl.SSLContext | None = None
-    ) -> None:
-        self._pool = _Pool(guard, most=connections, trusted=trusted)
-
-    async def send(self, outgoing: WireRequest) -> Answer:
-        """Send, follow redirects as far as asked, and read the answer up to its limit."""
-        quiet = _sending.set(True)
-        try:
-            return await self._followed(outgoing)
-        finally:
-            _sending.reset(quiet)
-
-    async def _followed(self, outgoing: WireRequest) -> Answer:
-        answer = await self._once(outgoing)
-        for _ in range(outgoing.redirects):
-            onward = _redirected(outgoing, answer)
-            if onward is None:
-                return answer
-            outgoing = onward
-            try:
-                answer = await self._once(outgoing)
-            except UNSENT as error:
-                # The first one was sent.
-                raise httpcore2.ReadError(f"{outgoing.target.host} was not reached") from error
-        return answer
-
-    async def _once(self, outgoing: WireRequest) -> Answer:
-        target = outgoing.target
-        request = httpcore2.Request(
-            outgoing.method.encode(),
-            httpcore2.URL(
-                scheme=target.scheme.encode(),
-                host=target.host.encode(),
-                port=target.port,
-                target=target.path.encode(),
-            ),
-            headers=_sent_headers(outgoing),
-            content=outgoing.content,
-            extensions={"timeout": msgspec.structs.asdict(outgoing.timeouts)},
-        )
-        connection = await self._pool.take(target.origin)
-        try:
-            response = await connection.handle_async_request(request)
-            return await _answer(response, outgoing)
-        finally:
-            await self._pool.give_back(target.origin, connection)
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._pool.close()
-
-
-async def _answer(response: httpcore2.Response, outgoing: WireRequest) -> Answer:
-    headers, url = _headers(response.headers), outgoing.target.shown
+async def _read_answer(response: httpcore2.Response, outgoing: WireRequest) -> Answer:
+    headers, url = _decode_headers(response.headers), outgoing.target.shown
     try:
         bodiless = outgoing.method == "HEAD" or response.status in BODILESS
-        content = await _read(response, {} if bodiless else headers, outgoing.most)
+        content = await _read_body(response, {} if bodiless else headers, outgoing.most)
     except Invalid as error:
         raise UnreadableReply(error, Answer(response.status, headers, b"", url)) from None
     finally:
@@ -253,14 +241,7 @@ def _trusted() -> ssl.SSLContext:
     return httpcore2.default_ssl_context()
 
 
-def _sent_headers(outgoing: WireRequest) -> list[tuple[bytes, bytes]]:
-    headers = [("Host", outgoing.target.authority), *outgoing.headers.items()]
-    if outgoing.content or outgoing.method in ("POST", "PUT", "PATCH"):
-        headers.append(("Content-Length", str(len(outgoing.content))))
-    return [(name.encode(), value.encode()) for name, value in headers]
-
-
-def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def _decode_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in raw:
         plain, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -268,7 +249,7 @@ def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _redirected(outgoing: WireRequest, answer: Answer) -> WireRequest | None:
+def _redirect(outgoing: WireRequest, answer: Answer) -> WireRequest | None:
     """Say where a redirect leads; its target is judged like any other. None when it leads nowhere.
 
     Credentials stay with the origin they were meant for, and a request over TLS is not sent again
@@ -299,7 +280,7 @@ def _redirected(outgoing: WireRequest, answer: Answer) -> WireRequest | None:
     return onward
 
 
-async def _read(response: httpcore2.Response, headers: Mapping[str, str], most: int) -> bytes:
+async def _read_body(response: httpcore2.Response, headers: Mapping[str, str], most: int) -> bytes:
     """Read a body while it stays within the limit: as it comes, and as it unpacks."""
     told = headers.get("content-length", "")
     if told.isdigit() and int(told) > most:
@@ -330,7 +311,7 @@ class _Unpacker:
         self._begun = False
 
     def unpacked(self, chunk: bytes, room: int) -> bytes:
-        """Unpack what came, and no more than there is room for: bytes may become gigabytes."""
+        """Unpack a chunk, and no more than there is room for: bytes may become gigabytes."""
         pieces: list[bytes] = []
         while room > 0 and (chunk := self._onward(chunk)):
             try:
@@ -353,7 +334,7 @@ class _Unpacker:
         return chunk
 
     def finish(self) -> None:
-        """Refuse a body that was cut short: half of a text is not what the server said."""
+        """Refuse a body that was cut short: half of a text is not the server's answer."""
         if self._begun and not self._stream.eof:
             raise Invalid("the reply could not be unpacked: it was cut short")
 

@@ -26,7 +26,7 @@ def blocked(name: str) -> Steps[float]:
 
 
 class Login(msgspec.Struct, frozen=True):
-    """How a source's login stands: which is the newest, what it gave, and whose turn it is."""
+    """The newest login of a source: its number, its session, and whose turn it is."""
 
     number: int
     session: bytes | None
@@ -35,12 +35,12 @@ class Login(msgspec.Struct, frozen=True):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the caller who is to log in."""
+        """Whether the caller is to log in."""
         return self.until is not None
 
 
 def look_for_login(name: str, *, seen: int, lease_seconds: float) -> Steps[Login]:
-    """Read a login newer than the one that was refused, or be the one who is to log in."""
+    """Read a login newer than the one that was refused, or get the turn to log in."""
     yield Call("login_enter", {"name": name})
     asked = {"name": name, "seen": seen, "lease_us": round(lease_seconds * 1_000_000)}
     ours = yield Call("login_take", asked)
@@ -54,7 +54,7 @@ def leave_login(name: str, *, until: Any) -> Steps[None]:
 
 
 def give_login(name: str, *, seen: int, session: bytes | None) -> Steps[int]:
-    """Store what a login gave, unless somebody else has since; answer which is the newest."""
+    """Store the session of a login, unless a newer one is there; answer with the newest number."""
     yield Call("login_give", {"name": name, "seen": seen, "session": session})
     [(number, _)] = yield Call("login_read", {"name": name})
     return int(number)

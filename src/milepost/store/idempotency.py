@@ -1,4 +1,4 @@
-"""Once per key: what a request did and the answer it got are written by one transaction."""
+"""Once per key: a request's changes and its answer are written by one transaction."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ def once(
     """
     asked = {"scope": scope, "key": key}
     while not (yield Call("idempotency_take", {**asked, "fingerprint": fingerprints[0]})):
-        # A new statement sees what the rival committed; it may have been pruned since.
+        # A new statement sees the rival's commit; it may have been pruned since.
         if found := (yield Call("idempotency_get", asked)):
             first, answer = found[0]
             if first not in fingerprints:

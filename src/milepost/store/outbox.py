@@ -1,7 +1,7 @@
 """Operations on final messages and on the channels they go through.
 
-A message is written by the database, with the move that ends its subject. What is done to it here
-is fenced like a job: each take gives a new fence, and only the newest may record the result.
+A message is written by the database, with the move that ends its subject. It is
+fenced like a job: each take gives a new fence, and only the newest may record the result.
 """
 
 from collections.abc import Sequence
@@ -113,18 +113,18 @@ def known() -> Steps[list[Channel]]:
 
 def stop(name: str, *, reason: str, actor: str) -> Steps[bool]:
     """Let nothing leave through it; False when it was stopped already."""
-    yield from _must_know(name)
+    yield from _require_channel(name)
     parameters = {"name": name, "reason": reason, "actor": actor}
     return bool((yield Call("channel_stop", parameters)))
 
 
 def start(name: str) -> Steps[bool]:
     """Let messages leave through it again; False when it was not stopped."""
-    yield from _must_know(name)
+    yield from _require_channel(name)
     return bool((yield Call("channel_start", {"name": name})))
 
 
-def _held(name: str) -> Steps[int | None]:
+def _lock_channel(name: str) -> Steps[int | None]:
     """Hold a channel's row until the commit; answer with its last place, None if there is none."""
     for again in (False, True):
         if again:
@@ -134,8 +134,8 @@ def _held(name: str) -> Steps[int | None]:
     return None
 
 
-def _must_know(name: str) -> Steps[None]:
-    if (yield from _held(name)) is None:
+def _require_channel(name: str) -> Steps[None]:
+    if (yield from _lock_channel(name)) is None:
         there = ", ".join(channel.name for channel in (yield from known())) or "none"
         raise NotFound(f"there is no channel {name!r}; there are: {there}")
 
@@ -200,7 +200,7 @@ def offer(
     A place is given while the channel's row is held, so a reader that has seen one place will not
     find an earlier one appear behind it, however late a transaction commits.
     """
-    last = yield from _held(channel)
+    last = yield from _lock_channel(channel)
     if last is None:
         return []
     given = yield Call("outbox_place", {"channel": channel, "last": last, "most": most})
@@ -242,7 +242,7 @@ def get(message_id: str) -> Steps[Message]:
 def listing(
     channel: str, *, state: str | None = None, before: int | None = None, most: int = 100
 ) -> Steps[list[Message]]:
-    """Read a page, newest first; the next page is what stands `before` its last `n`."""
+    """Read a page, newest first; the next page stands `before` its last `n`."""
     where = {"channel": channel, "state": state, "before": LAST if before is None else before}
     rows = yield Call("outbox_list", {**where, "most": most})
     return [_message(row) for row in rows]
@@ -250,7 +250,7 @@ def listing(
 
 def retry(channel: str, ids: Sequence[str] | None = None) -> Steps[list[str]]:
     """Bring dead ones back to life: those named, or all; answer with their ids."""
-    yield from _must_know(channel)
+    yield from _require_channel(channel)
     named = None if ids is None else sorted(ids)
     rows = yield Call("outbox_retry", {"channel": channel, "id": named})
     return [row[0] for row in rows]

@@ -1,6 +1,6 @@
-"""What requests ask of the store: a durable note before anything is sent, and what was recorded."""
+"""Operations on requests: a durable note before anything is sent, and the responses of a batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,7 +11,7 @@ from milepost.store.jobs import Noted
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """An attempt that is about to send: what it says of the request, and of its sending."""
+    """An attempt that is about to send: its notes of the request, and of the sending."""
 
     claim: Claim
     request: str
@@ -19,41 +19,34 @@ class Begin(msgspec.Struct, frozen=True):
     listens: bool = False
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """Which attempts hold their lease, and what signals came for those that listen."""
-
-    held: set[str]
-    signals: Mapping[str, Sequence[bytes | None]]
+Signals = list[bytes | None]
+"""Signals to be read before an attempt sends."""
 
 
-def begin(begins: Sequence[Begin], *, actor: str | None) -> Steps[Begun]:
+def begin(begins: Sequence[Begin], *, actor: str | None) -> Steps[dict[str, Signals | None]]:
     """Note REQUEST and REQUESTING of many attempts before they send, each under its fence (H-91).
 
-    An attempt that listens and was sent signals is not noted: it reads them first.
+    An attempt that listens and was sent signals is not noted: it reads them first. Answers with the
+    signals by the job's id, None for an attempt that is noted; one that lost its lease is left out.
     """
     listening = {one.claim.id: one.claim for one in begins if one.listens}
-    signals = (yield from _signals(listening)) if listening else {}
-    going = [one for one in begins if one.claim.id not in signals]
-    held: set[str] = set()
+    begun: dict[str, Signals | None] = {}
+    if listening:
+        rows = yield Call("signal_waiting", {"id": sorted(listening)})
+        for job_id in sorted(row[0] for row in rows):
+            if taken := (yield from jobs.signals(listening[job_id])):
+                begun[job_id] = taken
+    going = [one for one in begins if one.claim.id not in begun]
     if going:
         first = [Noted(one.claim, "REQUEST", one.request) for one in going]
         yield from jobs.note_many(first, actor=actor)
         second = [Noted(one.claim, "REQUESTING", one.requesting) for one in going]
-        held = yield from jobs.note_many(second, actor=actor)
-    return Begun(held, signals)
+        begun.update(dict.fromkeys((yield from jobs.note_many(second, actor=actor))))
+    return begun
 
 
-def _signals(listening: Mapping[str, Claim]) -> Steps[dict[str, list[bytes | None]]]:
-    rows = yield Call("signal_waiting", {"id": sorted(listening)})
-    found: dict[str, list[bytes | None]] = {}
-    for job_id in sorted(row[0] for row in rows):
-        if taken := (yield from jobs.signals(listening[job_id])):
-            found[job_id] = taken
-    return found
-
-
-class Row(msgspec.Struct, frozen=True):
-    """What became of one request of a batch, as it is stored."""
+class ResponseRow(msgspec.Struct, frozen=True):
+    """The end of one request of a batch, as it is stored."""
 
     id: str
     ordinal: int | None
@@ -67,7 +60,7 @@ class Row(msgspec.Struct, frozen=True):
 
 def responses(
     run_id: str, *, after: str | None, most: int, ended: bool = False
-) -> Steps[list[Row]]:
-    """Read a page of what became of a batch's requests; only successes if they `ended` before."""
+) -> Steps[list[ResponseRow]]:
+    """Read a page of a batch's requests; only successes if they `ended` before."""
     parameters = {"run_id": run_id, "after": after, "most": most, "ended": int(ended)}
-    return [Row(*row) for row in (yield Call("run_responses", parameters))]
+    return [ResponseRow(*row) for row in (yield Call("run_responses", parameters))]

@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from milepost.client import Client, acting
 from milepost.errors import MilepostError
 from milepost.records import Job, Run
-from milepost.relay.message import traced
+from milepost.relay.message import read_traceparent
 from milepost.request import batch as request_batch
 from milepost.request import kind as request_kind
 from milepost.store import outbox, tokens
@@ -278,7 +278,7 @@ class AccessMiddleware:
         if principal is None:
             await self._api(scope, receive, send)
             return
-        trace = traced(Headers(scope=scope).get("traceparent"))
+        trace = read_traceparent(Headers(scope=scope).get("traceparent"))
         with acting(principal.actor, tenant=principal.tenant or "", trace=trace):
             await self._api(scope, receive, send)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from milepost.relay.pull import acknowledged, offered
+from milepost.relay.pull import acknowledge, offer_page
 from milepost.store import outbox
 from milepost.store.driver import Steps
 from milepost.web.call import OperateCall, ReadCall, json_response
@@ -96,7 +96,7 @@ async def pull(*, name: str, call: ReadCall, page: Paging) -> Response:
     """
     filters = _filters(name)
     after = place(page.cursor, filters)
-    found = await call.run(offered, name, after, limit=page.limit, **call.principal.filters)
+    found = await call.run(offer_page, name, after, limit=page.limit, **call.principal.filters)
     here = cursor(found.cursor, filters)
     # A page may be short because it is large: only an empty one is the last.
     following = here if found.events else None
@@ -115,7 +115,7 @@ async def ack(*, name: str, call: OperateCall, arrived: Acknowledgement) -> Resp
     """Say that messages arrived: those named, or all up to a cursor. Says how many were new."""
     upto = place(arrived.cursor, _filters(name))
     bounds = call.principal.filters
-    return await call.once(lambda: _counted(acknowledged(name, arrived.ids, upto, **bounds)))
+    return await call.once(lambda: _counted(acknowledge(name, arrived.ids, upto, **bounds)))
 
 
 @router.post("/v1/channels/{name}/messages:retry", responses=answers(MessageCount, 404, 413, 415))

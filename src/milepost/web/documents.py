@@ -17,7 +17,7 @@ from milepost.errors import Invalid
 from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, RUN, JobState, RunState
 from milepost.records import Job, Run, Template
-from milepost.request.redact import shown
+from milepost.request.redact import show_arguments
 from milepost.subjects import Subject
 
 T = TypeVar("T")
@@ -270,7 +270,7 @@ def _row(record: Job | Run) -> dict[str, Any]:
 async def whole_document(found: Subject[Any], client: Client) -> dict[str, Any]:
     """Say everything of a job or a run, with its arguments or parameters."""
     record = found.record
-    given = shown(
+    given = show_arguments(
         record.kind,
         carried(record.payload, record.codec, client.codec),
         client.settings.redacted,

@@ -133,7 +133,7 @@ class NewRequestBatch(RequestPart):
 async def send(*, new: NewRequest, call: SubmitCall) -> Response:
     """Send an HTTP request as a job; it is durable once this is answered."""
     given = new.asked()
-    job, made = call.app.requests.asked(given.pop("method", "GET"), given.pop("url"), given)
+    job, made = call.app.requests.prepare(given.pop("method", "GET"), given.pop("url"), given)
     return await create(call, job.new((made,), {}))
 
 
