@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Runner(Host):
-    """Runs what an app declared, in this process; each call makes the parts that it needs.
+    """Runs the jobs of an app in this process; each call makes the parts that it needs.
 
     Declarations are read when something runs, so that they may come at any time before.
     """
@@ -77,7 +77,7 @@ class Runner(Host):
     async def _drain(
         self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None
     ) -> int:
-        """Run what is due; each Ctrl-C is entered in `interrupts`, if they are given."""
+        """Run the jobs that are due; each Ctrl-C is entered in `interrupts`, if they are given."""
         check_seconds("timeout", seconds, zero=True)
         worker = await self.worker(queues, elected=True)
 
@@ -126,9 +126,7 @@ class Runner(Host):
 
         Without `signals` they are left to the server that this worker is a part of.
         """
-        if not signals:
-            return await self._run_worker(queues, concurrency, None, recycle=recycle)
-        with Ending(self.settings.grace) as ending:
+        with Ending(self.settings.grace) if signals else nullcontext() as ending:
             return await self._run_worker(queues, concurrency, ending, recycle=recycle)
 
     async def _run_worker(
@@ -154,8 +152,8 @@ class Runner(Host):
     async def _reached(self, stopped: asyncio.Event) -> bool:
         """Wait until the store is there; False when it is to stop before.
 
-        What waiting does not change is raised: a login or a schema that is refused, a file that
-        cannot be used, a driver that is not installed.
+        Errors that waiting does not change are raised: a login or a schema that is refused, a file
+        that cannot be used, a driver that is not installed.
         """
         client, away = self.client, ThrottledLog(log)
         if not client.url.can.file:
@@ -213,7 +211,7 @@ class Runner(Host):
         )
 
     async def _and_close(self, work: Awaitable[T]) -> T:
-        """Do something in a loop made for it: what was opened there is closed there."""
+        """Await work in a loop made for it: connections opened there are closed there."""
         try:
             return await work
         finally:
@@ -251,7 +249,7 @@ class Runner(Host):
         return job.options(**options).new(args, kwargs)
 
     def receivers(self, driver: AsyncDriver) -> "list[Receiver]":
-        """Make what receives jobs from brokers, one for each inbound."""
+        """Make the receivers of jobs from brokers, one for each inbound."""
         if not self._inbound:
             return []
         from milepost.relay.inbound import Receiver  # noqa: PLC0415 - most declare none

@@ -13,21 +13,21 @@ class Log:
     """The engine's own log: as the program has configured structlog, else lines on stderr.
 
     It does not load structlog for that, which would take a quarter of a second in the middle of
-    whatever went wrong: who has not loaded it cannot have configured it.
+    an error: a program that has not loaded it cannot have configured it.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Say that something needs attention; fields are ids and short texts, never payloads."""
-        self._say("warning", event, fields)
+        """Log an event that needs attention; fields are ids and short texts, never payloads."""
+        self._write("warning", event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Say that something happened."""
-        self._say("info", event, fields)
+        """Log an event."""
+        self._write("info", event, fields)
 
-    def _say(self, level: str, event: str, fields: dict[str, Any]) -> None:
+    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         structlog = sys.modules.get("structlog")
         if structlog is not None and structlog.is_configured():
             getattr(structlog.get_logger(self._name), level)(event, **fields)
@@ -44,19 +44,19 @@ class ThrottledLog:
         self._log = log
         self._pause = 0.0
         self._next = 0.0
-        self._unsaid = 0
+        self._skipped = 0
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Say it, unless it was said a moment ago."""
+        """Log it, unless that was done a moment ago."""
         now = time.monotonic()
         if now < self._next:
-            self._unsaid += 1
+            self._skipped += 1
             return
-        more = {"unsaid": self._unsaid} if self._unsaid else {}
+        more = {"skipped": self._skipped} if self._skipped else {}
         self._log.warning(event, **fields, **more)
         self._pause = min(max(REPEAT_FIRST_SECONDS, self._pause * 2), REPEAT_LONGEST_SECONDS)
         self._next = now + self._pause
-        self._unsaid = 0
+        self._skipped = 0
 
     @property
     def active(self) -> bool:
@@ -64,15 +64,15 @@ class ThrottledLog:
         return self._pause > 0
 
     def over(self, event: str) -> None:
-        """Say that it is over, if it was said to be wrong."""
+        """Log that it is over, if it was logged as wrong."""
         if self.active:
             self._log.info(event)
             self._pause = self._next = 0.0
-            self._unsaid = 0
+            self._skipped = 0
 
 
 def _word(value: Any) -> str:
-    """Show a text as one word; what a terminal would obey is shown, not sent."""
+    """Show a text as one word; control characters are shown, not sent to the terminal."""
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(text)
 

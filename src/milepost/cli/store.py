@@ -10,7 +10,7 @@ from milepost.cli.bars import bar
 from milepost.cli.command import Session, StoreCommand, StoreGroup
 from milepost.cli.output import document, say, show_json
 from milepost.config import seconds
-from milepost.observe.verify import Verdict
+from milepost.observe.verify import Findings
 from milepost.observe.verify import verify as compare
 from milepost.store import migrate as schema
 from milepost.store import roles as rights
@@ -103,7 +103,7 @@ def verify(at: Session) -> None:
     sys.exit(0 if verdict.clean else 1)
 
 
-def _print_verdict(verdict: Verdict) -> None:
+def _print_verdict(verdict: Findings) -> None:
     for problem in verdict.problems[:PROBLEMS_SHOWN]:
         click.echo(str(problem))
     if verdict.found > PROBLEMS_SHOWN:
@@ -118,7 +118,7 @@ def _print_verdict(verdict: Verdict) -> None:
     )
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: Findings) -> dict[str, Any]:
     problems = [
         {"machine": p.machine, "id": p.subject_id, "problem": p.text} for p in verdict.problems
     ]

@@ -41,7 +41,7 @@ class Maintainer:
         self._begun = False
 
     async def __call__(self, holder: str, *, whole: bool = False) -> tuple[int, float]:
-        """Do what is due; answer with how much there was, and the seconds until more is.
+        """Do the chores that are due; answer with how much they did, and the seconds to the next.
 
         Everything is looked at once a sweep, or now if the `whole` is asked for.
         """

@@ -14,7 +14,7 @@ from milepost.store.schedules import NewSchedule
 
 
 class Scheduler:
-    """A chore: enters the declarations once, then fires what is due by the store's clock (H-98)."""
+    """A chore: enters the declarations once, then fires by the store's clock (H-98)."""
 
     def __init__(self, declared: Mapping[str, NewSchedule], *, clock: Clock | None = None) -> None:
         self._declared = declared

@@ -1,1 +1,1 @@
-"""What looks at a store from outside: verify, and what is to come."""
+"""Checks of a store from outside."""

@@ -2,9 +2,9 @@
 
 Both are read once, in the order of their ids, from one snapshot and side by side, so memory does
 not grow with the store. The fold knows nothing of the triggers: it is the second opinion. Then the
-counters of each run's steps are compared with the jobs that are there, and what attempts kept with
-the fences that their jobs have had; and every end that has a channel with its message. Last come
-the guards themselves: those that stand, with those that the lifecycle renders.
+counters of each run's steps are compared with the jobs that are there, the outputs and steps of
+attempts with the fences that their jobs have had, and every end that has a channel with its
+message. Last come the guards themselves: those that stand, with those that the lifecycle renders.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,16 +21,22 @@ from milepost.store.driver import Call, Driver, Reader
 from milepost.store.guards import guards, wrong
 
 BATCH = 5_000
-GUARD = "guard"
 PROBLEMS_KEPT = 1_000
 
 Row = tuple[Any, ...]
 COUNTED = ("open", "succeeded", "failed", "cancelled")
+CHECKS: dict[str, tuple[Machine, str]] = {
+    "verify_runs": (RUN, "it is {} and has open jobs"),
+    "verify_kept": (JOB, "it has a {} of an attempt that it never had"),
+    "verify_poisoned": (JOB, "it is poisoned, but was not claimed alone"),
+    "verify_orphans": (JOB, "its run {} is not there"),
+}
+"""Queries whose every row, an id and the values of a text, is a discrepancy."""
 COMPARED = ("version", "state", "move", "fence", "errors", "losses", "polls", "releases")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Discrepancy:
     """One thing that should be impossible."""
 
     machine: str
@@ -42,8 +48,8 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Verdict:
-    """What was looked at and what was found."""
+class Findings:
+    """How much was compared, and the discrepancies found."""
 
     entries: int = 0
     rows: int = 0
@@ -51,7 +57,7 @@ class Verdict:
     guards: int | None = None
     """How many guards were compared; None where the role may not render them to compare with."""
     found: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Discrepancy] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -63,44 +69,35 @@ class Verdict:
         self.found += 1
         if len(self.problems) < PROBLEMS_KEPT:
             name = machine if isinstance(machine, str) else machine.name
-            self.problems.append(Problem(name, subject_id, text))
+            self.problems.append(Discrepancy(name, subject_id, text))
 
 
-def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
+def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None) -> Findings:
     """Compare the whole journal with the live rows; `progress` hears (entries done, of all)."""
-    verdict = Verdict()
+    findings = Findings()
     with driver.snapshot() as reader:
         [(total,)] = reader.rows(Call("journal_count"))
         for machine in (JOB, RUN):
-            for subject_id, told, row in _side_by_side(reader, machine):
-                _compare(verdict, machine, subject_id, told, row)
+            for subject_id, replay, row in _side_by_side(reader, machine):
+                _compare(findings, machine, subject_id, replay, row)
                 if progress is not None:
-                    progress(verdict.entries, total)
+                    progress(findings.entries, total)
         for run_id, text in _miscounted(reader):
-            verdict.add(RUN, run_id, text)
-        for run_id, state in reader.stream(Call("verify_runs"), size=BATCH):
-            verdict.add(RUN, run_id, f"it is {state} and has open jobs")
-        for job_id, what in reader.stream(Call("verify_kept"), size=BATCH):
-            verdict.add(JOB, job_id, f"it has a {what} of an attempt that it never had")
+            findings.add(RUN, run_id, text)
+        for name, (machine, text) in CHECKS.items():
+            for subject_id, *values in reader.stream(Call(name), size=BATCH):
+                findings.add(machine, subject_id, text.format(*values))
         for machine_name, subject_id, text in reader.stream(Call("verify_messages"), size=BATCH):
-            verdict.add(machine_name, subject_id, text)
-        for (job_id,) in reader.stream(Call("verify_poisoned"), size=BATCH):
-            verdict.add(JOB, job_id, "it is poisoned, but was not claimed alone")
-        for job_id, run_id in reader.stream(Call("verify_orphans"), size=BATCH):
-            verdict.add(JOB, job_id, f"its run {run_id} is not there")
-    _compare_guards(verdict, driver)
-    return verdict
-
-
-def _compare_guards(verdict: Verdict, driver: Driver) -> None:
+            findings.add(machine_name, subject_id, text)
     found = guards(driver)
-    verdict.guards = None if found.rendered is None else len(found.rendered)
+    findings.guards = None if found.rendered is None else len(found.rendered)
     for guard, text in wrong(found):
-        verdict.add(GUARD, str(guard), text)
+        findings.add("guard", str(guard), text)
+    return findings
 
 
 def _miscounted(reader: Reader) -> Iterator[tuple[str, str]]:
-    """Name the steps whose counters are not what their jobs say."""
+    """Name the steps whose counters differ from their jobs."""
     for run_id, step, *counts in reader.stream(Call("verify_steps"), size=BATCH):
         pairs = zip(counts[::2], counts[1::2], strict=True)
         for name, (counted, there) in zip(COUNTED, pairs, strict=True):
@@ -109,15 +106,15 @@ def _miscounted(reader: Reader) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(slots=True)
-class Told:
-    """What one subject's journal says, folded entry by entry."""
+class Replay:
+    """One subject's journal, folded entry by entry."""
 
     machine: Machine
     entries: int = 0
     standing: Standing = field(default_factory=Standing)
     last: Row = ()
     mute: bool = False
-    """Whether it begins with a snapshot that does not say what it stands for: not retention's."""
+    """Whether it begins with a snapshot without a summary: not one of retention's."""
     broken: str | None = None
 
     def take(self, row: Row) -> None:
@@ -139,58 +136,59 @@ def _entry(row: Row) -> Entry:
     return Entry(seq, move, source, target, fence, None, actor, detail)
 
 
-def _side_by_side(reader: Reader, machine: Machine) -> Iterator[tuple[str, Told, Row | None]]:
-    """Pair what each subject's journal says with its row; either may be missing."""
+def _side_by_side(reader: Reader, machine: Machine) -> Iterator[tuple[str, Replay, Row | None]]:
+    """Pair each subject's folded journal with its row; either may be missing."""
     entries = reader.stream(Call("verify_entries", {"machine": machine.name}), size=BATCH)
     rows = reader.stream(Call(f"verify_{machine.name}_rows"), size=BATCH)
     row = next(rows, None)
     for subject_id, group in groupby(entries, key=itemgetter(0)):
         while row is not None and row[0] < subject_id:
-            yield row[0], Told(machine), row
+            yield row[0], Replay(machine), row
             row = next(rows, None)
-        told = Told(machine)
+        replay = Replay(machine)
         for entry in group:
-            told.take(entry)
+            replay.take(entry)
         if row is not None and row[0] == subject_id:
-            yield subject_id, told, row
+            yield subject_id, replay, row
             row = next(rows, None)
         else:
-            yield subject_id, told, None
+            yield subject_id, replay, None
     while row is not None:
-        yield row[0], Told(machine), row
+        yield row[0], Replay(machine), row
         row = next(rows, None)
 
 
 def _compare(
-    verdict: Verdict, machine: Machine, subject_id: str, told: Told, row: Row | None
+    findings: Findings, machine: Machine, subject_id: str, replay: Replay, row: Row | None
 ) -> None:
-    verdict.entries += told.entries
-    verdict.rows += row is not None
-    if told.entries == 0:
-        verdict.add(machine, subject_id, "it has a row but no journal")
-    elif told.broken is not None:
-        verdict.add(machine, subject_id, f"its journal is broken: {told.broken}")
+    findings.entries += replay.entries
+    findings.rows += row is not None
+    if replay.entries == 0:
+        findings.add(machine, subject_id, "it has a row but no journal")
+    elif replay.broken is not None:
+        findings.add(machine, subject_id, f"its journal is broken: {replay.broken}")
     elif row is not None:
-        for text in _differences(told, row):
-            verdict.add(machine, subject_id, text)
-    elif told.standing.state in machine.terminal:
-        verdict.pruned += 1
+        for text in _differences(replay, row):
+            findings.add(machine, subject_id, text)
+    elif replay.standing.state in machine.terminal:
+        findings.pruned += 1
     else:
-        ended = told.standing.state
-        verdict.add(machine, subject_id, f"its journal ends in {ended} but it has no row")
+        ended = replay.standing.state
+        findings.add(machine, subject_id, f"its journal ends in {ended} but it has no row")
 
 
-def _differences(told: Told, row: Row) -> Iterator[str]:
+def _differences(replay: Replay, row: Row) -> Iterator[str]:
     *compared, worker, actor, detail = row[1:]
-    if (told.standing.state == JobState.RUNNING and told.machine is JOB) != (worker is not None):
-        yield f"it is {told.standing.state} and its worker is {worker}"
+    runs = replay.machine is JOB and replay.standing.state == JobState.RUNNING
+    if runs != (worker is not None):
+        yield f"it is {replay.standing.state} and its worker is {worker}"
     for name, value in zip(COMPARED, compared, strict=False):
-        if told.mute and name in ("move", "errors", "losses", "polls", "releases"):
+        if replay.mute and name in ("move", "errors", "losses", "polls", "releases"):
             continue
-        due = getattr(told.standing, name)
+        due = getattr(replay.standing, name)
         if value != due:
             yield f"its row says {name} {value}, its journal {due}"
-    last = _entry(told.last)
+    last = _entry(replay.last)
     said = last.summary.detail if last.summary is not None else last.detail
-    if (actor, detail) != (last.actor, said) and not told.mute:
+    if (actor, detail) != (last.actor, said) and not replay.mute:
         yield "its row's actor or detail is not that of its last entry"

@@ -1,6 +1,6 @@
 """Operations on workers, their leases, elections and the store's clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -48,11 +48,13 @@ def move(
 
 
 def walk(
-    worker_id: str, path: Sequence[tuple[str, WorkerState]], *, slots: str | None = None
+    worker_id: str, source: WorkerState | None, target: WorkerState, *, slots: str | None = None
 ) -> Steps[None]:
-    """Show several moves, each with the state that it leaves: only the last one stands."""
-    for name, source in path:
-        yield from move(worker_id, name, source=source, slots=slots)
+    """Show the moves that lead from one state to another: only the last one stands."""
+    stops = target == WorkerState.STOPPED  # by `drain` and `stop`: only maintenance buries
+    path = WORKER.path(source, WorkerState.DRAINING if stops else target)
+    for name, state in [*path, *([("stop", WorkerState.DRAINING)] if stops else [])]:
+        yield from move(worker_id, name, source=WorkerState(state), slots=slots)
 
 
 def renew(worker_id: str, *, lease_seconds: float, slots: str | None = None) -> Steps[None]:

@@ -1,4 +1,4 @@
-"""Runs one claim and says what came of it. Knows nothing of the store."""
+"""Runs the handler of one claim and judges its outcome. Knows nothing of the store."""
 
 import asyncio
 import inspect

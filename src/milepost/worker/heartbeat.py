@@ -135,9 +135,9 @@ class WorkerRow:
     async def show(self) -> None:
         """Write the state to the row, by the moves that lead there, in one transaction."""
         async with self._showing:
-            state = self.state
-            path = [(name, WorkerState(source)) for name, source in _path(self.shown, state)]
-            await self._setup.driver.run(workers.walk, self.id, path, slots=self.slots)
+            if (state := self.state) is not None:
+                run = self._setup.driver.run
+                await run(workers.walk, self.id, self.shown, state, slots=self.slots)
             self.shown = state
 
     async def show_if_possible(self) -> None:
@@ -149,13 +149,6 @@ class WorkerRow:
                 await self.show()
         except Exception as error:  # noqa: BLE001 - whatever it is
             self.away.warning("worker state could not be shown", error=repr(error))
-
-
-def _path(shown: WorkerState | None, state: WorkerState | None) -> list[tuple[str, str]]:
-    """Find the moves that lead there; only maintenance buries."""
-    if state != WorkerState.STOPPED:
-        return WORKER.path(shown, state)
-    return [*WORKER.path(shown, WorkerState.DRAINING), ("stop", WorkerState.DRAINING.value)]
 
 
 class Lease:

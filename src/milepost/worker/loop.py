@@ -44,7 +44,7 @@ class Worker:
     """One worker, on one event loop.
 
     Its `relay` and `receivers` run as long as it does. With `recycle` it stops when it is worn
-    out, for its process to be started anew.
+    out, for its process to be replaced.
     """
 
     def __init__(

@@ -24,32 +24,12 @@ log = Log("milepost.worker")
 
 GOOD = ("succeed", "later")
 RELEASE = "release"
-Step = tuple[str, str]
-
-
-def _step(move: str, source: SlotState, target: SlotState) -> Step:
-    """Spell a declared move, checked once: it is made for every job."""
-    SLOT.check(move, source, target)
-    return source.value, target.value
-
-
-S = SlotState
-_TAKE = _step("take", S.FREE, S.CLAIMING)
-_START = _step("start", S.CLAIMING, S.PROCESSING)
-_MISS = _step("miss", S.CLAIMING, S.FREE)
-_REPORT = {
-    True: _step("success", S.PROCESSING, S.REPORTING_SUCCESS),
-    False: _step("failure", S.PROCESSING, S.REPORTING_FAILURE),
-}
-_REPORTED = {
-    True: _step("reported", S.REPORTING_SUCCESS, S.FREE),
-    False: _step("reported", S.REPORTING_FAILURE, S.FREE),
-}
-_DROP = {
-    None: _step("drop", S.PROCESSING, S.FREE),
-    True: _step("drop", S.REPORTING_SUCCESS, S.FREE),
-    False: _step("drop", S.REPORTING_FAILURE, S.FREE),
-}
+FREE, CLAIMING, PROCESSING = (
+    state.value for state in (SlotState.FREE, SlotState.CLAIMING, SlotState.PROCESSING)
+)
+REPORTING = {True: SlotState.REPORTING_SUCCESS.value, False: SlotState.REPORTING_FAILURE.value}
+_TARGETS = {(move, str(source)): str(target) for move, source, target in SLOT.triples}
+"""Where the declared moves lead: found for every job, and a KeyError for any other."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,8 +81,8 @@ class SlotTable:
         self.size = size
         self.ran = 0
         """How many jobs have ended here."""
-        self._counts: dict[str, int] = {state.value: 0 for state in S}
-        self._counts[S.FREE] = size
+        self._counts: dict[str, int] = {state.value: 0 for state in SlotState}
+        self._counts[FREE] = size
         self._running: dict[str, RunningJob] = {}
         self._freed = asyncio.Event()
 
@@ -113,7 +93,7 @@ class SlotTable:
     @property
     def free(self) -> int:
         """How many may be taken; an outcome that is not settled keeps its slot."""
-        return self._counts[S.FREE]
+        return self._counts[FREE]
 
     @property
     def plain(self) -> int:
@@ -137,12 +117,12 @@ class SlotTable:
 
     def take(self, count: int) -> None:
         """Note that so many are to be filled by the claim under way."""
-        self._move(_TAKE, count)
+        self._move("take", FREE, count)
 
     def start(self, count: int, *, taken: int) -> None:
         """Fill as many of the slots taken as jobs were claimed; the others are free again."""
-        self._move(_START, count)
-        self._move(_MISS, taken - count)
+        self._move("start", CLAIMING, count)
+        self._move("miss", CLAIMING, taken - count)
 
     def hold(self, jobs: Sequence[RunningJob]) -> None:
         """Enter jobs that are about to run."""
@@ -152,7 +132,7 @@ class SlotTable:
         """Note that a job has ended; one that is released keeps its slot's state."""
         self.ran += 1
         if outcome.move != RELEASE:
-            self._move(_REPORT[outcome.move in GOOD], 1)
+            self._move("success" if outcome.move in GOOD else "failure", PROCESSING)
 
     def settled(self, batch: Sequence[Settlement], held: set[str]) -> None:
         """Free the slots of jobs whose outcomes were written, or whose lease was lost before."""
@@ -172,7 +152,7 @@ class SlotTable:
             else:
                 self.drop(good=move in GOOD)
         for good, count in freed.items():
-            self._move(_REPORTED[good], count)
+            self._move("reported", REPORTING[good], count)
         self.wake()
 
     def drop(self, *, good: bool | None) -> None:
@@ -180,10 +160,10 @@ class SlotTable:
 
         `good` says which outcome was reported; None that none was.
         """
-        self._move(_DROP[good], 1)
+        self._move("drop", PROCESSING if good is None else REPORTING[good])
 
-    def _move(self, step: Step, count: int) -> None:
-        source, target = step
+    def _move(self, name: str, source: str, count: int = 1) -> None:
+        target = _TARGETS[name, source]
         self._counts[source] -= count
         self._counts[target] += count
 
