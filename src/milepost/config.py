@@ -60,7 +60,7 @@ CAPABILITIES = {
         exact_case=False,
     ),
 }
-"""What each dialect can do."""
+"""The capabilities of each dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +224,12 @@ CONFIG = "MILEPOST_CONFIG"
 POSITIVE = "more than zero"
 SIZE = "bytes, or with a unit"
 OPENS = "not from a file in the working folder"
-"""Whoever may write there would say by it who is let in, and what leaves the house."""
+"""Writing to that folder must not decide on access, nor on the hosts that requests reach."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How long a server's silence is waited out, in seconds (F4)."""
+class Timeouts:
+    """How long an answer of the server is waited for, in seconds (F4)."""
 
     command: float = 20.0
     connect: float = 10.0
@@ -237,10 +237,10 @@ class Limits:
     """How long the server waits for a transaction that is not heard of."""
 
     @classmethod
-    def within(cls, span: float) -> "Limits":
-        """Choose limits that leave a third of a span for the next try, on a fresh connection.
+    def within(cls, span: float) -> "Timeouts":
+        """Choose timeouts that leave a third of a span for the next try, on a fresh connection.
 
-        A span that is shorter than a busy machine's pauses would only make trouble.
+        None is shorter than the pauses of a busy machine.
         """
         command = max(1.0, span * 2 / 3)
         return cls(command, min(10.0, max(1.0, command / 2)), max(1.0, command / 2))
@@ -257,7 +257,7 @@ KEEP_MOST = 36_500 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set; each by MILEPOST_NAME, then a file. Durations are seconds.
+    """The settings; each by MILEPOST_NAME, then a file. Durations are seconds.
 
     The file is the one that MILEPOST_CONFIG names, else milepost.toml in the working folder.
     """
@@ -325,14 +325,14 @@ class Settings:
         return min(self.max_payload, int(self.lease * MOVED_BYTES))
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> Timeouts:
         """How long a statement may take; what moves many rows has limits of its own."""
-        return Limits.within(self.lease)
+        return Timeouts.within(self.lease)
 
     @property
-    def heartbeat_limits(self) -> Limits:
+    def heartbeat_limits(self) -> Timeouts:
         """How long a heartbeat may take: another fits in before the lease ends."""
-        return Limits.within((self.lease - self.heartbeat) * 3 / 4)
+        return Timeouts.within((self.lease - self.heartbeat) * 3 / 4)
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -381,14 +381,14 @@ class Settings:
         for name in ("keep_succeeded", "keep_failed", "keep_history"):
             if not KEEP_LEAST <= getattr(self, name) <= KEEP_MOST:
                 raise Invalid(
-                    f"{name} must be between 60s, so that whoever waits for a job sees its end, "
+                    f"{name} must be between 60s, so that those who wait for a job see its end, "
                     "and 36500d"
                 )
         for name in ("keep_succeeded", "keep_failed"):
             if (kept := getattr(self, name)) > self.keep_history:
                 raise Invalid(
                     f"keep_history={_duration(self.keep_history)} must be at least {name}="
-                    f"{_duration(kept)}: what is kept to be looked at keeps its whole history; "
+                    f"{_duration(kept)}: a job or run that is kept keeps its whole history; "
                     "set keep_history too"
                 )
 
@@ -419,10 +419,7 @@ def origins(environment: Mapping[str, str]) -> dict[str, str]:
     filed = _filed(environment)
     found = {}
     for name in ("database_url", *(field.name for field in fields(Settings))):
-        variables = [
-            variable(name),
-            *(["DATABASE_URL"] if name == "database_url" else []),
-        ]
+        variables = [variable(name)] + ["DATABASE_URL"] * (name == "database_url")
         places = [v for v in variables if environment.get(v)] + [path] * (name in filed)
         found[name] = places[0] if places else "default"
     return found
@@ -449,8 +446,8 @@ def _filed(environment: Mapping[str, str]) -> dict[str, object]:
     table = _from_file(here) if here.is_file() else {}
     if opening := sorted(set(table) & {*RULED[OPENS]}):
         raise Invalid(
-            f"{here.absolute()} sets {', '.join(opening)}: what opens doors is not read from a "
-            f"file that happens to lie in the working folder; set it in the environment, or name "
+            f"{here.absolute()} sets {', '.join(opening)}: settings of access are not read from "
+            f"a file in the working folder; set it in the environment, or name "
             f"the file by {CONFIG}={here.absolute()}"
         )
     return table

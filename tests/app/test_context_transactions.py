@@ -9,7 +9,7 @@ import pytest
 from attempts import claimed, lose, overtaken
 
 import milepost as mp
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.context import Context
 from milepost.observe.verify import verify
 from milepost.store import durable, lend
@@ -248,12 +248,12 @@ async def test_a_block_whose_task_is_cancelled_leaves_nothing(app, job, raw):
 
 @pytest.mark.parametrize("url", ["postgresql://me:hunter2@127.0.0.1:1/x"])
 async def test_a_server_that_is_away_is_named_without_its_password(url):
-    lender = lend.Lender(StoreUrl.parse(url), Limits())
+    lender = lend.Lender(StoreUrl.parse(url), Timeouts())
     with pytest.raises(mp.Unavailable, match=r"me@127.0.0.1:1/x cannot be reached; is the") as told:
         await asyncio.to_thread(lender.lend().__enter__)
     assert "hunter2" not in str(told.value)
     await asyncio.to_thread(lender.close)
-    awaited = lend.AsyncLender(StoreUrl.parse(url), Limits())
+    awaited = lend.AsyncLender(StoreUrl.parse(url), Timeouts())
     with pytest.raises(mp.Unavailable, match="is the server running"):
         await awaited.lend().__aenter__()
     await awaited.close()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.observe.verify import verify
 from milepost.store import catalog
 from milepost.store.connect import open_driver
@@ -170,7 +170,7 @@ async def test_a_hint_wakes_the_workers_of_its_own_store_alone(empty):
     other_url = StoreUrl.parse(f"{empty.url}&schema=other")
     one, greet_one = greeting(empty.url)
     other, greet_other = greeting(other_url.address, migrate=True)
-    watches = [open_watch(url, Limits()) for url in (StoreUrl.parse(empty.url), other_url)]
+    watches = [open_watch(url, Timeouts()) for url in (StoreUrl.parse(empty.url), other_url)]
     try:
         await greet_one.submit_async("first")
         await greet_other.submit_async("first")

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.store import queues, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import Call
@@ -24,7 +24,7 @@ from tests.support.databases import backend_names
 from tests.support.proxy import Network, proxy
 
 POSTGRES = [name for name in backend_names() if name[8:].isdigit()][:1]
-QUICK = Limits(command=1.0, connect=1.0, idle=1.0)
+QUICK = Timeouts(command=1.0, connect=1.0, idle=1.0)
 
 pytestmark = pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL server at hand")
 

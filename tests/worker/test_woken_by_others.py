@@ -2,7 +2,7 @@
 
 import asyncio
 
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.store import timers, workers
 from milepost.store.watch import open_watch
 
@@ -34,7 +34,7 @@ def test_who_rests_is_told_of_what_another_woke(app, database):
 
 
 async def hear(url, driver):
-    watch = open_watch(url, Limits())
+    watch = open_watch(url, Timeouts())
     try:
         await watch.wait(0.01)  # the first look hears of whatever came before it
         await watch.wait(0.01)

@@ -1,4 +1,13 @@
-"""The `milepost` command. Each group of commands lives in a file of its own, loaded when used."""
+"""The `milepost` command.
+
+A new command is a line in `COMMANDS` and a function in the module named there, which is imported
+when the command runs. `command.py` has its classes (on a store, on an app, one that starts
+something), `options.py` the options that several have, `output.py` the printing:
+
+    @queues.command("pause", access="write")
+    @options.name
+    def pause_queue(at: Session, name: str) -> None: ...
+"""
 
 import errno
 import os
@@ -79,21 +88,21 @@ EXITS = {
     141: "the reader of the output went away",
 }
 
-UNREAD = 141
-"""What a shell says of a program that SIGPIPE ended; click's own 1 would say that we failed."""
+PIPE_CLOSED = 141
+"""A shell's code for a program that SIGPIPE ended; click's own 1 would mean that we failed."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What a write to stdout fails with; a reader that went away, EPIPE, is none of these."""
+"""Errors of a write to stdout; EPIPE, a reader that went away, is none of them."""
 
 
-class Unread(click.ClickException):
-    """Whoever read the output went away, as `head` does: nothing is wrong, and nothing is said."""
+class PipeClosed(click.ClickException):
+    """The reader of the output went away, as `head` does: not an error, so nothing is printed."""
 
-    exit_code = UNREAD
+    exit_code = PIPE_CLOSED
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Keep quiet."""
         del file
-        _let_go_of(sys.stdout, sys.stderr)
+        _discard(sys.stdout, sys.stderr)
 
 
 class Milepost(LazyGroup):
@@ -117,7 +126,7 @@ def _while_read() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise Unread(str(error)) from error
+        raise PipeClosed(str(error)) from error
 
 
 @click.group(
@@ -132,19 +141,19 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; our own errors become a line on stderr and a documented exit code."""
     try:
-        return _told(arguments)
-    except BrokenPipeError:  # a complaint that nobody reads
-        _let_go_of(sys.stdout, sys.stderr)
-        sys.exit(UNREAD)
+        return _run(arguments)
+    except BrokenPipeError:  # an error message that nobody reads
+        _discard(sys.stdout, sys.stderr)
+        sys.exit(PIPE_CLOSED)
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        _let_go_of(sys.stdout)
+        _discard(sys.stdout)
         click.echo(f"milepost: the output cannot be written: {error.strerror}", err=True)
         sys.exit(1)
 
 
-def _told(arguments: list[str] | None) -> Any:
+def _run(arguments: list[str] | None) -> Any:
     try:
         return cli.main(args=arguments, prog_name="milepost")
     except MilepostError as error:
@@ -152,8 +161,8 @@ def _told(arguments: list[str] | None) -> Any:
         sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
 
 
-def _let_go_of(*streams: IO[str]) -> None:
-    """Write what is still in a buffer nowhere: at the end Python would try, and fail, again."""
+def _discard(*streams: IO[str]) -> None:
+    """Discard buffered output: at the exit Python would try to write it, and fail, again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream.fileno())

@@ -6,7 +6,7 @@ import click
 
 from milepost.cli import options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreGroup
-from milepost.cli.output import document, say, show_filled, show_json, show_rows
+from milepost.cli.output import counted, document, say, show_filled, show_json, show_rows
 from milepost.cli.values import advice, declared, load_app, pairs, value
 from milepost.cli.values import document as parsed
 from milepost.errors import Invalid, Unavailable
@@ -41,7 +41,7 @@ def ls(context: click.Context, at: Session, app: str | None) -> None:
         at.store = loaded.client.url
     rows = _documents(loaded, _counts(at, is_needed=loaded is None))
     none = "with an APP the declared ones are listed too" if app is None else f"{app} declares none"
-    at.table(rows, empty=f"no batch has run here; {none}", steps=_steps, runs=_runs)
+    at.table(rows, empty=f"no batch has run here; {none}", steps=_steps, runs=counted)
 
 
 def _counts(at: Session, *, is_needed: bool) -> dict[str, dict[str, int]]:
@@ -84,10 +84,6 @@ def _documents(app: "App | None", counts: dict[str, dict[str, int]]) -> list[dic
 def _policy(policy: "FailurePolicy") -> str:
     share = getattr(policy, "share", None)
     return type(policy).__name__ + ("" if share is None else f"({share:g})")
-
-
-def _runs(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def _steps(steps: list[dict[str, Any]]) -> str:

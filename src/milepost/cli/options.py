@@ -11,7 +11,7 @@ from milepost.errors import NotFound
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Seconds(click.FloatRange):
+class SecondsType(click.FloatRange):
     """A number of seconds; NaN passes every comparison, and would be found late."""
 
     def convert(
@@ -38,7 +38,7 @@ def _whole_id(
         ) from error
 
 
-SECONDS = Seconds(0)
+SECONDS = SecondsType(0)
 before = click.option(
     "--before",
     metavar="ID",

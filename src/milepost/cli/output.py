@@ -29,6 +29,11 @@ def document(record: object, *names: str, **given: object) -> dict[str, Any]:
     }
 
 
+def counted(counts: Mapping[str, int]) -> str:
+    """Write numbers by state: 3 QUEUED, 1 RUNNING."""
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
 def say(text: str) -> None:
     """Print a message, which is not data."""
     click.echo(printable(text), err=True)

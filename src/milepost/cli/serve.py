@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 import click
 
 from milepost.cli import options
-from milepost.cli.output import say
+from milepost.cli.output import counted, say
 from milepost.cli.values import kinds, load_app
 from milepost.codec import hints
 from milepost.config import PORT_MOST, command_for
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REFUSED = 5
 LOOK_SECONDS = 1.0
 EXAMPLES: dict[Any, str] = {int: "1", float: "1.5", bool: "true", list: "'[]'", dict: "'{}'"}
-"""What is shown for a value that is no text; a text is shown as its parameter's name."""
+"""Examples of values that are no text; a text is shown as its parameter's name."""
 LOOPBACK = "127.0.0.1"
 PORT = click.IntRange(0, PORT_MOST)
 
@@ -83,7 +83,7 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
 
 
 def _check_credentials(app: "App", host: str, *, public: bool) -> None:
-    """Say that nobody could be let in; where others reach it, that is a mistake."""
+    """Say that no token is live; where other machines reach it, that is an error."""
     from milepost.store import tokens
 
     _, live = app.client.run(tokens.presence)
@@ -123,13 +123,13 @@ def dev(app: str, concurrency: int | None, port: int | None) -> None:
     loaded = load_app(app)
     loaded.counts()  # opens the store, and sets an empty one up
     _describe(loaded, shlex.quote(app))
-    with _served(loaded, port), _told_of_changes(loaded):
+    with _served(loaded, port), _counts_said(loaded):
         loaded.run_worker(None, concurrency)
     loaded.close()
 
 
 def _describe(app: "App", target: str) -> None:
-    """Show what can be typed elsewhere meanwhile; it works as it is written here."""
+    """Show commands to type in another terminal; they work as they are written here."""
     definitions = list(kinds(app).values())
     click.echo(f"store   {app.client.url}")
     for definition in definitions:
@@ -147,14 +147,14 @@ def _describe(app: "App", target: str) -> None:
 
 
 def _signature(definition: "Definition") -> inspect.Signature:
-    """Show what whoever submits passes; the context is the worker's business."""
+    """Show the arguments that are submitted; the context is the worker's."""
     whole = inspect.signature(definition.function)
     own = list(whole.parameters.values())[definition.arguments.wants_context :]
     return whole.replace(parameters=own)
 
 
 def _call(definition: "Definition") -> str:
-    """Show how the job is submitted: what it needs, by its names."""
+    """Show how the job is submitted: its required arguments."""
     needed = [
         parameter
         for parameter in _signature(definition).parameters.values()
@@ -164,19 +164,16 @@ def _call(definition: "Definition") -> str:
     told = hints(definition.function)
     words = []
     for parameter in needed:
-        example = EXAMPLES.get(_plain(told.get(parameter.name)), parameter.name.upper())
+        hint = told.get(parameter.name)
+        example = EXAMPLES.get(get_origin(hint) or hint, parameter.name.upper())
         is_named = parameter.kind is parameter.KEYWORD_ONLY
         words.append(f"--set {parameter.name}={example}" if is_named else example)
     return " ".join([shlex.quote(definition.name), *words])
 
 
-def _plain(hint: Any) -> Any:
-    return get_origin(hint) or hint
-
-
 @contextmanager
 def _served(app: "App", port: int | None) -> Iterator[None]:
-    """Serve the API beside the worker, in a thread: a handler that blocks must not block it."""
+    """Serve the API next to the worker, in a thread: a handler that blocks must not block it."""
     try:
         from milepost.web.api import create_api
         from milepost.web.serve import link, run_in_thread, server
@@ -210,8 +207,8 @@ def _bound(app: "App", port: int | None) -> socket.socket:
 
 
 @contextmanager
-def _told_of_changes(app: "App") -> Iterator[None]:
-    """Say how many jobs stand where, whenever that has changed."""
+def _counts_said(app: "App") -> Iterator[None]:
+    """Print the number of jobs by state, whenever it has changed."""
     stopped = threading.Event()
     teller = threading.Thread(target=_tell, args=(app, stopped), daemon=True)
     teller.start()
@@ -230,9 +227,5 @@ def _tell(app: "App", stopped: threading.Event) -> None:
         except MilepostError:
             continue  # the worker says so itself
         if seen != told:
-            say("; ".join(f"{queue}: {_counted(states)}" for queue, states in seen.items()))
+            say("; ".join(f"{queue}: {counted(states)}" for queue, states in seen.items()))
             told = seen
-
-
-def _counted(states: dict[str, int]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in states.items())

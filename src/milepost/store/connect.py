@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.errors import Unavailable
 from milepost.store.allow import check_allowed
 from milepost.store.driver import AsyncDriver, Driver
 
 
 def open_driver(
-    url: StoreUrl, *, create: bool = True, look: bool = False, limits: Limits | None = None
+    url: StoreUrl, *, create: bool = True, look: bool = False, limits: Timeouts | None = None
 ) -> Driver:
     """Connect synchronously; a server is waited for within the `limits`.
 
@@ -31,10 +31,10 @@ def open_driver(
         return SqliteDriver(url.target)
     from milepost.store.postgres import PsycopgDriver  # noqa: PLC0415 - loaded when used
 
-    return PsycopgDriver(url, limits or Limits())
+    return PsycopgDriver(url, limits or Timeouts())
 
 
-def open_async_driver(url: StoreUrl, *, limits: Limits | None = None) -> AsyncDriver:
+def open_async_driver(url: StoreUrl, *, limits: Timeouts | None = None) -> AsyncDriver:
     """Connect for the running event loop; a server is waited for within the `limits`."""
     check_allowed(url)
     if url.dialect == "sqlite":
@@ -43,4 +43,4 @@ def open_async_driver(url: StoreUrl, *, limits: Limits | None = None) -> AsyncDr
         return AsyncSqliteDriver(url.target)
     from milepost.store.postgres import AsyncpgDriver  # noqa: PLC0415 - loaded when used
 
-    return AsyncpgDriver(url, limits or Limits())
+    return AsyncpgDriver(url, limits or Timeouts())

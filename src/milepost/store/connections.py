@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.errors import AccessRefused, Invalid, MilepostError, Unavailable
 from milepost.faces import Flow, Wait, faces
 
@@ -62,7 +62,7 @@ SETTINGS_REFUSED = "unsupported startup parameter"
 _open: "WeakSet[Any]" = WeakSet()
 
 
-def settings_of(limits: Limits, *, own: bool) -> dict[str, str]:
+def settings_of(limits: Timeouts, *, own: bool) -> dict[str, str]:
     """List the settings of a session, whatever is set for its database or the role.
 
     A connection that is lent is not the engine's own: how it reads values is left to its user.
@@ -77,7 +77,7 @@ def settings_of(limits: Limits, *, own: bool) -> dict[str, str]:
     }
 
 
-def begin_text(limits: Limits, *, with_settings: bool) -> str:
+def begin_text(limits: Timeouts, *, with_settings: bool) -> str:
     """Spell the beginning of a transaction; fan-in counts what others have committed meanwhile."""
     # Whatever the server's default level is.
     sets = [idle_text(limits.idle), *(f"SET LOCAL {name} = {PARSED[name]}" for name in PARSED)]
@@ -168,7 +168,7 @@ def psycopg_library(
 
 def _connect(
     url: StoreUrl,
-    limits: Limits,
+    limits: Timeouts,
     *,
     with_settings: bool,
     own: bool,
@@ -197,7 +197,7 @@ def _connect(
     return connection
 
 
-def _tcp(limits: Limits) -> dict[str, Any]:
+def _tcp(limits: Timeouts) -> dict[str, Any]:
     """Say when a peer that does not answer is given up."""
     return {
         "connect_timeout": max(1, round(limits.connect)),
@@ -209,7 +209,7 @@ def _tcp(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _keepalive(limits: Limits) -> int:
+def _keepalive(limits: Timeouts) -> int:
     return max(1, round(limits.command / (PROBES + 1)))
 
 
@@ -235,7 +235,7 @@ def asyncpg_library(*, own: bool = True, limited: bool = True) -> Library:
 
 async def connect_async(
     url: StoreUrl,
-    limits: Limits,
+    limits: Timeouts,
     *,
     with_settings: bool = False,
     own: bool = False,
@@ -256,7 +256,7 @@ async def connect_async(
     return connection
 
 
-def _keep_alive(connection: Any, limits: Limits) -> None:
+def _keep_alive(connection: Any, limits: Timeouts) -> None:
     """Have the system give up a peer that does not answer; libpq does it for psycopg."""
     there = socket.socket(fileno=os.dup(_number(connection)))
     with there:
@@ -290,7 +290,7 @@ class Connections:
     They are kept here and not in a library's pool: asyncpg's spends a task on every return.
     """
 
-    def __init__(self, url: StoreUrl, limits: Limits, library: Library, *, most: int) -> None:
+    def __init__(self, url: StoreUrl, limits: Timeouts, library: Library, *, most: int) -> None:
         self.limits = limits
         self._url = url
         self._library = library

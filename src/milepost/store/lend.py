@@ -17,7 +17,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.borrow import Home, borrow, require_transaction
@@ -132,7 +132,7 @@ class _SqliteFile:
 class Lender:
     """Lends connections to plain code: of sqlite3, or of psycopg."""
 
-    def __init__(self, url: StoreUrl, limits: Limits) -> None:
+    def __init__(self, url: StoreUrl, limits: Timeouts) -> None:
         self._url = url
         self._limits = limits
         self._file = _SqliteFile(url.target)
@@ -206,7 +206,7 @@ class Lender:
             self._connections = None
 
 
-def _bounds(limits: Limits, seconds: float) -> str:
+def _bounds(limits: Timeouts, seconds: float) -> str:
     """Bound a transaction by its attempt; once it holds its job, by what the engine waits."""
     return f"{idle_text(seconds)}; SET LOCAL milepost.idle = {math.ceil(limits.idle * 1000)}"
 
@@ -238,7 +238,7 @@ class AsyncLender:
     wait could take up the thread that the writer needs to go on.
     """
 
-    def __init__(self, url: StoreUrl, limits: Limits) -> None:
+    def __init__(self, url: StoreUrl, limits: Timeouts) -> None:
         self._url = url
         self._limits = limits
         self._file = _SqliteFile(url.target)

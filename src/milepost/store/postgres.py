@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from milepost.config import CAPABILITIES, Limits, StoreUrl
+from milepost.config import CAPABILITIES, StoreUrl, Timeouts
 from milepost.errors import AccessRefused, IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.faces import Flow, Wait, pause, perform, perform_async
 from milepost.store import failpoint
@@ -67,7 +67,7 @@ class PsycopgDriver:
     dialect = "postgres"
     can = CAPABILITIES[dialect]
 
-    def __init__(self, url: StoreUrl, limits: Limits) -> None:
+    def __init__(self, url: StoreUrl, limits: Timeouts) -> None:
         self._url = url
         self._limit = limits.command
         self._connections = Connections(
@@ -331,7 +331,7 @@ class AsyncpgDriver:
     dialect = "postgres"
     can = CAPABILITIES[dialect]
 
-    def __init__(self, url: StoreUrl, limits: Limits) -> None:
+    def __init__(self, url: StoreUrl, limits: Timeouts) -> None:
         self._url = url
         self._limit = limits.command
         self._connections = Connections(url, limits, asyncpg_library(), most=CONNECTIONS)

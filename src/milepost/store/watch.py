@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import suppress
 from typing import Any, Protocol
 
-from milepost.config import Limits, StoreUrl
+from milepost.config import StoreUrl, Timeouts
 from milepost.errors import Unavailable
 from milepost.store.connections import connect_async, import_asyncpg
 from milepost.store.sqlite import File
@@ -82,7 +82,7 @@ class FileWatch:
 class ListenWatch:
     """Listens on a connection of its own; a lost one is opened again at the next rest."""
 
-    def __init__(self, url: StoreUrl, limits: Limits) -> None:
+    def __init__(self, url: StoreUrl, limits: Timeouts) -> None:
         self._url = url
         self._limits = limits
         self._connection: Any = None
@@ -129,6 +129,6 @@ class ListenWatch:
                 await self._connection.close(timeout=1)
 
 
-def open_watch(url: StoreUrl, limits: Limits) -> Watch:
+def open_watch(url: StoreUrl, limits: Timeouts) -> Watch:
     """Open the watch that fits the store."""
     return ListenWatch(url, limits) if url.can.listen else FileWatch(url.target)
