@@ -36,7 +36,7 @@ async def working(app: mp.App) -> AsyncIterator[Any]:
 
     @asynccontextmanager
     async def start(queues: Any = None, concurrency: int | None = None) -> AsyncIterator[Any]:
-        worker = await app._process.worker(queues, concurrency)
+        worker = await app.worker(queues, concurrency)
         running = asyncio.create_task(worker.run())
         try:
             yield worker
