@@ -10,7 +10,7 @@ from cronsim import CronSim
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from milepost.cron import LATE_SECONDS, MADE_UP_MOST, Line, Missed, due
+from milepost.cron import LATE_SECONDS, MADE_UP_MOST, Line, MissedPolicy, due
 from milepost.errors import Invalid
 
 SECOND = timedelta(seconds=1)
@@ -125,7 +125,7 @@ def test_the_latest_slots_are_found_without_walking_over_all(change, m, h, befor
 
 
 @unhurried
-@given(changes, minutes, hours, seconds, st.sampled_from(list(Missed)))
+@given(changes, minutes, hours, seconds, st.sampled_from(list(MissedPolicy)))
 def test_what_fires_is_due_in_order_and_before_what_comes_next(change, m, h, outage, missed):
     zone, at = change
     line = Line(f"{m} {h} * * *", zone)
@@ -139,9 +139,9 @@ def test_what_fires_is_due_in_order_and_before_what_comes_next(change, m, h, out
     assert (
         fired
         == {
-            Missed.SKIP: on_time,
-            Missed.LAST: on_time or there[-1:],
-            Missed.ALL: there[-MADE_UP_MOST:],
+            MissedPolicy.SKIP: on_time,
+            MissedPolicy.LAST: on_time or there[-1:],
+            MissedPolicy.ALL: there[-MADE_UP_MOST:],
         }[missed]
     )
 
@@ -149,10 +149,10 @@ def test_what_fires_is_due_in_order_and_before_what_comes_next(change, m, h, out
 def test_years_of_missed_minutes_are_bounded_and_found_at_once():
     line = Line("* * * * *", "Europe/Berlin")
     first, now = datetime(2020, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
-    fired, following = due(line, Missed.ALL, first=first, now=now)
+    fired, following = due(line, MissedPolicy.ALL, first=first, now=now)
     assert len(fired) == MADE_UP_MOST
     assert (fired[-1], following) == (now, now + MINUTE)
-    assert due(line, Missed.LAST, first=first, now=now) == ([now - MINUTE, now], now + MINUTE)
+    assert due(line, MissedPolicy.LAST, first=first, now=now) == ([now - MINUTE, now], now + MINUTE)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from milepost.client import Client
 from milepost.codec import Codec
 from milepost.config import Settings, store_url
 from milepost.context import Context
-from milepost.cron import Line, Missed
+from milepost.cron import Line, MissedPolicy
 from milepost.declare import Definition, Registry
 from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
@@ -244,7 +244,7 @@ class App(Runner):
         if not isinstance(job, Job):
             raise Invalid(f"{job!r} is no job: declare it with @app.job first")
         line, call = Line(cron, zone), (tuple(args), kwargs or {})
-        new = job.scheduled(self, name, line, call=call, missed=Missed.named(missed))
+        new = job.scheduled(self, name, line, call=call, missed=MissedPolicy.named(missed))
         if new.name in self._scheduled:
             raise Invalid(f"schedule {new.name!r} is declared twice; give one of them a name=")
         self._scheduled[new.name] = new
@@ -295,7 +295,7 @@ class App(Runner):
 
         if name in self._channels:
             raise Invalid(f"channel {name!r} is declared twice")
-        self._channels[name] = declare_channel(name, self.settings, **given)
+        self._channels[name] = declare_channel(name, self.settings, given)
 
     def inbound(
         self, name: str, broker: "Broker", *, subject: str | None = None, tenant: str | None = None

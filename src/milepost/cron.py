@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from cronsim import CronSim
 
 LATE_SECONDS = 60
-"""A slot that was not fired within this time is missed; `Missed` decides on it."""
+"""A slot that was not fired within this time is missed; `MissedPolicy` decides on it."""
 
 MADE_UP_MOST = 100
-"""How many missed slots `Missed.ALL` makes up for at once; older ones are dropped."""
+"""How many missed slots `MissedPolicy.ALL` makes up for at once; older ones are dropped."""
 
 FIELDS = 5
 SECOND = timedelta(seconds=1)
@@ -31,7 +31,7 @@ NEAR = timedelta(days=2)
 """Shorter than the time between two changes of any zone's offset, longer than any such change."""
 
 
-class Missed(StrEnum):
+class MissedPolicy(StrEnum):
     """The policy for slots that passed while no scheduler ran."""
 
     SKIP = "skip"  # nothing
@@ -39,7 +39,7 @@ class Missed(StrEnum):
     ALL = "all"  # each fires, up to a limit
 
     @classmethod
-    def named(cls, word: str) -> "Missed":
+    def named(cls, word: str) -> "MissedPolicy":
         """Read the word, or say which there are."""
         try:
             return cls(word)
@@ -167,7 +167,7 @@ def _change(zone: tzinfo, before: datetime, behind: datetime) -> datetime:
 
 
 def due(
-    line: Line, missed: Missed, *, first: datetime, now: datetime
+    line: Line, missed: MissedPolicy, *, first: datetime, now: datetime
 ) -> tuple[list[datetime], datetime]:
     """Say which slots from `first` on fire now, and which comes next.
 
@@ -176,7 +176,7 @@ def due(
     """
     on_time = line.between(max(first, now - timedelta(seconds=LATE_SECONDS)), now)
     following = next(line.after(now))
-    if missed == Missed.SKIP or (missed == Missed.LAST and on_time):
+    if missed == MissedPolicy.SKIP or (missed == MissedPolicy.LAST and on_time):
         return on_time, following
-    most = 1 if missed == Missed.LAST else MADE_UP_MOST
+    most = 1 if missed == MissedPolicy.LAST else MADE_UP_MOST
     return line.latest(first, now, most=most), following

@@ -12,7 +12,7 @@ import msgspec
 from milepost.client import caller, new_id
 from milepost.codec import check_text, limited
 from milepost.context import Context
-from milepost.cron import Line, Missed
+from milepost.cron import Line, MissedPolicy
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.faces import Flow, Wait, faces, in_loop, stack_level
@@ -106,7 +106,7 @@ class Job(Generic[C, P, R, A]):
         line: Line,
         *,
         call: Given,
-        missed: Missed,
+        missed: MissedPolicy,
     ) -> NewSchedule:
         """Describe a schedule of this job; arguments that do not fit are refused here and now."""
         if self._app is not app:

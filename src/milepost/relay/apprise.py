@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from milepost.errors import Invalid, Unavailable
 from milepost.relay.broker import Undelivered
-from milepost.relay.message import CloudEvent
+from milepost.relay.message import NAMES, CloudEvent
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 TITLE = "$kind $state"
 BODY = "$machine $id ($kind) ended $state at $time. $error"
 LOGGERS = ("apprise", "urllib3.connectionpool")
-NAMES = (
-    "channel",
-    "error",
-    "id",
-    "kind",
-    "machine",
-    "message_id",
-    "queue",
-    "state",
-    "tenant",
-    "time",
-)
 
 
 class _Quiet(logging.Filter):

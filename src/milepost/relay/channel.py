@@ -1,7 +1,7 @@
 """A channel as a program declares it: where it leads, how often it is tried, how large it is."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from milepost.config import Settings
 from milepost.errors import Invalid
 from milepost.options import check_seconds
 from milepost.relay.apprise import AppriseCourier
-from milepost.relay.broker import Broker, BrokerCourier, Courier
+from milepost.relay.broker import BrokerCourier, Courier
 from milepost.relay.message import MOST_BYTES
 from milepost.relay.webhook import Webhook
 from milepost.request.guard import Guard
@@ -19,6 +19,8 @@ from milepost.request.guard import Guard
 MARGIN_SECONDS = 1.0
 BYTES_LEAST = 10_000
 AT_ONCE_MOST = 1_000
+WAYS = {"webhook": ("secrets",), "people": ("title", "template"), "broker": ("subject",)}
+"""The places that a channel may lead to, each with the options that go with it."""
 
 
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,47 +74,31 @@ class ChannelSpec(msgspec.Struct, frozen=True):
         return self.name, self.courier.kind, self.courier.target, self.tenant
 
 
-def declare_channel(
-    name: str,
-    settings: Settings,
-    *,
-    webhook: str | None = None,
-    secrets: Sequence[str] = (),
-    people: Sequence[str] | None = None,
-    title: str | None = None,
-    template: str | None = None,
-    broker: Broker | None = None,
-    subject: str | None = None,
-    tenant: str | None = None,
-    **given: Any,
-) -> ChannelSpec:
-    """Make a channel that leads to one place, within the `given` limits, or raise `Invalid`."""
-    limits = DeliveryLimits(**given)
+def declare_channel(name: str, settings: Settings, given: Mapping[str, Any]) -> ChannelSpec:
+    """Make a channel of the options of `app.channel`, or raise `Invalid`; it leads to one place."""
+    limits = DeliveryLimits(
+        **{option: given[option] for option in DeliveryLimits.__struct_fields__}
+    )
     check_text(name, what="name")
-    owner = "" if tenant is None else check_text(tenant, what="tenant")
-    ways = {"webhook": webhook, "people": people, "broker": broker}
-    chosen = [way for way, given in ways.items() if given is not None]
+    owner = "" if given["tenant"] is None else check_text(given["tenant"], what="tenant")
+    chosen = [way for way in WAYS if given[way] is not None]
     if len(chosen) > 1:
         raise Invalid(f"channel {name!r} leads to one place, not to {' and '.join(chosen)}")
-    for way, options in (
-        ("webhook", {"secrets": secrets}),
-        ("people", {"title": title, "template": template}),
-        ("broker", {"subject": subject}),
-    ):
-        alone = ", ".join(word for word, value in options.items() if value)
+    for way, options in WAYS.items():
+        alone = ", ".join(option for option in options if given[option])
         if alone and way not in chosen:
             raise Invalid(f"channel {name!r}: {alone} goes with {way}=")
     courier: Courier | None = None
-    if webhook is not None:
+    if (url := given["webhook"]) is not None:
         courier = Webhook(
-            webhook,
-            secrets,
+            url,
+            given["secrets"],
             guard=Guard(settings.request_allow, ports=settings.ports),
             seconds=limits.timeout,
             connections=limits.concurrency,
         )
-    elif people is not None:
-        courier = AppriseCourier(people, title=title, template=template)
-    elif broker is not None:
-        courier = BrokerCourier(broker, subject or name, seconds=limits.timeout)
+    elif (people := given["people"]) is not None:
+        courier = AppriseCourier(people, title=given["title"], template=given["template"])
+    elif (broker := given["broker"]) is not None:
+        courier = BrokerCourier(broker, given["subject"] or name, seconds=limits.timeout)
     return ChannelSpec(name, courier, limits, owner)

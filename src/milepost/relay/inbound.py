@@ -69,7 +69,7 @@ class _Envelope(msgspec.Struct):
     traceparent: str | None = None
 
 
-class _NotKnown(MilepostError):  # noqa: N818 - it says what the kind is
+class _UnknownKind(MilepostError):  # noqa: N818 - caught here
     """No program here declares that kind; another, or a newer one, may."""
 
 
@@ -140,7 +140,7 @@ class Receiver:
         try:
             message_id, new = self._read(message)
             await self._driver.run(inbox.accept, self._inbound.name, message_id, new)
-        except _NotKnown as error:
+        except _UnknownKind as error:
             if message.deliveries < DELIVERIES_MOST:
                 await delivery.again(AGAIN_SECONDS * message.deliveries)
             else:
@@ -167,7 +167,7 @@ class Receiver:
             raise Invalid(f"the message is larger than {self._most:,} bytes")
         message_id, trace, asked = _parse(message)
         if not any(definition.name == asked.kind for definition in self._host.registry.all):
-            raise _NotKnown(f"no job is called {asked.kind!r} here")
+            raise _UnknownKind(f"no job is called {asked.kind!r} here")
         inbound = self._inbound
         with acting(
             f"inbound {inbound.name}", tenant=inbound.tenant, trace=read_traceparent(trace)

@@ -28,6 +28,9 @@ PORTION = 1_000_000
 TEXT_MOST = 10_000
 """How much of an error's text is told (H-105); the whole of it is in the store."""
 
+COPIED = ("channel", "kind", "machine", "queue", "tenant")
+NAMES = tuple(sorted((*COPIED, "error", "id", "message_id", "state", "time")))
+"""The names that a template for people may use."""
 COUNTED = ("name", "succeeded", "failed", "cancelled")
 WORDS = {"SUCCEEDED": "COMPLETE", "FAILED": "FAILED", "CANCELLED": "CANCELLED"}
 """The public words for how something ended."""
@@ -108,15 +111,11 @@ def _body(message: Message, data: Mapping[str, Any]) -> bytes:
 def _digest(message: Message, error: str | None, why: str | None) -> dict[str, str]:
     reason = _read_error(error).get("message") or why or ""
     return {
-        "channel": message.channel,
+        **{name: getattr(message, name) for name in COPIED},
         "error": "" if message.state == JobState.SUCCEEDED else str(reason)[:TEXT_MOST],
         "id": message.subject_id,
-        "kind": message.kind,
-        "machine": message.machine,
         "message_id": message.id,
-        "queue": message.queue,
         "state": WORDS[message.state],
-        "tenant": message.tenant,
         "time": message.created_at.isoformat(timespec="seconds"),
     }
 

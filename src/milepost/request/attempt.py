@@ -28,7 +28,7 @@ from milepost.request.reply import (
     settle,
     succeed,
 )
-from milepost.request.secrets import Filling, NoValue, named_in
+from milepost.request.secrets import Filling, MissingValue, named_in
 from milepost.store import requests as store_requests
 from milepost.store.group import AsyncGroupCommit, GroupSize, Refusal
 from milepost.store.requests import Begin, Signals
@@ -107,7 +107,7 @@ class Attempt:
         """Make the attempt, and give its outcome."""
         try:
             self._filling = self._requests.secrets.filling(self._request, self._home)
-        except NoValue as error:
+        except MissingValue as error:
             return self._again(f"{self._named}: {error}", type_="NotReached")
         except Invalid as error:
             return self._failed(str(error), code="secret")

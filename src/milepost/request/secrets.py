@@ -25,7 +25,7 @@ Spelled = Callable[[str], str]
 SETTING = "MILEPOST_REQUEST_SECRETS"
 
 
-class NoValue(Invalid):
+class MissingValue(Invalid):
     """A secret whose value is not in this worker's environment."""
 
 
@@ -93,7 +93,7 @@ class Secrets:
         for name in request.secrets:
             self._check_bound(name, home)
             if name not in self._values:
-                raise NoValue(
+                raise MissingValue(
                     f"the secret {name} has no value here: set {variable(name)} for this worker"
                 )
         return Filling({name: self._values[name] for name in request.secrets})

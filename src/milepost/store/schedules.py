@@ -7,7 +7,7 @@ import msgspec
 from uuid_utils import uuid7
 
 from milepost import cron
-from milepost.cron import Line, Missed
+from milepost.cron import Line, MissedPolicy
 from milepost.errors import LeaseLost, NotFound
 from milepost.outcome import micros
 from milepost.records import NewJob, Template
@@ -28,7 +28,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     line: Line
-    missed: Missed
+    missed: MissedPolicy
     template: Template
     payload: bytes | None
 
@@ -109,7 +109,9 @@ def fire(name: str) -> Steps[list[str]]:
         return []
     line, zone, missed, template, payload, was, now = found[0]
     first = instant(was)
-    slots, following = cron.due(Line(line, zone), Missed(missed), first=first, now=instant(now))
+    slots, following = cron.due(
+        Line(line, zone), MissedPolicy(missed), first=first, now=instant(now)
+    )
     made = msgspec.json.decode(template, type=Template)
     fired = yield from creation.create(
         [NewJob(str(uuid7()), payload, made, unique_key=unique_key(name, slot)) for slot in slots]

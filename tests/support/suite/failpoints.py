@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from milepost import outcome
-from milepost.cron import Line, Missed
+from milepost.cron import Line, MissedPolicy
 from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
 from milepost.store import (
@@ -218,7 +218,7 @@ def _due(store: Store) -> str:
             schedules.NewSchedule(
                 name=name,
                 line=Line("0 0 1 1 *"),
-                missed=Missed.LAST,
+                missed=MissedPolicy.LAST,
                 template=Template(kind=name),
                 payload=b"x",
             )
