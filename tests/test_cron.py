@@ -10,7 +10,7 @@ from cronsim import CronSim
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from milepost.cron import LATE_SECONDS, MADE_UP_MOST, Line, MissedPolicy, due
+from milepost.cron import LATE_SECONDS, MADE_UP_MOST, CronLine, MissedPolicy, due
 from milepost.errors import Invalid
 
 SECOND = timedelta(seconds=1)
@@ -84,7 +84,7 @@ def real(wall: datetime, place: ZoneInfo) -> bool:
     return there.astimezone(place).replace(tzinfo=None) == wall
 
 
-def expected(line: Line, first: datetime, last: datetime) -> list[datetime]:
+def expected(line: CronLine, first: datetime, last: datetime) -> list[datetime]:
     minute, hour, *_ = line.cron.split()
     passing = "*" in (minute[0], hour[0])
     return (walked if passing else once_a_day)(line.cron, line.zone, first, last)
@@ -97,7 +97,7 @@ def expected(line: Line, first: datetime, last: datetime) -> list[datetime]:
 @example(CHANGES[8], "*", "2", "1-15", 0)  # what comes again is the last before a long pause
 def test_the_slots_around_a_change_of_the_clocks_are_those_of_a_walk(change, m, h, d, before):
     zone, at = change
-    line = Line(f"{m} {h} {d} * *", zone)
+    line = CronLine(f"{m} {h} {d} * *", zone)
     first, last = at - timedelta(seconds=before), at + 26 * HOUR
     assert line.between(first, last) == expected(line, first, last)
 
@@ -106,7 +106,7 @@ def test_the_slots_around_a_change_of_the_clocks_are_those_of_a_walk(change, m, 
 @given(changes, minutes, hours, seconds, st.integers(0, 59))
 def test_slots_come_one_after_the_other_wherever_one_begins(change, m, h, before, odd):
     zone, at = change
-    line = Line(f"{m} {h} * * *", zone)
+    line = CronLine(f"{m} {h} * * *", zone)
     first = at - timedelta(seconds=before)
     slots = line.between(first, at + 26 * HOUR)
     assert slots == sorted(set(slots))
@@ -119,7 +119,7 @@ def test_slots_come_one_after_the_other_wherever_one_begins(change, m, h, before
 @given(changes, minutes, hours, seconds, st.integers(1, 200))
 def test_the_latest_slots_are_found_without_walking_over_all(change, m, h, before, most):
     zone, at = change
-    line = Line(f"{m} {h} * * *", zone)
+    line = CronLine(f"{m} {h} * * *", zone)
     first, last = at - timedelta(seconds=before), at + 9 * HOUR
     assert line.latest(first, last, most=most) == line.between(first, last)[-most:]
 
@@ -128,7 +128,7 @@ def test_the_latest_slots_are_found_without_walking_over_all(change, m, h, befor
 @given(changes, minutes, hours, seconds, st.sampled_from(list(MissedPolicy)))
 def test_what_fires_is_due_in_order_and_before_what_comes_next(change, m, h, outage, missed):
     zone, at = change
-    line = Line(f"{m} {h} * * *", zone)
+    line = CronLine(f"{m} {h} * * *", zone)
     first = next(line.after(at - timedelta(seconds=outage)))
     now = max(first, at)
     fired, following = due(line, missed, first=first, now=now)
@@ -147,7 +147,7 @@ def test_what_fires_is_due_in_order_and_before_what_comes_next(change, m, h, out
 
 
 def test_years_of_missed_minutes_are_bounded_and_found_at_once():
-    line = Line("* * * * *", "Europe/Berlin")
+    line = CronLine("* * * * *", "Europe/Berlin")
     first, now = datetime(2020, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
     fired, following = due(line, MissedPolicy.ALL, first=first, now=now)
     assert len(fired) == MADE_UP_MOST
@@ -171,4 +171,4 @@ def test_years_of_missed_minutes_are_bounded_and_found_at_once():
 )
 def test_a_line_that_cannot_be_meant_is_refused(cron, zone, says):
     with pytest.raises(Invalid, match=says):
-        Line(cron, zone)
+        CronLine(cron, zone)

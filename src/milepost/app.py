@@ -12,7 +12,7 @@ from milepost.client import Client
 from milepost.codec import Codec
 from milepost.config import Settings, store_url
 from milepost.context import Context
-from milepost.cron import Line, MissedPolicy
+from milepost.cron import CronLine, MissedPolicy
 from milepost.declare import Definition, Registry
 from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
@@ -243,7 +243,7 @@ class App(Runner):
             job = Job(self, opening)
         if not isinstance(job, Job):
             raise Invalid(f"{job!r} is no job: declare it with @app.job first")
-        line, call = Line(cron, zone), (tuple(args), kwargs or {})
+        line, call = CronLine(cron, zone), (tuple(args), kwargs or {})
         new = job.scheduled(self, name, line, call=call, missed=MissedPolicy.named(missed))
         if new.name in self._scheduled:
             raise Invalid(f"schedule {new.name!r} is declared twice; give one of them a name=")

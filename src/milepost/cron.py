@@ -48,7 +48,7 @@ class MissedPolicy(StrEnum):
             raise Invalid(f"missed={word!r} must be one of {known}") from None
 
 
-class Line(msgspec.Struct, frozen=True):
+class CronLine(msgspec.Struct, frozen=True):
     """A cron line in a time zone; refused, when it is made, unless it will ever fire."""
 
     cron: str
@@ -167,7 +167,7 @@ def _change(zone: tzinfo, before: datetime, behind: datetime) -> datetime:
 
 
 def due(
-    line: Line, missed: MissedPolicy, *, first: datetime, now: datetime
+    line: CronLine, missed: MissedPolicy, *, first: datetime, now: datetime
 ) -> tuple[list[datetime], datetime]:
     """Say which slots from `first` on fire now, and which comes next.
 

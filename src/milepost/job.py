@@ -12,7 +12,7 @@ import msgspec
 from milepost.client import caller, new_id
 from milepost.codec import check_text, limited
 from milepost.context import Context
-from milepost.cron import Line, MissedPolicy
+from milepost.cron import CronLine, MissedPolicy
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.faces import Flow, Wait, faces, in_loop, stack_level
@@ -103,7 +103,7 @@ class Job(Generic[C, P, R, A]):
         self,
         app: Host,
         name: str | None,
-        line: Line,
+        line: CronLine,
         *,
         call: Given,
         missed: MissedPolicy,

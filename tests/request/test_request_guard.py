@@ -10,7 +10,7 @@ import pytest
 
 from milepost.errors import Invalid
 from milepost.request.declaration import WireRequest
-from milepost.request.guard import Guard, Refused, is_public, parse
+from milepost.request.guard import AddressGuard, Refused, is_public, parse
 from milepost.request.wire import Wire
 
 # Names that an attacker's name server answers for.
@@ -124,7 +124,7 @@ class Canary:
         writer.close()
 
 
-async def sent(url: str, guard: Guard) -> int:
+async def sent(url: str, guard: AddressGuard) -> int:
     wire = Wire(guard, connections=1)
     try:
         answer = await wire.send(
@@ -143,7 +143,7 @@ def test_there_are_more_than_a_hundred_tricks_and_none_twice():
 @pytest.mark.parametrize("trick", TRICKS, ids=[ascii(trick) for trick in TRICKS])
 async def test_h94_no_trick_reaches_an_address_that_is_not_public(trick):
     async with Canary() as canary:
-        guard = Guard(ports=(80, canary.port), resolve=resolve)
+        guard = AddressGuard(ports=(80, canary.port), resolve=resolve)
         with pytest.raises(Refused):
             await sent(trick.replace("{port}", str(canary.port)), guard)
         await asyncio.sleep(0)
@@ -153,7 +153,7 @@ async def test_h94_no_trick_reaches_an_address_that_is_not_public(trick):
 async def test_the_canary_is_reached_where_it_is_allowed():
     """The tricks above fail for the guard's sake, and not because nothing listens there."""
     async with Canary() as canary:
-        guard = Guard("127.0.0.1", resolve=resolve)
+        guard = AddressGuard("127.0.0.1", resolve=resolve)
         assert await sent(f"http://inside.example:{canary.port}/", guard) == 200
         assert await sent(f"http://0x7f.1:{canary.port}/", guard) == 200
         assert canary.visits == 2
@@ -170,7 +170,7 @@ async def test_a_second_answer_of_the_name_server_is_never_asked_for():
 
     async with Canary() as canary:
         # Allowed by its number alone, so that one answer is good and the next is not.
-        guard = Guard("127.0.0.1", resolve=rebinding)
+        guard = AddressGuard("127.0.0.1", resolve=rebinding)
         assert await sent(f"http://rebind.example:{canary.port}/", guard) == 200
         assert asked == ["rebind.example"]
         with pytest.raises(Refused):
@@ -179,7 +179,7 @@ async def test_a_second_answer_of_the_name_server_is_never_asked_for():
 
 
 async def test_of_several_addresses_only_the_allowed_ones_are_used():
-    guard = Guard("127.0.0.1", resolve=resolve)
+    guard = AddressGuard("127.0.0.1", resolve=resolve)
     assert await guard.addresses("localhost", 9_000) == ["127.0.0.1"]
     assert await guard.addresses("mixed.example", 9_000) == ["127.0.0.1"]
 
@@ -202,7 +202,7 @@ async def test_of_several_addresses_only_the_allowed_ones_are_used():
     ],
 )
 async def test_what_an_allow_list_lets_through(allow, host, port, passes):
-    guard = Guard(allow, resolve=resolve)
+    guard = AddressGuard(allow, resolve=resolve)
     if passes:
         assert await guard.addresses(host, port)
     else:
@@ -213,7 +213,7 @@ async def test_what_an_allow_list_lets_through(allow, host, port, passes):
 @pytest.mark.parametrize("allow", ["127.0.0.1:0", "a:b", "http://127.0.0.1", "[::1", "host:99999"])
 def test_an_allow_list_that_cannot_be_meant_is_refused(allow):
     with pytest.raises(Invalid, match="request_allow"):
-        Guard(allow)
+        AddressGuard(allow)
 
 
 @pytest.mark.parametrize("port", [22, 25, 3306, 5432, 6379, 11211])
@@ -221,7 +221,7 @@ async def test_public_hosts_are_reached_on_ports_that_speak_http(port):
     async def public(host: str, port: int) -> list[str]:
         return ["93.184.216.34"]
 
-    guard = Guard(resolve=public)
+    guard = AddressGuard(resolve=public)
     assert await guard.addresses("public.example", 443) == ["93.184.216.34"]
     with pytest.raises(Refused, match=f"public.example:{port}"):
         await guard.addresses("public.example", port)
@@ -253,4 +253,4 @@ async def test_a_name_that_is_not_found_is_no_refusal():
         raise socket.gaierror(-2, "Name or service not known")
 
     with pytest.raises(OSError, match="not known"):
-        await Guard(resolve=nowhere).addresses("nowhere.example", 80)
+        await AddressGuard(resolve=nowhere).addresses("nowhere.example", 80)

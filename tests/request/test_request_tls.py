@@ -10,7 +10,7 @@ from remote import Remote, Says
 import milepost as mp
 from milepost.request import wire
 from milepost.request.declaration import WireRequest
-from milepost.request.guard import Guard, Refused, parse
+from milepost.request.guard import AddressGuard, Refused, parse
 from milepost.request.wire import UNSENT, Wire
 
 HERE = "127.0.0.1"
@@ -39,7 +39,7 @@ async def sent(remote, host, *, trusted, names=None, redirects=0, path="/", port
     async def resolve(name: str, _: int) -> list[str]:
         return known[name]
 
-    guard = Guard(f"{HERE}:{remote.port}", resolve=resolve)
+    guard = AddressGuard(f"{HERE}:{remote.port}", resolve=resolve)
     way = Wire(guard, connections=5, trusted=trusted)
     hosts = [host] if isinstance(host, str) else host
     try:
@@ -105,7 +105,7 @@ async def test_a_redirect_to_a_host_with_a_certificate_of_its_own_is_followed(au
         async def resolve(_: str, __: int) -> list[str]:
             return [HERE]
 
-        way = Wire(Guard(HERE, resolve=resolve), connections=5, trusted=authority.trusted())
+        way = Wire(AddressGuard(HERE, resolve=resolve), connections=5, trusted=authority.trusted())
         target = parse(f"https://partner.example:{secure.port}/")
         headers = {"X-Key": "private", "X-Plain": "plain"}
         asked = WireRequest(

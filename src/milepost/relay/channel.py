@@ -14,7 +14,7 @@ from milepost.relay.apprise import AppriseCourier
 from milepost.relay.broker import BrokerCourier, Courier
 from milepost.relay.message import MOST_BYTES
 from milepost.relay.webhook import Webhook
-from milepost.request.guard import Guard
+from milepost.request.guard import AddressGuard
 
 MARGIN_SECONDS = 1.0
 BYTES_LEAST = 10_000
@@ -93,7 +93,7 @@ def declare_channel(name: str, settings: Settings, given: Mapping[str, Any]) -> 
         courier = Webhook(
             url,
             given["secrets"],
-            guard=Guard(settings.request_allow, ports=settings.ports),
+            guard=AddressGuard(settings.request_allow, ports=settings.ports),
             seconds=limits.timeout,
             connections=limits.concurrency,
         )

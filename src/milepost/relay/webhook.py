@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from milepost.errors import Invalid, Unavailable
 from milepost.relay.broker import ReceiverGone, Undelivered
 from milepost.relay.message import CONTENT_TYPE, CloudEvent
-from milepost.request.declaration import Timeouts, WireRequest
-from milepost.request.guard import Guard, Refused, parse
+from milepost.request.declaration import RequestTimeouts, WireRequest
+from milepost.request.guard import AddressGuard, Refused, parse
 from milepost.request.reply import Answer, retry_after
 
 if TYPE_CHECKING:
@@ -63,7 +63,13 @@ class Webhook:
     kind = "webhook"
 
     def __init__(
-        self, url: str, secrets: Sequence[str], *, guard: Guard, seconds: float, connections: int
+        self,
+        url: str,
+        secrets: Sequence[str],
+        *,
+        guard: AddressGuard,
+        seconds: float,
+        connections: int,
     ) -> None:
         if isinstance(secrets, str):
             raise Invalid("secrets is a list: the new one, and the old one while it is replaced")
@@ -103,7 +109,7 @@ class Webhook:
             target=self._url,
             headers=self._headers(event),
             content=event.body,
-            timeouts=Timeouts(connect=each, read=each, write=each, pool=each),
+            timeouts=RequestTimeouts(connect=each, read=each, write=each, pool=each),
             most=ANSWER_MOST,
         )
         try:

@@ -15,7 +15,7 @@ from milepost.lifecycle import Cause
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Later, storable
 from milepost.request.declaration import MISSING, OWN, Request, WireRequest, content_of, follow_path
-from milepost.request.guard import Refused, Target, parse
+from milepost.request.guard import HttpUrl, Refused, parse
 from milepost.request.hosts import Busy, Hosts
 from milepost.request.redact import write_note
 from milepost.request.reply import (
@@ -150,7 +150,7 @@ class Attempt:
             most=self._requests.host.settings.max_payload,
         )
 
-    def _headers(self, target: Target, content: bytes) -> dict[str, str]:
+    def _headers(self, target: HttpUrl, content: bytes) -> dict[str, str]:
         """Complete the headers; those for one origin only are not sent to another."""
         own = self._home.origin == target.origin
         given = dict(self._request.headers)
@@ -340,12 +340,12 @@ class Attempt:
     def _is_cautious(self) -> bool:
         return self._request.crash == "fail_unknown"
 
-    def _unreached(self, target: Target, error: Exception) -> Outcome:
+    def _unreached(self, target: HttpUrl, error: Exception) -> Outcome:
         """Nothing was sent: another attempt does no harm."""
         message = f"{self._named}: {target.host} was not reached: {_said(error)}"
         return self._again(message, type_="NotReached")
 
-    def _unheard(self, target: Target, error: Exception) -> Outcome:
+    def _unheard(self, target: HttpUrl, error: Exception) -> Outcome:
         message = f"no answer from {target.host}: {_said(error)}"
         if self._is_cautious:
             return self._unknown(message)

@@ -11,7 +11,7 @@ from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.options import Retrying, Submitting, check_names, check_seconds, names
 from milepost.policy import RetryPolicy, retry_policy
-from milepost.request.guard import Target, parse
+from milepost.request.guard import HttpUrl, parse
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CRASHES = ("resend", "fail_unknown")
@@ -161,7 +161,7 @@ class Reply(
             raise Invalid("Reply: a status code stands in two lists; each means one thing")
 
 
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+class RequestTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long each part of a request may take, in seconds.
 
     `pool` is for its turn at the host, before anything is sent; `total` for all the rest.
@@ -190,7 +190,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reply: Reply | None = None
     poll: float | None = POLL_SECONDS
     crash: str = "resend"
-    timeouts: Timeouts = Timeouts()
+    timeouts: RequestTimeouts = RequestTimeouts()
     retry: RetryPolicy = RetryPolicy(backoff="exponential", jitter=True)
     redirects: int = 0
     record: bool = True
@@ -205,12 +205,12 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     method: str
-    target: Target
+    target: HttpUrl
     headers: Mapping[str, str]
     private: frozenset[str] = frozenset()
     content: bytes = b""
     sealed: bool = False
-    timeouts: Timeouts = Timeouts()
+    timeouts: RequestTimeouts = RequestTimeouts()
     redirects: int = 0
     most: int = 1024**2
 
@@ -326,16 +326,16 @@ def _reply(reply: Any) -> Reply | None:
         raise Invalid(f"reply: {error}") from None
 
 
-def _timeouts(timeout: Any) -> Timeouts:
-    usual = Timeouts()
+def _timeouts(timeout: Any) -> RequestTimeouts:
+    usual = RequestTimeouts()
     if timeout is None:
         return usual
     if isinstance(timeout, Mapping):
-        known = Timeouts.__struct_fields__
+        known = RequestTimeouts.__struct_fields__
         if unknown := sorted(set(timeout) - set(known)):
             raise Invalid(f"timeout= takes no {', '.join(unknown)}; it takes {', '.join(known)}")
-        return Timeouts(**timeout)
+        return RequestTimeouts(**timeout)
     check_seconds("timeout", timeout, zero=False)
     seconds = float(timeout)
     connect, total = min(seconds, usual.connect), max(seconds, usual.total)
-    return Timeouts(connect=connect, read=seconds, write=seconds, total=total)
+    return RequestTimeouts(connect=connect, read=seconds, write=seconds, total=total)

@@ -61,7 +61,7 @@ class Refused(Invalid):
     code = "guarded"
 
 
-class Target(msgspec.Struct, frozen=True):
+class HttpUrl(msgspec.Struct, frozen=True):
     """A URL taken apart, once: the same parts are judged and sent."""
 
     scheme: str
@@ -87,7 +87,7 @@ class Target(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.path.partition('?')[0]}"
 
 
-def parse(url: str) -> Target:
+def parse(url: str) -> HttpUrl:
     """Take a URL apart, or raise `Refused` saying what is wrong with it; never repeats it."""
     if not isinstance(url, str) or len(url) > URL_LIMIT:
         raise Refused(f"a URL is a text of at most {URL_LIMIT:,} characters")
@@ -113,7 +113,7 @@ def parse(url: str) -> Target:
     except UnicodeError:
         raise Refused("the URL holds a lone surrogate, which is no text") from None
     whole = f"{path}?{query}" if query else path
-    return Target(scheme, _host(host), port or SCHEMES[scheme], whole, credentials)
+    return HttpUrl(scheme, _host(host), port or SCHEMES[scheme], whole, credentials)
 
 
 def _credentials(user: str | None, password: str | None) -> str | None:
@@ -189,7 +189,7 @@ def host_matches(host: str, pattern: str) -> bool:
     return host == pattern
 
 
-class Guard:
+class AddressGuard:
     """Says where a connection may go."""
 
     def __init__(

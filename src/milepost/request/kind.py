@@ -29,7 +29,7 @@ from milepost.records import Entry, NewJob
 from milepost.records import Job as Record
 from milepost.request.attempt import CALLBACK, Attempt, Sender
 from milepost.request.declaration import Request, job_options, request_of
-from milepost.request.guard import Guard, parse
+from milepost.request.guard import AddressGuard, parse
 from milepost.request.hosts import HostLimit, read_rate
 from milepost.request.redact import HIDDEN, Recorder
 from milepost.request.reply import (
@@ -95,7 +95,7 @@ class Requests:
         self._senders: WeakKeyDictionary[asyncio.AbstractEventLoop, Sender] = WeakKeyDictionary()
         settings = host.settings
         self.default_limit = HostLimit(settings.request_per_host, read_rate(settings.request_rate))
-        self.guard = Guard(settings.request_allow, ports=settings.ports)
+        self.guard = AddressGuard(settings.request_allow, ports=settings.ports)
         self.recorder = Recorder(names=settings.redacted, most=settings.request_record)
         self.definition = define(KIND, self.run)
         if can_send():  # elsewhere requests are left to workers that can

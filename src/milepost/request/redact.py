@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from milepost.request.declaration import REFERENCE
-from milepost.request.guard import Refused, Target, parse
+from milepost.request.guard import HttpUrl, Refused, parse
 
 HIDDEN = "[redacted]"
 SHORTEST = 4
@@ -241,7 +241,7 @@ class Recorder:
         plain = _plain(name)
         return _is_secret(plain) or plain in self._names
 
-    def hider(self, headers: Mapping[str, str], target: Target, *more: str | None) -> Hider:
+    def hider(self, headers: Mapping[str, str], target: HttpUrl, *more: str | None) -> Hider:
         """Know the secrets of one request by their values."""
         query = parse_qsl(target.path.partition("?")[2], keep_blank_values=True)
         named = [*headers.items(), *query]
@@ -255,7 +255,7 @@ class Recorder:
     def _shown(self, name: str, value: str) -> str:
         return HIDDEN if self.is_secret(name) else value
 
-    def url(self, target: Target) -> str:
+    def url(self, target: HttpUrl) -> str:
         """Show a URL: without credentials, and with secrets in its query hidden."""
         _, mark, query = target.path.partition("?")
         if not mark:

@@ -13,7 +13,7 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.request.declaration import REFERENCE, Request, content_of
-from milepost.request.guard import Refused, Target, host_matches, parse
+from milepost.request.guard import HttpUrl, Refused, host_matches, parse
 from milepost.request.redact import Hider
 from milepost.request.reply import Answer
 
@@ -36,7 +36,7 @@ class AllowedOrigin(msgspec.Struct, frozen=True):
     host: str
     port: int
 
-    def admits(self, target: Target) -> bool:
+    def admits(self, target: HttpUrl) -> bool:
         """Tell whether a request to there may carry it."""
         same = (self.scheme, self.port) == (target.scheme, target.port)
         return same and host_matches(target.host.removesuffix("."), self.host)
@@ -83,7 +83,7 @@ class Secrets:
         for name in request.secrets:
             self._check_bound(name, target)
 
-    def filling(self, request: Request, home: Target) -> "Filling | None":
+    def filling(self, request: Request, home: HttpUrl) -> "Filling | None":
         """Give the values for one request, where it goes; None when it names no secret.
 
         It is checked once more: a stored request may be older than the settings, or by hand.
@@ -109,7 +109,7 @@ class Secrets:
         headers = {text(name): text(value) for name, value in answer.headers.items()}
         return Answer(answer.status, headers, content, text(answer.url))
 
-    def _check_bound(self, name: str, target: Target) -> None:
+    def _check_bound(self, name: str, target: HttpUrl) -> None:
         places = self._places.get(name)
         if places is None:
             known = ", ".join(sorted(self._places)) or "none"

@@ -23,7 +23,7 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.request.declaration import WireRequest
-from milepost.request.guard import Guard, Refused, parse
+from milepost.request.guard import AddressGuard, Refused, parse
 from milepost.request.reply import Answer, TooLarge
 
 KEEP_SECONDS = 15.0
@@ -69,7 +69,7 @@ class UnreadableReply(Invalid):
 class _Backend(httpcore2.AsyncNetworkBackend):
     """Connects to judged addresses only."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
         self._inner = httpcore2.AnyIOBackend()
 
@@ -121,7 +121,7 @@ class Wire:
     """
 
     def __init__(
-        self, guard: Guard, *, connections: int, trusted: ssl.SSLContext | None = None
+        self, guard: AddressGuard, *, connections: int, trusted: ssl.SSLContext | None = None
     ) -> None:
         self._backend = _Backend(guard)
         self._trusted = trusted

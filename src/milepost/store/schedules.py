@@ -7,7 +7,7 @@ import msgspec
 from uuid_utils import uuid7
 
 from milepost import cron
-from milepost.cron import Line, MissedPolicy
+from milepost.cron import CronLine, MissedPolicy
 from milepost.errors import LeaseLost, NotFound
 from milepost.outcome import micros
 from milepost.records import NewJob, Template
@@ -27,7 +27,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as a program declares it."""
 
     name: str
-    line: Line
+    line: CronLine
     missed: MissedPolicy
     template: Template
     payload: bytes | None
@@ -51,9 +51,9 @@ class Schedule(msgspec.Struct, frozen=True):
     read_at: datetime
 
     @property
-    def line(self) -> Line:
+    def line(self) -> CronLine:
         """Its cron line in its time zone."""
-        return Line(self.cron, self.zone)
+        return CronLine(self.cron, self.zone)
 
     @property
     def state(self) -> str:
@@ -110,7 +110,7 @@ def fire(name: str) -> Steps[list[str]]:
     line, zone, missed, template, payload, was, now = found[0]
     first = instant(was)
     slots, following = cron.due(
-        Line(line, zone), MissedPolicy(missed), first=first, now=instant(now)
+        CronLine(line, zone), MissedPolicy(missed), first=first, now=instant(now)
     )
     made = msgspec.json.decode(template, type=Template)
     fired = yield from creation.create(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from milepost import outcome
-from milepost.cron import Line, MissedPolicy
+from milepost.cron import CronLine, MissedPolicy
 from milepost.errors import IllegalMove, Unavailable
 from milepost.records import NewJob, NewRun, Template
 from milepost.store import (
@@ -217,7 +217,7 @@ def _due(store: Store) -> str:
         [
             schedules.NewSchedule(
                 name=name,
-                line=Line("0 0 1 1 *"),
+                line=CronLine("0 0 1 1 *"),
                 missed=MissedPolicy.LAST,
                 template=Template(kind=name),
                 payload=b"x",
