@@ -24,7 +24,7 @@ from milepost.store.borrow import BorrowedConnection, Home, identity
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import AsyncDriver, Driver, Steps
 from milepost.store.group import AsyncGroupCommit, GroupCommit, GroupSize
-from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, Lent
+from milepost.store.lend import DAY_SECONDS, AsyncLender, Lender, LentConnection
 from milepost.store.migrate import check, migrate, migrations, pending, set_up, tables
 from milepost.store.seal import SealingDriver, through_codec
 
@@ -33,19 +33,19 @@ D = TypeVar("D", Driver, AsyncDriver)
 P = ParamSpec("P")
 
 BOUNDS_SECONDS = 5.0
-"""How old what a program knows of the bounds of queues may be."""
+"""How long the bounds of queues are kept before they are read again."""
 SUBMITS = GroupSize(1_000, weight=len)
 """So many jobs are stored by one statement."""
 ACTOR = "client"
 _all: "WeakSet[Client]" = WeakSet()
 _inherited: list[object] = []
-"""What a forked process has from its parent. It is kept: to close it would hang up for both."""
+"""Connections a forked process has from its parent; to close them would close the parent's."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """In whose name something is done: the journal's actor, the tenant of what is created.
+    """The journal's actor, and the tenant of jobs and runs that are created.
 
-    `trace` is the W3C trace context that what is created belongs to.
+    `trace` is the W3C trace context that they belong to.
     """
 
     actor: str = ACTOR
@@ -58,13 +58,13 @@ _caller: ContextVar[Caller] = ContextVar("milepost_caller", default=_PROGRAM)
 
 
 def caller() -> Caller:
-    """Tell in whose name this is done: the program's own, unless somebody acts for another."""
+    """Return the caller of this task or thread: the program itself, unless `acting` says else."""
     return _caller.get()
 
 
 @contextmanager
 def acting(actor: str, *, tenant: str = "", trace: str | None = None) -> Iterator[Caller]:
-    """Do what follows, in this task or thread, in somebody's name."""
+    """Act, in this task or thread, in the name of another."""
     known = _caller.set(Caller(actor, tenant, trace))
     try:
         yield _caller.get()
@@ -118,7 +118,7 @@ class Client:
         )
 
     def move_to(self, url: StoreUrl) -> None:
-        """Use another store from now on; what was opened of the one before is to be closed."""
+        """Use another store from now on; connections to the one before are to be closed."""
         self.url = url
         self._driver: Driver | None = None
         self._known_home: Home | None = None
@@ -152,12 +152,12 @@ class Client:
         return driver if self._through is None else cast("D", SealingDriver(driver, self._through))
 
     def through(self, operation: Callable[P, Steps[T]]) -> Callable[P, Steps[T]]:
-        """Have an operation that somebody's own connection runs pass the codec."""
+        """Have an operation on a borrowed connection pass the codec."""
         return operation if self._through is None else self._through(operation)
 
     def _opened(self) -> Driver:
         if not self._create:
-            # Looked at first: what turns out to be somebody else's file must not be touched.
+            # Read first: a file that is no store must not be touched.
             driver = self._looked()
             if self._look or not driver.can.file:
                 return driver
@@ -238,13 +238,13 @@ class Client:
                 )
         return self._async[loop]
 
-    def lend(self, seconds: float = DAY_SECONDS) -> AbstractContextManager[Lent]:
+    def lend(self, seconds: float = DAY_SECONDS) -> AbstractContextManager[LentConnection]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
         check_allowed(self.url)
         return self._lender.lend(seconds, self._through)
 
     @asynccontextmanager
-    async def lend_async(self, seconds: float = DAY_SECONDS) -> AsyncIterator[Lent]:
+    async def lend_async(self, seconds: float = DAY_SECONDS) -> AsyncIterator[LentConnection]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
         async with self._async_lender().lend(seconds, self._through) as lent:
             yield lent
@@ -271,7 +271,7 @@ class Client:
         return await self._async_submits.run(new)
 
     def _refuse_full(self, new: Sequence[NewJob]) -> Flow[None]:
-        # Before they share a statement: what does not fit stops nobody else's.
+        # Before they share a statement: jobs that do not fit stop no others.
         if time.monotonic() >= self._bounds_due:
             self._bounds_due = time.monotonic() + BOUNDS_SECONDS
             self._bounds = yield from self.flow(queues.bounds)
@@ -300,7 +300,7 @@ class Client:
         return [list(islice(ids, len(new))) for new in submits]
 
     def close(self) -> None:
-        """Close the synchronous way; what an event loop opened is closed by `close_async`."""
+        """Close the synchronous way; `close_async` closes that of an event loop."""
         self._lender.close()
         if self._driver is not None:
             self._driver.close()

@@ -20,7 +20,7 @@ from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.driver import Steps
 from milepost.store.durable import Saved
-from milepost.store.lend import DAY_SECONDS, Lent
+from milepost.store.lend import DAY_SECONDS, LentConnection
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -30,7 +30,7 @@ PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 
 NAME_LIMIT = 200
 
-_lent: ContextVar[Lent | None] = ContextVar("milepost_lent", default=None)
+_lent: ContextVar[LentConnection | None] = ContextVar("milepost_lent", default=None)
 
 
 def is_open() -> bool:
@@ -93,7 +93,7 @@ class Durable:
         async with self._lend_async() as lent:
             return await perform_async(self._step_on(lent, step))
 
-    def _step_on(self, lent: Lent, step: Step) -> Flow[Any]:
+    def _step_on(self, lent: LentConnection, step: Step) -> Flow[Any]:
         """Do a step, and record it in the same transaction."""
         args = (lent.connection, *step.args)
         value = yield Wait(step.function, step.function, args, step.kwargs)
@@ -176,12 +176,12 @@ class Durable:
             await lent.run_async(durable.hold, self._claim)
 
     @contextmanager
-    def _lend(self) -> Iterator[Lent]:
+    def _lend(self) -> Iterator[LentConnection]:
         with self._alone(), self._client.lend(self._seconds) as lent, _opened(lent):
             yield lent
 
     @asynccontextmanager
-    async def _lend_async(self) -> AsyncIterator[Lent]:
+    async def _lend_async(self) -> AsyncIterator[LentConnection]:
         with self._alone():
             async with self._client.lend_async(self._seconds) as lent:
                 with _opened(lent):
@@ -256,7 +256,7 @@ class Durable:
 
 
 @contextmanager
-def _opened(lent: Lent) -> Iterator[None]:
+def _opened(lent: LentConnection) -> Iterator[None]:
     token = _lent.set(lent)
     try:
         yield

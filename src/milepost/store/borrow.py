@@ -1,4 +1,4 @@
-"""The caller's own connection: what is submitted there commits, or not, with the caller's work.
+"""The caller's own connection: jobs submitted there commit, or not, with the caller's work.
 
 A connection of SQLAlchemy is asked which database it is through SQLAlchemy itself. That begins the
 transaction which the caller is about to commit: done behind its back, it would not know of one.

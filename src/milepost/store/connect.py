@@ -23,9 +23,9 @@ def open_driver(
                 "--store and MILEPOST_DATABASE_URL name another"
             )
         if look:
-            from milepost.store.look import SqliteLook  # noqa: PLC0415 - loaded when used
+            from milepost.store.look import ReadOnlyDriver  # noqa: PLC0415 - loaded when used
 
-            return SqliteLook(url.target)
+            return ReadOnlyDriver(url.target)
         from milepost.store.sqlite import SqliteDriver  # noqa: PLC0415 - loaded when used
 
         return SqliteDriver(url.target)

@@ -57,7 +57,7 @@ PARSED = {
 """And these, which no pooler keeps."""
 ENCODING = "UTF8"
 SETTINGS_REFUSED = "unsupported startup parameter"
-"""PgBouncer's answer to a setting: it does not know to whom the connection will belong."""
+"""PgBouncer's answer to a setting: it cannot know whose the connection will be."""
 
 _open: "WeakSet[Any]" = WeakSet()
 
@@ -78,7 +78,7 @@ def settings_of(limits: Timeouts, *, own: bool) -> dict[str, str]:
 
 
 def begin_text(limits: Timeouts, *, with_settings: bool) -> str:
-    """Spell the beginning of a transaction; fan-in counts what others have committed meanwhile."""
+    """Spell the beginning of a transaction; fan-in sees commits of others meanwhile."""
     # Whatever the server's default level is.
     sets = [idle_text(limits.idle), *(f"SET LOCAL {name} = {PARSED[name]}" for name in PARSED)]
     return "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *(sets if with_settings else [])])
@@ -400,7 +400,7 @@ def _silent(number: int) -> bool:
     return not poll.poll(0)
 
 
-# What goes wrong
+# Errors
 
 
 def unreachable(url: StoreUrl, error: Exception) -> MilepostError:
@@ -428,7 +428,7 @@ def _psycopg() -> Any:
 
 
 def import_asyncpg() -> Any:
-    """Import asyncpg, or say what is missing."""
+    """Import asyncpg, or say which extra is missing."""
     try:
         import asyncpg  # noqa: PLC0415 - an extra: SQLite users need not have it
     except ImportError as error:

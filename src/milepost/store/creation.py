@@ -95,7 +95,7 @@ def _create_unique(job: NewJob) -> Steps[str]:
     for _ in range(UNIQUE_TRIES):
         if (yield Call("job_create_unique", parameters)):
             return job.id
-        # A new statement sees what the rival committed; it may have ended since.
+        # A new statement sees the commit of the rival; that job may have ended since.
         if rival := (yield Call("job_live_by_key", parameters)):
             return str(rival[0][0])
     raise LeaseLost(f"unique key {job.unique_key!r} changed hands too often; submit again")

@@ -1,8 +1,8 @@
 """Following the journal: every move that is committed, once, whatever began when.
 
-A place in the stream is a `Cursor`: what was seen up to `base`, then what became visible up to
-`mark`, of which everything up to `key` was read. On PostgreSQL base and mark are snapshots: times
-and numbers are taken before a commit, so neither says what has been committed since. SQLite has
+A place in the stream is a `Cursor`: all moves visible at `base` were read, and of those that became
+visible up to `mark` all up to `key`. On PostgreSQL base and mark are snapshots: times
+and numbers are taken before a commit, so neither tells the commits since. SQLite has
 one writer, and there they are numbers.
 """
 
@@ -52,7 +52,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One move, with what its subject is."""
+    """One move, and the job or run that made it."""
 
     cursor: Cursor
     machine: str
@@ -74,7 +74,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def signal(self) -> str | None:
-        """What B calls this move, if it has a message for it; here nothing depends on one.
+        """The name of B's message for this move, if it has one; here nothing depends on it.
 
         It is the move itself that is told, so there is one for each partition and each run (H-87).
         """
@@ -93,9 +93,9 @@ def here() -> Steps[Cursor]:
 
 
 def follow(cursor: Cursor, *, most: int) -> Steps[tuple[list[Event], Cursor, bool]]:
-    """Read what comes after a place: events, the place to go on from, and whether any were lost.
+    """Read the events after a place, the place to go on from, and whether any were lost.
 
-    They were, when whoever follows was away for so long that the stream is not kept any more.
+    They were, if the follower was away for longer than the stream is kept.
     """
     yield Call("events_want", {"keep_us": micros(KEEP_SECONDS)})
     [(lost,)] = yield Call("events_lost", {"base": cursor.base, "key": cursor.key})
@@ -130,7 +130,7 @@ def _event(cursor: Cursor, row: Sequence[Any]) -> Event:
 
 
 def prune(*, most: int) -> Steps[int]:
-    """Forget what nobody may ask for any more; stop keeping the stream when nobody follows."""
+    """Delete events beyond the time they are kept; stop keeping them when there is no follower."""
     yield Call("events_rest")
     asked = {"keep_us": micros(KEEP_SECONDS), "most": most}
     return len((yield Call("events_prune", asked)))

@@ -3,8 +3,8 @@
 Every driver reaches `before:QUERY` and `after:QUERY` around each statement, `before:commit`, and
 `after:commit` before it answers. Off, a fail point costs one look at an empty dictionary.
 `MILEPOST_FAILPOINTS="after:job_settle=exit"` switches them on in a process started by a test;
-`after:job_settle=exit@3` fires at the third time. `watched` sees every point, and what each
-statement answered.
+`after:job_settle=exit@3` fires at the third time. `watched` sees every point, and the
+rows that each statement answered.
 """
 
 import os
@@ -23,7 +23,7 @@ watchers: list[Watcher] = []
 
 
 def reach(point: str, rows: Sequence[Any] = ()) -> None:
-    """Fail here if a test asked for it; `rows` are what the statement answered."""
+    """Fail here if a test asked for it; `rows` are the answer of the statement."""
     for watcher in watchers:
         watcher(point, rows)
     action = active.get(point)

@@ -42,14 +42,14 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """What a step's role adds to the end of its run: a cause to fail it, or the watermark."""
+    """The part of a step's role in the end of its run: a cause to fail it, or the watermark."""
 
     cause: Cause | None = None
     watermark: int | None = None
 
 
 class RoleRule(msgspec.Struct, frozen=True):
-    """What a run with a step of some role does besides."""
+    """How a run ends that has a step of some role."""
 
     at_end: Callable[..., Steps[RunEnd]]
     """Called with the run's id and the actor, in the transaction in which the run succeeds."""
@@ -58,7 +58,7 @@ class RoleRule(msgspec.Struct, frozen=True):
 
 
 RULES: dict[str, RoleRule] = {}
-"""By role. Whoever gives steps a meaning of their own enters it here (see store/__init__.py)."""
+"""By role; modules that give a role its meaning enter it here (see store/__init__.py)."""
 
 
 class LockedRun(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ def advance(locked: Mapping[str, LockedRun], *, actor: str | None) -> Steps[Prog
 def _end(
     moves: Mapping[str, Decision], counted: Mapping[str, Sequence[StepCount]], *, actor: str | None
 ) -> Steps[dict[str, Decision]]:
-    """Do what the roles of steps have registered for runs that succeed now; it may fail them."""
+    """Apply the rules of roles to runs that succeed now; a rule may fail its run."""
     changed: dict[str, Decision] = {}
     for run_id, decision in sorted(moves.items()):
         if decision.move != "finish":
@@ -217,7 +217,7 @@ def due(run: LockedRun, counted: Sequence[StepCount], *, coming_to: int | None) 
     ):
         made.append(decision)
         if decision.state in RUN.terminal or decision.move in ("finalize", "stop"):
-            break  # the next to advance it counts what follows from these
+            break  # the next to advance it counts the jobs that these create
         run = run.after(decision)
         counted = [
             msgspec.structs.replace(step, opened=True)
@@ -283,7 +283,7 @@ def _next_move(
         return None
     later = [step for step in work if step.number > current]
     if not all(step.within_tolerance for step in reached):
-        # What succeeded and is not held by a gate may end first (H-59).
+        # Jobs that succeeded and are not held by a gate may end first (H-59).
         moves = any(s.opened and (s.open or s.number == coming_to) for s in later)
         busy = any(step.open for step in counted)
         return None if moves else _failure(_policy_cause(reached), busy=busy)

@@ -138,7 +138,7 @@ class GroupCommit(Generic[Item, Answer]):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Write when everyone who came before is done, and nobody else does; end the service."""
+        """Write alone, after everyone that came before; end the service."""
         self._wait(Waiter(exclusive=True))
         try:
             with self._mutex:

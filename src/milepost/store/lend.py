@@ -1,7 +1,7 @@
-"""Connections lent to handlers: what they write commits together with what the engine records.
+"""Connections lent to handlers: their writes commit together with the records of the engine.
 
 They are the user's while lent, so they are none of the engine's own: a setting, a codec or a row
-factory that somebody leaves behind must not reach the engine. The user's errors stay the user's.
+factory that a handler leaves behind must not reach the engine. The user's errors stay the user's.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from milepost.store.connections import (
     psycopg_library,
 )
 from milepost.store.driver import Steps
-from milepost.store.seal import Through
-from milepost.store.sqlite import File, connect
+from milepost.store.seal import CodecPass
+from milepost.store.sqlite import StoreFile, connect
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -40,11 +40,11 @@ DAY_SECONDS = 86_400.0
 """How long a transaction may take where nothing else bounds it."""
 
 
-class Lent:
+class LentConnection:
     """A connection in a transaction; the engine's operations can take part in it."""
 
     def __init__(
-        self, connection: Any, schema: str, through: Through | None = None, *, limit: float
+        self, connection: Any, schema: str, through: CodecPass | None = None, *, limit: float
     ) -> None:
         """Take one; each thing that the engine does with it may take as long as `limit`."""
         self.connection = connection
@@ -57,7 +57,7 @@ class Lent:
         """Run an operation inside the transaction."""
         if self._borrowed.is_async:
             raise TypeError("an asynchronous connection takes run_async")
-        # psycopg would begin another transaction, and what was ended inside would never be noticed.
+        # psycopg would begin another transaction, and hide that the handler ended the first.
         require_transaction(self.connection)
         with _limited(self.connection, self._limit):
             return self._borrowed.run(self._home, self._passed(operation), *args, **kwargs)
@@ -97,11 +97,11 @@ class _SqliteFile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._idle: deque[sqlite3.Connection] = deque()
-        self._file: File | None = None
+        self._file: StoreFile | None = None
 
     def take(self) -> sqlite3.Connection:
         """Take one that is in no transaction."""
-        self._file = self._file or File(self._path)
+        self._file = self._file or StoreFile(self._path)
         if not self._file.unchanged():
             self.close()
             self._file.follow()
@@ -111,7 +111,7 @@ class _SqliteFile:
             return connect(self._path)
 
     def give_back(self, connection: sqlite3.Connection) -> None:
-        """Undo what is not committed, and forget what the user has set."""
+        """Roll back, and reset the settings of the user."""
         try:
             connection.rollback()
         except sqlite3.Error:  # the user closed it, or it is broken: closing it undoes all
@@ -140,11 +140,13 @@ class Lender:
         self._connections: Connections | None = None
 
     @contextmanager
-    def lend(self, seconds: float = DAY_SECONDS, through: Through | None = None) -> Iterator[Lent]:
+    def lend(
+        self, seconds: float = DAY_SECONDS, through: CodecPass | None = None
+    ) -> Iterator[LentConnection]:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._psycopg(seconds)
         with begun as connection:
-            yield Lent(connection, self._url.schema, through, limit=self._limits.command)
+            yield LentConnection(connection, self._url.schema, through, limit=self._limits.command)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 
@@ -199,7 +201,7 @@ class Lender:
             return self._connections
 
     def close(self) -> None:
-        """Close what is not lent."""
+        """Close the connections that are not lent."""
         self._file.close()
         if self._connections is not None:
             self._connections.close()
@@ -207,12 +209,12 @@ class Lender:
 
 
 def _bounds(limits: Timeouts, seconds: float) -> str:
-    """Bound a transaction by its attempt; once it holds its job, by what the engine waits."""
+    """Bound a transaction by its attempt; once it holds its job, by the engine's limit."""
     return f"{idle_text(seconds)}; SET LOCAL milepost.idle = {math.ceil(limits.idle * 1000)}"
 
 
 def _as_new(connection: Any) -> Any:
-    """Forget what the last user has set."""
+    """Reset the settings of the last user."""
     import psycopg  # noqa: PLC0415 - an extra
 
     try:
@@ -234,8 +236,8 @@ def _begin(connection: sqlite3.Connection) -> None:
 class AsyncLender:
     """Lends connections to asynchronous code of one event loop: of asyncpg, or of sqlite3.
 
-    What may wait for SQLite's one writer has threads of its own: in the loop's own few, those who
-    wait could take up the thread that the writer needs to go on.
+    Calls that may wait for SQLite's one writer have threads of their own: in the loop's few, those
+    that wait could take up the thread that the writer needs to go on.
     """
 
     def __init__(self, url: StoreUrl, limits: Timeouts) -> None:
@@ -254,12 +256,12 @@ class AsyncLender:
 
     @asynccontextmanager
     async def lend(
-        self, seconds: float = DAY_SECONDS, through: Through | None = None
-    ) -> AsyncIterator[Lent]:
+        self, seconds: float = DAY_SECONDS, through: CodecPass | None = None
+    ) -> AsyncIterator[LentConnection]:
         """Begin a transaction, for so long; commit it at the end of the block, or undo it."""
         begun = self._sqlite() if self._url.dialect == "sqlite" else self._asyncpg(seconds)
         async with begun as connection:
-            yield Lent(connection, self._url.schema, through, limit=self._limits.command)
+            yield LentConnection(connection, self._url.schema, through, limit=self._limits.command)
             failpoint.reach("before:commit")
         failpoint.reach("after:commit")
 
@@ -275,7 +277,7 @@ class AsyncLender:
                 self._file.give_back(connection)
 
     async def _whole(self, function: Callable[..., object], *args: object) -> None:
-        """Run what may wait in the writer's thread, to its end, even if the task is cancelled."""
+        """Run a call in the writer's thread, to its end, even if the task is cancelled."""
         work = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
         try:
             await asyncio.shield(work)
@@ -320,12 +322,12 @@ class AsyncLender:
         raise Unavailable(f"{self._url} cannot be used now: {failure}") from failure
 
     async def _soon(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for the server's answer to what is ours."""
+        """Wait for the server's answer to a statement of the engine."""
         async with asyncio.timeout(self._limits.command):
             return await work
 
     async def _undo(self, connection: Any, transaction: Any, error: BaseException) -> None:
-        """Roll back; a handler that was cut off leaves its connection to nobody."""
+        """Roll back; the connection of an interrupted handler is not used again."""
         if not isinstance(error, Exception) or not connection.is_in_transaction():
             connection.terminate()
             return
@@ -335,7 +337,7 @@ class AsyncLender:
             connection.terminate()
 
     async def _as_new(self, connection: Any) -> Any:
-        """Forget what the last user has set."""
+        """Reset the settings of the last user."""
         try:
             await connection.reset(timeout=self._limits.command)
         except BaseException as error:
@@ -345,7 +347,7 @@ class AsyncLender:
         return connection
 
     async def close(self) -> None:
-        """Close what is not lent."""
+        """Close the connections that are not lent."""
         self._file.close()
         self._writer.shutdown(wait=False)
         self._threads.shutdown(wait=False)

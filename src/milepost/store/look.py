@@ -1,12 +1,12 @@
 """A SQLite file that is only looked at: nothing in its folder is different afterwards.
 
-Each look opens the file anew, so that what others commit meanwhile is seen wherever the file lies,
+Each look opens the file anew, so that commits of others are seen wherever the file lies,
 and reads it in the one way that leaves no trace there:
 
-* A file that is not in WAL mode, or has a `-wal` beside it, is opened read-only.
+* A file that is not in WAL mode, or has a `-wal` next to it, is opened read-only.
 * One in WAL mode without a `-wal` would get one, and keep it, from a reader that may not write. It
   is opened for writing where that is allowed, which takes the `-wal` away again.
-* Where it is not allowed, on a read-only medium, nobody can change the file: it is read as it is.
+* Where it is not allowed, on a read-only medium, the file cannot change: it is read as it is.
 """
 
 import os
@@ -32,7 +32,7 @@ WAL_AT = slice(18, 20)
 HEADER = 100
 
 
-class SqliteLook:
+class ReadOnlyDriver:
     """Reads a SQLite file, and changes nothing."""
 
     dialect = "sqlite"
@@ -40,7 +40,7 @@ class SqliteLook:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path).absolute()
-        self._mode()  # says at once what is wrong with the file
+        self._mode()  # raises at once if the file is unusable
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation that only reads."""
@@ -51,7 +51,7 @@ class SqliteLook:
     def snapshot(self) -> Iterator[SqliteReader]:
         """Read several answers that belong together."""
         with self._opened() as connection:
-            # What is no UTF-8 was put there by hand; it is shown, not stumbled over.
+            # Text that is no UTF-8 was put there by hand; it is shown with escapes.
             connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
             yield SqliteReader(connection)
 
@@ -94,7 +94,7 @@ class SqliteLook:
         header = self._header()
         if header and not header.startswith(MAGIC):
             raise Unavailable(f"{self._path} is no SQLite database, so no Milepost store")
-        if header[WAL_AT] != WAL or self._beside("-wal").exists():
+        if header[WAL_AT] != WAL or self._companion("-wal").exists():
             return "mode=ro"
         free = os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK)
         return "mode=rw" if free else "immutable=1"
@@ -106,5 +106,5 @@ class SqliteLook:
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
 
-    def _beside(self, ending: str) -> Path:
+    def _companion(self, ending: str) -> Path:
         return self._path.with_name(self._path.name + ending)

@@ -45,9 +45,9 @@ LONGER = {
     ("page_", "partition_", "quarantine_", "raw_", "reading_"): 300.0,
     ("migration_", "schema_"): LONG_SECONDS,
 }
-"""What goes over many rows, or waits for another program, may take longer than a claim.
+"""Statements over many rows, or that wait for another program, may take longer than a claim.
 
-Maintenance does one thing after the other: what it waits for in vain keeps the rest from its turn.
+Maintenance does one thing after the other: a statement that waits in vain delays all others.
 """
 MADE_SECONDS = 600.0
 """So may a statement on a table of the user's."""
@@ -74,7 +74,7 @@ class PsycopgDriver:
             url, limits, psycopg_library(configure=_write_lists), most=CONNECTIONS
         )
         self._script: Any = None
-        # Whoever opens a store hears at once whether it is there.
+        # A store that is not there is reported when it is opened.
         with self._connections.taken() as connection:
             _check_encoding(url, connection.info.parameter_status("server_encoding"))
 
@@ -126,7 +126,7 @@ class PsycopgDriver:
             connection.close()
             if time.monotonic() >= connection.until:
                 raise  # it was waited for long enough
-            raise _Unsent(_first_line(error)) from error
+            raise _NotSent(_first_line(error)) from error
 
     @contextmanager
     def snapshot(self) -> Iterator["PsycopgReader"]:
@@ -194,7 +194,7 @@ NUMBERS = {int, float, bool}
 
 
 def array(values: list[Any]) -> str:
-    """Spell a list as PostgreSQL reads an array; what its elements are, the query says."""
+    """Spell a list as PostgreSQL reads an array; the query casts its elements."""
     if values and values.count(values[0]) == len(values):
         return f"{{{','.join([_element(values[0])] * len(values))}}}"
     words = _simple_words(values)
@@ -223,7 +223,7 @@ def _element(value: Any) -> str:
         return f'"\\\\x{value.hex()}"'
     if not isinstance(value, str):
         return str(value)
-    # A NUL ends a text in C: what follows it would be lost without a word.
+    # A NUL ends a text in C: the rest of it would be lost silently.
     if "\0" in value:
         raise Invalid("PostgreSQL cannot store it: a text holds U+0000")
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -233,7 +233,7 @@ class _Collision(Exception):  # noqa: N818 - never leaves this module
     """A deadlock, a serialisation failure, a column changed: the operation may be run again."""
 
 
-class _Unsent(Exception):  # noqa: N818 - never leaves this module
+class _NotSent(Exception):  # noqa: N818 - never leaves this module
     """The connection had ended before anything was sent: another one will do."""
 
 
@@ -243,7 +243,7 @@ def _until_committed(once: Callable[..., Any]) -> Flow[Any]:
     for attempt in range(TRIES):
         try:
             return (yield Wait(once, once, (), {"fresh": fresh}))
-        except _Unsent as unsent:
+        except _NotSent as unsent:
             if fresh:
                 raise Unavailable(f"PostgreSQL cannot be used now: {unsent}") from unsent
             fresh = True
@@ -264,7 +264,7 @@ def _translated(connection: "psycopg.Connection[Any]") -> Iterator[None]:
         yield
     except BaseException as error:
         if not connection.closed and connection.info.transaction_status:
-            _roll_back(connection)  # which also forgets what was prepared
+            _roll_back(connection)  # which also forgets prepared statements
         elif _is_outdated(error):
             connection.execute("DEALLOCATE ALL")
         if isinstance(error, UnicodeEncodeError) or (
@@ -286,7 +286,7 @@ def _roll_back(connection: "psycopg.Connection[Any]") -> None:
 
 
 def _meaning(sqlstate: str | None, error: Exception) -> Exception:  # noqa: PLR0911 - a table
-    """Translate a database's error; what is a mistake of ours stays as it is."""
+    """Translate a database's error; a mistake of the engine stays as it is."""
     if sqlstate in REFUSED:
         return IllegalMove(_first_line(error).removeprefix("milepost: "))
     if sqlstate in COLLIDED or _is_outdated(error):
@@ -357,7 +357,7 @@ class AsyncpgDriver:
             if not begun and (self._url.pooled or not call.alone):
                 await self._begin(connection)
                 begun = True
-            # Lists cross as text: asyncpg asks each element what it is, and reads each id.
+            # Lists cross as text: asyncpg would examine each element, and parse each id.
             values = [
                 array(call.parameters[name]) if name in statement.lists else call.parameters[name]
                 for name in statement.parameters
@@ -381,10 +381,10 @@ class AsyncpgDriver:
             raise  # it was waited for long enough
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             connection.terminate()
-            raise _Unsent(_first_line(error)) from error
+            raise _NotSent(_first_line(error)) from error
 
     async def close(self) -> None:
-        """Close every connection, once whoever uses one has given it back."""
+        """Close every connection, once those in use are given back."""
         await self._connections.close_async()
 
     @asynccontextmanager
@@ -393,8 +393,8 @@ class AsyncpgDriver:
         try:
             yield connection
         except BaseException as error:
-            # Cut off, its answer may still come: it is nobody's. Closing it rolls back as well.
-            # So is one of which nobody knows which answer it would read next.
+            # Interrupted, its answer may still come, and would be read as that of the next
+            # statement: it is not used again. Closing it rolls back as well.
             broken = (TimeoutError, import_asyncpg().InternalClientError)
             if isinstance(error, broken) or not isinstance(error, Exception):
                 connection.terminate()

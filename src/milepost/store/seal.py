@@ -1,8 +1,8 @@
-"""What users wrote passes the codec on its way to the database, and back (H-105).
+"""Content of users passes the codec on its way to the database, and back (H-105).
 
-Operations and drivers know nothing of it. A parameter's name says what it holds: `SEALED` names
-those that carry content. What people search by in SQL stays as it is: tags, unique and limit keys,
-names, actors, the keys of records and the tables of pipelines.
+Operations and drivers know nothing of it. A parameter is known by its name: `SEALED` names those
+that carry content. Columns that people search by in SQL stay as they are: tags, unique and limit
+keys, names, actors, the keys of records and the tables of pipelines.
 """
 
 import base64
@@ -31,11 +31,11 @@ SEALED = {name: name for name in CODED} | {
 }
 """Parameters that carry content, and the column that it is sealed for."""
 COLUMNS = SEALED | {"report": "result", "cancel_reason": "detail"}
-"""Columns, and what they were sealed as: the database itself moves a result into a run's report."""
+"""Columns, and those they were sealed for: the database moves a result into a run's report."""
 MAGIC = b"\0mp"
 TEXT = "sealed:"
 PROBLEM = '{"type":"Sealed","message":"'
-"""An error stays what readers expect: a type and a message."""
+"""An error keeps the form that readers expect: a type and a message."""
 ANY = "any"
 
 
@@ -63,8 +63,8 @@ class _ByCodec:
             raise Invalid(f"the codec {self._codec.name} cannot open it") from error
 
 
-class Through:
-    """Passes what operations write and read through a codec."""
+class CodecPass:
+    """Passes the content that operations write and read through a codec."""
 
     def __init__(self, codec: Codec) -> None:
         if hasattr(codec, "seal"):
@@ -93,7 +93,7 @@ class Through:
             return result
 
     def _passed(self, call: Call) -> Call:
-        # A statement that is not named is about somebody's own table.
+        # A statement without a name is about a table of the user's.
         names = call.parameters.keys() & self._sealed.keys() if isinstance(call.name, str) else ()
         if not names:
             return call
@@ -122,7 +122,7 @@ class Through:
         ]
 
     def _plain(self, value: Any, columns: frozenset[str]) -> Any:
-        """Open a value; one that cannot be opened stays as it is, and who decodes it says why."""
+        """Open a value; one that cannot be opened stays as it is, and its decoder says why."""
         try:
             data, column = self._sealer.unseal(_bytes(value))
         except (Invalid, binascii.Error):
@@ -149,7 +149,7 @@ def _bytes(value: bytes | str) -> bytes:
 
 @cache
 def _columns(name: str | Statement) -> frozenset[str]:
-    """Say what a statement reads: what was sealed for another column has been moved by hand."""
+    """List the columns that a statement reads: a value sealed for another was moved by hand."""
     words = re.findall(r"[a-z_]+", query(name, "sqlite").text)
     return frozenset(COLUMNS[word] for word in words if word in COLUMNS)
 
@@ -157,7 +157,7 @@ def _columns(name: str | Statement) -> frozenset[str]:
 class SealingDriver:
     """A driver of either colour whose operations pass a codec."""
 
-    def __init__(self, driver: Any, through: Through) -> None:
+    def __init__(self, driver: Any, through: CodecPass) -> None:
         self._driver = driver
         self._through = through
 
@@ -165,17 +165,17 @@ class SealingDriver:
         return getattr(self._driver, name)
 
     def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run an operation; whoever has an asynchronous driver awaits it."""
+        """Run an operation; with an asynchronous driver it is to be awaited."""
         return self._driver.run(self._through(operation), *args, **kwargs)
 
 
-def through_codec(codec: Codec) -> Through | None:
+def through_codec(codec: Codec) -> CodecPass | None:
     """Say how content passes a codec; plain JSON is stored as it is, and costs nothing."""
-    return None if codec.name == "json" else Through(codec)
+    return None if codec.name == "json" else CodecPass(codec)
 
 
 def as_stored(steps: Steps[T]) -> Steps[T]:
-    """Have an operation read payloads and results as they are stored: for who passes them on."""
+    """Have an operation read payloads and results as they are stored, to pass them on."""
     try:
         call = next(steps)
         while True:

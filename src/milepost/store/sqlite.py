@@ -22,7 +22,7 @@ from milepost.store import failpoint
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Rows, Steps, drive
 from milepost.store.group import GroupCommit, GroupSize, Refusal
-from milepost.store.sqlite_calls import OptimisticMiss, Ready, execute, ready
+from milepost.store.sqlite_calls import OptimisticMiss, PreparedCall, execute, prepared
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -50,10 +50,10 @@ class _Work(NamedTuple):
     """Whether it is one call, which can be run again."""
 
 
-class File:
+class StoreFile:
     """Notices that a file was deleted or replaced while it was open.
 
-    SQLite goes on without a word, and what it commits from then on nobody can open any more.
+    SQLite goes on silently, and its commits from then on are in a file that cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -80,7 +80,7 @@ class File:
         return False
 
     def follow(self) -> None:
-        """Take what is there now for the file."""
+        """Take the file that is there now for the store."""
         self._known = self._found()
 
 
@@ -97,7 +97,7 @@ class SqliteDriver:
             )
         self._path = path
         self._connection = _writer_of(path)
-        self._file = File(path)
+        self._file = StoreFile(path)
         self._writes: GroupCommit[_Work, Any] = GroupCommit(self._commit, size=GROUP)
         self._closed = False
 
@@ -107,10 +107,10 @@ class SqliteDriver:
         try:
             call = next(steps)
             while call.alone and not (failpoint.active or failpoint.watchers):
-                call = steps.send(self._writes.run(_Work(_readied(call), is_simple=True))())
+                call = steps.send(self._writes.run(_Work(_prepared(call), is_simple=True))())
         except StopIteration as end:
             return cast("T", end.value)
-        return cast("T", self._writes.run(_Work(partial(_rest, steps, call, _readied(call)))))
+        return cast("T", self._writes.run(_Work(partial(_rest, steps, call, _prepared(call)))))
 
     def _commit(self, group: list[_Work]) -> list[Any]:
         """Do all of a group in one transaction; an operation that began is not run again."""
@@ -128,7 +128,7 @@ class SqliteDriver:
     def _together(self, group: list[_Work]) -> list[Any]:
         if all(work.is_simple for work in group):
             # A savepoint takes two more statements, and with each the interpreter's lock is lost.
-            with suppress(_Apart), self._transaction():
+            with suppress(_GroupMiss), self._transaction():
                 return [self._simply(work) for work in group]
         with self._transaction():
             return [self._attempt(work) for work in group]
@@ -137,7 +137,7 @@ class SqliteDriver:
         try:
             return work.run(self._connection, alone=True)
         except Exception as error:
-            raise _Apart from error
+            raise _GroupMiss from error
 
     def _attempt(self, work: _Work) -> Any:
         """Run one of a group; its failure is its own."""
@@ -157,7 +157,7 @@ class SqliteDriver:
         if self._closed:
             raise _closed(self._path)
         if not self._file.unchanged():
-            # Closing the old one leaves what belongs to the new one alone: SQLite looks, too.
+            # Closing the old one leaves the companions of the new one alone: SQLite looks, too.
             former, self._connection = self._connection, _writer_of(self._file.path)
             self._file.follow()
             former.close()
@@ -165,7 +165,7 @@ class SqliteDriver:
                 f"{self._file.path} was replaced by another file while this program used it. "
                 "That one is open now: try again"
             )
-        # Who was interrupted twice may have left a transaction open, of which nobody was told.
+        # A caller that was interrupted twice may have left a transaction open.
         self._roll_back()
         self._connection.execute("BEGIN IMMEDIATE")
 
@@ -180,11 +180,11 @@ class SqliteDriver:
 
     @contextmanager
     def snapshot(self) -> Iterator["SqliteReader"]:
-        """Read several answers that belong together, beside the writer."""
+        """Read several answers that belong together, on a connection of their own."""
         if self._closed:
             raise _closed(self._path)
         reader = SqliteReader(connect(self._path))
-        # What is no UTF-8 was put there by hand; it is shown, not stumbled over.
+        # Text that is no UTF-8 was put there by hand; it is shown with escapes.
         reader.connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
             with translated():
@@ -223,28 +223,28 @@ def _closed(path: str) -> Unavailable:
     return Unavailable(f"sqlite:///{path} was closed")
 
 
-def _readied(call: Call) -> Ready:
+def _prepared(call: Call) -> PreparedCall:
     with translated():
-        return ready(call)
+        return prepared(call)
 
 
-class _Apart(Exception):  # noqa: N818 - no error: take all back, and let each try for itself
-    """One of a group cannot be done, or not as simply as was hoped."""
+class _GroupMiss(Exception):  # noqa: N818 - no error: roll back, and run each in a savepoint
+    """One of a group failed, or was no simple call after all."""
 
 
 def _rest(
     steps: Steps[T],
     call: Call,
-    first: Ready,
+    first: PreparedCall,
     connection: sqlite3.Connection,
     *,
     alone: bool = False,
 ) -> T:
-    """Do all that an operation has left to do, from a call that is ready."""
+    """Run the rest of an operation, from a call that is prepared."""
     del alone
 
     def run(following: Call) -> Rows:
-        return (first if following is call else ready(following))(connection)()
+        return (first if following is call else prepared(following))(connection)()
 
     return drive(steps, run, call)
 
@@ -297,8 +297,8 @@ class AsyncSqliteDriver:
 def _writer_of(path: str) -> sqlite3.Connection:
     """Open the file to move things in it.
 
-    What a statement would have to take back, a copy of every page it changes, is kept in memory and
-    not in a file: a twentieth less for each job. Who reads may have much to sort, and does not.
+    The statement journal, a copy of every page that a statement changes, is kept in memory and not
+    in a file: a twentieth less for each job. Readers may have much to sort, and keep it in files.
     """
     connection = connect(path)
     connection.execute("PRAGMA temp_store = MEMORY")
@@ -323,9 +323,9 @@ def connect(path: str) -> sqlite3.Connection:
 def _create_private(path: str) -> None:
     """Make a file that only its owner reads; SQLite gives its companions the same mode.
 
-    One that is there keeps its mode: somebody may have shared it on purpose.
+    An existing file keeps its mode: it may have been shared on purpose.
     """
-    # Whatever stands in the way, SQLite says what it is.
+    # SQLite reports whatever stands in the way.
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
@@ -344,7 +344,7 @@ def statements(text: str) -> Iterator[str]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise what SQLite's errors mean."""
+    """Raise the engine's errors in the place of SQLite's."""
     try:
         yield
     except sqlite3.IntegrityError as error:

@@ -1,7 +1,7 @@
-"""Named queries on SQLite, in three parts: made ready, run, and read.
+"""Named queries on SQLite, in three parts: prepared, run, and decoded.
 
-Only the second needs the connection. The others are work of the interpreter, which whoever waits
-for the connection, or has just given it back, does beside SQLite's.
+Only the second needs the connection. The others are work of the interpreter, done by threads that
+wait for the connection, or have given it back, while SQLite works for another.
 """
 
 import sqlite3
@@ -24,11 +24,11 @@ NONE = "[]"
 Answer = Callable[[], Rows]
 
 
-class Ready(Protocol):
+class PreparedCall(Protocol):
     """A call that is spelled. One `alone` in its transaction may raise `OptimisticMiss`."""
 
     def __call__(self, connection: sqlite3.Connection, *, alone: bool = False) -> Answer:
-        """Run it; what it answered is still to be read."""
+        """Run it; its answer is still to be decoded."""
         ...
 
 
@@ -36,18 +36,18 @@ class OptimisticMiss(Exception):  # noqa: N818 - no error: roll back, and run it
     """Some of the rows could not be moved, the others were."""
 
 
-def ready(call: Call) -> Ready:
+def prepared(call: Call) -> PreparedCall:
     """Spell a named query and its values: lists become rows, or JSON where the query reads it."""
     statement = query(call.name, "sqlite")
     if statement.rows:
-        return _ready_rows(statement, call)
+        return _prepared_rows(statement, call)
     if statement.each:
         return _whole_answer(partial(_execute_each, statement=statement, call=call))
     bound = _bound(call.parameters)
     return _whole_answer(lambda connection: connection.execute(statement.text, bound).fetchall())
 
 
-def _whole_answer(execute: Callable[[sqlite3.Connection], Rows]) -> Ready:
+def _whole_answer(execute: Callable[[sqlite3.Connection], Rows]) -> PreparedCall:
     def run(connection: sqlite3.Connection, *, alone: bool = False) -> Answer:
         del alone
         return _known(execute(connection))
@@ -57,7 +57,7 @@ def _whole_answer(execute: Callable[[sqlite3.Connection], Rows]) -> Ready:
 
 def execute(connection: sqlite3.Connection, call: Call) -> Rows:
     """Run one named query on a connection."""
-    return ready(call)(connection)()
+    return prepared(call)(connection)()
 
 
 def _known(rows: Rows) -> Answer:
@@ -78,8 +78,8 @@ def _spelled(value: Any) -> Any:
     return value
 
 
-def _ready_rows(statement: Query, call: Call) -> Ready:
-    """Spell one statement over a table that JSON carries; bytes stand beside it, in one piece."""
+def _prepared_rows(statement: Query, call: Call) -> PreparedCall:
+    """Spell one statement over a table that JSON carries; bytes are bound in one piece."""
     lists = {name: call.parameters[name.removesuffix("*")] for name in statement.rows}
     same = frozenset(name for name, values in lists.items() if _alike(values))
     shared = {name: call.parameters[name] for name in statement.shared}
@@ -94,7 +94,7 @@ def _ready_rows(statement: Query, call: Call) -> Ready:
         return {**bound, **table}, keys[some]
 
     portions = list(_portions(lists, len(keys)))
-    # What has to be cut is large: one portion at a time is held.
+    # A table that has to be cut is large: one portion at a time is held.
     only = spelled(portions[0]) if len(portions) == 1 else None
 
     def run(connection: sqlite3.Connection, *, alone: bool = False) -> Answer:
@@ -176,7 +176,7 @@ def _put_bytes(rows: Rows, pieces: bytes, place: int) -> None:
 
 
 def _alike(values: list[Any]) -> bool:
-    """Tell whether a column says the same in every row: reading JSON is what costs."""
+    """Tell whether a column has one value in all rows: JSON, which is slow, need not carry it."""
     return bool(values) and values.count(values[0]) == len(values)
 
 

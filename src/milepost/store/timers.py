@@ -1,4 +1,4 @@
-"""What time does to jobs: leases that end, sleeps that are over, deadlines that are missed."""
+"""Moves of jobs that time makes: leases end, sleeps are over, deadlines are missed."""
 
 from milepost.store import runs
 from milepost.store.driver import Call, Steps
@@ -12,10 +12,10 @@ def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
 
 
 def wake(*, actor: str, most: int) -> Steps[int]:
-    """Send on what sleeps and whose time has come; answer with how many."""
+    """Wake sleeping jobs that are due; answer with how many."""
     rows = yield Call("job_wake", {"actor": actor, "most": most})
     if rows:
-        # Who wakes them may serve other queues, or have no slot free.
+        # This worker may serve other queues, or have no slot free.
         yield Call("worker_hint")
     return len(rows)
 
@@ -27,20 +27,20 @@ def next_due() -> Steps[float | None]:
 
 
 def expire(*, actor: str, most: int) -> Steps[int]:
-    """End what missed its deadline or its start and is not running; answer with how many."""
+    """End jobs that missed their deadline or start and do not run; answer with how many."""
     rows = yield Call("job_expire", {"actor": actor, "most": most})
     yield from runs.after_ends(runs.touched(rows), actor=actor)
     return len(rows)
 
 
 def expire_held(*, actor: str, hold_us: int, most: int) -> Steps[int]:
-    """End held jobs that nobody submitted in time (H-108); answer with how many."""
+    """End held jobs that were not submitted in time (H-108); answer with how many."""
     rows = yield Call("job_expire_held", {"actor": actor, "hold_us": hold_us, "most": most})
     return len(rows)
 
 
 def reject_spent(*, actor: str, most: int) -> Steps[int]:
-    """End what could never be claimed again because its budget is spent (H-21)."""
+    """End jobs that can never be claimed again because their budget is spent (H-21)."""
     rows = yield Call("job_reject_spent", {"actor": actor, "most": most})
     yield from runs.after_ends(runs.touched(rows), actor=actor)
     return len(rows)

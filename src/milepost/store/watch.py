@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from milepost.config import StoreUrl, Timeouts
 from milepost.errors import Unavailable
 from milepost.store.connections import connect_async, import_asyncpg
-from milepost.store.sqlite import File
+from milepost.store.sqlite import StoreFile
 
 LOOK_SECONDS = 0.004
 
@@ -36,7 +36,7 @@ class FileWatch:
     """Reads whether another connection has changed the file: five microseconds each time."""
 
     def __init__(self, path: str) -> None:
-        self._file = File(path)
+        self._file = StoreFile(path)
         self._connection = self._opened()
         self._seen = self._version()
         self._woken = asyncio.Event()
