@@ -1,6 +1,7 @@
 """OpenAPI: what is committed is what is served, and what is served does as it says."""
 
 import json
+import re
 from collections import Counter
 from itertools import count, product
 from pathlib import Path
@@ -48,6 +49,14 @@ def test_every_operation_says_what_it_is_and_how_it_fails():
                 assert {"401", "403", "429", "503"} <= set(operation["responses"]), path
             if method == "post" and "requestBody" in operation:
                 assert {"413", "415", "422"} <= set(operation["responses"]), path
+
+
+def test_every_schema_that_is_referred_to_is_there():
+    """A generated client follows each reference; problems pointed at a schema that was missing."""
+    text = json.dumps(SPEC)
+    named = set(re.findall(r"#/components/schemas/(\w+)", text))
+    assert "ProblemDocument" in named
+    assert named <= set(SPEC["components"]["schemas"])
 
 
 @pytest.mark.prove

@@ -124,9 +124,18 @@ def answers(model: type[BaseModel], *statuses: int, description: str | None = No
 
 
 def install(api: FastAPI) -> None:
-    """Have every error of an app answered as a problem."""
+    """Have every error of an app answered as a problem, and described so."""
     for kind in (MilepostError, HTTPException, RequestValidationError, Exception):
         api.add_exception_handler(kind, _answered)
+    routes = api.openapi
+
+    def described() -> dict[str, Any]:
+        # FastAPI adds the schemas of answers in JSON; a problem's media type is another one.
+        found = routes()
+        found["components"]["schemas"]["ProblemDocument"] = ProblemDocument.model_json_schema()
+        return found
+
+    api.openapi = described  # type: ignore[method-assign]
 
 
 async def _answered(_request: Request, error: Exception) -> Response:
