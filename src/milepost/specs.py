@@ -339,3 +339,22 @@ def watermark_word(run_state: str | None, *, exists: bool) -> WatermarkWord:
     if run_state in (R.RUNNING, R.STOPPING, R.FINALIZING):
         return WatermarkWord.PROCESSING
     return WatermarkWord.ADVANCED if run_state == R.SUCCEEDED else WatermarkWord.NOT_ADVANCED
+
+
+PUBLIC_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "PENDING": (R.CREATED, J.GATED, J.WAITING, J.READY, J.QUEUED, J.RETRYING),
+        "RUNNING": (J.RUNNING, R.STOPPING, R.FINALIZING),
+        "COMPLETE": (J.SUCCEEDED,),
+        "FAILED": (J.FAILED,),
+        "CANCELLED": (J.CANCELLED,),
+    }
+)
+"""The words of the API and of final messages for the states of jobs and runs."""
+
+_PUBLIC = {str(state): word for word, states in PUBLIC_WORDS.items() for state in states}
+
+
+def public(state: str) -> str:
+    """Say the state of a job or a run in a public word."""
+    return _PUBLIC[str(state)]

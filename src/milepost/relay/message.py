@@ -12,6 +12,7 @@ import msgspec
 
 from milepost.lifecycle import Cause, JobState, RunState
 from milepost.records import Job, Run
+from milepost.specs import public
 from milepost.store import fanin, jobs, outbox, runs
 from milepost.store.driver import Steps
 from milepost.store.outbox import Message
@@ -32,8 +33,6 @@ COPIED = ("channel", "kind", "machine", "queue", "tenant")
 NAMES = tuple(sorted((*COPIED, "error", "id", "message_id", "state", "time")))
 """The names that a template for people may use."""
 COUNTED = ("name", "succeeded", "failed", "cancelled")
-WORDS = {"SUCCEEDED": "COMPLETE", "FAILED": "FAILED", "CANCELLED": "CANCELLED"}
-"""The public words for how something ended."""
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -115,7 +114,7 @@ def _digest(message: Message, error: str | None, why: str | None) -> dict[str, s
         "error": "" if message.state == JobState.SUCCEEDED else str(reason)[:TEXT_MOST],
         "id": message.subject_id,
         "message_id": message.id,
-        "state": WORDS[message.state],
+        "state": public(message.state),
         "time": message.created_at.isoformat(timespec="seconds"),
     }
 
@@ -125,7 +124,7 @@ def _common(record: Job | Run) -> dict[str, Any]:
     return {
         "id": record.id,
         "kind": record.kind,
-        "state": WORDS[record.state],
+        "state": public(record.state),
         "done": True,
         **({"tags": msgspec.Raw(record.tags.encode())} if record.tags else {}),
         "created_at": record.created_at,
@@ -244,7 +243,7 @@ def _child(job: Job) -> dict[str, Any]:
         "kind": job.kind,
         "step": job.step,
         "ordinal": job.ordinal,
-        "state": WORDS[job.state],
+        "state": public(job.state),
         "job_state": job.state.value,
         **_end(job),
     }

@@ -18,37 +18,24 @@ from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, RUN, JobState, RunState
 from milepost.records import Job, Run, Template
 from milepost.request.redact import show_arguments
+from milepost.specs import PUBLIC_WORDS, public
 from milepost.subjects import Subject
 
 T = TypeVar("T")
 PublicState = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "CANCELLED"]
-
-WORDS: dict[str, tuple[str, ...]] = {
-    "PENDING": ("CREATED", "GATED", "WAITING", "READY", "QUEUED", "RETRYING"),
-    "RUNNING": ("RUNNING", "STOPPING", "FINALIZING"),
-    "COMPLETE": ("SUCCEEDED",),
-    "FAILED": ("FAILED",),
-    "CANCELLED": ("CANCELLED",),
-}
-"""The public words for the states of jobs and runs."""
-
-_PUBLIC = {state: word for word, found in WORDS.items() for state in found}
-
-
-def public(state: str) -> str:
-    """Say a state in a public word."""
-    return _PUBLIC[str(state)]
 
 
 def states(word: str | None, known: type[JobState | RunState]) -> str | None:
     """Read a filter, in a public word or the engine's own, as a JSON list of states."""
     if word is None:
         return None
-    if word in WORDS:
-        return msgspec.json.encode(WORDS[word]).decode()
+    if word in PUBLIC_WORDS:
+        return msgspec.json.encode(PUBLIC_WORDS[word]).decode()
     if word in known.__members__:
         return msgspec.json.encode([word]).decode()
-    raise Invalid(f"state={word!r}: expected one of {', '.join([*WORDS, *known.__members__])}")
+    raise Invalid(
+        f"state={word!r}: expected one of {', '.join([*PUBLIC_WORDS, *known.__members__])}"
+    )
 
 
 class RequestBody(BaseModel):

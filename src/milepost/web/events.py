@@ -11,12 +11,12 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 
 from milepost.errors import MilepostError
+from milepost.specs import public
 from milepost.store import events
 from milepost.store.events import Cursor, Event
 from milepost.subjects import checked_id
 from milepost.web.access import Principal
 from milepost.web.call import Call, ReadCall
-from milepost.web.documents import public
 from milepost.web.problems import HttpProblem, problems
 from milepost.web.route import Route
 
