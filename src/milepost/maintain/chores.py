@@ -1,6 +1,7 @@
 """One pass of maintenance. Several may run at once; one failing run does not stop the others."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -8,7 +9,7 @@ from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
 from milepost.outcome import micros
 from milepost.store import fanin, outputs, runs, timers, watermarks, workers
-from milepost.store.driver import AsyncDriver
+from milepost.store.driver import AsyncDriver, Steps
 from milepost.telemetry import Log
 
 ACTOR = "maintenance"
@@ -67,6 +68,24 @@ async def safely(work: Awaitable[None], tally: Tally, **named: str) -> None:
         log.warning("maintenance chore failed", error=repr(error), **named)
 
 
+async def in_batches(
+    driver: AsyncDriver,
+    operation: Callable[..., Steps[Any]],
+    *args: Any,
+    actor: str = ACTOR,
+    **parameters: Any,
+) -> int:
+    """Run an operation while it moves whole batches; answer with how much it moved."""
+    done = 0
+    for _ in range(ROUNDS):
+        moved = await driver.run(operation, *args, actor=actor, most=BATCH, **parameters)
+        count: int = moved if isinstance(moved, int) else len(moved)
+        done += count
+        if count < BATCH:
+            break
+    return done
+
+
 async def bury(driver: AsyncDriver, tally: Tally) -> None:
     """Mark workers whose lease is over as dead."""
     tally.buried += len(await driver.run(workers.bury, most=BATCH))
@@ -74,39 +93,22 @@ async def bury(driver: AsyncDriver, tally: Tally) -> None:
 
 async def lose(driver: AsyncDriver, tally: Tally) -> None:
     """Take running jobs from dead workers."""
-    tally.lost += await in_batches(lambda: _lose(driver))
-
-
-async def _lose(driver: AsyncDriver) -> int:
-    return len(await driver.run(timers.lose, actor=ACTOR, most=BATCH))
+    tally.lost += await in_batches(driver, timers.lose)
 
 
 async def expire(driver: AsyncDriver, tally: Tally) -> None:
     """End jobs that missed their deadline."""
-    tally.expired += await in_batches(lambda: driver.run(timers.expire, actor=ACTOR, most=BATCH))
+    tally.expired += await in_batches(driver, timers.expire)
 
 
 async def reject(driver: AsyncDriver, tally: Tally) -> None:
     """End jobs that could never be claimed again (H-21)."""
-    tally.rejected += await in_batches(
-        lambda: driver.run(timers.reject_spent, actor=ACTOR, most=BATCH)
-    )
+    tally.rejected += await in_batches(driver, timers.reject_spent)
 
 
 async def wake(driver: AsyncDriver, tally: Tally) -> None:
     """Queue sleeping jobs whose time has come."""
-    tally.woken += await in_batches(lambda: driver.run(timers.wake, actor=ACTOR, most=BATCH))
-
-
-async def in_batches(chore: Callable[[], Awaitable[int]]) -> int:
-    """Repeat an operation while it moves whole batches; answer with how much it moved."""
-    done = 0
-    for _ in range(ROUNDS):
-        count = await chore()
-        done += count
-        if count < BATCH:
-            break
-    return done
+    tally.woken += await in_batches(driver, timers.wake)
 
 
 async def forget(driver: AsyncDriver, tally: Tally) -> None:
@@ -121,12 +123,10 @@ async def forget(driver: AsyncDriver, tally: Tally) -> None:
 
 def expire_held(hold_limit: float) -> Chore:
     """Make the chore that ends held jobs which nobody submitted in so many seconds (H-108)."""
-    hold_us = micros(hold_limit)
 
     async def chore(driver: AsyncDriver, tally: Tally) -> None:
-        tally.expired += await in_batches(
-            lambda: driver.run(timers.expire_held, actor=ACTOR, hold_us=hold_us, most=BATCH)
-        )
+        hold_us = micros(hold_limit)
+        tally.expired += await in_batches(driver, timers.expire_held, hold_us=hold_us)
 
     return chore
 
@@ -158,23 +158,15 @@ async def look_at_runs(driver: AsyncDriver, tally: Tally) -> None:
 async def _tend(driver: AsyncDriver, run_ids: list[str], tally: Tally) -> None:
     if not run_ids:
         return
-    tally.moved += await in_batches(
-        lambda: driver.run(runs.release_held, run_ids, actor=ACTOR, most=BATCH)
-    )
-    tally.moved += await in_batches(
-        lambda: driver.run(runs.open_gates, run_ids, actor=ACTOR, most=BATCH)
-    )
-    tally.published += await in_batches(
-        lambda: driver.run(outputs.publish, run_ids, actor=ACTOR, most=BATCH)
-    )
+    tally.moved += await in_batches(driver, runs.release_held, run_ids)
+    tally.moved += await in_batches(driver, runs.open_gates, run_ids)
+    tally.published += await in_batches(driver, outputs.publish, run_ids)
     for run_id in await driver.run(fanin.overdue, run_ids):
         tally.moved += len(await driver.run(fanin.advance_one, run_id, actor=ACTOR))
 
 
 async def _stop(driver: AsyncDriver, run_id: str, tally: Tally) -> None:
-    tally.moved += await in_batches(
-        lambda: driver.run(runs.cancel_rest, run_id, actor=ACTOR, most=BATCH)
-    )
+    tally.moved += await in_batches(driver, runs.cancel_rest, run_id)
 
 
 async def alert(driver: AsyncDriver, tally: Tally) -> None:

@@ -8,7 +8,7 @@ from milepost import outcome
 from milepost.clock import Clock
 from milepost.context import Context
 from milepost.errors import LeaseLost
-from milepost.maintain.chores import BATCH, in_batches
+from milepost.maintain.chores import in_batches
 from milepost.options import HIGHEST
 from milepost.records import Claim
 from milepost.store import jobs, queues, unfit
@@ -204,10 +204,8 @@ class Claimer:
         signatures = {k: d.arguments.signature(codec) for k, d in known if d is not None}
         if not signatures:
             return 0
-        run, actor = self._driver.run, self._row.id
-        return await in_batches(
-            lambda: run(unfit.wake, signatures, queues=self._queues, actor=actor, most=BATCH)
-        )
+        actor, queues = self._row.id, self._queues
+        return await in_batches(self._driver, unfit.wake, signatures, queues=queues, actor=actor)
 
 
 RESCAN_SECONDS = 1.0
