@@ -1,4 +1,4 @@
-"""App: what users hold. It wires the layers and knows nothing else."""
+"""App: the object that users hold. It wires the layers and knows nothing else."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from milepost.batch.declaration import FailurePolicy
-from milepost.batch.lookup import Runs
+from milepost.batch.handles import Runs
 from milepost.batch.start import Batch
 from milepost.client import Client
 from milepost.codec import Codec
@@ -18,7 +18,7 @@ from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
 from milepost.faces import Flow, faces
 from milepost.handles import JobHandle, Jobs
-from milepost.job import Declare, Job, define, error_classes
+from milepost.job import Job, JobDecorator, define, error_classes
 from milepost.options import JobOptions, Whole
 from milepost.process import Runner
 from milepost.queues import Queues, check_queues
@@ -47,7 +47,7 @@ R = TypeVar("R")
 S = TypeVar("S", bound="Source[Any, Any, Any]")
 
 MOUNTED = ("tokens", "open")
-"""Who is let in without a token where an application mounts the API: nobody, or everybody."""
+"""How callers are let in where an application mounts the API: by token, or all of them."""
 
 
 class App(Runner):
@@ -114,7 +114,7 @@ class App(Runner):
     @overload
     def job(self, function: Callable[P, R], /) -> Job[P, P, R, R]: ...
     @overload
-    def job(self, **options: Unpack[JobOptions]) -> Declare: ...
+    def job(self, **options: Unpack[JobOptions]) -> JobDecorator: ...
     def job(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare a job: `@app.job` or `@app.job(retries=5, …)`.
 
@@ -142,7 +142,7 @@ class App(Runner):
         * `version`: Counted up when waiting jobs must go on with the old code; versions stand side
           by side.
         """
-        declare = Declare(self, **declared)
+        declare = JobDecorator(self, **declared)
         return declare if function is None else declare(function)
 
     def batch(
@@ -165,7 +165,7 @@ class App(Runner):
         return declared
 
     def pipeline(self, name: str, source: S, **options: "Unpack[PipelineOptions]") -> "Pipeline[S]":
-        """Declare a pipeline: a source that is read into a table, whole once and then what changed.
+        """Declare a pipeline: a source that is read into a table, whole once and then its changes.
 
         `key` names the field that tells records apart, `version` the one that grows with every
         change (either may be a function of the raw record), `partition_by` the one that the source
@@ -197,7 +197,7 @@ class App(Runner):
         *,
         what: str | None = None,
     ) -> Definition:
-        """Turn a function and the options of `@app.job` into a definition; what batches call."""
+        """Turn a function and the options of `@app.job` into a definition; batches call it."""
         return define(
             function, dict(declared), retry_on=self._retry_on, fail_on=self._fail_on, what=what
         )
@@ -410,10 +410,10 @@ class App(Runner):
         return self.client.run(jobs.counts)
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the connections to the store."""
         self.client.close()
 
     async def close_async(self) -> None:
-        """Close what was opened, in the running event loop and outside of it."""
+        """Close the connections to the store, in the running event loop and outside of it."""
         await self.client.close_async()
         await asyncio.to_thread(self.client.close)

@@ -176,6 +176,14 @@ def check_tags(tags: Any) -> None:
         raise Invalid(f"tags: {size:,} characters, and {TAGS_BYTES:,} are the most of one job")
 
 
+def encode_tags(tags: Mapping[str, str] | None) -> str | None:
+    """Encode tags for their column, or raise `Invalid`."""
+    if tags is None:
+        return None
+    check_tags(tags)
+    return msgspec.json.encode(dict(tags)).decode()
+
+
 def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:40] + "…")  # noqa: PLR2004 - a line's worth
 

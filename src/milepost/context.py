@@ -1,4 +1,4 @@
-"""What a running handler holds."""
+"""Context: the running attempt, as its handler holds it."""
 
 import math
 import time
@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from milepost.client import Client
 from milepost.codec import check_text
-from milepost.durable import Durable, Step, is_open
+from milepost.durable import Durable, StepCall, is_open
 from milepost.errors import Invalid
 from milepost.faces import Flow, faces, in_loop, perform, perform_async, refuse_in_loop
 from milepost.outcome import Outcome
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PROGRESS_SECONDS = 1.0
-"""How often an attempt's progress is written at most; the worker writes what came in between."""
+"""How often an attempt's progress is written at most; the worker writes the reports in between."""
 TEXT_LIMIT = 1_000
 MOST = 1e300
 """Beyond it an amount is a mistake, and a sum of such would be more than a database can store."""
@@ -35,7 +35,7 @@ running: ContextVar["Context | None"] = ContextVar("milepost_context", default=N
 
 
 class _Parts:
-    """What most handlers never touch, made when it is first used."""
+    """Parts that most handlers never use, made when first used."""
 
     __slots__ = ("durable", "log", "news", "told_at", "usage")
 
@@ -49,7 +49,7 @@ class _Parts:
 
 
 class Context:
-    """The attempt that is running: who it is, what it keeps, and whether it should stop."""
+    """The attempt that is running: its id, its durable state, and whether it should stop."""
 
     __slots__ = ("_client", "_made", "claim", "outcome_if_interrupted", "reason")
 
@@ -107,14 +107,14 @@ class Context:
             raise Cancelled(self.reason)
 
     def ask_to_stop(self, reason: str) -> None:
-        """Tell the handler to stop; what the worker calls."""
+        """Tell the handler to stop; the worker calls this."""
         self.reason = reason
 
-    # What it used, and how far it is
+    # Usage and progress
 
     def count(self, name: str, amount: float = 1) -> None:
-        """Add to what this attempt used; recorded with its outcome, whatever that is."""
-        check_text(name, what="the name of what is counted")
+        """Add to the usage of this attempt; recorded with its outcome, also a failure."""
+        check_text(name, what="the name of a count")
         if not _is_number(amount) or not -MOST <= amount <= MOST:
             raise Invalid(f"count({name!r}, …): an amount is a number, and not endless")
         usage = self._parts.usage
@@ -122,11 +122,11 @@ class Context:
 
     @property
     def usage(self) -> dict[str, float] | None:
-        """What was counted; None when nothing was."""
+        """The counts by name; None if nothing was counted."""
         return None if self._made is None else self._made.usage or None
 
     def progress(self, share: float, text: str | None = None) -> None:
-        """Say how far it is, from 0 to 1, and what it is at; shown as `job.progress`.
+        """Report progress, from 0 to 1, with a text; shown as `job.progress`.
 
         Call it as often as you like: it is written at most once a second, and never makes a
         handler wait that runs in an event loop.
@@ -136,7 +136,7 @@ class Context:
             self.tell()
 
     async def progress_async(self, share: float, text: str | None = None) -> None:
-        """Say how far it is, from 0 to 1, and what it is at; shown as `job.progress`."""
+        """Report progress, from 0 to 1, with a text; shown as `job.progress`."""
         self._note(share, text)
         if self._may_tell():
             await self.tell_async()
@@ -153,11 +153,11 @@ class Context:
 
     @property
     def has_news(self) -> bool:
-        """Whether something was said that is not written yet."""
+        """Whether progress was reported that is not written yet."""
         return self._made is not None and bool(self._made.news)
 
     def take_news(self) -> Told | None:
-        """Give out what was said and is not written yet, once; what the worker calls."""
+        """Return progress that is not written yet, once; the worker calls this."""
         if self._made is None:
             return None
         try:
@@ -179,7 +179,7 @@ class Context:
 
     tell, tell_async = faces(_tell)
 
-    # What it does once and keeps
+    # Durable state
 
     @overload
     def step(
@@ -209,7 +209,7 @@ class Context:
         With `transaction=True` it gets a connection to the store as its first argument; what it
         writes there and the step's record commit together, if the lease is still held.
         """
-        return self._durable.step(Step(name, function, args, kwargs), transaction=transaction)
+        return self._durable.step(StepCall(name, function, args, kwargs), transaction=transaction)
 
     @overload
     async def step_async(
@@ -252,7 +252,7 @@ class Context:
 
         A plain function is called in a thread, and gets a connection for plain code.
         """
-        step = Step(name, function, args, kwargs)
+        step = StepCall(name, function, args, kwargs)
         return await self._durable.step_async(step, transaction=transaction)
 
     def transaction(self) -> AbstractContextManager[Any]:
@@ -265,23 +265,23 @@ class Context:
 
     @property
     def cursor(self) -> Any:
-        """What was saved last, by this attempt or one before it; None at first."""
+        """The value saved last, by this attempt or one before it, read once; None at first."""
         if not self._durable.has_cursor:
             refuse_in_loop("cursor")
         return perform(self._durable.cursor())
 
     async def cursor_async(self) -> Any:
-        """Read what was saved last, by this attempt or one before it; None at first."""
+        """Read the value saved last, by this attempt or one before it; None at first."""
         return await perform_async(self._durable.cursor())
 
     def _save(self, cursor: Any) -> Flow[None]:
-        """Remember how far it came; inside `transaction()` together with what was written."""
+        """Save how far it came; inside `transaction()` it commits with the block's writes."""
         return self._durable.save(cursor)
 
     save, save_async = faces(_save, blocks=True)
 
     def _signals(self) -> Flow[list[Any]]:
-        """Read what `job.signal(data)` brought, in the order it came; each None without data.
+        """Read the data of each `job.signal(data)`, in order; None for a signal without data.
 
         They are used up when the attempt ends well or asks to be called later; one that fails
         or is lost leaves them to the next.

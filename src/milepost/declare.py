@@ -1,4 +1,4 @@
-"""What a team declares: kinds of jobs, their arguments and their policies."""
+"""Declarations: kinds of jobs, their arguments and their policies."""
 
 import hashlib
 import inspect
@@ -22,7 +22,7 @@ _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KE
 
 
 class Unfit(Invalid):
-    """What was stored for a handler does not fit it: it, or the one who stored it, has changed."""
+    """Stored arguments do not fit their handler: its signature, or the submitter's, has changed."""
 
 
 class Arguments:
@@ -36,7 +36,7 @@ class Arguments:
         self._struct = _struct_of(self._signature, told, name)
         self._kinds = [(name, p.kind) for name, p in self._signature.parameters.items()]
         self.names = [name for name, _ in self._kinds]
-        """The parameters that a call gives, in order."""
+        """The parameters of a call, in order."""
         needed = [p for p in self._signature.parameters.values() if _required(p)]
         self._places = [name for name, kind in self._kinds if kind in _PLACED]
         self._least = len(needed)
@@ -46,7 +46,7 @@ class Arguments:
 
     @property
     def hint_of_first(self) -> Any:
-        """What the first parameter is annotated with; Any if it is not."""
+        """The annotation of the first parameter; Any if it has none."""
         return self._told.get(self.names[0], Any) if self._kinds else Any
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,11 +64,11 @@ class Arguments:
         try:
             codec.decode(payload, self._struct)
         except (Invalid, msgspec.MsgspecError, ValueError, TypeError) as error:
-            # Nothing is stored yet: the codec's reason, without its talk of what is.
+            # Nothing is stored yet: the codec's reason alone, without its text on stored data.
             raise Invalid(f"{self._name}{self._signature}: {error.__cause__ or error}") from error
 
     def stored(self, payload: bytes | None, codec: Codec) -> tuple[list[Any], dict[str, Any]]:
-        """Give back the arguments that were stored, as a call takes them, or raise `Unfit`."""
+        """Decode stored arguments into those of a call, or raise `Unfit`."""
         try:
             given = codec.decode(payload, self._struct) if payload else self._struct()
         except (Invalid, msgspec.MsgspecError, ValueError, TypeError) as error:
@@ -81,7 +81,7 @@ class Arguments:
     @cached_property
     def fingerprint(self) -> str:
         """Tell it from other signatures: the same in every process with the same types."""
-        # What an Iterable is one of has no place in the schema of what is called with it.
+        # The element of an Iterable has no place in the schema of its parameter.
         parts = (part for name in self.names for part in get_args(self._told.get(name)))
         try:
             told = [msgspec.json.schema(t, schema_hook=_schema) for t in (self._struct, *parts)]
@@ -91,7 +91,7 @@ class Arguments:
         return hashlib.sha256(text).hexdigest()[:16]
 
     def signature(self, codec: Codec) -> str:
-        """Tell what reads its arguments: another signature may fit, and so may other keys."""
+        """Identify the reader of its arguments: its types, and the codec with its keys."""
         if codec.name == "json":
             return self.fingerprint
         told = " ".join((self.fingerprint, codec.name, *getattr(codec, "key_ids", ())))
@@ -106,7 +106,7 @@ class Arguments:
         omitted = False
         for (name, kind), value in zip(self._kinds, values, strict=True):
             if value is msgspec.UNSET:
-                omitted = True  # what follows must not move up into its place
+                omitted = True  # later ones must not move up into its place
             elif kind is inspect.Parameter.VAR_POSITIONAL:
                 positional.extend(value)
             elif kind is inspect.Parameter.VAR_KEYWORD:
@@ -119,7 +119,7 @@ class Arguments:
 
 
 def _schema(type_: Any) -> dict[str, Any]:
-    """Describe what msgspec does not know itself: a model by its own schema, others by name."""
+    """Describe a type that msgspec does not know: a model by its own schema, others by name."""
     model = getattr(type_, "model_json_schema", None)
     if callable(model):
         return dict(model())
@@ -161,7 +161,7 @@ def _struct_of(
             kw_only=True,
             forbid_unknown_fields=True,
         )
-        msgspec.json.Decoder(struct, dec_hook=from_builtin)  # says what it cannot build
+        msgspec.json.Decoder(struct, dec_hook=from_builtin)  # raises if it cannot build one
     except (TypeError, ValueError) as error:
         raise Invalid(f"job {name!r}: its annotations cannot be checked: {error}") from error
     return struct
@@ -189,14 +189,14 @@ def _unites(hint: Any) -> bool:
 
 
 class Outlet(Protocol):
-    """Takes what a handler gives where that is more than a result: outputs of a batch's step."""
+    """Takes a handler's value where it is more than a result: the outputs of a batch's step."""
 
     def put(self, context: Context, value: Any) -> Outcome:
-        """Stage outputs, or send them along; answer with what the attempt came to."""
+        """Stage outputs, or send them along; return the attempt's outcome."""
         ...
 
     async def put_async(self, context: Context, value: Any) -> Outcome:
-        """Stage outputs, or send them along; answer with what the attempt came to."""
+        """Stage outputs, or send them along; return the attempt's outcome."""
         ...
 
 
@@ -219,7 +219,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     outlet: Outlet | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a declaration that cannot be meant, when it is declared."""
+        """Refuse an invalid declaration, when it is declared."""
         check_text(self.name, what="name")
         try:
             check({**self.options, "version": self.version})
@@ -227,13 +227,13 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid(f"job {self.name!r}: {error}") from error
 
     def pinned(self, asked: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Give what rows have of it: those of its jobs, and of steps; a submit may ask for more."""
+        """Give the columns of its jobs and steps; options of a submit come before its own."""
         chosen = stored(asked, self.options) if asked else self.options
         return {"kind": self.name, "kind_version": self.version, **pinned(chosen)}
 
     @property
     def word(self) -> str:
-        """Name the kind and its version, as a worker tells the store what it knows."""
+        """Name the kind and its version, as a worker registers it with the store."""
         return f"{self.name} {self.version}"
 
 
@@ -268,7 +268,7 @@ class Registry:
         return self._by_word.get(f"{name} {version}")
 
     def newest(self, name: str) -> Definition:
-        """Return the highest version of a kind, or raise `Invalid` naming what there is."""
+        """Return the highest version of a kind, or raise `Invalid` naming the declared ones."""
         if name not in self._newest:
             known = ", ".join(sorted(self._newest)) or "none"
             raise Invalid(f"no job is called {name!r}; declared here: {known}")
@@ -289,7 +289,7 @@ class Registry:
 
 
 class Host(Protocol):
-    """What jobs and batches need of their app."""
+    """The parts of an app that jobs and batches use."""
 
     client: Client
     registry: Registry

@@ -1,4 +1,4 @@
-"""What a handler does durably: steps, transactions under its fence, a cursor, signals.
+"""The durable state of an attempt: steps, transactions under its fence, a cursor, signals.
 
 A step begins only while the lease is held and is recorded only while it is held. Between its effect
 and its record a crash can still fall: then it is done again, unless both are one transaction.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
-"""How long a store that is away is waited for when what is done already must be recorded."""
+"""How long an unreachable store is waited for when a finished effect must be recorded."""
 
 NAME_LIMIT = 200
 
@@ -38,7 +38,7 @@ def is_open() -> bool:
     return _lent.get() is not None
 
 
-class Step(msgspec.Struct, frozen=True):
+class StepCall(msgspec.Struct, frozen=True):
     """A function to be called once, and the name that its result is recorded under."""
 
     name: str
@@ -58,7 +58,7 @@ class Durable:
 
     # Steps
 
-    def step(self, step: Step, *, transaction: bool) -> Any:
+    def step(self, step: StepCall, *, transaction: bool) -> Any:
         """Do a step once, or give back its recorded result."""
         refuse_in_loop("step")
         if inspect.iscoroutinefunction(step.function):
@@ -67,13 +67,13 @@ class Durable:
             )
         return perform(self._step(step, transaction=transaction))
 
-    async def step_async(self, step: Step, *, transaction: bool) -> Any:
+    async def step_async(self, step: StepCall, *, transaction: bool) -> Any:
         """Do a step once, or give back its recorded result; a plain function has a thread."""
         if not inspect.iscoroutinefunction(step.function):
             return await self._client.call_async(self.step, step, transaction=transaction)
         return await perform_async(self._step(step, transaction=transaction))
 
-    def _step(self, step: Step, *, transaction: bool) -> Flow[Any]:
+    def _step(self, step: StepCall, *, transaction: bool) -> Flow[Any]:
         with self._named(step.name):
             done, data = yield from self._client.flow(durable.look, self._claim, step.name)
             if done:
@@ -85,15 +85,15 @@ class Durable:
             yield from self._insist(durable.record, self._claim, step.name, data)
             return value
 
-    def _step_within(self, step: Step) -> Any:
+    def _step_within(self, step: StepCall) -> Any:
         with self._lend() as lent:
             return perform(self._step_on(lent, step))
 
-    async def _step_within_async(self, step: Step) -> Any:
+    async def _step_within_async(self, step: StepCall) -> Any:
         async with self._lend_async() as lent:
             return await perform_async(self._step_on(lent, step))
 
-    def _step_on(self, lent: LentConnection, step: Step) -> Flow[Any]:
+    def _step_on(self, lent: LentConnection, step: StepCall) -> Flow[Any]:
         """Do a step, and record it in the same transaction."""
         args = (lent.connection, *step.args)
         value = yield Wait(step.function, step.function, args, step.kwargs)
@@ -123,8 +123,8 @@ class Durable:
             del self._names[name]
             raise
 
-    def _fitting(self, step: Step, value: Any) -> tuple[bytes | None, Any]:
-        """Encode a result, and read it back: the first attempt sees what a later one would."""
+    def _fitting(self, step: StepCall, value: Any) -> tuple[bytes | None, Any]:
+        """Encode a result, and read it back: the first attempt sees what later ones see."""
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
@@ -143,14 +143,14 @@ class Durable:
             raise Invalid(f"{what}: {error}") from error
         return limited(data, most=self._client.settings.max_payload, what=what)
 
-    def _decoded(self, step: Step, data: bytes | None) -> Any:
+    def _decoded(self, step: StepCall, data: bytes | None) -> Any:
         if data is None:
             return None
         decode = self._client.codec.decode
         try:
             return decode(data, hints(step.function).get("return", Any))
         except Unreadable:
-            # The effect is done: what no value could ever be built by must not fail its job now.
+            # The effect is done: a type that cannot be decoded must not fail its job now.
             return decode(data)
         except Invalid as error:
             raise Invalid(
@@ -162,7 +162,7 @@ class Durable:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Lend a connection; what it wrote commits only if the lease is still held."""
+        """Lend a connection; its writes commit only if the lease is still held."""
         refuse_in_loop("transaction")
         with self._lend() as lent:
             yield lent.connection
@@ -170,7 +170,7 @@ class Durable:
 
     @asynccontextmanager
     async def transaction_async(self) -> AsyncIterator[Any]:
-        """Lend a connection; what it wrote commits only if the lease is still held."""
+        """Lend a connection; its writes commit only if the lease is still held."""
         async with self._lend_async() as lent:
             yield lent.connection
             await lent.run_async(durable.hold, self._claim)
@@ -200,7 +200,7 @@ class Durable:
         try:
             yield
         except BaseException:
-            self._saved = None  # what was saved inside may be undone: it is read again
+            self._saved = None  # a save inside may be undone: the cursor is read again
             raise
 
     # The cursor
@@ -246,7 +246,7 @@ class Durable:
     def _insist(
         self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs
     ) -> Flow[T]:
-        """Run what may be run twice; a store that is away for a moment is waited for (F3)."""
+        """Run an operation that may run twice; wait for a store that is away for a moment (F3)."""
         for seconds in PAUSES:
             try:
                 return (yield from self._client.flow(operation, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""Handles: a job as it stood, and everything that can be asked of it."""
+"""Handles of jobs, and their look-up."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -67,12 +67,12 @@ class JobHandle(Subject[Job], Generic[R]):
 
     @property
     def progress_text(self) -> str | None:
-        """What its handler last said it was at."""
+        """The text of the last progress that its handler reported."""
         return self.record.progress_text
 
     @property
     def result(self) -> R:
-        """What the handler returned; raises `NotFinished` or `JobFailed` when there is nothing."""
+        """The handler's return value; raises `NotFinished` or `JobFailed` when there is nothing."""
         record = self.record
         if record.state == JobState.SUCCEEDED:
             return cast("R", self._decoded(record.result, self._type))
@@ -109,17 +109,17 @@ class JobHandle(Subject[Job], Generic[R]):
 
     @property
     def chain(self) -> list[str]:
-        """The ids of this job, those it runs again and those that run it again, oldest first."""
+        """The ids of its chain of reruns, before and after it, oldest first; read now."""
         return self._client.run(reruns.chain, self.id)
 
     async def chain_async(self) -> list[str]:
-        """Read the ids of this job and its reruns, before and after it, oldest first."""
+        """Read the ids of its chain of reruns, before and after it, oldest first."""
         return await self._client.run_async(reruns.chain, self.id)
 
     # Reading
 
     def read(self) -> Steps[None]:
-        """Read it, and keep what was read."""
+        """Read the row, and keep it."""
         self._record = yield from jobs.get(self.id)
 
     def _ended(self) -> Steps[bool]:
@@ -127,8 +127,8 @@ class JobHandle(Subject[Job], Generic[R]):
         seen, self._record = self._record, found.get(self.id, self._record)
         if self.id in found or (seen is not None and self.done):
             return self.done
-        # Not visible yet means not committed yet: whoever submitted it may still be at work. What
-        # was there and is not any more has ended, and left.
+        # Not visible yet means not committed yet: its transaction may still be open. A job that was
+        # seen before and is gone has ended, and retention has deleted it.
         if seen is not None:
             raise NotFound(
                 f"job {self.id} has ended and left the store meanwhile; keep_succeeded and "
@@ -168,7 +168,7 @@ class JobHandle(Subject[Job], Generic[R]):
     signal, signal_async = faces(_signal)
 
     def _outputs(self) -> Stream[Any]:
-        """Read what a job of a batch's last step gave, in order; its result, if it has just one."""
+        """Read the outputs of a job of a batch's last step, in order; its result, if it has one."""
         if (yield from self._refresh()).record.result is not None:
             yield self._decoded(self.record.result, self._type)
         after = -1

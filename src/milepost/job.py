@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, 
 import msgspec
 
 from milepost.client import caller, new_id
-from milepost.codec import check_text, limited
+from milepost.codec import check_text, encode_tags, limited
 from milepost.context import Context
 from milepost.cron import CronLine, MissedPolicy
 from milepost.declare import Arguments, Definition, Host
@@ -86,7 +86,7 @@ class Job(Generic[C, P, R, A]):
     submit_many, submit_many_async = faces(_submit_many)
 
     def options(self, **options: Unpack[SubmitOptions]) -> "Job[C, P, R, A]":
-        """Return a copy that submits with these options; what is left out stays as it was."""
+        """Return a copy that submits with these options; an option left out stays as it was."""
         check_names(SubmitOptions, options, what=f"{self.definition.name}.options()")
         given: dict[str, Any] = {n: value for n, value in options.items() if value is not None}
         if isinstance(tags := given.get("tags"), Mapping):
@@ -162,7 +162,7 @@ class Job(Generic[C, P, R, A]):
         return client.through(partial(creation.create_in_bounds, bounds=client.bounds))
 
     def new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """Make a job that is to be stored by somebody else, or raise `Invalid`."""
+        """Make a job for the caller to store, or raise `Invalid`."""
         return self._new([(tuple(args), kwargs)])[0]
 
     def _new(self, calls: Sequence[Given]) -> list[NewJob]:
@@ -200,7 +200,7 @@ class Job(Generic[C, P, R, A]):
             due_at=start_at,
             delay_us=delay or None,
             codec=self._app.client.codec.name,
-            tags=_tags(options.get("tags")),
+            tags=encode_tags(options.get("tags")),
             tenant=caller().tenant,
             trace=caller().trace,
             channel=options.get("channel"),
@@ -208,12 +208,8 @@ class Job(Generic[C, P, R, A]):
 
     @cached_property
     def _pinned(self) -> Mapping[str, Any]:
-        """What the job's row has from its kind and its options: the same for every submit."""
+        """The columns that come from the kind and the options: the same for every submit."""
         return self.definition.pinned(self._options)
-
-
-def _tags(tags: Mapping[str, str] | None) -> str | None:
-    return None if tags is None else msgspec.json.encode(dict(tags)).decode()
 
 
 def _arguments(call: Any) -> Given:
@@ -238,7 +234,7 @@ def _warn_if_in_loop(name: str) -> None:
         )
 
 
-class Declare:
+class JobDecorator:
     """Turns functions into jobs of an app."""
 
     def __init__(self, app: Host, **declared: Any) -> None:
@@ -311,7 +307,7 @@ def _check_handler(function: Any, *, yields: bool = False) -> None:
 
 
 def error_classes(name: str, given: Any, declared: Errors) -> Errors:
-    """Take one class of errors or several; None is for what was not given."""
+    """Take one class of errors or several; None stands for those declared before."""
     if given is None:
         return declared
     chosen = (given,) if isinstance(given, type) else given

@@ -48,11 +48,11 @@ class Runner(Host):
     # Working
 
     def drain(self, timeout: float = 0, *, queues: Sequence[str] | None = None) -> int:
-        """Run what is due, here, with the real worker; return how many jobs were run.
+        """Run due jobs, here, with the real worker; return how many jobs were run.
 
         With `timeout` it goes on for up to that many seconds with retries, wake-ups and gates that
         come due meanwhile; it returns when nothing is open or the time is over. With `queues` the
-        others are left alone. Ctrl-C lets what runs end; a second one gives it back at once.
+        others are left alone. Ctrl-C lets running jobs end; a second one gives them back at once.
         """
         refuse_in_loop("drain")
         # A program that has its own way with Ctrl-C keeps it.
@@ -71,7 +71,7 @@ class Runner(Host):
         *,
         queues: Sequence[str] | None = None,
     ) -> int:
-        """Run what is due, here, with the real worker; return how many jobs were run."""
+        """Run due jobs, here, with the real worker; return how many jobs were run."""
         return await self._drain(timeout, queues, None)
 
     async def _drain(
@@ -100,7 +100,7 @@ class Runner(Host):
         *,
         recycle: bool = False,
     ) -> bool:
-        """Run a worker until SIGTERM or SIGINT; a second one gives back what runs at once.
+        """Run a worker until SIGTERM or SIGINT; a second one gives back running jobs at once.
 
         A thread cannot be killed: one whose handler ran past its timeout stays behind. With
         `recycle` the worker also stops when as many are stuck as may work at once, and answers
@@ -239,7 +239,7 @@ class Runner(Host):
     def new_job(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
     ) -> NewJob:
-        """Make a job that is to be stored, from names and values; what the API calls."""
+        """Make a job that is to be stored, from names and values; the API calls this."""
         if kind == self.requests.definition.name:
             return self.requests.new(args, kwargs, options)
         definition = self.registry.newest(kind)

@@ -56,7 +56,7 @@ class Subject(ABC, Generic[Record]):
 
     @property
     def kind(self) -> str:
-        """What it was declared as."""
+        """The name it was declared by."""
         return self.record.kind
 
     @property
@@ -121,7 +121,7 @@ class Subject(ABC, Generic[Record]):
         return WaitTimeout(f"{self.what} {self.id} is {state} after {timeout:g} s")
 
     def _decoded(self, data: bytes | None, type_: Any) -> Any:
-        """Read what was stored as the declared type, or as it is if that does not fit any more."""
+        """Decode stored bytes as the declared type, or as plain JSON if that does not fit now."""
         if data is None:
             return None
         try:
@@ -131,15 +131,15 @@ class Subject(ABC, Generic[Record]):
 
     @abstractmethod
     def read(self) -> Steps[None]:
-        """Read it, and keep what was read."""
+        """Read the row, and keep it."""
 
     @abstractmethod
     def _ended(self) -> Steps[bool]:
-        """Look whether it is final, and keep what was read."""
+        """Look whether it is final, and keep the row."""
 
     @abstractmethod
     def _served(self) -> Steps[bool]:
-        """Tell whether a live worker could take what it has in a queue."""
+        """Tell whether a live worker could take its queued work."""
 
 
 class Finder(ABC, Generic[H]):
@@ -180,7 +180,7 @@ class Finder(ABC, Generic[H]):
 def page(
     states: type[StrEnum], *, state: str | None, kind: str | None, cursor: str | None, limit: int
 ) -> dict[str, Any]:
-    """Spell what a page of jobs or runs is asked by, or raise `Invalid`."""
+    """Check the filter of a page of jobs or runs, or raise `Invalid`."""
     if state is not None and state not in states.__members__:
         raise Invalid(f"state={state!r}: expected one of {', '.join(states.__members__)}")
     if not isinstance(limit, int) or not 1 <= limit <= PAGE_MOST:

@@ -142,7 +142,7 @@ def test_usage_is_summed_and_checked(app, job):
     for amount in (math.nan, math.inf, -math.inf, 10**400, "1", True, None):
         with pytest.raises(mp.Invalid, match=r"count\('a', …\): an amount is a number"):
             context.count("a", amount)
-    with pytest.raises(mp.Invalid, match="the name of what is counted"):
+    with pytest.raises(mp.Invalid, match="the name of a count"):
         context.count("", 1)
 
 

@@ -84,7 +84,7 @@ def test_one_item_that_is_too_large_is_refused(database):
     run = batch_of(app, give, retries=0).start()
     app.drain()
     assert run.refresh().state == "FAILED"
-    assert "what give gives: 2,002 bytes, and the limit is 1,000" in run.errors[0].message
+    assert "the output of give: 2,002 bytes, and the limit is 1,000" in run.errors[0].message
     app.close()
 
 

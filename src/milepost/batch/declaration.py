@@ -1,4 +1,4 @@
-"""What a batch consists of: steps in order, a reducer, hooks, and how it bears failures."""
+"""The declaration of a batch: steps in order, a reducer, hooks, and a failure policy."""
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import Any, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
-from milepost.batch.outputs import Inputs, Outlet, RunGiven
+from milepost.batch.outputs import Inputs, RunArgument, StepOutlet
 from milepost.client import Client
 from milepost.codec import check_text, limited
 from milepost.declare import Definition, Host
@@ -22,7 +22,7 @@ SLOTS = 16
 
 
 class FailFast(msgspec.Struct, frozen=True, tag=True):
-    """The first failure stops the run: what runs may end, the rest is cancelled."""
+    """The first failure stops the run: running jobs may end, the rest is cancelled."""
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
@@ -35,7 +35,7 @@ class Tolerate(msgspec.Struct, frozen=True, tag=True):
     share: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no share."""
+        """Refuse a value that is no share."""
         if isinstance(self.share, bool) or not isinstance(self.share, int | float):
             raise Invalid(f"Tolerate({self.share!r}) takes a share, such as 0.05")
         if not 0 <= self.share <= 1:
@@ -46,7 +46,7 @@ FailurePolicy = FailFast | Collect | Tolerate
 
 
 def check_failure_policy(policy: Any, *, what: str) -> None:
-    """Refuse what says nothing of failures; None is for what was not asked."""
+    """Refuse a value that is no failure policy; None stands for the default."""
     if policy is not None and not isinstance(policy, FailFast | Collect | Tolerate):
         raise Invalid(
             f"{what}: policy={policy!r} must be mp.FailFast(), mp.Collect() or mp.Tolerate(share)"
@@ -78,7 +78,7 @@ class Step(msgspec.Struct, frozen=True):
         )
 
 
-class Declaration:
+class BatchDeclaration:
     """One version of a batch; the decorators return the functions unchanged."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Declaration:
         definition = self._defined(function, declared)
         self._check_parameter(definition)
         number = len(self.steps)
-        outlet = Outlet(self, number)
+        outlet = StepOutlet(self, number)
         definition = msgspec.structs.replace(definition, outlet=outlet)
         name = definition.name.removeprefix(f"{self.name}.")
         self.steps.append(Step(number, name, "work", definition, gated, poll))
@@ -130,7 +130,7 @@ class Declaration:
     @overload
     def reduce(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
     def reduce(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
-        """Declare the reducer: it gets what the last step gave, and returns the report."""
+        """Declare the reducer: it gets the last step's outputs, and returns the report."""
         if function is None:
             return lambda given: self.reduce(given, **declared)
         if self.reducer is not None:
@@ -149,7 +149,7 @@ class Declaration:
     @overload
     def on_success(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
     def on_success(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
-        """Declare what is called with the run, as a job of its own, once it has SUCCEEDED."""
+        """Declare a job that is called with the run once it has SUCCEEDED."""
         return self._hook("on_success", function, declared)
 
     @overload
@@ -157,7 +157,7 @@ class Declaration:
     @overload
     def on_failure(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
     def on_failure(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
-        """Declare what is called with the run, as a job of its own, once FAILED or CANCELLED."""
+        """Declare a job that is called with the run once it is FAILED or CANCELLED."""
         return self._hook("on_failure", function, declared)
 
     def _hook(self, role: str, function: Any, declared: dict[str, Any]) -> Any:
@@ -166,7 +166,7 @@ class Declaration:
         if role in self.hooks:
             raise Invalid(f"batch {self.name!r} has {role} already: {self.hooks[role].name}")
         definition = self._defined(function, declared)
-        feed = RunGiven(self._host.client, self)
+        feed = RunArgument(self._host.client, self)
         definition = msgspec.structs.replace(definition, feed=feed)
         name = definition.name.removeprefix(f"{self.name}.")
         self.hooks[role] = Step(-1, name, role, definition)
@@ -204,7 +204,7 @@ class Declaration:
                 f"{self.params_type!r}"
             )
 
-    # What is asked of it
+    # For runs of it
 
     @property
     def client(self) -> Client:
@@ -226,12 +226,12 @@ class Declaration:
         return next((step for step in self.steps if step.name == name), None)
 
     def report_type(self, name: str, version: int) -> Any:
-        """Say what the reducer returns."""
+        """Return the annotated type of the reducer's result."""
         known = self.reducer is not None and (name, version) == (self.name, self.version)
         return self.reducer.definition.arguments.result_type if known and self.reducer else Any
 
     def plan(self) -> list[NewStep]:
-        """Describe every step for the store, or say what is missing."""
+        """Describe every step for the store, or raise `Invalid` if there is none."""
         if not self.steps:
             raise Invalid(f"batch {self.name!r} has no step; declare one with @batch.step")
         extra = [self.reducer] if self.reducer is not None else []
@@ -261,5 +261,5 @@ def _element(definition: Definition) -> Any:
     if hint is Any or origin is None:
         return Any
     if not (inspect.isclass(origin) and issubclass(origin, Iterable | AsyncIterable)):
-        raise Invalid(f"reducer {definition.name} takes an Iterable of what the last step gives")
+        raise Invalid(f"reducer {definition.name} takes an Iterable of the last step's outputs")
     return next(iter(get_args(hint)), Any)

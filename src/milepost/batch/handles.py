@@ -1,20 +1,21 @@
-"""Handles of runs: a run as it stood, and everything that can be asked of it."""
+"""Handles of runs, and their look-up."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from milepost.client import Client, caller, new_id
 from milepost.errors import Invalid, JobFailed, NotFinished
-from milepost.faces import Flow, Stream, faces, perform_async, streams
+from milepost.faces import Flow, Stream, Wait, faces, perform_async, streams
 from milepost.lifecycle import RUN, JobState, RunState
 from milepost.records import NewJob, NewRun, Run
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import chains, fanin, jobs, runs
 from milepost.store.driver import Steps
-from milepost.subjects import Subject, has_worker, patience
+from milepost.subjects import Finder, Subject, has_worker, page, patience
 
 BATCH = 500
 ETA_SHARE = 0.05
@@ -153,7 +154,7 @@ class RunHandle(Subject[Run]):
 
     @property
     def report(self) -> Any:
-        """What the reducer returned; raises `NotFinished` or `JobFailed` when there is nothing."""
+        """The reducer's return value; raises `NotFinished` or `JobFailed` when there is nothing."""
         record = self.record
         if record.state == RunState.SUCCEEDED:
             named = (record.kind, record.kind_version)
@@ -183,7 +184,7 @@ class RunHandle(Subject[Run]):
     # Reading
 
     def read(self) -> Steps[None]:
-        """Read it with its steps, and keep what was read."""
+        """Read the row with its steps, and keep them."""
         self._picture = yield from chains.picture(self.id)
         self._record = self._picture.run
 
@@ -256,9 +257,9 @@ class RunHandle(Subject[Run]):
     submit, submit_async = faces(_submit)
 
     def _resume(self) -> Flow["RunHandle"]:
-        """Make a new run of what did not succeed; what succeeded stays and is read from here.
+        """Make a new run of the jobs that did not succeed; the others' results are read from here.
 
-        Whoever asks again, at the same time or later, gets the same run.
+        Called again, at the same time or later, it returns the same run.
         """
         new = resuming((yield from self._client.flow(runs.get, self.id)))
         run_id = yield from self._client.flow(chains.resume, self.id, new)
@@ -267,7 +268,7 @@ class RunHandle(Subject[Run]):
     resume, resume_async = faces(_resume)
 
     async def refill_async(self, run_id: str) -> "RunHandle":
-        """Put what did not succeed here into a run that resumes this one, and let it begin."""
+        """Put the jobs that did not succeed into a run that resumes this one, and let it begin."""
         return await perform_async(self._refill(run_id))
 
     def _refill(self, run_id: str) -> Flow["RunHandle"]:
@@ -301,7 +302,7 @@ def _share(picture: chains.Picture) -> float:
     )
     step = line[at]
     done = step.succeeded + step.failed
-    # What was cancelled was not done: a run that is stopped does not come nearer to its end by it.
+    # A cancelled job was not done: a run that is stopped does not come nearer to its end by it.
     inside = done / (done + step.cancelled + step.open) if done else 0.0
     # The end itself is only reached with the last move.
     return min((at + inside) / len(line), 0.99)
@@ -336,3 +337,55 @@ def resuming(old: Run) -> NewRun:
         resumes=old.id,
         hold_us=int(HOLD_SECONDS * 1_000_000),
     )
+
+
+class Runs(Finder[RunHandle]):
+    """Looks runs up."""
+
+    what = "run"
+
+    def __init__(
+        self, client: Client, type_of: Callable[[str, int], Any], fill: Filler | None = None
+    ) -> None:
+        super().__init__(client, type_of)
+        self._fill = fill
+
+    def _list(
+        self,
+        *,
+        state: str | None = None,
+        kind: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Flow[Sequence[RunHandle]]:
+        """Return a page, newest first; the next one starts at the last id as `cursor`."""
+        where = page(RunState, state=state, kind=kind, cursor=cursor, limit=limit)
+        plain, awaited = self._client.run, self._client.run_async
+        # Awaited, they come with their steps: a handle that reads them later blocks the event loop.
+        found = yield Wait(
+            partial(plain, runs.listing), partial(awaited, _with_steps), kwargs=where
+        )
+        return [self._handle(run) for run in found]
+
+    list, list_async = faces(_list)
+
+    def _counts(self) -> Flow[dict[str, dict[str, int]]]:
+        """Count the runs of each batch by state."""
+        return self._client.flow(chains.kinds)
+
+    counts, counts_async = faces(_counts)
+
+    def _read(self, subject_id: str) -> Steps[RunHandle]:
+        return self._handle((yield from chains.picture(subject_id)))
+
+    def _within(self, low: str, high: str, *, most: int) -> Steps[Sequence[str]]:
+        return (yield from chains.within(low, high, most=most))
+
+    def _handle(self, read: Run | chains.Picture) -> RunHandle:
+        run_id = read.run.id if isinstance(read, chains.Picture) else read.id
+        return RunHandle(self._client, run_id, read, type_of=self._type_of, fill=self._fill)
+
+
+def _with_steps(**where: Any) -> Steps[list[chains.Picture]]:
+    """Read a page of runs with their steps, in as many statements as one run takes."""
+    return (yield from chains.pictures((yield from runs.listing(**where))))

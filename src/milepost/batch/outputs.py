@@ -1,4 +1,4 @@
-"""What goes in and out of a batch's jobs: staged while a step runs, read by a reducer."""
+"""Outputs and inputs of a batch's jobs: staged while a step runs, read by a reducer."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
@@ -21,7 +21,7 @@ from milepost.store import chains, outputs
 from milepost.store.driver import Steps
 
 if TYPE_CHECKING:
-    from milepost.batch.declaration import Declaration, Step
+    from milepost.batch.declaration import BatchDeclaration, Step
 
 CHUNK = 500
 CHUNK_BYTES = 1024**2
@@ -76,10 +76,10 @@ class _Chunk:
         return rows
 
 
-class Outlet:
-    """Takes what a step's handler gives, one item after the other, in bounded memory."""
+class StepOutlet:
+    """Takes the outputs of a step's handler, one after the other, in bounded memory."""
 
-    def __init__(self, batch: "Declaration", number: int) -> None:
+    def __init__(self, batch: "BatchDeclaration", number: int) -> None:
         self._batch = batch
         self._number = number
 
@@ -88,7 +88,7 @@ class Outlet:
         return self._batch.client
 
     def put(self, context: Context, value: Any) -> Outcome:
-        """Stage the outputs, or send them along; answer with what the attempt came to."""
+        """Stage the outputs, or send them along; return the attempt's outcome."""
         if not isinstance(value, Iterator):
             if small := self._alone(value):
                 return small
@@ -105,7 +105,7 @@ class Outlet:
         return self._staged(chunk)
 
     async def put_async(self, context: Context, value: Any) -> Outcome:
-        """Stage the outputs, or send them along; answer with what the attempt came to."""
+        """Stage the outputs, or send them along; return the attempt's outcome."""
         if not _is_stream(value) and (small := self._alone(value)):
             return small
         items = value if isinstance(value, AsyncIterable) else _each(value)
@@ -120,7 +120,7 @@ class Outlet:
         return self._staged(chunk)
 
     def _alone(self, value: Any) -> Outcome | None:
-        """Send along what most steps give, one item or none; None when that is too large."""
+        """Send along one item or none, as most steps yield; None if it is too large."""
         if value is None:
             return outcome.succeeded()
         if self._is_last:
@@ -132,7 +132,7 @@ class Outlet:
         return outcome.succeeded(outputs=((target.number, payload),))
 
     def _along(self, chunk: _Chunk) -> Outcome | None:
-        """Send along what is little; None when it is to be staged, or some of it is already."""
+        """Send a few items along; None when they are to be staged, or some are staged already."""
         if self._is_last:
             if chunk.count == 1:
                 return outcome.succeeded(chunk.rows[0][2])
@@ -178,11 +178,11 @@ class Outlet:
             raise Invalid("there is no step after the last one; return the item itself")
         name = self._batch.steps[self._number].name
         most = self._client.settings.payload_most
-        return limited(self._client.codec.encode(item), most=most, what=f"what {name} gives")
+        return limited(self._client.codec.encode(item), most=most, what=f"the output of {name}")
 
 
 def _is_stream(value: Any) -> bool:
-    """Tell items from one item; what most steps give is told by two cheap looks."""
+    """Tell an iterator of items from one item; two cheap looks decide most cases."""
     looks_so = hasattr(value, "__next__") or hasattr(value, "__aiter__")
     return looks_so and isinstance(value, Iterator | AsyncIterable)
 
@@ -209,10 +209,10 @@ class _Pages:
 
 
 class Inputs:
-    """What a reducer reads: the last step's results through the whole chain, page by page."""
+    """The inputs of a reducer: the last step's results through the whole chain, page by page."""
 
     def __init__(
-        self, client: Client, batch: "Declaration", element: Any, *, is_async: bool
+        self, client: Client, batch: "BatchDeclaration", element: Any, *, is_async: bool
     ) -> None:
         self._client = client
         self._batch = batch
@@ -263,10 +263,10 @@ class Inputs:
             raise Unfit(f"a result of the last step does not fit the reducer: {error}") from error
 
 
-class RunGiven:
+class RunArgument:
     """Gives a hook the run that has ended."""
 
-    def __init__(self, client: Client, batch: "Declaration") -> None:
+    def __init__(self, client: Client, batch: "BatchDeclaration") -> None:
         self._client = client
         self._batch = batch
 

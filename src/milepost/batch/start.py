@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from milepost.batch.declaration import Declaration, Step
+from milepost.batch.declaration import BatchDeclaration, Step
 from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
-from milepost.codec import check_tags, check_text, from_builtin, limited, marks
+from milepost.codec import check_text, encode_tags, from_builtin, limited, marks
 from milepost.errors import Invalid
 from milepost.faces import Flow, faces
 from milepost.lifecycle import JobState
@@ -21,18 +21,18 @@ from milepost.store import chains
 from milepost.store.driver import Steps
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """What one start asks for beyond its parameters."""
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one start."""
 
-    reuse: bool
-    hold: bool
-    deadline: float | None
-    priority: int
-    tags: Mapping[str, str] | None
-    channel: str | None
+    reuse: bool = False
+    hold: bool = False
+    deadline: float | None = None
+    priority: int = 0
+    tags: Mapping[str, str] | None = None
+    channel: str | None = None
 
 
-class Batch(Declaration):
+class Batch(BatchDeclaration):
     """A declared batch: decorate its steps, then start runs of it."""
 
     def __repr__(self) -> str:
@@ -55,37 +55,34 @@ class Batch(Declaration):
         started, but never one that is being stopped. With `hold` the run waits for `add()` and
         `submit()`. Its end is told on the `channel`, if one is named.
         """
-        new, jobs = self._new(params, _Asked(reuse, hold, deadline, priority, tags, channel))
-        run_id = yield from self.client.flow(
-            chains.start, new, self.plan(), jobs, hold=hold, reuse=reuse
+        starting = self.starting(
+            params,
+            reuse=reuse,
+            hold=hold,
+            deadline=deadline,
+            priority=priority,
+            tags=tags,
+            channel=channel,
         )
+        run_id = yield from self.client.flow(starting)
         return RunHandle(self.client, run_id, type_of=self.report_type, fill=self.fill)
 
     start, start_async = faces(_start)
 
-    def starting(
-        self,
-        params: Any = None,
-        *,
-        reuse: bool = False,
-        deadline: float | None = None,
-        priority: int = 0,
-        tags: Mapping[str, str] | None = None,
-        channel: str | None = None,
-    ) -> Callable[[], Steps[str]]:
-        """Check everything, and give the store operation that starts the run: what the API runs."""
-        new, jobs = self._new(params, _Asked(reuse, False, deadline, priority, tags, channel))
-        return partial(chains.start, new, self.plan(), jobs, reuse=reuse)
+    def starting(self, params: Any = None, **options: Any) -> Callable[[], Steps[str]]:
+        """Check everything, and give the store operation that starts the run, for the API."""
+        chosen = StartOptions(**options)
+        new, jobs = self._new(params, chosen)
+        return partial(chains.start, new, self.plan(), jobs, hold=chosen.hold, reuse=chosen.reuse)
 
     @property
     def parameters(self) -> list[str]:
         """The names of its parameters, where their type names them."""
         return list(_fields(self.params_type) or ())
 
-    def _new(self, params: Any, asked: "_Asked") -> tuple[NewRun, list[NewJob]]:
-        check_seconds("deadline", asked.deadline, zero=False)
-        check({"priority": asked.priority})
-        check_tags(asked.tags)
+    def _new(self, params: Any, options: StartOptions) -> tuple[NewRun, list[NewJob]]:
+        check_seconds("deadline", options.deadline, zero=False)
+        check({"priority": options.priority})
         self.plan()
         data = self._checked(params)
         params_key, *before = self._params_keys(data)
@@ -98,24 +95,26 @@ class Batch(Declaration):
             actor=caller().actor,
             policy=msgspec.json.encode(self.policy).decode(),
             queue=self.steps[0].definition.options["queue"],
-            priority=asked.priority,
+            priority=options.priority,
             tenant=caller().tenant,
             trace=caller().trace,
             params_key=params_key,
             params_keys_before=tuple(before),
-            tags=None if asked.tags is None else msgspec.json.encode(dict(asked.tags)).decode(),
-            channel=None if asked.channel is None else check_text(asked.channel, what="channel"),
-            deadline_us=None if asked.deadline is None else micros(asked.deadline),
-            hold_us=micros(self.client.settings.hold_limit) if asked.hold else None,
+            tags=encode_tags(options.tags),
+            channel=None
+            if options.channel is None
+            else check_text(options.channel, what="channel"),
+            deadline_us=None if options.deadline is None else micros(options.deadline),
+            hold_us=micros(self.client.settings.hold_limit) if options.hold else None,
         )
-        if asked.hold:
+        if options.hold:
             return new, []
         first = self.steps[0]
         payload = self.payload(first, params)
         return new, [self._job(first, payload, new.id, ordinal=0, tenant=new.tenant)]
 
     def _params_keys(self, data: bytes | None) -> tuple[str, ...]:
-        """Tell parameters apart: the same values have the same key, whatever their bytes are."""
+        """Tell parameters apart: the same values have the same key, also if their bytes differ."""
         value = None if data is None else self.client.codec.decode(data)
         plain = msgspec.json.encode(value, order="deterministic", enc_hook=repr)
         return marks(self.client.codec, plain, column="run.params_key")

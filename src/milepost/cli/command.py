@@ -14,7 +14,7 @@ from milepost.cli.output import say, show_filled, show_json, show_rows
 from milepost.config import Settings, StoreUrl, command_for, store_url
 
 if TYPE_CHECKING:
-    from milepost.batch.lookup import Runs
+    from milepost.batch.handles import Runs
     from milepost.client import Client
     from milepost.handles import Jobs
 
@@ -58,7 +58,7 @@ class Session:
     @cached_property
     def runs(self) -> "Runs":
         """The store's runs."""
-        from milepost.batch.lookup import Runs
+        from milepost.batch.handles import Runs
 
         return Runs(self.client, lambda _kind, _version: Any)
 

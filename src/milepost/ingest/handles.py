@@ -31,7 +31,7 @@ FETCH = 1
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """One partition of a run: what it reads, and how far it is."""
+    """One partition of a run: its bounds, and how far it is."""
 
     ordinal: int
     job_id: str
@@ -58,7 +58,7 @@ class PipelineRun(RunHandle):
 
     @property
     def about(self) -> PipelineRunRow:
-        """What the run is about: its window, its mode, its plan; read now."""
+        """The pipeline's row of the run: its window, its mode, its plan; read now."""
         return self._client.run(pipelines.get, self.id)
 
     @property
@@ -68,16 +68,16 @@ class PipelineRun(RunHandle):
 
     @property
     def window(self) -> Window:
-        """What it reads; the end is fixed before the first read."""
+        """The window that it reads; the end is fixed before the first read. Read now."""
         return Window(*self.about.window)
 
     @property
     def counts(self) -> Counts:
-        """What it has read and what became of it, read now; with the runs it goes on from."""
+        """The counts of its records, with those of the runs it goes on from; read now."""
         return self._client.run(pages.counts, self.about)
 
     async def counts_async(self) -> Counts:
-        """Read what it has read and what became of it."""
+        """Read the counts of its records, with those of the runs it goes on from."""
         row = await self._client.run_async(pipelines.get, self.id)
         return await self._client.run_async(pages.counts, row)
 
@@ -109,13 +109,13 @@ class PipelineRun(RunHandle):
         return resumed
 
     def _force(self) -> Flow["PipelineRun"]:
-        """Publish what a failed run has read, as a linked run; its gap stays open (H-74)."""
+        """Publish the records of a failed run, as a linked run; its gap stays open (H-74)."""
         return self._made(self.forcing())
 
     force, force_async = faces(_force)
 
     def forcing(self) -> Callable[[], Steps[str]]:
-        """Answer with the operation that makes the run which publishes what this one has read."""
+        """Answer with the operation that makes the run which publishes the records of this one."""
         pipeline = self._declared("force")
         new = pipeline.new_run(rerun_of=self.id)
         return lambda: self._linked(new, pipeline.consolidating(new.id), mode="forced")
@@ -224,7 +224,7 @@ class Quarantine:
             after = page[-1].key
 
     def _list(self, *, after: str = "", limit: int = 100) -> Flow[Sequence[QuarantinedRecord]]:
-        """Return a page, in the order of the keys; the next one is what comes `after` its last."""
+        """Return a page, in the order of the keys; the next one comes `after` its last."""
         return self._client.flow(self._page, after=after, most=limit)
 
     list, list_async = faces(_list)
@@ -297,7 +297,7 @@ class Removals:
 
     @property
     def decisions(self) -> Sequence[RemovalDecision]:
-        """What was decided so far, by whom and why."""
+        """The decisions so far, each with its actor and reason; read now."""
         return self._client.run(self._decisions)
 
     def confirm(self, *, reason: str) -> int:

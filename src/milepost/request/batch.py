@@ -15,7 +15,7 @@ import msgspec
 from milepost.batch.declaration import SLOTS, FailFast, FailurePolicy, Step, check_failure_policy
 from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
-from milepost.codec import check_tags, check_text, limited
+from milepost.codec import check_text, encode_tags, limited
 from milepost.context import Context
 from milepost.declare import Host
 from milepost.errors import Invalid
@@ -96,7 +96,6 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_failure_policy(self.policy, what="a batch of requests")
         if self.channel is not None:
             check_text(self.channel, what="channel")
-        check_tags(self.tags)
 
 
 class _Plan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,7 +177,7 @@ class Batches:
             priority=asking.priority,
             tenant=caller().tenant,
             trace=caller().trace,
-            tags=None if asking.tags is None else msgspec.json.encode(dict(asking.tags)).decode(),
+            tags=encode_tags(asking.tags),
             channel=asking.channel,
             deadline_us=None if asking.deadline is None else micros(asking.deadline),
         )

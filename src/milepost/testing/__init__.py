@@ -1,4 +1,4 @@
-"""What users' tests call: fresh stores, their clock, crashes at every commit, a context.
+"""Tools for users' tests: fresh stores, their clock, crashes at every commit, a context.
 
 Each is loaded when it is first used: pytest imports this package for every test run of everybody
 who has Milepost installed.

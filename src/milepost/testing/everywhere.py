@@ -1,8 +1,7 @@
 """Crashes at every commit: the work is begun again and again, and killed a little later each time.
 
-Who is killed is a forked process, which ends as `kill -9` ends it: nothing is flushed, no `finally`
-runs. A commit that changes nothing, or the worker's own row alone, is no place to crash: it leaves
-the work where it was.
+A forked process is killed, as by `kill -9`: nothing is flushed, no `finally` runs. A commit that
+changes nothing, or the worker's own row alone, is no place to crash: it leaves the work as it was.
 """
 
 import asyncio
@@ -42,15 +41,15 @@ MARGIN_SECONDS = 1.0
 OWN = re.compile(
     r"(worker|election|queue|clock|retention|migration)_.*|schedule_(see|declare)|.*_sweep"
 )
-"""Statements about the workers themselves or about what is long over, and not about the work."""
+"""Statements about workers or about work that is long over: no places to crash."""
 HANDLERS = "job_hold"
-"""Begins a transaction that a handler writes in; what else is in it, nobody here can see."""
+"""Begins a transaction that a handler writes in; its other statements cannot be seen here."""
 WRITES = re.compile(r'\b(INSERT INTO|DELETE FROM|(?<!FOR )(?<!KEY )UPDATE [\w"])')
 TARGET_WRITES = (":insert", ":upsert", ":remove", ":restore")
 
 
 def crash_everywhere(app: App, start: Function, check: Function) -> int:
-    """Crash the work at every commit, one at a time, and check what became of it each time.
+    """Crash the work at every commit, one at a time, and check the result each time.
 
     `start` prepares and submits, on a fresh store. A worker then does the work in a process of its
     own, and is killed just before or just after one commit. The store's clock is moved on until the
@@ -104,7 +103,7 @@ def _refuse_coroutines(*functions: Function) -> None:
             )
 
 
-class Place(msgspec.Struct, frozen=True):
+class CrashPoint(msgspec.Struct, frozen=True):
     """Where the crash comes: on one side of a commit; nowhere when its number is zero."""
 
     number: int = 0
@@ -119,9 +118,9 @@ class Place(msgspec.Struct, frozen=True):
         return 2 * (self.number - 1) + (self.side == "after")
 
 
-def _places() -> Iterator[Place]:
-    yield Place()
-    yield from (Place(number, side) for number in count(1) for side in ("before", "after"))
+def _places() -> Iterator[CrashPoint]:
+    yield CrashPoint()
+    yield from (CrashPoint(number, side) for number in count(1) for side in ("before", "after"))
 
 
 @contextmanager
@@ -129,7 +128,7 @@ def _told(where: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"milepost: this is what was found after {where}")
+        error.add_note(f"milepost: found after {where}")
         raise
 
 
@@ -153,7 +152,7 @@ def _next(*, lease: float) -> Steps[float | None]:
     """Tell how far the clock must be moved for something to happen; None when nothing waits."""
     due = yield from timers.next_due()
     counted = yield from jobs.counts()
-    # Nobody works now, so what is RUNNING belongs to the dead.
+    # No worker is alive now, so RUNNING jobs belong to a dead one.
     lost = any(states.get(JobState.RUNNING) for states in counted.values())
     times = [*([due] if due is not None else []), *([lease + MARGIN_SECONDS] if lost else [])]
     return max(0.0, min(times)) if times else None
@@ -162,8 +161,8 @@ def _next(*, lease: float) -> Steps[float | None]:
 # The process that is killed
 
 
-def _killed(app: App, place: Place) -> str | None:
-    """Do the work in a process that dies at the place; None when it came to the end instead."""
+def _killed(app: App, place: CrashPoint) -> str | None:
+    """Do the work in a process that dies at the place; None if the work ended before."""
     if not hasattr(os, "fork"):
         raise Invalid("crash_everywhere needs a system with fork(), such as Linux or macOS")
     with tempfile.NamedTemporaryFile(prefix="milepost-") as file:
@@ -192,7 +191,7 @@ def _exit_code(pid: int) -> int:
         raise
 
 
-def _work_and_die(app: App, place: Place, file: Path) -> NoReturn:
+def _work_and_die(app: App, place: CrashPoint, file: Path) -> NoReturn:
     try:
         with failpoint.watched(_Watch(app.client.url.dialect, place, file)):
             finish(app)
@@ -204,14 +203,14 @@ def _work_and_die(app: App, place: Place, file: Path) -> NoReturn:
 
 
 _changed: ContextVar[tuple[str, ...]] = ContextVar("milepost_changed", default=())
-"""What changed something in the transaction that this thread or task is in."""
+"""The statements that changed something in the transaction of this thread or task."""
 _number: ContextVar[int] = ContextVar("milepost_number", default=0)
 
 
 class _Watch:
     """Counts the commits that matter, and dies at the place."""
 
-    def __init__(self, dialect: str, place: Place, file: Path) -> None:
+    def __init__(self, dialect: str, place: CrashPoint, file: Path) -> None:
         self._dialect = dialect
         self._place = place
         self._file = file
@@ -229,7 +228,7 @@ class _Watch:
     def _commit(self, side: str) -> None:
         if side == "before":
             _number.set(self._next() if _changed.get() else 0)
-        if self._place.number and Place(_number.get(), side) == self._place:
+        if self._place.number and CrashPoint(_number.get(), side) == self._place:
             names = ", ".join(dict.fromkeys(_changed.get()))
             self._file.write_text(f"{self._place} ({names})", encoding="utf-8")
             failpoint.leave()

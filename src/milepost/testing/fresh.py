@@ -48,7 +48,7 @@ class StoreClock:
 
     @property
     def now(self) -> datetime:
-        """What the store's clock shows."""
+        """The time of the store's clock; read now."""
         return self._client.run(workers.now)
 
     def advance(self, seconds: float) -> None:
@@ -56,7 +56,7 @@ class StoreClock:
         self._client.run(workers.advance_clock, _checked(seconds))
 
     async def now_async(self) -> datetime:
-        """Read what the store's clock shows."""
+        """Read the time of the store's clock."""
         return await self._client.run_async(workers.now)
 
     async def advance_async(self, seconds: float) -> None:
@@ -93,7 +93,7 @@ def connection(app: App) -> Iterator[Any]:
 
 @contextmanager
 def fresh_store(app: App, on: str | None = None) -> Iterator[str]:
-    """Point an app at a store that nobody used, for the time of the block; yields its address.
+    """Point an app at an unused store for the time of the block; yields its address.
 
     `on` is "sqlite" (the default: a file that is removed at the end) or the address of a PostgreSQL
     server, on which a database is made and dropped. The app's own store is not touched.
@@ -112,7 +112,7 @@ def fresh_store(app: App, on: str | None = None) -> Iterator[str]:
 
 @asynccontextmanager
 async def fresh_store_async(app: App, on: str | None = None) -> AsyncIterator[str]:
-    """Point an app at a store that nobody used, for the time of the block; yields its address."""
+    """Point an app at an unused store for the time of the block; yields its address."""
     home, kept = app.client.url, _fresh.get(app.client)
     making = new_store(on)
     url = await asyncio.to_thread(making.__enter__)
@@ -129,7 +129,7 @@ async def fresh_store_async(app: App, on: str | None = None) -> AsyncIterator[st
 
 
 def made_on(app: App) -> str | None:
-    """Tell on what the app's fresh store was made; None when the app is at home."""
+    """Tell where the app's fresh store was made; None if the app is on its own store."""
     fresh = _fresh.get(app.client)
     return None if fresh is None else fresh.on
 
@@ -142,7 +142,7 @@ def _move(client: Client, url: StoreUrl, fresh: _Fresh | None) -> None:
 
 
 def _leave(client: Client) -> None:
-    """Close everything, also what a test opened in an event loop and left."""
+    """Close everything, also connections that a test left open in an event loop."""
     for loop in client.loops:
         # A test framework keeps its loop until after the fixtures; one that runs elsewhere, or is
         # closed, is beyond reach.
@@ -152,7 +152,7 @@ def _leave(client: Client) -> None:
 
 
 def new_store(on: str | None) -> AbstractContextManager[str]:
-    """Make a store that nobody used, and remove it at the end."""
+    """Make an unused store, and remove it at the end."""
     if on is None or on == SQLITE:
         return _file()
     if StoreUrl.parse(on).can.file:

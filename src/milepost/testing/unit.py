@@ -1,7 +1,7 @@
 """A context for unit tests: a handler is called as the function it is, and no store is opened.
 
 Steps, the cursor and signals are those of a worker's context, rules and encoding included; only
-what a store would keep is kept here, for the test to look at.
+the rows of a store are kept here, for the test to look at.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from milepost.store.durable import Saved
 
 
 class Context(context.Context):
-    """A handler's context without a store: call the handler with it, then look at what it left.
+    """A handler's context without a store: call the handler with it, then look at its effects.
 
-    `steps` and `cursor` are what attempts before this one left, `signals` what was sent to the job.
+    `steps` and `cursor` come from attempts before this one, `signals` from callers.
     Afterwards `ctx.steps`, `ctx.cursor`, `ctx.usage` and `ctx.reports` (each call of `progress`)
-    tell what the handler did. Inside `with ctx:` it is what `mp.current()` returns. A transaction
+    tell the handler's effects. Inside `with ctx:` it is what `mp.current()` returns. A transaction
     is a store's: a handler that opens one is refused, and is tested on `milepost_app`.
     """
 
@@ -45,10 +45,10 @@ class Context(context.Context):
     ) -> None:
         if attempt < 1:
             raise Invalid(f"attempt={attempt}: attempts are counted from 1")
-        self._kept = _Kept(codec or JsonCodec(), steps or {}, cursor, signals)
+        self._kept = _MemoryStore(codec or JsonCodec(), steps or {}, cursor, signals)
         self._token: Token[context.Context | None] | None = None
         self.reports: list[tuple[float, str | None]] = []
-        """What `progress` was called with, in order."""
+        """The arguments of each call of `progress`, in order."""
         super().__init__(_claim(id or str(uuid_utils.uuid7()), attempt), self._kept.as_client())
 
     @property
@@ -85,8 +85,8 @@ class Context(context.Context):
         self.reports.append((share, text))
 
 
-class _Kept:
-    """Stands where a context has its way to the store, and keeps what it would write."""
+class _MemoryStore:
+    """Stands in for a context's client, and keeps its writes in memory."""
 
     def __init__(
         self, codec: Codec, steps: Mapping[str, Any], cursor: Any, signals: Sequence[Any]
@@ -106,7 +106,7 @@ class _Kept:
         }
 
     def as_client(self) -> Client:
-        """Be what a context asks: of a client it uses only what is here."""
+        """Pass for a client: a context uses only the methods that are here."""
         return cast("Client", self)
 
     def run(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +133,7 @@ class _Kept:
     lend_async = lend
 
     def decoded(self, data: bytes | None) -> Any:
-        """Read what was kept."""
+        """Decode a value."""
         return None if data is None else self.codec.decode(data)
 
     def _encoded(self, value: Any) -> bytes | None:

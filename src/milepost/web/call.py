@@ -17,7 +17,7 @@ import msgspec
 from fastapi import Depends, Header, Request
 from starlette.responses import Response
 
-from milepost.batch.lookup import Runs
+from milepost.batch.handles import Runs
 from milepost.batch.start import Batch
 from milepost.client import Client
 from milepost.codec import marks
