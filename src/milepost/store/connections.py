@@ -292,7 +292,7 @@ class Connections:
 
     def __init__(self, url: StoreUrl, limits: Timeouts, library: Library, *, most: int) -> None:
         self.limits = limits
-        self._url = url
+        self.url = url
         self._library = library
         self._most = most
         self._room: Any = library.semaphore(most)
@@ -308,10 +308,10 @@ class Connections:
     def _take(self, *, fresh: bool = False) -> Flow[Any]:
         """Take a connection that is alive, or open one; `fresh`, none that was used before."""
         if self._closed:
-            raise Unavailable(f"{self._url} was closed")
+            raise Unavailable(f"{self.url} was closed")
         if not (yield Wait(self._wait_for_room, self._room.acquire)):
             raise Unavailable(
-                f"all {self._most} connections of this process to {self._url} were in use for "
+                f"all {self._most} connections of this process to {self.url} were in use for "
                 f"{self.limits.command:g} s; try again"
             )
         try:
@@ -337,12 +337,12 @@ class Connections:
     def _opened(self) -> Flow[Any]:
         open_, settings = self._library.open, {"with_settings": self._at_start}
         try:
-            return (yield Wait(open_, open_, (self._url, self.limits), settings))
+            return (yield Wait(open_, open_, (self.url, self.limits), settings))
         except self._library.errors() as error:
             if self._at_start and SETTINGS_REFUSED in str(error):
                 self._give_settings(at_start=False)
                 return (yield from self._opened())
-            raise unreachable(self._url, error) from error
+            raise unreachable(self.url, error) from error
 
     def give_back(self, connection: Any) -> None:
         """Keep a connection for the next caller; close those that nobody needed for long."""
@@ -359,6 +359,11 @@ class Connections:
                     library.drop(self._idle.popleft()[1])
         finally:
             self._room.release()
+
+    def discard(self, connection: Any) -> None:
+        """Close a connection that is not to be used again."""
+        self._library.drop(connection)
+        self.give_back(connection)
 
     @contextmanager
     def taken(self, *, fresh: bool = False) -> Iterator[Any]:

@@ -11,14 +11,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import copy_context
 from functools import partial
-from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from milepost.config import StoreUrl, Timeouts
 from milepost.errors import Unavailable
+from milepost.faces import Flow, Wait, perform, perform_async
 from milepost.store import failpoint
 from milepost.store.borrow import Home, borrow, require_transaction
 from milepost.store.connections import (
@@ -136,8 +136,11 @@ class Lender:
         self._url = url
         self._limits = limits
         self._file = _SqliteFile(url.target)
-        self._lock = Lock()
-        self._connections: Connections | None = None
+        self._connections = self._pool()
+
+    def _pool(self) -> Connections:
+        library = psycopg_library(autocommit=False, own=False)
+        return Connections(self._url, self._limits, library, most=CONNECTIONS)
 
     @contextmanager
     def lend(
@@ -162,8 +165,17 @@ class Lender:
 
     @contextmanager
     def _psycopg(self, seconds: float) -> Iterator[Any]:
-        kept = self._opened()
-        connection, transaction = self._begun(kept, seconds)
+        import psycopg  # noqa: PLC0415 - an extra
+
+        def begin(connection: Any) -> ExitStack:
+            connection.until = time.monotonic() + seconds
+            stack = ExitStack()
+            # Within this block psycopg itself refuses commit() and rollback().
+            stack.enter_context(connection.transaction())
+            return stack
+
+        kept = self._connections
+        connection, transaction = perform(_begun(kept, begin, (psycopg.OperationalError,)))
         try:
             with transaction:
                 connection.execute(_bounds(self._limits, seconds), prepare=False)
@@ -173,39 +185,27 @@ class Lender:
             connection.until = time.monotonic() + self._limits.command
             kept.give_back(_as_new(connection))
 
-    def _begun(
-        self, kept: Connections, seconds: float
-    ) -> tuple[Any, AbstractContextManager[object]]:
-        """Begin a transaction; on a fresh connection if the one that was kept had ended."""
-        import psycopg  # noqa: PLC0415 - an extra
-
-        for fresh in (False, True):
-            connection = kept.take(fresh=fresh)
-            connection.until = time.monotonic() + seconds
-            with ExitStack() as stack:
-                try:
-                    # Within this block psycopg itself refuses commit() and rollback().
-                    stack.enter_context(connection.transaction())
-                    return connection, stack.pop_all()
-                except psycopg.OperationalError as error:
-                    connection.close()
-                    kept.give_back(connection)
-                    failure = error
-        raise Unavailable(f"{self._url} cannot be used now: {failure}") from failure
-
-    def _opened(self) -> Connections:
-        with self._lock:
-            if self._connections is None:
-                library = psycopg_library(autocommit=False, own=False)
-                self._connections = Connections(self._url, self._limits, library, most=CONNECTIONS)
-            return self._connections
-
     def close(self) -> None:
         """Close the connections that are not lent."""
         self._file.close()
-        if self._connections is not None:
-            self._connections.close()
-            self._connections = None
+        former, self._connections = self._connections, self._pool()
+        former.close()
+
+
+def _begun(
+    kept: Connections, begin: Callable[[Any], Any], errors: tuple[type[Exception], ...]
+) -> Flow[tuple[Any, Any]]:
+    """Begin a transaction; on a fresh connection if the one that was kept had ended."""
+    for fresh in (False, True):
+        connection = yield Wait(kept.take, kept.take_async, (), {"fresh": fresh})
+        try:
+            return connection, (yield Wait(begin, begin, (connection,)))
+        except BaseException as error:
+            kept.discard(connection)
+            if not isinstance(error, errors):
+                raise
+            failure = error
+    raise Unavailable(f"{kept.url} cannot be used now: {failure}") from failure
 
 
 def _bounds(limits: Timeouts, seconds: float) -> str:
@@ -244,7 +244,8 @@ class AsyncLender:
         self._url = url
         self._limits = limits
         self._file = _SqliteFile(url.target)
-        self._connections: Connections | None = None
+        library = asyncpg_library(own=False, limited=False)
+        self._connections = Connections(url, limits, library, most=CONNECTIONS)
         self._turn = asyncio.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="milepost-lent")
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="milepost-step")
@@ -287,10 +288,16 @@ class AsyncLender:
 
     @asynccontextmanager
     async def _asyncpg(self, seconds: float) -> AsyncIterator[Any]:
-        if self._connections is None:
-            library = asyncpg_library(own=False, limited=False)
-            self._connections = Connections(self._url, self._limits, library, most=CONNECTIONS)
-        connection, transaction = await self._begun(self._connections)
+        asyncpg = import_asyncpg()
+
+        async def begin(connection: Any) -> Any:
+            transaction = connection.transaction()
+            await self._soon(transaction.start())
+            return transaction
+
+        errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+        kept = self._connections
+        connection, transaction = await perform_async(_begun(kept, begin, errors))
         try:
             await connection.execute(_bounds(self._limits, seconds))
             yield connection
@@ -299,27 +306,7 @@ class AsyncLender:
             await self._undo(connection, transaction, error)
             raise
         finally:
-            self._connections.give_back(await self._as_new(connection))
-
-    async def _begun(self, kept: Connections) -> tuple[Any, Any]:
-        """Begin a transaction; on a fresh connection if the one that was kept had ended."""
-        asyncpg = import_asyncpg()
-        for fresh in (False, True):
-            connection = await kept.take_async(fresh=fresh)
-            try:
-                transaction = connection.transaction()
-                await self._soon(transaction.start())
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-                connection.terminate()
-                kept.give_back(connection)
-                failure = error
-            except BaseException:
-                connection.terminate()
-                kept.give_back(connection)
-                raise
-            else:
-                return connection, transaction
-        raise Unavailable(f"{self._url} cannot be used now: {failure}") from failure
+            kept.give_back(await self._as_new(connection))
 
     async def _soon(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for the server's answer to a statement of the engine."""
@@ -351,6 +338,4 @@ class AsyncLender:
         self._file.close()
         self._writer.shutdown(wait=False)
         self._threads.shutdown(wait=False)
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.close_async()
+        await self._connections.close_async()
