@@ -40,6 +40,8 @@ class Proxy:
     def __init__(self, target: tuple[str, int] | Path) -> None:
         """Stand before a port, or before a server's local socket."""
         self.mode = Network.PASS
+        self.calls = 0
+        """How many connections were asked for."""
         self._target = target
         self._loop = asyncio.new_event_loop()
         self._open: set[asyncio.StreamWriter] = set()
@@ -93,6 +95,7 @@ class Proxy:
             writer.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.calls += 1
         if self.mode == Network.REFUSE:
             _make_hard(writer)
             writer.close()

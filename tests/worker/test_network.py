@@ -250,15 +250,23 @@ def test_a_worker_behind_a_network_that_swallows_comes_back_and_ends_at_sigterm(
 
     with closing(started(tmp_path, url)) as worker:
         assert note.submit(1).wait(60).result == 1
+        calls = network.calls
         network.mode = Network.SWALLOW
         second = note.submit(2)
-        time.sleep(3)
+        wait_for(lambda: network.calls > calls)  # it noticed that nobody answers
         network.mode = Network.PASS
         assert second.wait(60).result == 2
         network.mode = Network.SWALLOW
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
     app.close()
+
+
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -3,6 +3,7 @@ ends it, with an exit code of its own."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -59,6 +60,19 @@ def until(condition, seconds=60):
         time.sleep(0.05)
 
 
+def hang_up(server, *, times):
+    """Be where the server should be, and let so many tries come to nothing."""
+    place = server.folder / ".s.PGSQL.5432"
+    place.unlink(missing_ok=True)  # a server that crashed leaves it
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind(str(place))
+        there.listen()
+        there.settimeout(60)
+        for _ in range(times):
+            there.accept()[0].close()
+    place.unlink()
+
+
 def warnings(said):
     return [line for line in said.read_text().splitlines() if "[warning" in line]
 
@@ -68,7 +82,7 @@ def test_a_worker_waits_for_a_server_that_is_away_and_says_so_once(tmp_path):
         server.stop("fast")
         with started(tmp_path, server.url()) as (process, said):
             until(lambda: warnings(said))
-            time.sleep(3)  # ten more tries
+            hang_up(server, times=10)
             assert process.poll() is None, said.read_text()
             assert len(warnings(said)) == 1, said.read_text()
             assert "cannot be reached" in warnings(said)[0]
@@ -77,7 +91,7 @@ def test_a_worker_waits_for_a_server_that_is_away_and_says_so_once(tmp_path):
             note = app.job(name="note")(lambda number: number)
             assert note.submit(1).wait(60).state == "SUCCEEDED"
             server.stop("immediate")
-            time.sleep(5)
+            hang_up(server, times=10)
             server.start()
             job = submitted(note)
             until(lambda: ended(job))

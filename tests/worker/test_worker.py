@@ -682,13 +682,14 @@ async def test_a_buried_worker_begins_again_and_its_late_outcome_changes_nothing
     database, until, app
 ):
     quick = mp.App(database.url, heartbeat=0.1, sweep=0.05, error_wait=0.05, poll_max=0.1)
-    begun = []
+    begun, returned = [], []
 
     @quick.job(name="slow", retry_delay=0)
     def slow(ctx: mp.Context) -> int:
         begun.append(ctx.fence)
         if ctx.fence == 1:
             hold.wait(10)
+        returned.append(ctx.fence)
         return ctx.fence
 
     hold = threading.Event()
@@ -703,7 +704,7 @@ async def test_a_buried_worker_begins_again_and_its_late_outcome_changes_nothing
     assert (await job.wait_async(10)).result == 2
     assert worker.id != first
     hold.set()
-    await asyncio.sleep(0.2)
+    await until(lambda: returned == [2, 1])
     worker.drain()
     await running
     assert (await job.refresh_async()).result == 2
@@ -835,7 +836,11 @@ async def test_a_second_request_to_stop_gives_back_at_once(app, until):
     running = asyncio.create_task(worker.run())
     await until(lambda: begun)
     worker.drain()
-    await asyncio.sleep(0.1)
+
+    async def draining():
+        return [one.state for one in await app.workers.list_async()] == ["DRAINING"]
+
+    await until(draining)
     assert not running.done()
     worker.drain()
     await asyncio.wait_for(running, 5)
