@@ -24,10 +24,36 @@ WIDER = {
 """The types of a column all of whose values are the same in this one: True is 1."""
 EXACT = 2**53
 """Up to here every whole number is a float; beyond, those with zeros enough at their end."""
-NUMBERS = ("bigint", "double precision", "numeric")
+CONVERSIONS = {
+    # By way of text nothing is rounded: a value that does not fit lets the statement fail.
+    "postgres": (
+        ("smallint|integer|bigint", "bigint|double precision|numeric", "{name}::{kind}"),
+        ("boolean", "bigint|double precision|numeric", "{name}::integer::{kind}"),
+        ("date", "timestamptz", "{name}::timestamp AT TIME ZONE 'UTC'"),
+        ("timestamp with time zone", "date", "({name} AT TIME ZONE 'UTC')::date"),
+        (".*", "jsonb", "to_jsonb({name})"),
+        (".*", "bytea", "convert_to({name}::text, 'UTF8')"),
+        ("jsonb", ".*", "({name} #>> '{{}}')::{kind}"),
+        ("bytea", ".*", "convert_from({name}, 'UTF8')::{kind}"),
+        (".*", ".*", "{name}::text::{kind}"),
+    ),
+    # A value that does not fit is NULL, and not something else.
+    "sqlite": (
+        ("INTEGER|BOOLEAN_INTEGER", "INTEGER|REAL", "CAST({name} AS {kind})"),
+        ("REAL", "INTEGER", "CASE WHEN {whole} = {name} THEN {whole} END"),
+        (".*", "REAL", "CASE WHEN {json} IN ('integer', 'real') THEN CAST({name} AS REAL) END"),
+        (".*", ".*INTEGER", "CASE WHEN {json} IN ('integer') THEN CAST({name} AS {kind}) END"),
+        ("DATE_TEXT", "DATETIME_TEXT", "{name} || 'T00:00:00+00:00'"),
+        ("DATETIME_TEXT", "DATE_TEXT", "substr({name}, 1, 10)"),
+        (".*", "JSON_TEXT", "json_quote({name})"),
+        ("JSON_TEXT", ".*", "CAST(json_extract({name}, '$') AS {kind})"),
+        (".*", ".*", "CAST({name} AS {kind})"),
+    ),
+}
+"""How values of a type become those of another: the first row that fits both."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class TableColumns(msgspec.Struct, frozen=True):
     """The columns of a table that is there, and their types as the database tells them."""
 
     dialect: str = ""
@@ -42,7 +68,7 @@ class Found(msgspec.Struct, frozen=True):
         return self.types.get(column if exact else column.lower())
 
 
-class Change(msgspec.Struct, frozen=True):
+class TypeChange(msgspec.Struct, frozen=True):
     """A column that is in the table with another type than its field has."""
 
     table: str
@@ -54,7 +80,7 @@ class Change(msgspec.Struct, frozen=True):
     @property
     def needed(self) -> str:
         """The type that it must have, as the database tells it."""
-        kind = {"postgres": self.column.postgres, "sqlite": self.column.sqlite}[self.dialect]
+        kind: str = getattr(self.column, self.dialect)
         return SPELLED.get(kind, kind)
 
     @property
@@ -105,8 +131,8 @@ class Change(msgspec.Struct, frozen=True):
     def _texts(self) -> Iterator[str]:
         table, name = f'"{self.table}"', self.column.quoted
         if CAPABILITIES[self.dialect].alter_types:
-            kind, value = self.column.postgres, self._in_postgres()
-            yield f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind} USING {value}"
+            kind = self.column.postgres
+            yield f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind} USING {self._value()}"
             return
         if self.is_key:
             # A key cannot be dropped: the table is made anew.
@@ -115,51 +141,21 @@ class Change(msgspec.Struct, frozen=True):
         # A field's name has no space: no column of the record is called so.
         new = f'"{self.column.name} changed"'
         yield f"ALTER TABLE {table} ADD COLUMN {new} {self.needed}"
-        yield f"UPDATE {table} SET {new} = {self._in_sqlite()}"
+        yield f"UPDATE {table} SET {new} = {self._value()}"
         yield f"ALTER TABLE {table} DROP COLUMN {name}"
         yield f"ALTER TABLE {table} RENAME COLUMN {new} TO {name}"
 
-    def _in_postgres(self) -> str:  # noqa: PLR0911 - a table
-        """Convert a value, or let the statement fail: by way of text nothing is rounded."""
-        name, kind = self.column.quoted, self.column.postgres
-        match self.found, kind:
-            case (("smallint" | "integer" | "bigint"), ("bigint" | "double precision" | "numeric")):
-                return f"{name}::{kind}"
-            case "boolean", number if number in NUMBERS:
-                return f"{name}::integer::{kind}"
-            case "date", "timestamptz":
-                return f"{name}::timestamp AT TIME ZONE 'UTC'"
-            case "timestamp with time zone", "date":
-                return f"({name} AT TIME ZONE 'UTC')::date"
-            case _, "jsonb":
-                return f"to_jsonb({name})"
-            case _, "bytea":
-                return f"convert_to({name}::text, 'UTF8')"
-            case "jsonb", _:
-                return f"({name} #>> '{{}}')::{kind}"
-            case "bytea", _:
-                return f"convert_from({name}, 'UTF8')::{kind}"
-        return f"{name}::text::{kind}"
-
-    def _in_sqlite(self) -> str:  # noqa: PLR0911 - likewise
-        """Convert a value; one that does not fit is NULL, and not something else."""
-        name, needed = self.column.quoted, self.needed
-        match self.found, needed:
-            case (("INTEGER" | "BOOLEAN_INTEGER"), ("INTEGER" | "REAL")):
-                return f"CAST({name} AS {needed})"
-            case "REAL", "INTEGER":
-                whole = f"CAST({name} AS INTEGER)"
-                return f"CASE WHEN {whole} = {name} THEN {whole} END"
-            case _, "INTEGER" | "BOOLEAN_INTEGER" | "REAL":
-                kinds = "('integer', 'real')" if needed == "REAL" else "('integer')"
-                kind = f"CASE WHEN json_valid({name}) THEN json_type({name}) END"
-                return f"CASE WHEN {kind} IN {kinds} THEN CAST({name} AS {needed}) END"
-            case "DATE_TEXT", "DATETIME_TEXT":
-                return f"{name} || 'T00:00:00+00:00'"
-            case "DATETIME_TEXT", "DATE_TEXT":
-                return f"substr({name}, 1, 10)"
-            case _, "JSON_TEXT":
-                return f"json_quote({name})"
-            case "JSON_TEXT", _:
-                return f"CAST(json_extract({name}, '$') AS {needed})"
-        return f"CAST({name} AS {needed})"
+    def _value(self) -> str:
+        """Convert a value."""
+        name, kind = self.column.quoted, getattr(self.column, self.dialect)
+        words = {
+            "name": name,
+            "kind": kind,
+            "whole": f"CAST({name} AS INTEGER)",
+            "json": f"CASE WHEN json_valid({name}) THEN json_type({name}) END",
+        }
+        return next(
+            text.format(**words)
+            for found, needed, text in CONVERSIONS[self.dialect]
+            if re.fullmatch(found, self.found) and re.fullmatch(needed, kind)
+        )

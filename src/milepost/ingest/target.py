@@ -7,7 +7,7 @@ import msgspec
 
 from milepost.codec import from_builtin
 from milepost.errors import IllegalMove, Invalid, NotFound
-from milepost.ingest.changes import Change, Found
+from milepost.ingest.changes import TableColumns, TypeChange
 from milepost.ingest.columns import NAME, Column, Part, column_of, key_of, plain, to_json
 from milepost.ingest.mapping import fields_of
 from milepost.ingest.options import Field
@@ -143,10 +143,14 @@ class Target:
 
     # Operations
 
-    def known(self) -> Steps[Found]:
+    def known(self) -> Steps[TableColumns]:
         """Read the columns of the table: none if it is not there. Refuse another's."""
         rows = yield Call("table_columns", {"table": self.name})
-        found = Found(rows[0][2], {name: kind for name, kind, _ in rows}) if rows else Found()
+        found = (
+            TableColumns(rows[0][2], {name: kind for name, kind, _ in rows})
+            if rows
+            else TableColumns()
+        )
         if found and not all(map(found.type_of, OWN)):
             raise Invalid(
                 f"there is a table {self.name!r} that is no pipeline's; give the pipeline a "
@@ -183,13 +187,13 @@ class Target:
                 }
                 yield Call(filled("target:add", self.name, words))
 
-    def _missing(self, known: Found) -> list[Column]:
+    def _missing(self, known: TableColumns) -> list[Column]:
         return [column for column in self.columns if known.type_of(column.name) is None]
 
-    def _changes(self, known: Found) -> list[Change]:
+    def _changes(self, known: TableColumns) -> list[TypeChange]:
         """List columns with another type than they need; refuse changes of their values."""
         found = [
-            Change(self.name, column, kind, known.dialect, is_key=column is self.key)
+            TypeChange(self.name, column, kind, known.dialect, is_key=column is self.key)
             for column in self.columns
             if (kind := known.type_of(column.name)) is not None
         ]
@@ -199,7 +203,7 @@ class Target:
                 raise Invalid(change.refusal("its values would not stay the same"))
         return changes
 
-    def _widen(self, changes: Sequence[Change]) -> Steps[None]:
+    def _widen(self, changes: Sequence[TypeChange]) -> Steps[None]:
         for change in changes:
             for (value,) in (yield Call(change.lossy)):
                 why = f"{value!r} is among its values, and would be another one"
@@ -246,7 +250,7 @@ class Target:
                 )
         return (yield Call(self.statement("read"), {"after": after, "most": most}))
 
-    def _present(self) -> Steps[Found]:
+    def _present(self) -> Steps[TableColumns]:
         """Read the columns of a table that is there."""
         found = yield from self.known()
         if not found:

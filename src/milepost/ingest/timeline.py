@@ -9,10 +9,9 @@ from milepost.ingest.handles import PartitionState, PipelineRun
 from milepost.records import Entry
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import journal
-from milepost.store.driver import Steps
 
 
-class Event(msgspec.Struct, frozen=True):
+class TimelineEvent(msgspec.Struct, frozen=True):
     """One line of it."""
 
     at: datetime
@@ -20,7 +19,7 @@ class Event(msgspec.Struct, frozen=True):
     detail: str
 
 
-def timeline(run: PipelineRun) -> list[Event]:
+def timeline(run: PipelineRun) -> list[TimelineEvent]:
     """Tell a run from its journal and those of its partitions, in the order of time."""
     row = run.about
     events = list(_of_run(run))
@@ -28,17 +27,14 @@ def timeline(run: PipelineRun) -> list[Event]:
         sealed = next((e for e in run.history if e.move == "seal"), None)
         if sealed is not None and sealed.at is not None:
             found = f"{row.calls} counts, {row.counted} records, {len(run.partitions)} partitions"
-            events.append(Event(sealed.at, "Heatmap Scanning", found))
+            events.append(TimelineEvent(sealed.at, "Heatmap Scanning", found))
     for part in run.partitions:
-        events += _of_partition(part, run._client.run(_history, part.job_id))  # noqa: SLF001 - its own family
+        history = run._client.run(journal.history, part.job_id)  # noqa: SLF001 - its own family
+        events += _of_partition(part, history)
     return sorted(events, key=lambda event: event.at)
 
 
-def _history(job_id: str) -> Steps[list[Entry]]:
-    return (yield from journal.history(job_id))
-
-
-def _of_run(run: PipelineRun) -> Iterator[Event]:
+def _of_run(run: PipelineRun) -> Iterator[TimelineEvent]:
     view = RUN_VIEWS["B"]
     details = {
         "create": f"run {run.id}",
@@ -59,12 +55,12 @@ def _of_run(run: PipelineRun) -> Iterator[Event]:
         if entry.move in ("seal", "stop") or entry.at is None:
             continue
         if phase == "consolidate" and entry.move == "advance":
-            yield Event(entry.at, "ConsolidationTriggered", "CONSOLIDATE sent")
+            yield TimelineEvent(entry.at, "ConsolidationTriggered", "CONSOLIDATE sent")
         state = view.word(Facts(entry.to_state, phase=phase))
-        yield Event(entry.at, state, details.get(entry.move, "every partition is read"))
+        yield TimelineEvent(entry.at, state, details.get(entry.move, "every partition is read"))
 
 
-def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[Event]:
+def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[TimelineEvent]:
     name = f"partition-{part.ordinal}"
     for entry in history:
         if entry.at is None:
@@ -72,14 +68,16 @@ def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[Event]
         # A summary ended as its last move did.
         move = entry.move if entry.summary is None else entry.summary.move
         if move == "claim":
-            yield Event(entry.at, f"PartitionInProgress ({name})", f"attempt by {entry.actor}")
+            yield TimelineEvent(
+                entry.at, f"PartitionInProgress ({name})", f"attempt by {entry.actor}"
+            )
         elif entry.to_state == "SUCCEEDED":
             told = f"{part.records} records in {part.pages} pages"
-            yield Event(entry.at, f"PartitionCompleted ({name})", told)
-            yield Event(entry.at, "WORK_DONE sent", name)
+            yield TimelineEvent(entry.at, f"PartitionCompleted ({name})", told)
+            yield TimelineEvent(entry.at, "WORK_DONE sent", name)
         elif entry.to_state in ("FAILED", "CANCELLED"):
-            yield Event(entry.at, f"PartitionFailed ({name})", part.error or move)
-            yield Event(entry.at, "WORK_DONE sent", name)
+            yield TimelineEvent(entry.at, f"PartitionFailed ({name})", part.error or move)
+            yield TimelineEvent(entry.at, "WORK_DONE sent", name)
         elif move in ("retry", "lose", "later", "release"):
             told = f"{move}: {entry.summary or entry.detail}"
-            yield Event(entry.at, f"PartitionInProgress ({name})", told)
+            yield TimelineEvent(entry.at, f"PartitionInProgress ({name})", told)
