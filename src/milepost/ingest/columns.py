@@ -66,15 +66,11 @@ def _moment(value: Any) -> str:
     # Offsets had seconds once, which no reader of ISO times knows; and there are times at the ends
     # of the calendar that have none in UTC: they could be stored, and never be read.
     if not LAST_ODD_OFFSET < value.year < MAXYEAR:
-        value = _in_utc(value)
+        try:
+            value = value.astimezone(UTC)
+        except OverflowError as error:
+            raise ValueError(f"{value} lies beyond the calendar in UTC") from error
     return str(value.isoformat())
-
-
-def _in_utc(value: datetime) -> datetime:
-    try:
-        return value.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(f"{value} lies beyond the calendar in UTC") from error
 
 
 def _day(value: Any) -> str:
@@ -125,35 +121,15 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
-def _wholes(values: list[Any]) -> list[Any]:
-    """Check whole numbers at once: as they are, they are handed over."""
-    if set(map(type, values)) == {int} and min(values) in INTEGERS and max(values) in INTEGERS:
-        return values
-    return list(map(_whole, values))
-
-
-def _numbers(values: list[Any]) -> list[Any]:
-    if set(map(type, values)) == {float} and all(map(math.isfinite, values)):
-        return values
-    return list(map(_number, values))
-
-
-def _of(kind: type, convert: "Converter") -> Callable[[list[Any]], list[Any]]:
-    def converted(values: list[Any]) -> list[Any]:
-        return values if set(map(type, values)) == {kind} else list(map(convert, values))
-
-    return converted
-
-
-ALL: dict[Callable[[Any], Any], Callable[[list[Any]], list[Any]]] = {
-    _whole: _wholes,
-    _number: _numbers,
-    _flag: _of(bool, _flag),
-    _text: _of(str, _text),
-    _data: _of(bytes, _data),
-}
-"""How all values of a column are converted at once, where that is quicker than one by one."""
 Converter = Callable[[Any], Any]
+SAME: dict[Converter, tuple[type, Callable[[list[Any]], bool]]] = {
+    _whole: (int, lambda values: min(values) in INTEGERS and max(values) in INTEGERS),
+    _number: (float, lambda values: all(map(math.isfinite, values))),
+    _flag: (bool, bool),
+    _text: (str, bool),
+    _data: (bytes, bool),
+}
+"""Values of exactly this type, if they fit, are what the converter makes of each of them."""
 TYPES: tuple[tuple[type, str, str, Converter], ...] = (
     (bool, "boolean", "BOOLEAN_INTEGER", _flag),
     (int, "bigint", "INTEGER", _whole),
@@ -200,8 +176,9 @@ class Column(msgspec.Struct, frozen=True):
         """Convert the values of many records, or raise if one does not fit."""
         if None in values:
             return [None if value is None else self.convert(value) for value in values]
-        if self.convert in ALL:
-            return ALL[self.convert](values)
+        kind, fits = SAME.get(self.convert, (None, bool))
+        if set(map(type, values)) == {kind} and fits(values):
+            return values
         return list(map(self.convert, values))
 
 

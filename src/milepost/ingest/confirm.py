@@ -43,10 +43,6 @@ class ConfirmCursor(msgspec.Struct, frozen=True):
     seen: str = "0"
     before: str | None = None
 
-    def next_pass(self) -> "ConfirmCursor":
-        """Begin again, to compare with the records that this pass has seen."""
-        return ConfirmCursor(self.run_id, self.end, number=self.number + 1, before=self.seen)
-
 
 class Confirmer:
     """Reads the records that changed lately in one pipeline's source."""
@@ -61,7 +57,7 @@ class Confirmer:
     async def confirm(self, ctx: Context, run: PipelineRunRow) -> bool:
         """Unmark records that are there; tell whether those still marked are gone for certain."""
         source = type(self._pipeline.source).__name__
-        at = await self._kept(ctx, run) or ConfirmCursor(run.run_id, await self._end(run))
+        at = await self.cursor(ctx, run) or ConfirmCursor(run.run_id, await self._end(run))
         place, repeats = (at.number, at.part), Repeats(source)
         while at.number < PASSES and at.count <= MOST:
             if place != (at.number, at.part):
@@ -69,17 +65,15 @@ class Confirmer:
             if at.part < len(self._parts):
                 at = await self._read_page(ctx, run, at, repeats)
             elif at.seen == at.before:
-                return await self._is_still(run, at)
+                # A window of times ends after now; a sequence must stand where it stood.
+                return run.measure == "time" or bool(await self._upper_bound() == at.end)
             else:
-                at = at.next_pass()
+                again = at.number + 1
+                at = ConfirmCursor(at.run_id, at.end, number=again, before=at.seen)
             await ctx.save_async(msgspec.to_builtins(at))
         return False
 
-    async def has_begun(self, ctx: Context, run: PipelineRunRow) -> bool:
-        """Tell whether an attempt of this run has read some already."""
-        return await self._kept(ctx, run) is not None
-
-    async def _kept(self, ctx: Context, run: PipelineRunRow) -> ConfirmCursor | None:
+    async def cursor(self, ctx: Context, run: PipelineRunRow) -> ConfirmCursor | None:
         """Read how far this run came; the cursor of a run that it resumes is out of date."""
         kept = await ctx.cursor_async()
         at = None if kept is None else msgspec.convert(kept, ConfirmCursor)
@@ -95,10 +89,6 @@ class Confirmer:
             return mark.stored(bound)
         now = mark.stored(await self._pipeline.client.run_async(workers.now))
         return max(now, now if bound is None else mark.stored(bound)) + max(AHEAD_US, run.overlap)
-
-    async def _is_still(self, run: PipelineRunRow, at: ConfirmCursor) -> bool:
-        """Tell whether a sequence stands where it stood; a window of times ends after now."""
-        return run.measure == "time" or bool(await self._upper_bound() == at.end)
 
     async def _read_page(
         self, ctx: Context, run: PipelineRunRow, at: ConfirmCursor, repeats: Repeats

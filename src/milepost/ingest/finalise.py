@@ -126,7 +126,7 @@ class Finaliser:
             if await client.run_async(removals.is_dismissed, run):
                 return
             # Once: records that were found to be there since then would be marked again.
-            if not await self.confirmer.has_begun(ctx, run):
+            if await self.confirmer.cursor(ctx, run) is None:
                 await self._mark_missing(ctx, run)
         found = await client.run_async(removals.missing, run.pipeline_id)
         # When the source does not stand still for that, the next run tries again (H-81).

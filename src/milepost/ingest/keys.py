@@ -12,6 +12,7 @@ from typing import Any
 from milepost.errors import Invalid
 
 LOWEST, HIGHEST = -math.inf, math.inf
+KINDS = {"time": datetime, "date": date, "int": int, "float": int | float}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -108,24 +109,16 @@ class Axis:
 
 def axis_of(type_: Any, bounds: tuple[Any, Any] | None) -> Axis:
     """Choose how keys are cut, by the source's bounds or by their type."""
-    if bounds is not None:
-        return Axis(_kind_of(bounds[0], bounds[1]), bounds)
-    for kind, classes in (("time", datetime), ("date", date), ("int", int), ("float", float)):
-        if isinstance(type_, type) and issubclass(type_, classes) and type_ is not bool:
+    known = isinstance(type_, type) and type_ is not bool
+    for kind, classes in KINDS.items():
+        if bounds is not None and all(isinstance(bound, classes) for bound in bounds):
+            return Axis(kind, bounds)
+        if bounds is None and known and issubclass(type_, classes):
             return Axis(kind)
+    if bounds is not None:
+        told = f"({bounds[0]!r}, {bounds[1]!r})"
+        raise Invalid(f"bounds={told} must be two numbers, two times or two days")
     return Axis("number")
-
-
-def _kind_of(low: Any, high: Any) -> str:
-    if isinstance(low, datetime) and isinstance(high, datetime):
-        return "time"
-    if isinstance(low, date) and isinstance(high, date):
-        return "date"
-    if isinstance(low, int) and isinstance(high, int):
-        return "int"
-    if isinstance(low, int | float) and isinstance(high, int | float):
-        return "float"
-    raise Invalid(f"bounds=({low!r}, {high!r}) must be two numbers, two times or two days")
 
 
 def written(key: Any) -> Any:

@@ -162,7 +162,11 @@ def publish_some(
     """Turn up to `most` published outputs into jobs; tell also which gates have more to open."""
     chosen = None if run_ids is None else list(run_ids)
     taken = yield Call("publication_take", {"run_id": chosen, "most": most})
-    wanted = yield from _still_wanted(taken)
+    locked = (yield from fanin.lock(row[2] for row in taken)) if taken else {}
+    wanted = {run_id: run for run_id, run in locked.items() if run.live}
+    if unwanted := sorted(locked.keys() - wanted):
+        # Runs that take no more jobs.
+        yield Call("publication_withdraw", {"run_id": unwanted})
     slices = list(_slices([row for row in taken if row[2] in wanted], most))
     if not slices:
         return PublishedOutputs(0)
@@ -177,16 +181,6 @@ def publish_some(
     return PublishedOutputs(
         sum(high - low for *_, low, high in slices), frozenset(progress.unfinished)
     )
-
-
-def _still_wanted(taken: Rows) -> Steps[dict[str, LockedRun]]:
-    """Lock the runs of these publications; withdraw for those that take no more jobs."""
-    if not taken:
-        return {}
-    locked = yield from fanin.lock(row[2] for row in taken)
-    if unwanted := sorted(run_id for run_id, run in locked.items() if not run.live):
-        yield Call("publication_withdraw", {"run_id": unwanted})
-    return {run_id: run for run_id, run in locked.items() if run.live}
 
 
 def _slices(taken: Rows, most: int) -> Iterator[tuple[str, int, str, int, int]]:
