@@ -12,9 +12,8 @@ import msgspec
 import milepost
 from milepost import config, testing
 from milepost.app import App
-from milepost.batch.declaration import Collect, FailFast, Tolerate
+from milepost.batch.declaration import Batch, Collect, FailFast, Tolerate
 from milepost.batch.handles import RunError, RunHandle, Runs, StepState
-from milepost.batch.start import Batch
 from milepost.config import OPENS, RULED, Settings, variable
 from milepost.context import Context
 from milepost.encrypt import EncryptingCodec

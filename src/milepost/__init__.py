@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from milepost import testing as testing
     from milepost.app import App
-    from milepost.batch.declaration import Collect, FailFast, Tolerate
+    from milepost.batch.declaration import Batch, Collect, FailFast, Tolerate
     from milepost.batch.handles import RunError, RunHandle, StepState
     from milepost.batch.outputs import to
-    from milepost.batch.start import Batch
     from milepost.context import Context, current
     from milepost.encrypt import EncryptingCodec
     from milepost.errors import (
@@ -111,7 +110,7 @@ __all__ = [
 _HOMES = {
     "AccessRefused": "milepost.errors",
     "App": "milepost.app",
-    "Batch": "milepost.batch.start",
+    "Batch": "milepost.batch.declaration",
     "Broker": "milepost.relay.broker",
     "Cancelled": "milepost.policy",
     "Collect": "milepost.batch.declaration",

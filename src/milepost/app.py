@@ -5,9 +5,8 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from milepost.batch.declaration import FailurePolicy
+from milepost.batch.declaration import Batch, FailurePolicy
 from milepost.batch.handles import Runs
-from milepost.batch.start import Batch
 from milepost.client import Client
 from milepost.codec import Codec
 from milepost.config import Settings, store_url

@@ -8,7 +8,7 @@ import pytest
 
 import milepost as mp
 from milepost import options
-from milepost.batch.declaration import BatchDeclaration
+from milepost.batch.declaration import Batch
 from milepost.options import (
     DEFAULTS,
     JobOptions,
@@ -62,7 +62,7 @@ def test_places_take_what_is_declared_for_them():
     assert set(NewJobOptions.model_fields) == names(SubmitOptions)
     assert names(StepOptions) == names(JobOptions) - {"version"}
     assert names(Submitting) <= names(RequestOptions)
-    hinted = BatchDeclaration.step.__globals__["StepOptions"]
+    hinted = Batch.step.__globals__["StepOptions"]
     assert hinted is StepOptions
 
 

@@ -1,20 +1,31 @@
-"""The declaration of a batch: steps in order, a reducer, hooks, and a failure policy."""
+"""A batch: steps in order, a reducer, hooks and a failure policy; starting runs of it.
+
+Parameters are checked, all of them, before anything is stored.
+"""
 
 import inspect
+import typing
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
+from milepost.batch.handles import RunHandle
 from milepost.batch.outputs import Inputs, RunArgument, StepOutlet
-from milepost.client import Client
-from milepost.codec import check_text, limited
+from milepost.client import Client, caller, new_id
+from milepost.codec import check_text, encode_tags, from_builtin, limited, marks
 from milepost.declare import Definition, Host
 from milepost.errors import Invalid
-from milepost.options import StepOptions, check_seconds
+from milepost.faces import Flow, faces
+from milepost.lifecycle import JobState
+from milepost.options import StepOptions, check, check_seconds
 from milepost.outcome import micros
 from milepost.policy import POLL_SECONDS
-from milepost.records import NewStep
+from milepost.records import NewJob, NewRun, NewStep, Run, Template
+from milepost.store import chains
+from milepost.store.driver import Steps
 
 F = TypeVar("F", bound=Callable[..., Any])
 SLOTS = 16
@@ -78,8 +89,22 @@ class Step(msgspec.Struct, frozen=True):
         )
 
 
-class BatchDeclaration:
-    """One version of a batch; the decorators return the functions unchanged."""
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one start."""
+
+    reuse: bool = False
+    hold: bool = False
+    deadline: float | None = None
+    priority: int = 0
+    tags: Mapping[str, str] | None = None
+    channel: str | None = None
+
+
+class Batch:
+    """A declared batch: decorate its steps, then start runs of it.
+
+    It is one version; the decorators return the functions unchanged.
+    """
 
     def __init__(
         self, host: Host, name: str, *, version: int, params: Any, policy: FailurePolicy | None
@@ -96,6 +121,9 @@ class BatchDeclaration:
         self.steps: list[Step] = []
         self.reducer: Step | None = None
         self.hooks: dict[str, Step] = {}
+
+    def __repr__(self) -> str:
+        return f"<batch {self.name} version {self.version}>"
 
     # Declaring
 
@@ -118,11 +146,8 @@ class BatchDeclaration:
         definition = self._defined(function, declared)
         self._check_parameter(definition)
         number = len(self.steps)
-        outlet = StepOutlet(self, number)
-        definition = msgspec.structs.replace(definition, outlet=outlet)
-        name = definition.name.removeprefix(f"{self.name}.")
-        self.steps.append(Step(number, name, "work", definition, gated, poll))
-        self._host.registry.add(definition)
+        definition = msgspec.structs.replace(definition, outlet=StepOutlet(self, number))
+        self.steps.append(self._enter("work", definition, number, gated=gated, poll=poll))
         return function
 
     @overload
@@ -137,11 +162,9 @@ class BatchDeclaration:
             raise Invalid(f"batch {self.name!r} has a reducer already: {self.reducer.name}")
         definition = self._defined(function, declared)
         element = _element(definition)
-        feed = Inputs(self._host.client, self, element, is_async=definition.is_async)
+        feed = Inputs(self.client, self, element, is_async=definition.is_async)
         definition = msgspec.structs.replace(definition, feed=feed)
-        name = definition.name.removeprefix(f"{self.name}.")
-        self.reducer = Step(-1, name, "reduce", definition)
-        self._host.registry.add(definition)
+        self.reducer = self._enter("reduce", definition)
         return function
 
     @overload
@@ -166,12 +189,14 @@ class BatchDeclaration:
         if role in self.hooks:
             raise Invalid(f"batch {self.name!r} has {role} already: {self.hooks[role].name}")
         definition = self._defined(function, declared)
-        feed = RunArgument(self._host.client, self)
-        definition = msgspec.structs.replace(definition, feed=feed)
-        name = definition.name.removeprefix(f"{self.name}.")
-        self.hooks[role] = Step(-1, name, role, definition)
-        self._host.registry.add(definition)
+        definition = msgspec.structs.replace(definition, feed=RunArgument(self.client, self))
+        self.hooks[role] = self._enter(role, definition)
         return function
+
+    def _enter(self, role: str, definition: Definition, number: int = -1, **more: Any) -> Step:
+        """Enter a definition in the registry; answer with the step that it is."""
+        self._host.registry.add(definition)
+        return Step(number, definition.name.removeprefix(f"{self.name}."), role, definition, **more)
 
     def _defined(self, function: Any, declared: Mapping[str, Any]) -> Definition:
         if "version" in declared:
@@ -203,6 +228,140 @@ class BatchDeclaration:
                 f"step {definition.name} takes {hint!r}, but the batch's params= are "
                 f"{self.params_type!r}"
             )
+
+    # Starting
+
+    def _start(
+        self,
+        params: Any = None,
+        *,
+        reuse: bool = False,
+        hold: bool = False,
+        deadline: float | None = None,
+        priority: int = 0,
+        tags: Mapping[str, str] | None = None,
+        channel: str | None = None,
+    ) -> Flow[RunHandle]:
+        """Start a run; it is durable once this returns.
+
+        With `reuse` a live run with the same parameters is returned instead, however it was
+        started, but never one that is being stopped. With `hold` the run waits for `add()` and
+        `submit()`. Its end is told on the `channel`, if one is named.
+        """
+        starting = self.starting(
+            params,
+            reuse=reuse,
+            hold=hold,
+            deadline=deadline,
+            priority=priority,
+            tags=tags,
+            channel=channel,
+        )
+        run_id = yield from self.client.flow(starting)
+        return RunHandle(self.client, run_id, type_of=self.report_type, fill=self.fill)
+
+    start, start_async = faces(_start)
+
+    def starting(self, params: Any = None, **options: Any) -> Callable[[], Steps[str]]:
+        """Check everything, and give the store operation that starts the run, for the API."""
+        chosen = StartOptions(**options)
+        new, jobs = self._new(params, chosen)
+        return partial(chains.start, new, self.plan(), jobs, hold=chosen.hold, reuse=chosen.reuse)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of its parameters, where their type names them."""
+        return list(_fields(self.params_type) or ())
+
+    def _new(self, params: Any, options: StartOptions) -> tuple[NewRun, list[NewJob]]:
+        check_seconds("deadline", options.deadline, zero=False)
+        check({"priority": options.priority})
+        self.plan()
+        data = self._checked(params)
+        params_key, *before = self._params_keys(data)
+        new = NewRun(
+            id=new_id(),
+            kind=self.name,
+            kind_version=self.version,
+            payload=data,
+            codec=self.client.codec.name,
+            actor=caller().actor,
+            policy=msgspec.json.encode(self.policy).decode(),
+            queue=self.steps[0].definition.options["queue"],
+            priority=options.priority,
+            tenant=caller().tenant,
+            trace=caller().trace,
+            params_key=params_key,
+            params_keys_before=tuple(before),
+            tags=encode_tags(options.tags),
+            channel=None
+            if options.channel is None
+            else check_text(options.channel, what="channel"),
+            deadline_us=None if options.deadline is None else micros(options.deadline),
+            hold_us=micros(self.client.settings.hold_limit) if options.hold else None,
+        )
+        if options.hold:
+            return new, []
+        first = self.steps[0]
+        payload = self.payload(first, params)
+        return new, [self._job(first, payload, new.id, ordinal=0, tenant=new.tenant)]
+
+    def _params_keys(self, data: bytes | None) -> tuple[str, ...]:
+        """Tell parameters apart: the same values have the same key, also if their bytes differ."""
+        value = None if data is None else self.client.codec.decode(data)
+        plain = msgspec.json.encode(value, order="deterministic", enc_hook=repr)
+        return marks(self.client.codec, plain, column="run.params_key")
+
+    def _checked(self, params: Any) -> bytes | None:
+        if self.params_type is None:
+            if params is not None:
+                raise Invalid(f"batch {self.name!r} takes no parameters; declare params=")
+            return None
+        data = self.client.codec.encode(params)
+        problems = _problems(self.client.codec.decode(data), self.params_type)
+        if problems:
+            raise Invalid(f"batch {self.name!r}: {'; '.join(problems)}")
+        return limited(data, most=self.client.settings.payload_most, what="the parameters")
+
+    def fill(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
+        """Turn items into held jobs of the first step: all fit, or none is stored."""
+        first = self.steps[0]
+        return [
+            self._job(
+                first,
+                self.payload(first, item),
+                run.id,
+                ordinal=place,
+                tenant=run.tenant,
+                held=True,
+            )
+            for place, item in enumerate(items)
+        ]
+
+    def _job(
+        self,
+        step: Step,
+        payload: bytes,
+        run_id: str,
+        *,
+        ordinal: int,
+        tenant: str,
+        held: bool = False,
+    ) -> NewJob:
+        poll = None if step.poll is None else micros(step.poll)
+        state = JobState.QUEUED if poll is None else JobState.WAITING
+        template = Template(
+            **step.definition.pinned(),
+            state=JobState.CREATED.value if held else state.value,
+            delay_us=None if held else poll,
+            codec=self.client.codec.name,
+            actor=caller().actor,
+            tenant=tenant,
+            trace=caller().trace,
+            run_id=run_id,
+            step=step.number,
+        )
+        return NewJob(new_id(), payload, template, ordinal=ordinal)
 
     # For runs of it
 
@@ -263,3 +422,41 @@ def _element(definition: Definition) -> Any:
     if not (inspect.isclass(origin) and issubclass(origin, Iterable | AsyncIterable)):
         raise Invalid(f"reducer {definition.name} takes an Iterable of the last step's outputs")
     return next(iter(get_args(hint)), Any)
+
+
+def _problems(given: Any, type_: Any) -> list[str]:
+    """Name everything that does not fit, not the first thing alone."""
+    names = _fields(type_)
+    if names is None or not isinstance(given, dict):
+        return _misfit(given, type_, "")
+    unknown = [f"{name}: there is no such parameter" for name in given if name not in names]
+    found = [
+        problem
+        for name, (hint, required) in names.items()
+        for problem in (
+            _misfit(given[name], hint, f"{name}: ")
+            if name in given
+            else ([f"{name}: it is missing"] if required else [])
+        )
+    ]
+    return [*unknown, *found] or _misfit(given, type_, "")
+
+
+def _misfit(value: Any, type_: Any, place: str) -> list[str]:
+    try:
+        msgspec.convert(value, type_, dec_hook=from_builtin)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        return [f"{place}{error}"]
+    return []
+
+
+def _fields(type_: Any) -> dict[str, tuple[Any, bool]] | None:
+    """Name the fields of a Struct or a dataclass, with their types; None for anything else."""
+    if not (isinstance(type_, type) and (issubclass(type_, msgspec.Struct) or is_dataclass(type_))):
+        return None
+    if issubclass(type_, msgspec.Struct):
+        return {f.encode_name: (f.type, f.required) for f in msgspec.structs.fields(type_)}
+    hints = typing.get_type_hints(type_)
+    info = msgspec.inspect.type_info(type_)
+    required = {f.name: f.required for f in getattr(info, "fields", ())}
+    return {f.name: (hints[f.name], required.get(f.name, False)) for f in fields(type_)}

@@ -21,7 +21,7 @@ from milepost.store import chains, outputs
 from milepost.store.driver import Steps
 
 if TYPE_CHECKING:
-    from milepost.batch.declaration import BatchDeclaration, Step
+    from milepost.batch.declaration import Batch, Step
 
 CHUNK = 500
 CHUNK_BYTES = 1024**2
@@ -79,7 +79,7 @@ class _Chunk:
 class StepOutlet:
     """Takes the outputs of a step's handler, one after the other, in bounded memory."""
 
-    def __init__(self, batch: "BatchDeclaration", number: int) -> None:
+    def __init__(self, batch: "Batch", number: int) -> None:
         self._batch = batch
         self._number = number
 
@@ -211,9 +211,7 @@ class _Pages:
 class Inputs:
     """The inputs of a reducer: the last step's results through the whole chain, page by page."""
 
-    def __init__(
-        self, client: Client, batch: "BatchDeclaration", element: Any, *, is_async: bool
-    ) -> None:
+    def __init__(self, client: Client, batch: "Batch", element: Any, *, is_async: bool) -> None:
         self._client = client
         self._batch = batch
         self._element = element
@@ -266,7 +264,7 @@ class Inputs:
 class RunArgument:
     """Gives a hook the run that has ended."""
 
-    def __init__(self, client: Client, batch: "BatchDeclaration") -> None:
+    def __init__(self, client: Client, batch: "Batch") -> None:
         self._client = client
         self._batch = batch
 

@@ -14,9 +14,8 @@ from milepost.lifecycle import RunState
 
 if TYPE_CHECKING:
     from milepost.app import App
-    from milepost.batch.declaration import FailurePolicy
+    from milepost.batch.declaration import Batch, FailurePolicy
     from milepost.batch.handles import RunHandle
-    from milepost.batch.start import Batch
 
 RUN_COLUMNS = ("id", "batch", "state", "progress", "cause", "created_at")
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from milepost.batch.start import Batch
+from milepost.batch.declaration import Batch
 from milepost.errors import NotFound
 from milepost.options import DEFAULTS
 from milepost.web.call import Call, ReadCall, SubmitCall, json_response

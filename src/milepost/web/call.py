@@ -17,8 +17,8 @@ import msgspec
 from fastapi import Depends, Header, Request
 from starlette.responses import Response
 
+from milepost.batch.declaration import Batch
 from milepost.batch.handles import Runs
-from milepost.batch.start import Batch
 from milepost.client import Client
 from milepost.codec import marks
 from milepost.config import Settings
