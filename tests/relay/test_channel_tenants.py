@@ -121,7 +121,8 @@ BODIES = {
 )
 async def test_a_token_uses_the_channels_of_its_tenant(app, api, path, owner, open_to):
     if owner is not None:
-        await app.client.run_async(outbox.declare, [("orders", "webhook", None, owner)])
+        row = {"name": "orders", "kind": "webhook", "target": None, "tenant": owner}
+        await app.client.run_async(outbox.declare, [row])
     for tenant in ("acme", "other", None):
         header = await bearer(app, tenant)
         answer = await api.post(path, json=BODIES[path], headers=header)

@@ -67,11 +67,12 @@ class ChannelSpec(msgspec.Struct, frozen=True):
     tenant: str = ""
 
     @property
-    def row(self) -> tuple[str, str, str | None, str]:
-        """Its row in the store: name, kind, target, tenant."""
-        if self.courier is None:
-            return self.name, "pull", None, self.tenant
-        return self.name, self.courier.kind, self.courier.target, self.tenant
+    def row(self) -> dict[str, str | None]:
+        """Its row in the store."""
+        kind, target = "pull", None
+        if self.courier is not None:
+            kind, target = self.courier.kind, self.courier.target
+        return {"name": self.name, "kind": kind, "target": target, "tenant": self.tenant}
 
 
 def declare_channel(name: str, settings: Settings, given: Mapping[str, Any]) -> ChannelSpec:

@@ -168,10 +168,8 @@ class Receiver:
         message_id, trace, asked = _parse(message)
         if not any(definition.name == asked.kind for definition in self._host.registry.all):
             raise _UnknownKind(f"no job is called {asked.kind!r} here")
-        inbound = self._inbound
-        with acting(
-            f"inbound {inbound.name}", tenant=inbound.tenant, trace=read_traceparent(trace)
-        ):
+        inbound, trace = self._inbound, read_traceparent(trace)
+        with acting(f"inbound {inbound.name}", tenant=inbound.tenant, trace=trace):
             check_names(SubmitOptions, asked.options, what="options")
             options = read(SubmitOptions, asked.options, what="options")
             return message_id, self._host.new_job(asked.kind, asked.args, asked.kwargs, options)

@@ -115,19 +115,13 @@ class Channels:
 
 
 def offer_page(
-    name: str,
-    cursor: str | None,
-    *,
-    limit: int,
-    tenant: str | None = None,
-    queues: str | None = None,
+    name: str, cursor: str | None, *, limit: int, **seen: str | None
 ) -> Steps[MessagePage]:
     """Read the events after a cursor, as many as fit a page in number and in size (H-116)."""
     _check_page(limit)
     after = read_cursor(cursor)
     events: list[msgspec.Raw] = []
     room = MOST_BYTES
-    seen = {"tenant": tenant, "queues": queues}
     for message in (yield from outbox.offer(name, after=after, most=limit, **seen)):
         event = yield from compose(message)
         room -= len(event.body)
@@ -140,17 +134,11 @@ def offer_page(
 
 
 def acknowledge(
-    name: str,
-    ids: Sequence[str] | None,
-    cursor: str | None,
-    *,
-    tenant: str | None = None,
-    queues: str | None = None,
+    name: str, ids: Sequence[str] | None, cursor: str | None, **seen: str | None
 ) -> Steps[list[str]]:
     """Acknowledge messages by their ids, or all up to a cursor."""
     if (ids is None) == (cursor is None):
         raise Invalid("acknowledge ids, or everything up to a cursor: give one of the two")
-    seen = {"tenant": tenant, "queues": queues}
     place = read_cursor(cursor)
     return (yield from outbox.acknowledge(name, ids=_check_ids(ids), place=place, **seen))
 

@@ -15,7 +15,7 @@ import msgspec
 from milepost.batch.declaration import SLOTS, FailFast, FailurePolicy, Step, check_failure_policy
 from milepost.batch.handles import RunHandle
 from milepost.client import caller, new_id
-from milepost.codec import check_text, encode_tags, limited
+from milepost.codec import encode_tags, limited
 from milepost.context import Context
 from milepost.declare import Host
 from milepost.errors import Invalid
@@ -91,11 +91,9 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        check({"queue": self.queue, "priority": self.priority})
+        check({n: getattr(self, n) for n in ("queue", "priority", "channel")})
         check_seconds("deadline", self.deadline, zero=False)
         check_failure_policy(self.policy, what="a batch of requests")
-        if self.channel is not None:
-            check_text(self.channel, what="channel")
 
 
 class _Plan(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,7 +4,7 @@ A message is written by the database, with the move that ends its subject. It is
 fenced like a job: each take gives a new fence, and only the newest may record the result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 
@@ -91,12 +91,11 @@ class Failure(msgspec.Struct, frozen=True):
 # Channels
 
 
-def declare(channels: Sequence[tuple[str, str, str | None, str]]) -> Steps[None]:
-    """Enter the (name, kind, target, tenant) of a running program's channels."""
+def declare(channels: Sequence[Mapping[str, str | None]]) -> Steps[None]:
+    """Enter the name, kind, target and tenant of a running program's channels."""
     # In the order of their names, so that two programs cannot wait for each other.
-    for name, kind, target, tenant in sorted(channels, key=itemgetter(0)):
-        row = {"name": name, "kind": kind, "target": target, "tenant": tenant}
-        yield Call("channel_declare", row)
+    for channel in sorted(channels, key=itemgetter("name")):
+        yield Call("channel_declare", channel)
 
 
 def tenant(name: str) -> Steps[str | None]:

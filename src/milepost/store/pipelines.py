@@ -18,7 +18,7 @@ from milepost.store.instants import instant
 from milepost.store.watermarks import Mark, PipelineRunRow
 
 SOME = 500
-PLANNER = "planner"
+PLANNER_ACTOR = "planner"
 """The actor of moves that planning makes."""
 REMAP = "remap"
 """The mode of a run that makes records anew from those landed, and reads nothing."""
@@ -204,7 +204,7 @@ def seal(
     told = {"counted": counted, "calls": calls, "plan": plan}
     if not (yield Call("pipeline_run_planned", {"run_id": row.run_id, **told})):
         raise LeaseLost(f"run {row.run_id} was planned by somebody else")
-    yield from runs.seal(row.run_id, actor=PLANNER)
+    yield from runs.seal(row.run_id, actor=PLANNER_ACTOR)
     return True
 
 
@@ -246,7 +246,7 @@ def split(claim: Claim, portions: Sequence[Portion], *, codec: str) -> Steps[boo
         Child(row.run_id, claim.step or 0, ordinal=ordinal, codec=codec, payload=portion.payload)
         for ordinal, portion in zip(ordinals, portions, strict=True)
     ]
-    yield from creation.in_steps(children, actor=PLANNER)
+    yield from creation.in_steps(children, actor=PLANNER_ACTOR)
     yield from jobs.note(claim, phase="split", detail=f"{ordinals[0]} to {ordinals[-1]}")
     return True
 

@@ -118,10 +118,8 @@ def create(
             "scopes": " ".join(check_scopes(scopes)),
             "tenant": tenant,
             "queues": _listed(queues),
-            "max_priority": bounds.max_priority,
+            **msgspec.structs.asdict(bounds),
             "kinds": _listed(bounds.kinds),
-            "requests": bounds.requests,
-            "rate": bounds.rate,
             "expires_us": None if expires_in is None else micros(expires_in),
         },
     )
