@@ -50,9 +50,9 @@ COMMANDS_INTRODUCTION = """\
 This page is written by `make docs` from the commands themselves; change those, not this.
 
 Data goes to stdout, messages to stderr. On a terminal data is a table; elsewhere it is lines with
-tabs between, and with `--json` one JSON document. A command that only looks needs no app, and
-never creates or changes a store. Jobs and runs are named by their id, or by a beginning of it that
-no other one's id has.
+tabs between, and with `--json` one JSON document. A command that only reads needs no app, and
+never creates or changes a store. Jobs and runs are named by their id; an unambiguous prefix is
+enough.
 
 The store is `--store URL`, else `MILEPOST_DATABASE_URL`, `DATABASE_URL`, `database_url` in
 `milepost.toml`, `./milepost.db`. An app is `MODULE:APP`, as in `app:app`, or a file, as in

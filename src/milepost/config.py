@@ -70,7 +70,7 @@ class StoreUrl:
     dialect: str
     target: str
     pooled: bool = False
-    """Whether a transaction pooler stands there: what one statement leaves, the next may miss."""
+    """Whether a transaction pooler stands there: no statement finds a session's settings."""
     schema: str = DEFAULT_SCHEMA
     """Where in a PostgreSQL database the store's tables are."""
 
@@ -81,7 +81,7 @@ class StoreUrl:
 
     @classmethod
     def parse(cls, url: str) -> "StoreUrl":
-        """Read an address, or say what one looks like."""
+        """Parse an address, or raise with an example of one."""
         if not isinstance(url, str) or "\0" in url:
             raise Invalid(f"a store's address is a text; expected {_EXPECTED}")
         try:
@@ -321,12 +321,12 @@ class Settings:
 
     @property
     def payload_most(self) -> int:
-        """How large one argument may be: what a claim can surely move within the lease."""
+        """How large one argument may be: a claim must be able to move it within the lease."""
         return min(self.max_payload, int(self.lease * MOVED_BYTES))
 
     @property
     def limits(self) -> Timeouts:
-        """How long a statement may take; what moves many rows has limits of its own."""
+        """How long a statement may take; those that move many rows have timeouts of their own."""
         return Timeouts.within(self.lease)
 
     @property
@@ -346,7 +346,7 @@ class Settings:
 
     @classmethod
     def load(cls, environment: Mapping[str, str], **given: object) -> "Settings":
-        """Read each setting: what was given, the environment, the file, the default."""
+        """Read each setting: from the arguments, the environment, the file, the default."""
         if unknown := sorted(set(given) - {field.name for field in fields(cls)}):
             raise Invalid(f"no such setting: {', '.join(unknown)}")
         filed = _filed(environment)

@@ -23,7 +23,7 @@ S = SlotState
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a spec's word may depend on besides the state."""
+    """The state, and the other facts that a spec's word may depend on."""
 
     state: str
     fence: int = 0
@@ -54,7 +54,7 @@ class Word:
 
 
 Step = tuple[str, Facts | None, Facts]
-"""(move, what was, what is); nothing was before it was created."""
+"""(move, facts before, facts after); there are none before its creation."""
 
 ITS_JOBS = "its jobs"
 """No move: a run's word changed because one of its jobs began or ended a retry wait."""
@@ -86,7 +86,7 @@ class View:
         return "\n".join(head + [_table_row(word) for word in self.words])
 
     def mermaid(self) -> str:
-        """Draw what the machine looks like to a reader of the spec."""
+        """Draw the machine as a reader of the spec sees it."""
         drawn = [
             f"  {before or '[*]'} --> {after} : {', '.join(moves)}"
             for (before, after), moves in sorted(self.edges.items())
@@ -296,7 +296,7 @@ VIEWS = {"job": JOB_VIEWS, "run": RUN_VIEWS, "worker": WORKER_VIEWS, "slot": SLO
 
 CANCELLED = "cancelled"
 EXPIRED = "its deadline has passed"
-"""What D's `lastError` says of jobs that ended without an error of their own."""
+"""D's `lastError` for jobs that ended without an error of their own."""
 
 
 class Lifecycle(TypedDict):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from milepost.demo.cheats import CHEATS, tried
+from milepost.demo.cheats import CHEATS, try_each
 from milepost.demo.documents import TABLE
 from milepost.demo.story import _Story
 
@@ -80,10 +80,10 @@ def test_the_verdict_tells_what_is_missing_doubled_or_strange(story, statement, 
 def test_every_cheat_is_refused_and_leaves_no_trace(story):
     with story._raw() as raw:
         before = raw.execute("SELECT count(*) FROM journal").fetchone()
-        assert None not in tried(raw).values()
+        assert None not in try_each(raw).values()
         assert raw.execute("SELECT count(*) FROM journal").fetchone() == before
         drop_triggers(raw)
-        passed = [wish for wish, said in tried(raw).items() if said is None]
+        passed = [wish for wish, said in try_each(raw).items() if said is None]
     assert "rewrite history" in passed
     assert set(passed) <= set(CHEATS)
 

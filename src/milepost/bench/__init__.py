@@ -1,1 +1,1 @@
-"""`milepost bench`: what this machine and this store can do, beside SQL written by hand."""
+"""`milepost bench`: the speed of a store on this machine, next to hand-written SQL."""

@@ -35,7 +35,7 @@ Processes = list["subprocess.Popen[str]"]
 def bench(
     store: StoreUrl, jobs: int, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Measure everything; `progress` is told what comes next, STAGES times."""
+    """Measure everything; `progress` gets the name of the next stage, STAGES times."""
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in RATES}
     sizes: list[float] = []
     with tempfile.TemporaryDirectory(prefix="milepost-bench-") as folder, _probing(folder):

@@ -1,4 +1,4 @@
-"""The limit: what hand-written SQL does on the same schema, with its triggers on.
+"""The limit: hand-written SQL on the same schema, with its triggers on.
 
 Nothing of the engine is here but its tables: plain statements on one connection, in batches, with
 payloads read and results written.
@@ -161,7 +161,7 @@ def _entered(url: StoreUrl) -> str:
 
 
 def _worked(rows: list[Any]) -> list[bytes]:
-    """Do what the no-op does: read the argument, give it back."""
+    """Do the no-op's work: read the argument, give it back."""
     return [json.dumps(json.loads(row[2])["t0"]).encode() for row in rows]
 
 

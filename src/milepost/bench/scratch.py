@@ -40,7 +40,7 @@ def _file(store: StoreUrl) -> Iterator[StoreUrl]:
 
 @contextmanager
 def _database(store: StoreUrl) -> Iterator[StoreUrl]:
-    open_driver(store).close()  # says in a sentence what is missing, or wrong with the address
+    open_driver(store).close()  # raises a readable error if that fails
     import psycopg  # noqa: PLC0415 - an extra
 
     name = f"milepost_bench_{secrets.token_hex(6)}"

@@ -96,7 +96,7 @@ def machine(name: str, spec: str | None, form: str, *, as_json: bool) -> None:
 
 
 def _document(machine: Machine, view: View | None) -> dict[str, object]:
-    """Say what the diagram draws; a new row has no from-state."""
+    """Say the diagram as data; a new row has no from-state."""
     if view is None:
         states = [state.value for state in machine.states]
         final = [state for state in states if state in machine.terminal]

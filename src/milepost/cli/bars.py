@@ -59,7 +59,7 @@ def spinner(handle: "JobHandle[Any]") -> Iterator[None]:
 
 
 @contextmanager
-def watched(*, has_lines: bool) -> Iterator[Show]:
+def watch_bars(*, has_lines: bool) -> Iterator[Show]:
     """Show a run's bars on a terminal; elsewhere lines, if they are wanted."""
     if not sys.stderr.isatty():
         yield lines(say) if has_lines else lambda _run: None
@@ -81,7 +81,7 @@ class Bar(NamedTuple):
 
 
 @contextmanager
-def drawn(console: "Console") -> Iterator[Callable[[Iterable[Bar]], None]]:
+def draw_bars(console: "Console") -> Iterator[Callable[[Iterable[Bar]], None]]:
     """Draw bars on a terminal; the function draws them as they are now."""
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
@@ -126,7 +126,7 @@ def stepwise(console: "Console", echo: Callable[[str], None]) -> Iterator[Show]:
     if not console.is_terminal:
         yield lines(echo)
         return
-    with drawn(console) as draw:
+    with draw_bars(console) as draw:
         yield lambda run: draw(_bars(run))
 
 
@@ -159,7 +159,7 @@ def _count(step: "StepState") -> str:
 
 
 def _note(step: "StepState") -> str:
-    """Name what is out of the ordinary: everything but success, and a gate that is shut."""
+    """Name the exceptions: every state but success, and a gate that is shut."""
     told = [f"{n} {state.lower()}" for state, n in step.counts.items() if state != "SUCCEEDED"]
     shut = step.gated and not step.opened
     return ", ".join(["the gate is shut"] if shut and not told else told)

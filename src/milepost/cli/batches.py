@@ -1,4 +1,4 @@
-"""`milepost batches` and `milepost runs`: what is declared, what has run, and a run's course."""
+"""`milepost batches` and `milepost runs`: declared batches, and their runs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,8 +6,8 @@ import click
 
 from milepost.cli import options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreGroup
-from milepost.cli.output import counted, document, say, show_filled, show_json, show_rows
-from milepost.cli.values import advice, declared, load_app, pairs, value
+from milepost.cli.output import document, format_counts, say, show_filled, show_json, show_rows
+from milepost.cli.values import advice, find_declared, load_app, pairs, value
 from milepost.cli.values import document as parsed
 from milepost.errors import Invalid, Unavailable
 from milepost.lifecycle import RunState
@@ -40,11 +40,11 @@ def ls(context: click.Context, at: Session, app: str | None) -> None:
         at.store = loaded.client.url
     rows = _documents(loaded, _counts(at, is_needed=loaded is None))
     none = "with an APP the declared ones are listed too" if app is None else f"{app} declares none"
-    at.table(rows, empty=f"no batch has run here; {none}", steps=_steps, runs=counted)
+    at.table(rows, empty=f"no batch has run here; {none}", steps=_steps, runs=format_counts)
 
 
 def _counts(at: Session, *, is_needed: bool) -> dict[str, dict[str, int]]:
-    """Count runs; what an app declares can be told without a store that is set up."""
+    """Count runs; an app's declarations are listed also without a store."""
     try:
         return at.runs.counts()
     except Unavailable as error:
@@ -118,7 +118,7 @@ def start(
     or given by name; each value by name is JSON if it parses, else a string.
     """
     # The newest version comes last.
-    batch = declared("batch", name, {batch.name: batch for batch in at.app.batches})
+    batch = find_declared("batch", name, {batch.name: batch for batch in at.app.batches})
     given = _parameters(parameters, named)
     asked = {option: value for option, value in chosen.items() if value is not None}
     try:

@@ -1,4 +1,4 @@
-"""`milepost bench`: what a store can do here, beside SQL written by hand."""
+"""`milepost bench`: the speed of a store here, next to hand-written SQL."""
 
 from typing import Any
 

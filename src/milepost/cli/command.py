@@ -1,4 +1,4 @@
-"""What commands share: the store or the app they are about, their options, and their answers."""
+"""The shape of commands: the store or the app they are about, and the form of their answers."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,7 +113,9 @@ class AppSession(Session):
 
 
 @contextmanager
-def opened(store: StoreUrl, *, access: Access = "read", as_json: bool = False) -> Iterator[Session]:
+def open_session(
+    store: StoreUrl, *, access: Access = "read", as_json: bool = False
+) -> Iterator[Session]:
     """Open a session, and close it afterwards; one that writes acts in the person's name."""
     acts = nullcontext() if access == "read" else _person()
     with acts, closing(Session(store, access=access, as_json=as_json)) as session:
@@ -166,7 +168,7 @@ class StoreCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function with a session; one that writes acts in the person's name."""
         store, as_json = ctx.params.pop("store"), ctx.params.pop("as_json", False)
-        with opened(store, access=self._access, as_json=as_json) as session:
+        with open_session(store, access=self._access, as_json=as_json) as session:
             return _call(ctx, session)
 
 

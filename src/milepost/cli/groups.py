@@ -1,4 +1,4 @@
-"""Groups of commands that load late and guess what was meant."""
+"""Groups of commands that import late, and suggest names for a mistyped one."""
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -19,7 +19,7 @@ def did_you_mean(word: str, known: Iterable[str], *, ending: str = "") -> str:
 
 
 class HelpfulGroup(click.Group):
-    """A group that guesses which command was meant."""
+    """A group that suggests commands for a mistyped one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

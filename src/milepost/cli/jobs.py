@@ -9,7 +9,7 @@ import click
 from milepost.cli import options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreCommand, StoreGroup
 from milepost.cli.output import document, printable, say, show_json, show_rows
-from milepost.cli.values import advice, declared, kinds, load_app, pairs, value
+from milepost.cli.values import advice, find_declared, kinds, load_app, pairs, value
 from milepost.errors import Invalid
 from milepost.lifecycle import JobState
 
@@ -61,7 +61,7 @@ def _declared(at: AppSession, kind: str) -> "Job[..., ..., Any, Any]":
     if kind not in known and kind in {batch.name for batch in at.app.batches}:
         start = shlex.join(["milepost", "batches", "start", at.target, kind])
         raise Invalid(f"{kind} is a batch: `{start}` starts it")
-    return Job(at.app, declared("job", kind, known))
+    return Job(at.app, find_declared("job", kind, known))
 
 
 @click.group(cls=StoreGroup)

@@ -174,7 +174,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
         worker,
         *("id", "state", "live", "host", "pid", "queues", "kinds", "slots", "busy"),
         *("started_at", "heartbeat_at", "lease_until"),
-        # Its row says what it last told; its lease says whether it still lives.
+        # Its row says its last report; its lease says whether it still lives.
         live=worker.state != "STOPPED" and worker.lease_seconds > 0,
         queues=json.loads(worker.queues) if worker.queues else None,
         kinds=json.loads(worker.kinds) if worker.kinds else None,

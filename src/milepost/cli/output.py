@@ -29,7 +29,7 @@ def document(record: object, *names: str, **given: object) -> dict[str, Any]:
     }
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     """Write numbers by state: 3 QUEUED, 1 RUNNING."""
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 

@@ -1,4 +1,4 @@
-"""`milepost pipelines`: where each has come to, how a run stands, and what to do now."""
+"""`milepost pipelines`: their watermarks, runs, quarantines, removals and tables."""
 
 import json
 import tempfile
@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost.cli import options
-from milepost.cli.command import AppCommand, AppSession, Session, StartCommand, StoreGroup, opened
+from milepost.cli.command import (
+    AppCommand,
+    AppSession,
+    Session,
+    StartCommand,
+    StoreGroup,
+    open_session,
+)
 from milepost.cli.output import document, say, show_filled, show_json, show_rows, show_table
-from milepost.cli.values import declared
+from milepost.cli.values import find_declared
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, Invalid
 
@@ -199,7 +206,7 @@ def _override(at: Session, name: str, to: str, reason: str | None) -> None:
     if not reason:
         raise Invalid("--set needs --reason: it is recorded with the change")
     moment = _moment(to)
-    with opened(at.store, access="write") as writing:
+    with open_session(at.store, access="write") as writing:
         row = writing.client.run(watermarks.find, name)
         mark = None if moment is None else watermarks.Mark(row.measure).stored(moment)
         writing.client.run(watermarks.override, name, mark, actor=caller().actor, reason=reason)
@@ -360,7 +367,7 @@ def release(at: Session, table: str, reason: str) -> None:
 
 
 def _pipeline(at: AppSession, name: str) -> "Pipeline[Any]":
-    return declared("pipeline", name, at.app.pipelines)
+    return find_declared("pipeline", name, at.app.pipelines)
 
 
 def _found(at: Session, subject_id: str) -> "PipelineRun":

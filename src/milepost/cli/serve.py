@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 import click
 
 from milepost.cli import options
-from milepost.cli.output import counted, say
+from milepost.cli.output import format_counts, say
 from milepost.cli.values import kinds, load_app
 from milepost.codec import hints
 from milepost.config import PORT_MOST, command_for
@@ -123,7 +123,7 @@ def dev(app: str, concurrency: int | None, port: int | None) -> None:
     loaded = load_app(app)
     loaded.counts()  # opens the store, and sets an empty one up
     _describe(loaded, shlex.quote(app))
-    with _served(loaded, port), _counts_said(loaded):
+    with _serve_api(loaded, port), _print_counts(loaded):
         loaded.run_worker(None, concurrency)
     loaded.close()
 
@@ -172,7 +172,7 @@ def _call(definition: "Definition") -> str:
 
 
 @contextmanager
-def _served(app: "App", port: int | None) -> Iterator[None]:
+def _serve_api(app: "App", port: int | None) -> Iterator[None]:
     """Serve the API next to the worker, in a thread: a handler that blocks must not block it."""
     try:
         from milepost.web.api import create_api
@@ -207,7 +207,7 @@ def _bound(app: "App", port: int | None) -> socket.socket:
 
 
 @contextmanager
-def _counts_said(app: "App") -> Iterator[None]:
+def _print_counts(app: "App") -> Iterator[None]:
     """Print the number of jobs by state, whenever it has changed."""
     stopped = threading.Event()
     teller = threading.Thread(target=_tell, args=(app, stopped), daemon=True)
@@ -227,5 +227,5 @@ def _tell(app: "App", stopped: threading.Event) -> None:
         except MilepostError:
             continue  # the worker says so itself
         if seen != told:
-            say("; ".join(f"{queue}: {counted(states)}" for queue, states in seen.items()))
+            say("; ".join(f"{queue}: {format_counts(states)}" for queue, states in seen.items()))
             told = seen

@@ -162,7 +162,7 @@ def retention() -> None:
 
 @retention.command()
 def show(at: Session) -> None:
-    """Show the minimum, in seconds, and who set it."""
+    """Show the minimum, in seconds, and the person who set it."""
     from milepost.store.retention import minimum
 
     found = at.client.run(minimum)

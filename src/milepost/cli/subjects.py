@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.bars import spinner, watched
+from milepost.cli.bars import spinner, watch_bars
 from milepost.cli.command import Session
 from milepost.cli.output import document, say, show_json
 from milepost.errors import IllegalMove
@@ -147,11 +147,11 @@ def _document(handle: "Handle") -> dict[str, Any]:
 def await_end(
     at: Session, handle: "Handle", timeout: float | None, *, target: str | None = None
 ) -> None:
-    """Follow a job or run to its end; print its result or report, or raise what its end means.
+    """Follow a job or run to its end; print its result or report, or raise if it failed.
 
     With a target, the app's, it was just started there: no line of a run's progress is printed.
     """
-    with _warnings_said(target):
+    with _say_warnings(target):
         _follow(handle, timeout, has_lines=target is None)
     shown, outcome = _document(handle), "result" if _is_job(handle) else "report"
     is_good = handle.state == "SUCCEEDED"
@@ -170,13 +170,13 @@ def _follow(handle: "Handle", timeout: float | None, *, has_lines: bool) -> None
         with spinner(handle):
             handle.wait(timeout)
         return
-    with watched(has_lines=has_lines) as show:
+    with watch_bars(has_lines=has_lines) as show:
         for now in handle.watch(timeout):
             show(now)
 
 
 @contextmanager
-def _warnings_said(target: str | None) -> Iterator[None]:
+def _say_warnings(target: str | None) -> Iterator[None]:
     """Say on stderr that no worker could take it, without a line of our code.
 
     The command that starts one names the app, where it is known.
@@ -195,7 +195,7 @@ def _warnings_said(target: str | None) -> Iterator[None]:
 
 
 def cancel(at: Session, handle: "Handle", reason: str) -> None:
-    """Cancel a job or a run, and say what became of it."""
+    """Cancel a job or a run, and say how it stands now."""
     before, now, name = handle.state, handle.cancel(reason), f"{handle.what} {handle.id}"
     if at.as_json:
         handle.refresh()

@@ -1,4 +1,4 @@
-"""Tables on a terminal: what does not fit is written shorter, and names are folded before words."""
+"""Tables on a terminal: where room is short dates of today are left out and long cells folded."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -67,5 +67,5 @@ def _without_today(cell: str) -> str:
 
 
 def today() -> date:
-    """Say what day it is."""
+    """Read the date, in UTC."""
     return datetime.now(UTC).date()

@@ -1,4 +1,4 @@
-"""`milepost tokens`: who may call the HTTP API."""
+"""`milepost tokens`: access to the HTTP API."""
 
 from typing import TYPE_CHECKING, Any
 

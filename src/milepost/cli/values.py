@@ -1,4 +1,4 @@
-"""What is typed at a prompt: the app that a command is about, and values."""
+"""Parsing of words typed at a prompt: the app that a command is about, and values."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ _TEXT_WANTED = re.compile(r"Expected `str\b")
 
 
 def load_app(path: str) -> "App":
-    """Import MODULE:APP, FILE.py or FILE.py:APP, or say what is wrong with it."""
+    """Import MODULE:APP, FILE.py or FILE.py:APP, or name the mistake."""
     place, _, name = path.partition(":")
     is_file = place.endswith(".py")
     if not place or not (name or is_file):
@@ -69,7 +69,7 @@ def _like(name: str, folder: Path) -> str:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module; what its own lines raise is told with the line."""
+    """Import a module; an error of its own lines is raised with the line."""
     importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
@@ -112,7 +112,7 @@ def _chosen(module: ModuleType, name: str | None) -> "App":
 
 
 def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
-    """Take NAME=VALUE apart, or say what was expected."""
+    """Take NAME=VALUE apart, or name the expected form."""
     found = {}
     for pair in given:
         name, equals, text = pair.partition("=")
@@ -152,7 +152,7 @@ def _refused(word: str) -> Any:
     raise ValueError(f"{word} is no JSON")  # whatever Python says
 
 
-def declared(kind: str, word: str, known: Mapping[str, T]) -> T:
+def find_declared(kind: str, word: str, known: Mapping[str, T]) -> T:
     """Find a declaration by its name, or suggest names like it."""
     if word in known:
         return known[word]
@@ -161,7 +161,7 @@ def declared(kind: str, word: str, known: Mapping[str, T]) -> T:
 
 
 def advice(complaint: str, given: Mapping[str, str], known: Iterable[str]) -> str:
-    """Say what to type instead, where the complaint is about how a value was typed."""
+    """Suggest another spelling, where the complaint is about the form of a value."""
     names = list(known)
     for name, text in given.items():
         if name not in names:

@@ -43,7 +43,7 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     if processes == 1:
         supervised = _leave_with_supervisor()
         click.echo(f"worker for {loaded.client.url}; Ctrl-C drains", err=True)
-        gc.freeze()  # what is loaded by now stays: no collection need look at it again
+        gc.freeze()  # modules stay: no collection need look at them again
         worn_out = loaded.run_worker(list(queues) or None, concurrency, recycle=True)
         if worn_out and not supervised:
             # The same process with nothing left in it; a supervisor does it in its own way.

@@ -1,1 +1,1 @@
-"""`milepost demo`: what its workers run, what a cheat tries, and the story told around both."""
+"""`milepost demo`: the job of its workers, the attempts to cheat, and the story around both."""

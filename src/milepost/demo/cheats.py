@@ -1,4 +1,4 @@
-"""What somebody with a SQL prompt may try, and what the database says."""
+"""Attempts at a SQL prompt to break the lifecycle, and the database's answers."""
 
 import sqlite3
 
@@ -23,8 +23,8 @@ CHEATS = {
 }
 
 
-def tried(raw: sqlite3.Connection) -> dict[str, str | None]:
-    """Try each, and answer with what the database said; None where it let something pass."""
+def try_each(raw: sqlite3.Connection) -> dict[str, str | None]:
+    """Try each, and return the database's refusals; None where it let one pass."""
     raw.execute("BEGIN")
     raw.execute(INSERT.format(OPEN, "QUEUED"))  # something unfinished to cheat with
     said = {wish: _said(raw, statement) for wish, statement in CHEATS.items()}

@@ -1,4 +1,4 @@
-"""What the demonstration's workers run: documents to convert, and a partner that is no help."""
+"""The job of the demonstration's workers: convert documents, with an unreliable partner."""
 
 import time
 from typing import Any

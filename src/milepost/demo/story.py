@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost.cli import options
-from milepost.cli.bars import Bar, changes, drawn
+from milepost.cli.bars import Bar, changes, draw_bars
 from milepost.cli.output import printable
 from milepost.errors import MilepostError
 
@@ -58,7 +58,7 @@ def demo(documents: int) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 100)
     with tempfile.TemporaryDirectory(prefix="milepost-demo-") as folder:
-        good = _Story(console, Path(folder), documents).told()
+        good = _Story(console, Path(folder), documents).tell()
     sys.exit(0 if good else 1)
 
 
@@ -78,7 +78,7 @@ class _Story:
         self.killed: list[str] = []
         self.workers: list[subprocess.Popen[bytes]] = []
 
-    def told(self) -> bool:
+    def tell(self) -> bool:
         """Tell it; answer whether everything is as promised."""
         from milepost.demo.documents import TABLE
 
@@ -93,9 +93,9 @@ class _Story:
             )
             with _shown(self.console, self.documents) as show:
                 self._work(show)
-        self._say_what_happened()
+        self._summarize()
         self._show_a_history()
-        honest, kept = self._nobody_cheats(), self._verdict()
+        honest, kept = self._try_to_cheat(), self._verdict()
         self.app.close()
         return honest and kept
 
@@ -104,7 +104,7 @@ class _Story:
 
     @contextmanager
     def _raw(self) -> Iterator[Any]:
-        """Open what a person with a SQL prompt has: no engine, only the database."""
+        """Open the database as a person at a SQL prompt does, without the engine."""
         import sqlite3
 
         path = self.folder / "demo.db"
@@ -183,7 +183,7 @@ class _Story:
     def _records(self) -> "list[Job]":
         return [handle.record for handle in self.app.jobs.list(limit=self.documents)]
 
-    def _say_what_happened(self) -> None:
+    def _summarize(self) -> None:
         from rich.table import Table
 
         records = self._records()
@@ -217,11 +217,11 @@ class _Story:
         self.console.print(table)
         self._say(f"Killed: {', '.join(self.killed) or 'nobody'}.\n")
 
-    def _nobody_cheats(self) -> bool:
-        from milepost.demo.cheats import CHEATS, tried
+    def _try_to_cheat(self) -> bool:
+        from milepost.demo.cheats import CHEATS, try_each
 
         with self._raw() as raw:
-            said = tried(raw)
+            said = try_each(raw)
         refused = [wish for wish, answer in said.items() if answer is not None]
         self._say(
             "[bold]4. Somebody with a SQL prompt[/] tries to "
@@ -266,7 +266,7 @@ def _shown(console: "Console", documents: int) -> Iterator[Callable[[Mapping[str
 
         yield show
         return
-    with drawn(console) as draw:
+    with draw_bars(console) as draw:
         yield lambda counts: draw(
             Bar(said, count := counts.get(state, 0), documents, f"{count}/{documents}")
             for state, said in STATES.items()
