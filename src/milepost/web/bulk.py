@@ -76,42 +76,42 @@ class BulkDocument(BaseModel):
 
 
 @router.post("/v1/jobs:bulk", responses=answers(BulkDocument, 409, 413, 415))
-async def bulk(*, asked: BulkAction, call: OperateCall) -> Response:
+async def bulk(*, action: BulkAction, call: OperateCall) -> Response:
     """Cancel many jobs, or run many again: those named, or those that a filter finds.
 
     It is one transaction: all of what is counted is done, or nothing is. A foreign id is not there.
     A filter finds no job that was run again before: the newest of a chain speaks for it.
     """
-    page = PageQuery(call.request, asked.limit, asked.cursor)
+    page = PageQuery(call.request, action.limit, action.cursor)
     trace = caller().trace
-    window = page.before(asked.filters)
-    return await call.once(lambda: _acted(asked, call.principal, window, trace))
+    window = page.before(action.filters)
+    return await call.once(lambda: _acted(action, call.principal, window, trace))
 
 
 def _acted(
-    asked: BulkAction, principal: Principal, window: dict[str, Any], trace: str | None
+    bulk: BulkAction, principal: Principal, window: dict[str, Any], trace: str | None
 ) -> Steps[dict[str, Any]]:
-    cancels, actor = asked.action == "cancel", principal.actor
-    if asked.ids is not None:
-        ids = sorted({id_within(one, what="job") for one in asked.ids})
+    cancels, actor = bulk.action == "cancel", principal.actor
+    if bulk.ids is not None:
+        ids = sorted({id_within(one, what="job") for one in bulk.ids})
         found = yield from _named(ids, principal)
     else:
         # The newest of a chain speaks for it.
-        filters = asked.filters if cancels else {**asked.filters, "superseded": False}
+        filters = bulk.filters if cancels else {**bulk.filters, "superseded": False}
         found = yield from find(principal, filters, **window)
     if cancels:
-        done = yield from _cancelled(found, asked.reason, actor)
+        done = yield from _cancelled(found, bulk.reason, actor)
     else:
         for job in found:
             principal.check_new(job.kind, queue=job.queue, priority=job.priority)
         ids = [job.id for job in found]
-        done = yield from reruns.rerun_many(ids, fresh=asked.fresh, actor=actor, trace=trace)
+        done = yield from reruns.rerun_many(ids, fresh=bulk.fresh, actor=actor, trace=trace)
     return {
         "matched": len(found),
         "count": len(done),
         "skipped": len(found) - len(done),
         "ids": done,
-        "next": cursor(found[-1].id, asked.filters) if found.more else None,
+        "next": cursor(found[-1].id, bulk.filters) if found.more else None,
     }
 
 
@@ -130,7 +130,7 @@ def _cancelled(found: list[Job], reason: str, actor: str) -> Steps[list[str]]:
     for job in sorted(found, key=lambda job: job.id):  # in one order: rivals wait, and do not cross
         if job.state in JOB.terminal:
             continue
-        state, asked = yield from jobs.cancel(job.id, reason=reason, actor=actor)
-        if asked or state == JobState.CANCELLED:
+        state, is_stopping = yield from jobs.cancel(job.id, reason=reason, actor=actor)
+        if is_stopping or state == JobState.CANCELLED:
             done.append(job.id)
     return done

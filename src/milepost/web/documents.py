@@ -61,12 +61,11 @@ def document(model: type[BaseModel], record: object, **values: Any) -> dict[str,
 
     A field of the model that neither has is left out.
     """
-    missing = object()
-    found = {
-        name: values[name] if name in values else getattr(record, name, missing)
+    return {
+        name: values[name] if name in values else getattr(record, name)
         for name in model.model_fields
+        if name in values or hasattr(record, name)
     }
-    return {name: value for name, value in found.items() if value is not missing}
 
 
 class ErrorDocument(BaseModel):
@@ -295,22 +294,16 @@ def _run_outcome(found: RunHandle, codec: Codec) -> dict[str, Any]:
     return {"error": {"type": kind, "message": failed, "cause": run.cause}}
 
 
-_RENAMED = {
-    "worker": "worker_id",
-    "unique": "unique_key",
-    "run": "run_id",
-    "parent": "parent_id",
-}
-"""Fields of a job's document by the columns that they show."""
-
-
 def job_document(job: Job, client: Client) -> dict[str, Any]:
     """Say how a job stands, without its arguments."""
     found = document(
         JobDocument,
         job,
         **_row(job),
-        **{name: getattr(job, column) for name, column in _RENAMED.items()},
+        worker=job.worker_id,
+        unique=job.unique_key,
+        run=job.run_id,
+        parent=job.parent_id,
         progress=1.0 if job.state == JobState.SUCCEEDED else job.progress or 0.0,
     )
     # The columns of these names are encoded: they are shown decoded, and only one of them.
@@ -340,8 +333,8 @@ def _job_error(job: Job) -> dict[str, Any] | None:
         return {"type": "Cancelled", "message": reason, "cause": job.cause}
     if job.error is not None:
         stored = msgspec.json.decode(job.error)
-        told = {name: stored.get(name) for name in ("type", "message", "code")}
-        return {**told, "cause": job.cause}
+        known = {name: stored.get(name) for name in ("type", "message", "code")}
+        return {**known, "cause": job.cause}
     if job.state not in JOB.terminal:
         return None
     return {"type": job.cause or "unknown", "message": f"ended by {job.move}", "cause": job.cause}

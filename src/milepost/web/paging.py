@@ -122,10 +122,10 @@ class PageQuery(msgspec.Struct, frozen=True):
         if following is not None:
             scope = self.request.scope
             given = self.request.query_params.multi_items()
-            asked = [(name, value) for name, value in given if name != "cursor"]
+            others = [(name, value) for name, value in given if name != "cursor"]
             root = scope.get("root_path", "")
             path = root.rstrip("/") + scope["path"].removeprefix(root)
-            link = f'<{path}?{urlencode([*asked, ("cursor", following)])}>; rel="next"'
+            link = f'<{path}?{urlencode([*others, ("cursor", following)])}>; rel="next"'
             response.headers["Link"] = link
         return response
 

@@ -44,7 +44,7 @@ class RequestPart(RequestBody):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    def asked(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """Say the options given, by the names that `app.request` takes."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
@@ -132,7 +132,7 @@ class NewRequestBatch(RequestPart):
 @router.post("/v1/requests", status_code=202, responses=SUBMITTED)
 async def send(*, new: NewRequest, call: SubmitCall) -> Response:
     """Send an HTTP request as a job; it is durable once this is answered."""
-    given = new.asked()
+    given = new.options()
     job, made = call.app.requests.prepare(given.pop("method", "GET"), given.pop("url"), given)
     return await create(call, job.new((made,), {}))
 
@@ -142,10 +142,10 @@ async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
     asking = BatchOptions(
         policy=new.failure_policy,
-        final=None if new.final is None else new.final.asked(),
-        **job_options(new.asked()),
+        final=None if new.final is None else new.final.options(),
+        **job_options(new.options()),
     )
-    items = [one.asked() for one in new.requests]
+    items = [one.options() for one in new.requests]
     run, plan, made = call.app.request_batches.starting(items, asking, {})
     call.principal.check_new(run.kind, queue=run.queue, priority=run.priority)
     for job in made:
@@ -189,10 +189,10 @@ async def call_back(*, job_id: str, token: str, request: JsonRequest) -> Respons
 
 def _without_secrets(app: Engine, data: Any) -> Any:
     """Keep secrets out of the store that a remote repeats, where this process knows them."""
-    told = msgspec.json.encode(data)
-    hidden = app.requests.secrets.hider.content(told)
+    plain = msgspec.json.encode(data)
+    hidden = app.requests.secrets.hider.content(plain)
     try:
-        return data if hidden == told else msgspec.json.decode(hidden)
+        return data if hidden == plain else msgspec.json.decode(hidden)
     except msgspec.DecodeError:  # a number; None says only to look again
         return None
 
@@ -206,8 +206,8 @@ async def _awaiting(app: Engine, job_id: str, token: str) -> Job:
         raise unknown from None
     if job.kind != KIND or job.payload is None:
         raise unknown
-    told = msgspec.json.encode(app.client.codec.decode(job.payload))
-    known = msgspec.json.decode(told)["request"].get("callback") or ""
+    payload = msgspec.json.encode(app.client.codec.decode(job.payload))
+    known = msgspec.json.decode(payload)["request"].get("callback") or ""
     if not known or not secrets.compare_digest(known.encode(), token.encode(errors="replace")):
         raise unknown
     return job
