@@ -26,8 +26,9 @@ def paused_by_name() -> Steps[Mapping[str, bool]]:
 def listing() -> Steps[list[Queue]]:
     """Read every queue that is known or holds a job, by name."""
     rows = yield Call("queue_list")
+    # A queue that was resumed has the time and the actor of that; it is not paused by them.
     known = {
-        name: (bool(paused), None if at is None else instant(at), by, most)
+        name: (True, instant(at), by, most) if paused else (False, None, None, most)
         for name, _, paused, at, by, most in rows
     }
     counted = yield from jobs.counts()
