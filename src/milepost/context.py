@@ -19,7 +19,7 @@ from milepost.policy import Cancelled, storable
 from milepost.records import Claim
 from milepost.store import durable
 from milepost.store.borrow import Home, borrow
-from milepost.store.durable import Told
+from milepost.store.durable import AttemptProgress
 from milepost.telemetry import job_log
 
 P = ParamSpec("P")
@@ -37,13 +37,13 @@ running: ContextVar["Context | None"] = ContextVar("milepost_context", default=N
 class _Parts:
     """Parts that most handlers never use, made when first used."""
 
-    __slots__ = ("durable", "log", "news", "told_at", "usage")
+    __slots__ = ("durable", "log", "progress", "usage", "written_at")
 
     def __init__(self) -> None:
         self.usage: dict[str, float] = {}
         # One place that is filled and emptied in one stroke: the worker's thread is another.
-        self.news: deque[Told] = deque(maxlen=1)
-        self.told_at = -math.inf
+        self.progress: deque[AttemptProgress] = deque(maxlen=1)
+        self.written_at = -math.inf
         self.durable: Durable | None = None
         self.log: Any = None
 
@@ -132,52 +132,52 @@ class Context:
         handler wait that runs in an event loop.
         """
         self._note(share, text)
-        if not in_loop() and self._may_tell():
-            self.tell()
+        if not in_loop() and self._may_write():
+            self.write_progress()
 
     async def progress_async(self, share: float, text: str | None = None) -> None:
         """Report progress, from 0 to 1, with a text; shown as `job.progress`."""
         self._note(share, text)
-        if self._may_tell():
-            await self.tell_async()
+        if self._may_write():
+            await self.write_progress_async()
 
     def _note(self, share: float, text: str | None) -> None:
         if not _is_number(share) or not 0 <= share <= 1:
             raise Invalid(f"progress({share!r}): a share from 0 to 1 is expected, such as 4 / 10")
         told = None if text is None else storable(str(text))[:TEXT_LIMIT]
-        self._parts.news.append(Told(self.claim, float(share), told))
+        self._parts.progress.append(AttemptProgress(self.claim, float(share), told))
 
-    def _may_tell(self) -> bool:
+    def _may_write(self) -> bool:
         # A SQLite store has one writer: inside a transaction the handler would wait for itself.
-        return time.monotonic() - self._parts.told_at >= PROGRESS_SECONDS and not is_open()
+        return time.monotonic() - self._parts.written_at >= PROGRESS_SECONDS and not is_open()
 
     @property
-    def has_news(self) -> bool:
+    def has_progress(self) -> bool:
         """Whether progress was reported that is not written yet."""
-        return self._made is not None and bool(self._made.news)
+        return self._made is not None and bool(self._made.progress)
 
-    def take_news(self) -> Told | None:
+    def take_progress(self) -> AttemptProgress | None:
         """Return progress that is not written yet, once; the worker calls this."""
         if self._made is None:
             return None
         try:
-            news = self._made.news.pop()
+            progress = self._made.progress.pop()
         except IndexError:
             return None
-        self._made.told_at = time.monotonic()
-        return news
+        self._made.written_at = time.monotonic()
+        return progress
 
-    def _tell(self) -> Flow[None]:
+    def _write_progress(self) -> Flow[None]:
         """Write the progress, or keep it for the next time."""
-        news = self.take_news()
-        if news is not None:
+        progress = self.take_progress()
+        if progress is not None:
             try:
-                yield from self._store.flow(durable.tell, [news])
+                yield from self._store.flow(durable.write_progress, [progress])
             except Exception:  # noqa: BLE001 - a progress that is not written must not end a handler
-                if not self._parts.news:  # a later one is newer
-                    self._parts.news.append(news)
+                if not self._parts.progress:  # a later one is newer
+                    self._parts.progress.append(progress)
 
-    tell, tell_async = faces(_tell)
+    write_progress, write_progress_async = faces(_write_progress)
 
     # Durable state
 

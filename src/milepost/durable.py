@@ -19,7 +19,7 @@ from milepost.faces import Flow, Wait, pause, perform, perform_async, refuse_in_
 from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.driver import Steps
-from milepost.store.durable import Saved
+from milepost.store.durable import SavedCursor
 from milepost.store.lend import DAY_SECONDS, LentConnection
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Durable:
         self._claim = claim
         self._client = client
         self._names: dict[str, object] = {}
-        self._saved: Saved | None = None
+        self._saved: SavedCursor | None = None
 
     # Steps
 

@@ -63,10 +63,10 @@ def test_progress_is_written_at_most_once_a_second_and_the_rest_is_left_to_the_w
     for page in range(10):
         context.progress(page / 10)
     assert shown(job)[0] == 0.0
-    told = context.take_news()
+    told = context.take_progress()
     assert told is not None
-    assert (told.share, context.take_news()) == (0.9, None)
-    app.client.run(durable.tell, [told])
+    assert (told.share, context.take_progress()) == (0.9, None)
+    app.client.run(durable.write_progress, [told])
     assert shown(job)[0] == 0.9
 
 
@@ -104,8 +104,8 @@ def test_a_store_that_is_away_does_not_end_the_handler(app, job, watch):
     with failpoint.armed("before:progress_tell", cut):
         context.progress(0.3)
     assert shown(job)[0] == 0.0
-    assert context.has_news  # the worker, or the next call, tells it
-    context.tell()
+    assert context.has_progress  # the worker, or the next call, tells it
+    context.write_progress()
     assert shown(job)[0] == 0.3
 
 
@@ -113,7 +113,7 @@ def test_progress_inside_a_transaction_waits_for_its_end(app, job, watch):
     context = claimed(app)
     with context.transaction():
         context.progress(0.3)
-    assert context.has_news
+    assert context.has_progress
     context.progress(0.4)
     assert shown(job)[0] == 0.4
 
@@ -121,7 +121,7 @@ def test_progress_inside_a_transaction_waits_for_its_end(app, job, watch):
 async def test_progress_in_an_event_loop_waits_for_nobody(app, job, watch):
     context = await asyncio.to_thread(claimed, app)
     context.progress(0.3)
-    assert context.has_news
+    assert context.has_progress
     await context.progress_async(0.5)
     assert (await job.refresh_async()).progress == 0.5
     await context.progress_async(0.6)  # within the same second
@@ -181,5 +181,5 @@ def test_a_context_without_a_store_says_so(app, job):
 def test_a_context_that_is_not_used_holds_nothing(app, job):
     """A job that does nothing must cost nothing."""
     context = claimed(app)
-    assert (context.has_news, context.usage, context.take_news()) == (False, None, None)
+    assert (context.has_progress, context.usage, context.take_progress()) == (False, None, None)
     assert context._made is None

@@ -340,7 +340,7 @@ def test_erase_empties_steps_cursor_and_texts(app, job, raw):
     kept = raw.execute("SELECT fraction, message, position FROM progress")
     assert kept == [(0.5, None, None)]
     # What the attempt says too late must not bring a text back.
-    app.client.run(durable.tell, [durable.Told(context.claim, 0.9, "private")])
+    app.client.run(durable.write_progress, [durable.AttemptProgress(context.claim, 0.9, "private")])
     assert raw.execute("SELECT message FROM progress") == [(None,)]
 
 

@@ -107,8 +107,10 @@ def test_the_job_can_be_cancelled_and_lost_while_a_block_is_open(app, job, advan
     [
         lambda lent, claim: lent.run(durable.hold, claim),
         lambda lent, claim: lent.run(durable.record, claim, "a", b"1"),
-        lambda lent, claim: lent.run(durable.save, claim, b"1", after=durable.Saved(0, None)),
-        lambda lent, claim: lent.run(durable.tell, [durable.Told(claim, 0.5, None)]),
+        lambda lent, claim: lent.run(durable.save, claim, b"1", after=durable.SavedCursor(0, None)),
+        lambda lent, claim: lent.run(
+            durable.write_progress, [durable.AttemptProgress(claim, 0.5, None)]
+        ),
     ],
     ids=["hold", "record", "save", "tell"],
 )

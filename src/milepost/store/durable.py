@@ -12,15 +12,15 @@ from milepost.records import Claim
 from milepost.store.driver import Call, Steps
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What an attempt says of itself."""
+class AttemptProgress(msgspec.Struct, frozen=True):
+    """How far an attempt is, in its own words."""
 
     claim: Claim
     share: float
     text: str | None
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedCursor(msgspec.Struct, frozen=True):
     """A cursor as it was saved, and by which save."""
 
     number: int
@@ -50,40 +50,40 @@ def record(claim: Claim, name: str, result: bytes | None) -> Steps[None]:
         raise _lost(claim)
 
 
-def tell(told: Sequence[Told]) -> Steps[None]:
-    """Show the progress of many attempts; what an attempt without a lease says is not heard."""
+def write_progress(progress: Sequence[AttemptProgress]) -> Steps[None]:
+    """Show the progress of many attempts; that of one without a lease is discarded."""
     yield Call(
         "progress_tell",
         {
-            "id": [one.claim.id for one in told],
-            "fence": [one.claim.fence for one in told],
-            "fraction": [one.share for one in told],
-            "message": [one.text for one in told],
+            "id": [one.claim.id for one in progress],
+            "fence": [one.claim.fence for one in progress],
+            "fraction": [one.share for one in progress],
+            "message": [one.text for one in progress],
         },
         alone=True,
     )
 
 
-def cursor(claim: Claim) -> Steps[Saved]:
+def cursor(claim: Claim) -> Steps[SavedCursor]:
     """Read where the attempts before this one came to."""
     rows = yield Call("cursor_get", _held(claim), alone=claim.origin_id is None)
     if not rows:
         raise _lost(claim)
-    saved = Saved(rows[0][0], rows[0][1])
+    saved = SavedCursor(rows[0][0], rows[0][1])
     if saved.number == 0 and claim.origin_id is not None:
         found = yield Call("cursor_look_back", {"id": claim.id})
-        return Saved(0, found[0][0] if found else None)
+        return SavedCursor(0, found[0][0] if found else None)
     return saved
 
 
-def save(claim: Claim, data: bytes | None, *, after: Saved) -> Steps[Saved]:
+def save(claim: Claim, data: bytes | None, *, after: SavedCursor) -> Steps[SavedCursor]:
     """Move the cursor on from what was read, or raise: a save is never overwritten unseen."""
     parameters = {**_held(claim), "position": data, "saves": after.number}
     if (yield Call("cursor_save", parameters)):
-        return Saved(after.number + 1, data)
+        return SavedCursor(after.number + 1, data)
     now = yield from cursor(claim)
     # Ours, if the answer to it was lost: nobody else can have saved just that in our name.
-    if now == Saved(after.number + 1, data):
+    if now == SavedCursor(after.number + 1, data):
         return now
     raise IllegalMove(
         f"the cursor of job {claim.id} was saved {now.number - after.number} times since it was "

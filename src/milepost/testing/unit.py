@@ -19,7 +19,7 @@ from milepost.config import Settings
 from milepost.errors import Invalid
 from milepost.records import Claim
 from milepost.store import durable, jobs
-from milepost.store.durable import Saved
+from milepost.store.durable import SavedCursor
 
 
 class Context(context.Context):
@@ -94,14 +94,14 @@ class _MemoryStore:
         self.codec = codec
         self.settings = Settings()
         self.steps = {name: self._encoded(value) for name, value in steps.items()}
-        self.saved = Saved(0, self._encoded(cursor))
+        self.saved = SavedCursor(0, self._encoded(cursor))
         self.signals = [self._encoded(data) for data in signals]
         self._operations: dict[Callable[..., Any], Callable[..., Any]] = {
             durable.look: lambda _, name: (name in self.steps, self.steps.get(name)),
             durable.record: lambda _, name, data: self.steps.setdefault(name, data),
             durable.cursor: lambda _: self.saved,
             durable.save: self._save,
-            durable.tell: lambda _: None,
+            durable.write_progress: lambda _: None,
             jobs.signals: lambda _: self.signals,
         }
 
@@ -139,8 +139,8 @@ class _MemoryStore:
     def _encoded(self, value: Any) -> bytes | None:
         return None if value is None else self.codec.encode(value)
 
-    def _save(self, _: Claim, data: bytes | None, *, after: Saved) -> Saved:
-        self.saved = Saved(after.number + 1, data)
+    def _save(self, _: Claim, data: bytes | None, *, after: SavedCursor) -> SavedCursor:
+        self.saved = SavedCursor(after.number + 1, data)
         return self.saved
 
 

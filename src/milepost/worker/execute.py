@@ -56,8 +56,8 @@ class Executor:
             running.reset(token)
         if os.getpid() != self._process:
             leave(result)
-        if result.move != "succeed" and context.has_news:
-            context.tell()
+        if result.move != "succeed" and context.has_progress:
+            context.write_progress()
         return result
 
     async def run_async(self, definition: Definition, context: Context) -> Outcome:
@@ -79,8 +79,8 @@ class Executor:
             running.reset(token)
         if os.getpid() != self._process:
             leave(result)
-        if result.move != "succeed" and context.has_news:
-            await context.tell_async()
+        if result.move != "succeed" and context.has_progress:
+            await context.write_progress_async()
         return result
 
     async def _put_out(self, outlet: Outlet, context: Context, value: Any) -> Outcome:

@@ -323,8 +323,8 @@ class Worker:
         if self._slots:
             for stopped in await self._driver.run(jobs.ask_to_stop, worker_id=self.id):
                 self._slots.stop(*stopped)
-        if news := self._slots.take_news():
-            await self._driver.run(durable.tell, news)
+        if progress := self._slots.take_progress():
+            await self._driver.run(durable.write_progress, progress)
         await self._claimer.look_for_suspects()
 
 

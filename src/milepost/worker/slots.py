@@ -14,7 +14,7 @@ from milepost.declare import Definition
 from milepost.lifecycle import SLOT, SlotState
 from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement
-from milepost.store.durable import Told
+from milepost.store.durable import AttemptProgress
 from milepost.telemetry import Log
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ class SlotTable:
         """The jobs, each with its fence."""
         return {job_id: running.claim.fence for job_id, running in self._running.items()}
 
-    def take_news(self) -> list[Told]:
+    def take_progress(self) -> list[AttemptProgress]:
         """Give out the progress that handlers reported since the last call."""
-        return [news for r in self._running.values() if (news := r.context.take_news())]
+        return [found for r in self._running.values() if (found := r.context.take_progress())]
 
     def text(self) -> str:
         """Render the counts for the worker's row."""
