@@ -262,13 +262,20 @@ class Client:
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
-        perform(self._refuse_full(new))
+        if self._may_be_full:
+            perform(self._refuse_full(new))
         return self._submits.run(new)
 
     async def create_async(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
-        await perform_async(self._refuse_full(new))
+        if self._may_be_full:
+            await perform_async(self._refuse_full(new))
         return await self._async_submits.run(new)
+
+    @property
+    def _may_be_full(self) -> bool:
+        known = bool(self._bounds or self.declared_bounds)
+        return known or time.monotonic() >= self._bounds_due
 
     def _refuse_full(self, new: Sequence[NewJob]) -> Flow[None]:
         # Before they share a statement: jobs that do not fit stop no others.

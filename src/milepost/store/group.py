@@ -41,11 +41,13 @@ class GroupSize(msgspec.Struct, frozen=True):
 
     def take(self, waiting: deque[W], group: list[W]) -> None:
         """Add to a group those that waited longest, as far as they fit."""
-        room = self.most - sum(self.weight(waiter.item) for waiter in group)
+        weight, kind_of = self.weight, self.kind
+        room = self.most - sum(weight(waiter.item) for waiter in group)
+        kind = kind_of((group or waiting)[0].item) if group or waiting else None
         while waiting and not waiting[0].is_exclusive:
             item = waiting[0].item
-            room -= self.weight(item)
-            if group and (room < 0 or self.kind(item) != self.kind(group[0].item)):
+            room -= weight(item)
+            if group and (room < 0 or kind_of(item) != kind):
                 return
             group.append(waiting.popleft())
 
@@ -235,6 +237,7 @@ class GroupCommit(Generic[Item, Answer]):
 class _Task:
     """A task that waits until its item was committed."""
 
+    __slots__ = ("answer", "item")
     is_exclusive = False
 
     def __init__(self, item: Any, answer: asyncio.Future[Any]) -> None:
