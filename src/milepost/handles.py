@@ -218,7 +218,8 @@ class JobHandle(Subject[Job], Generic[R]):
         if spec not in JOB_VIEWS:
             raise Invalid(f"there is no spec {spec!r}; there are {', '.join(JOB_VIEWS)}")
         record = self.record
-        return JOB_VIEWS[spec].word(Facts(record.state, record.fence, record.phase))
+        transport = record.transport or "store"
+        return JOB_VIEWS[spec].word(Facts(record.state, record.fence, record.phase, transport))
 
 
 class Jobs(Finder[JobHandle[Any]]):

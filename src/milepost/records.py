@@ -321,6 +321,10 @@ class Job(msgspec.Struct, frozen=True):
     progress_text: Annotated[
         str | None, Sql("(SELECT message FROM progress WHERE job_id = job.id)")
     ]
+    transport: Annotated[
+        str | None, Sql("(SELECT transport FROM queue WHERE queue.name = job.queue)")
+    ]
+    """How its queue hands jobs out; None where nobody has said anything of the queue."""
     due_at: datetime | None
     created_at: datetime
     started_at: datetime | None

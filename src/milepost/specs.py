@@ -56,6 +56,8 @@ class Word:
 Step = tuple[str, Facts | None, Facts]
 """(move, facts before, facts after); there are none before its creation."""
 
+REDUCING = "reduce"
+"""The phase of a run that finalizes, and of one that was stopped while it did."""
 ITS_JOBS = "its jobs"
 """No move: a run's word changed because one of its jobs began or ended a retry wait."""
 
@@ -128,7 +130,9 @@ class View:
     def _next(self, before: Facts | None) -> Iterator[tuple[str, Facts]]:
         state = before.state if before else CREATION
         for move, source, target in self.machine.triples:
-            if source == state:
+            # A job that waits for its retry is open: its run neither ends well nor is reduced.
+            waits = before and before.retrying and target in (R.SUCCEEDED, R.FINALIZING)
+            if source == state and not waits:
                 yield from ((move, after) for after in self._after(before, move, target))
         if before and self.machine is RUN and state == R.RUNNING:
             yield from ((ITS_JOBS, replace(before, retrying=wait)) for wait in (False, True))
@@ -141,6 +145,10 @@ class View:
                     yield Facts(target, fence, phase, transport)
 
     def _phases(self, before: Facts | None, target: str) -> tuple[str | None, ...]:
+        if self.machine is RUN and target == R.FINALIZING:
+            return (REDUCING,)
+        if self.machine is RUN and before and target == R.STOPPING:
+            return (before.phase,)
         # A phase belongs to one attempt, or to a run under way: it begins unset and goes forward.
         if not before or not before.state == target == J.RUNNING:
             return (None,)
@@ -264,6 +272,8 @@ RUN_VIEWS = _views(
         Word("QUEUED", (R.QUEUED,)),
         # Never stored: shown only while a job is in retry wait (H-2).
         Word("ERRORED", (R.RUNNING,), _HAS_RETRIES),
+        # Stopping, it is where it was stopped until its jobs have ended.
+        Word("FINALIZE", (R.STOPPING,), _in_phase(REDUCING)),
         Word("IN_PROGRESS", (R.RUNNING, R.STOPPING)),
         Word("FINALIZE", (R.FINALIZING,)),
         Word("COMPLETED", (R.SUCCEEDED,)),
@@ -272,7 +282,8 @@ RUN_VIEWS = _views(
     ),
     B=(
         Word("Created", (R.CREATED, R.QUEUED)),
-        Word("Consolidating", (R.RUNNING,), _in_phase("consolidate")),
+        Word("Consolidating", (R.RUNNING, R.STOPPING), _in_phase("consolidate")),
+        Word("Consolidating", (R.STOPPING,), _in_phase(REDUCING)),
         Word("WorkersRunning", (R.RUNNING, R.STOPPING)),
         Word("Consolidating", (R.FINALIZING,)),
         Word("Completed", (R.SUCCEEDED,)),

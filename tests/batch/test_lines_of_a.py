@@ -100,6 +100,25 @@ def test_an_errored_instance_is_finalized_and_completes(app, advance):
     assert (told(run), run.report) == ("COMPLETED", 3)
 
 
+def test_chunks_that_recovered_are_counted(app, advance):
+    """A: "use the error count in the UI"."""
+    tried = []
+
+    def load(number: int) -> int:
+        tried.append(number)
+        if number == 1 and tried.count(1) < 3:
+            raise ConnectionError("away")
+        return number
+
+    run = reduced(app, load, retries=3, retry_delay=60).start()
+    app.drain()
+    assert (told(run), run.error_count) == ("ERRORED", 1)
+    for _ in range(2):
+        advance(61)
+        app.drain()
+    assert (told(run), run.error_count, run.errors) == ("COMPLETED", 1, [])
+
+
 def test_an_instance_stays_errored_while_a_chunk_is_in_error_h2(app, advance):
     tried = []
 
@@ -149,12 +168,12 @@ def test_an_instance_is_cancelled_while_it_is_finalized_h4(app):
 
     @batch.reduce
     def total(found: Iterable[int]) -> int:
-        answers.append((told(run), run.cancel("too late?")))
+        answers.append((told(run), run.cancel("too late?"), told(run)))
         return sum(found)
 
     run = batch.start()
     app.drain()
-    assert answers == [("FINALIZE", mp.RunState.STOPPING)]
+    assert answers == [("FINALIZE", mp.RunState.STOPPING, "FINALIZE")]
     assert told(run) == "CANCELLED"
 
 

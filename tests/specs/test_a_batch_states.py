@@ -44,7 +44,10 @@ INSTANCE = Diagram(
         ("QUEUED", "FINALIZE"): ("H-61", "zero chunks, and the reduction of none"),
         ("ERRORED", "IN_PROGRESS"): ("H-2", "the retry wait is over: it does not look broken"),
         ("FINALIZE", "CANCELLED"): ("H-4", "cancel from every state that is not final"),
-        ("FINALIZE", "IN_PROGRESS"): ("H-60", "stopping: the reducer ends first"),
+    },
+    left_out={
+        ("ERRORED", "FINALIZE"): ("H-2", "the retry ends first, and with it ERRORED"),
+        ("ERRORED", "COMPLETED"): ("H-2", "the retry ends first, and with it ERRORED"),
     },
 )
 
@@ -105,7 +108,7 @@ INSTANCE_WORDS = {
     "CREATED": {"BUILDING"},
     "QUEUED": {"QUEUED"},
     "RUNNING": {"IN_PROGRESS", "ERRORED"},
-    "STOPPING": {"IN_PROGRESS"},
+    "STOPPING": {"IN_PROGRESS", "FINALIZE"},
     "FINALIZING": {"FINALIZE"},
     "SUCCEEDED": {"COMPLETED"},
     "FAILED": {"FAILED"},
@@ -127,7 +130,11 @@ def test_h_50_queued_is_ready_when_the_store_is_the_queue():
 
 @pytest.mark.parametrize("state", INSTANCE_WORDS)
 def test_h_1_an_instances_words(state):
-    facts = [Facts(state, retrying=retrying) for retrying in (False, True)]
+    facts = [
+        Facts(state, phase=phase, retrying=retrying)
+        for phase in (None, "reduce")
+        for retrying in (False, True)
+    ]
     assert {INSTANCE_VIEW.word(fact) for fact in facts} == INSTANCE_WORDS[state]
     assert set(INSTANCE_VIEW.names(state)) == INSTANCE_WORDS[state]
 

@@ -32,7 +32,6 @@ LIFECYCLE = Diagram(
         ("Created", "Completed"): ("H-61", "zero records is all done, and on the record"),
         ("Created", "Consolidating"): ("H-61", "zero partitions, and the finaliser of none"),
         ("WorkersRunning", "Completed"): ("H-61", "nothing to consolidate"),
-        ("Consolidating", "WorkersRunning"): ("H-60", "stopping: running jobs end first"),
     },
 )
 
@@ -179,7 +178,7 @@ RUN_WORDS = {
     "CREATED": ("Created", "Created"),
     "QUEUED": ("Created", "Created"),
     "RUNNING": ("WorkersRunning", "Consolidating"),
-    "STOPPING": ("WorkersRunning", "WorkersRunning"),
+    "STOPPING": ("WorkersRunning", "Consolidating"),
     "FINALIZING": ("Consolidating", "Consolidating"),
     "SUCCEEDED": ("Completed", "Completed"),
     "FAILED": ("Failed", "Failed"),

@@ -164,13 +164,19 @@ class RunHandle(Subject[Run]):
         raise NotFinished(f"run {self.id} ({record.kind}) is {record.state}; wait() for it")
 
     def _why(self) -> str:
-        failed = sum(step.failed for step in self.picture.steps)
-        return f"{self.record.cause or 'cancelled'}, jobs that failed: {failed}; see run.errors"
+        return (
+            f"{self.record.cause or 'cancelled'}, jobs that failed: {self.failed}; see run.errors"
+        )
+
+    @property
+    def failed(self) -> int:
+        """How many of its jobs ended FAILED."""
+        return sum(step.failed for step in self.picture.steps)
 
     @property
     def error_count(self) -> int:
-        """How many of its jobs failed."""
-        return sum(step.failed for step in self.picture.steps)
+        """How many of its jobs failed or were lost at least once, those that recovered included."""
+        return self.picture.errored
 
     def as_spec(self, spec: str) -> str:
         """Say where it stands in the words of spec A, B or C."""

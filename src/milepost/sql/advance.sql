@@ -24,7 +24,8 @@ SELECT id, state, version, current_step, ending FROM run WHERE id = :id
 UPDATE run
    SET state = t.state, move = t.move, version = run.version + 1, actor = :actor, detail = :detail,
        cause = coalesce(t.cause, run.cause), ending = coalesce(t.ending, run.ending),
-       current_step = coalesce(t.current_step, run.current_step), phase = t.phase,
+       current_step = coalesce(t.current_step, run.current_step),
+       phase = CASE WHEN t.move = 'stop' THEN run.phase ELSE t.phase END,
        watermark_after = coalesce('epoch'::timestamptz + t.watermark{micros}, run.watermark_after),
        started_at = coalesce(started_at, CASE WHEN t.move = 'begin' THEN {now} END),
        report = CASE WHEN t.move = 'finish'
@@ -42,7 +43,8 @@ RETURNING run.id::text
 UPDATE run
    SET state = :state, move = :move, version = version + 1, actor = :actor, detail = :detail,
        cause = coalesce(:cause, cause), ending = coalesce(:ending, ending),
-       current_step = coalesce(:current_step, current_step), phase = :phase,
+       current_step = coalesce(:current_step, current_step),
+       phase = CASE WHEN :move = 'stop' THEN phase ELSE :phase END,
        watermark_after = coalesce(:watermark, watermark_after),
        started_at = coalesce(started_at, CASE WHEN :move = 'begin' THEN {now} END),
        report = CASE WHEN :move = 'finish'

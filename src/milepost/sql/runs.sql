@@ -115,7 +115,8 @@ SELECT kind, state, count(*) FROM run GROUP BY kind, state ORDER BY kind, state
 
 -- name: run_counts
 -- The jobs of runs by step and state. What is final is taken from the counters of the steps, so
--- that looking at a run does not cost more the longer it has been running.
+-- that looking at a run does not cost more the longer it has been running. Without a step: how many
+-- of all have ever failed or been lost; an index has those.
 -- postgres
 SELECT run_id::text, step, state, count(*) FROM job
  WHERE run_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND state IN {unclaimed}
@@ -136,6 +137,10 @@ UNION ALL
 SELECT run_id::text, step, 'CANCELLED', sum(cancelled)::bigint FROM step_count
  WHERE run_id = ANY (ARRAY(SELECT unnest(:id::uuid[])))
  GROUP BY run_id, step HAVING sum(cancelled) > 0
+UNION ALL
+SELECT run_id::text, NULL, NULL, count(*) FROM job
+ WHERE run_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND (errors + losses > 0 OR state = 'FAILED')
+ GROUP BY run_id
 -- sqlite: each
 SELECT run_id, step, state, count(*) FROM job
  WHERE run_id = :id AND state IN {open}
@@ -149,6 +154,10 @@ SELECT run_id, step, 'FAILED', sum(failed) FROM step_count WHERE run_id = :id
 UNION ALL
 SELECT run_id, step, 'CANCELLED', sum(cancelled) FROM step_count WHERE run_id = :id
  GROUP BY run_id, step HAVING sum(cancelled) > 0
+UNION ALL
+SELECT run_id, NULL, NULL, count(*) FROM job
+ WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED')
+ GROUP BY run_id
 
 -- name: run_results
 -- postgres

@@ -154,6 +154,8 @@ class Picture(msgspec.Struct, frozen=True):
     run: Run
     steps: Sequence[StepCount]
     counts: Mapping[int, Mapping[str, int]]
+    errored: int
+    """How many of its jobs failed or were lost at least once, those that recovered included."""
     at: datetime
 
 
@@ -170,11 +172,21 @@ def pictures(found: Sequence[Run]) -> Steps[list[Picture]]:
     ids = [run.id for run in found]
     counted, _ = yield from fanin.counted_steps(ids)
     by_state: dict[str, dict[int, dict[str, int]]] = {}
+    errored: dict[str, int] = {}
     for run_id, step, state, count in (yield Call("run_counts", {"id": ids})):
-        by_state.setdefault(run_id, {}).setdefault(step, {})[state] = count
+        if step is None:
+            errored[run_id] = count
+        else:
+            by_state.setdefault(run_id, {}).setdefault(step, {})[state] = count
     [[now]] = yield Call("clock_now")
     return [
-        Picture(run, counted.get(run.id, []), by_state.get(run.id, {}), instant(now))
+        Picture(
+            run,
+            counted.get(run.id, []),
+            by_state.get(run.id, {}),
+            errored.get(run.id, 0),
+            instant(now),
+        )
         for run in found
     ]
 

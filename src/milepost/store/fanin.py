@@ -293,7 +293,7 @@ def _next_move(
     if any(step.open for step in counted):
         return None
     if any(step.role == "reduce" for step in counted):
-        return Decision("finalize", RunState.FINALIZING)
+        return Decision("finalize", RunState.FINALIZING, phase="reduce")
     return Decision("finish", RunState.SUCCEEDED)
 
 

@@ -218,7 +218,7 @@ class RunDocument(RunSummary):
     progress: float
     current_step: str | None = None
     eta_seconds: float | None = None
-    error_count: int
+    error_count: int = Field(description="Jobs that failed or were lost, recovered ones included.")
     steps: list[StepDocument]
     errors: list[RunErrorDocument] = Field(description="Why jobs of it failed: the first hundred.")
     parameters: Any = None
@@ -289,7 +289,7 @@ def _run_outcome(found: RunHandle, codec: Codec) -> dict[str, Any]:
         return {"result": carried(run.report, run.codec, codec)}
     if run.state not in RUN.terminal:
         return {}
-    failed = f"{found.error_count} of its jobs failed"
+    failed = f"{found.failed} of its jobs failed"
     kind = "Cancelled" if run.state == RunState.CANCELLED else run.cause or "unknown"
     return {"error": {"type": kind, "message": failed, "cause": run.cause}}
 

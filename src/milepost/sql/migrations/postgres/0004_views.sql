@@ -317,6 +317,7 @@ SELECT
     WHEN state = 'CREATED' THEN 'BUILDING'
     WHEN state = 'QUEUED' THEN 'QUEUED'
     WHEN state = 'RUNNING' AND EXISTS (SELECT 1 FROM job WHERE run_id = run.id AND state = 'RETRYING') THEN 'ERRORED'
+    WHEN state = 'STOPPING' AND phase = 'reduce' THEN 'FINALIZE'
     WHEN state IN ('RUNNING', 'STOPPING') THEN 'IN_PROGRESS'
     WHEN state = 'FINALIZING' THEN 'FINALIZE'
     WHEN state = 'SUCCEEDED' THEN 'COMPLETED'
@@ -325,7 +326,8 @@ SELECT
   END AS spec_a,
   CASE
     WHEN state IN ('CREATED', 'QUEUED') THEN 'Created'
-    WHEN state = 'RUNNING' AND phase = 'consolidate' THEN 'Consolidating'
+    WHEN state IN ('RUNNING', 'STOPPING') AND phase = 'consolidate' THEN 'Consolidating'
+    WHEN state = 'STOPPING' AND phase = 'reduce' THEN 'Consolidating'
     WHEN state IN ('RUNNING', 'STOPPING') THEN 'WorkersRunning'
     WHEN state = 'FINALIZING' THEN 'Consolidating'
     WHEN state = 'SUCCEEDED' THEN 'Completed'

@@ -60,6 +60,9 @@ CREATE INDEX job_spent ON job (id)
          OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
+-- Few: jobs of runs that failed or were lost at least once, whatever became of them.
+CREATE INDEX job_errored ON job (run_id)
+  WHERE run_id IS NOT NULL AND (errors + losses > 0 OR state = 'FAILED');
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it. They are locked in the
 -- order of their key: settlers that took them as they came deadlocked. New jobs of a step have a row of

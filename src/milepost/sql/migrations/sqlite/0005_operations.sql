@@ -53,6 +53,9 @@ CREATE INDEX job_spent ON job (id)
          OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
+-- Few: jobs of runs that failed or were lost at least once, whatever became of them.
+CREATE INDEX job_errored ON job (run_id)
+  WHERE run_id IS NOT NULL AND (errors + losses > 0 OR state = 'FAILED');
 
 -- Counters are kept by the statement that moves the jobs, whoever makes it.
 CREATE TRIGGER job_steps_insert AFTER INSERT ON job WHEN NEW.run_id IS NOT NULL
