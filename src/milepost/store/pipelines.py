@@ -51,7 +51,7 @@ def start(
     pipeline_id, mark = yield from _lock(asked, given)
     yield from tables.check(asked.name, asked.target)
     mode = yield from _mode(asked, pipeline_id, mark)
-    begin, until = _window(asked, mode, mark)
+    begin = (mark or 0) - asked.overlap if mode == "incremental" else asked.since
     new = msgspec.structs.replace(
         new,
         unique_key=LIVE,
@@ -72,7 +72,7 @@ def start(
             "mode": mode,
             "before_mark": mark,
             "start_mark": begin,
-            "end_mark": until,
+            "end_mark": asked.until,
             "number": (yield from _numbered(pipeline_id)),
         },
     )
@@ -134,15 +134,6 @@ def _mode(asked: StartRequest, pipeline_id: int, mark: int | None) -> Steps[str]
             f"{asked.name} --set TIME --reason TEXT`"
         )
     return "full"
-
-
-def _window(asked: StartRequest, mode: str, mark: int | None) -> tuple[int | None, int | None]:
-    """Say where a run begins to read, and where it ends if that is known already."""
-    if mode == "backfill":
-        return asked.since, asked.until
-    if mode in ("full", REMAP):
-        return None, None
-    return (mark or 0) - asked.overlap, None
 
 
 def get(run_id: str) -> Steps[PipelineRunRow]:

@@ -15,7 +15,7 @@ from milepost.lifecycle import JOB, JobState
 from milepost.store.driver import Call, Steps
 
 
-class _Finished(msgspec.Struct, frozen=True):
+class _FinishedJob(msgspec.Struct, frozen=True):
     """A job that is to be run again, its row locked."""
 
     id: str
@@ -51,10 +51,7 @@ def rerun(job_id: str, *, fresh: bool, actor: str | None, trace: str | None) -> 
     found = yield from _finished([job_id])
     if not found:
         raise NotFound(f"there is no job {job_id}")
-    refusal = found[0].refusal(fresh=fresh)
-    if refusal is None and not fresh:
-        refusal = yield from _erased_before(found[0])
-    if refusal is not None:
+    if refusal := (yield from _refusal(found[0], fresh=fresh)):
         raise IllegalMove(refusal)
     [new] = yield from create([job_id], fresh=fresh, actor=actor, trace=trace)
     return new
@@ -66,27 +63,27 @@ def rerun_many(
     """Run those of the jobs again that may be; answer with the ids of the new ones."""
     chosen = []
     for job in (yield from _finished(sorted(set(job_ids)))):
-        refusal = job.refusal(fresh=fresh)
-        if refusal is None and not fresh:
-            refusal = yield from _erased_before(job)
+        refusal = yield from _refusal(job, fresh=fresh)
         if refusal is None:
             chosen.append(job.id)
     return (yield from create(chosen, fresh=fresh, actor=actor, trace=trace))
 
 
-def _finished(job_ids: Sequence[str]) -> Steps[list[_Finished]]:
+def _finished(job_ids: Sequence[str]) -> Steps[list[_FinishedJob]]:
     locked = yield Call("rerun_lock", {"id": list(job_ids)})
     # A new statement: it sees the commit of a rival that the locks waited for.
     newest = dict((yield Call("rerun_newest", {"id": list(job_ids)})))
     return [
-        _Finished(row[0], row[1], row[2], bool(row[3]), bool(row[4]), newest.get(row[0]))
-        for row in locked
+        _FinishedJob(job_id, state, run_id, bool(erased), bool(goes_on), newest.get(job_id))
+        for job_id, state, run_id, erased, goes_on in locked
     ]
 
 
-def _erased_before(job: _Finished) -> Steps[str | None]:
-    if not job.goes_on:
-        return None
+def _refusal(job: _FinishedJob, *, fresh: bool) -> Steps[str | None]:
+    """Say why a job is not run again; also if the steps that it goes on with were erased."""
+    refusal = job.refusal(fresh=fresh)
+    if refusal is not None or fresh or not job.goes_on:
+        return refusal
     older = yield Call("rerun_older", {"id": job.id})
     # Held until the rerun is there: an erase of one of them finds it then.
     for found in (yield Call("rerun_lock", {"id": [row[0] for row in older]})):
