@@ -246,9 +246,12 @@ def test_records_without_a_type_are_kept_as_documents_and_that_is_said_loudly(ap
         ({"rate": "fast"}, "25/s"),
         ({"quarantine_limit": 2}, "share"),
         ({"table": "a b"}, "table"),
+        ({"colour": "red"}, "pipeline 'wrong' takes no colour; it takes batch, "),
+        ({"key": None}, "key"),
+        ({"queue": None}, "queue"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_when_it_is_declared(app, shop, changed, said):
+def test_an_invalid_option_is_refused_when_it_is_declared(app, shop, changed, said):
     with pytest.raises(mp.Invalid, match=said):
         app.pipeline("wrong", shop, **{**OPTIONS, **changed})
 
