@@ -2,6 +2,8 @@
 
 import json
 import sys
+import threading
+from contextlib import contextmanager
 from io import StringIO
 
 import pytest
@@ -253,15 +255,30 @@ def test_watching_in_vain_is_exit_code_124_and_says_that_nobody_is_at_work(
     assert "QUEUED 0%" not in waited.err
 
 
-def test_starting_may_wait_for_the_report(prompt, farm, monkeypatch):
-    from milepost.batch.handles import RunHandle
+@contextmanager
+def worker_for(app):
+    """Work while a command waits."""
+    stopped = threading.Event()
 
-    refresh = RunHandle.refresh
-    # What a worker elsewhere would do meanwhile.
-    monkeypatch.setattr(RunHandle, "refresh", lambda run: (farm.drain(), refresh(run))[1])
-    done = prompt("batches", "start", "farm:app", "harvest", '{"fields": 0}', "--wait")
+    def work():
+        while not stopped.wait(0.02):
+            app.drain()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def test_starting_may_wait_for_the_report(prompt, farm):
+    with worker_for(farm):
+        done = prompt("batches", "start", "farm:app", "harvest", '{"fields": 0}', "--wait")
+        strict = ("batches", "start", "farm:app", "strict", '{"fields": 3}', "--wait", "--json")
+        failed = prompt(*strict)
     assert (done.code, done.out) == (0, '{"fields": 0}\n')
-    failed = prompt("batches", "start", "farm:app", "strict", '{"fields": 3}', "--wait", "--json")
     assert (failed.code, json.loads(failed.out)["error_count"]) == (3, 1)
 
 
