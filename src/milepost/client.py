@@ -158,26 +158,21 @@ class Client:
     def _opened(self) -> Driver:
         if not self._create:
             # Read first: a file that is no store must not be touched.
-            driver = self._looked()
+            driver = self._checked(open_driver(self.url, look=True, limits=self.settings.limits))
             if self._look or not driver.can.file:
                 return driver
             driver.close()
-        driver = open_driver(self.url, create=self._create, limits=self.settings.limits)
+        limits = self.settings.limits
+        return self._checked(open_driver(self.url, create=self._create, limits=limits))
+
+    def _checked(self, driver: Driver) -> Driver:
+        """Set up an empty store, if it may be; raise if the store is not of this version."""
         try:
             missing = pending(driver) if self._create else []
             fresh = len(missing) == len(migrations(driver.dialect))
-            # Beside the tables of others nothing is made unasked.
+            # Next to the tables of others nothing is created unasked.
             if missing and (self._migrate_older or (fresh and not tables(driver))):
                 migrate(driver)
-            check(driver, self.url)
-        except BaseException:
-            driver.close()
-            raise
-        return driver
-
-    def _looked(self) -> Driver:
-        driver = open_driver(self.url, look=True, limits=self.settings.limits)
-        try:
             check(driver, self.url)
         except BaseException:
             driver.close()

@@ -51,8 +51,6 @@ class ReadOnlyDriver:
     def snapshot(self) -> Iterator[SqliteReader]:
         """Read several answers that belong together."""
         with self._opened() as connection:
-            # Text that is no UTF-8 was put there by hand; it is shown with escapes.
-            connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
             yield SqliteReader(connection)
 
     def script(self, text: str) -> None:

@@ -184,8 +184,6 @@ class SqliteDriver:
         if self._closed:
             raise _closed(self._path)
         reader = SqliteReader(connect(self._path))
-        # Text that is no UTF-8 was put there by hand; it is shown with escapes.
-        reader.connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
             with translated():
                 reader.connection.execute("BEGIN")
@@ -254,6 +252,8 @@ class SqliteReader:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        # Text that is no UTF-8 was put there by hand; it is shown with escapes.
+        connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
 
     def rows(self, call: Call) -> Rows:
         """Read a small answer whole."""
