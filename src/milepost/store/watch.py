@@ -6,7 +6,7 @@ Everything is right without them; they only save waiting.
 import asyncio
 import sqlite3
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from milepost.config import StoreUrl, Timeouts
 from milepost.errors import Unavailable
@@ -14,22 +14,6 @@ from milepost.store.connections import connect_async, import_asyncpg
 from milepost.store.sqlite import StoreFile
 
 LOOK_SECONDS = 0.004
-
-
-class Watch(Protocol):
-    """Wakes a worker that rests."""
-
-    async def wait(self, seconds: float) -> set[str]:
-        """Return at a hint, or when the time is over, with the queues that hints named."""
-        ...
-
-    def wake(self) -> None:
-        """End the wait from within this process."""
-        ...
-
-    async def close(self) -> None:
-        """Stop listening."""
-        ...
 
 
 class FileWatch:
@@ -90,7 +74,7 @@ class ListenWatch:
         self._queues: set[str] = set()
 
     async def wait(self, seconds: float) -> set[str]:
-        """Return at a notification, or when the time is over."""
+        """Return at a notification, or when the time is over, with the queues that were named."""
         await self._listen()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -127,6 +111,10 @@ class ListenWatch:
         if self._connection is not None:
             with suppress(Exception):
                 await self._connection.close(timeout=1)
+
+
+Watch = FileWatch | ListenWatch
+"""Wakes a worker that rests, at a hint or from within its process."""
 
 
 def open_watch(url: StoreUrl, limits: Timeouts) -> Watch:
