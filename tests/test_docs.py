@@ -105,11 +105,15 @@ def test_what_differs_is_told_by_dots(printed, told, same):
     assert alike(printed, told) is same
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_between_pages_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+def test_links_between_pages_lead_somewhere():
+    links = [
+        (page, target)
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text())
+        if not target.startswith("http")
+    ]
+    assert len(links) > 50
+    assert [(page.name, to) for page, to in links if not (page.parent / to).exists()] == []
 
 
 def test_every_hazard_and_invariant_that_is_named_is_explained():

@@ -91,13 +91,11 @@ def undeclared(text):
     return set(re.findall(r"'([A-Z][A-Z_]+)'", text)) - STATES - OPERATIONS
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted((ROOT / "src/milepost/sql").rglob("*.sql")),
-    ids=lambda path: f"{path.parent.name}/{path.name}",
-)
-def test_every_quoted_state_in_sql_is_a_member_of_some_machine(path):
-    assert undeclared(path.read_text()) == set()
+def test_every_quoted_state_in_sql_is_a_member_of_some_machine():
+    paths = sorted((ROOT / "src/milepost/sql").rglob("*.sql"))
+    found = {f"{path.parent.name}/{path.name}": undeclared(path.read_text()) for path in paths}
+    assert len(found) > 40
+    assert {path: states for path, states in found.items() if states} == {}
 
 
 @pytest.mark.parametrize(

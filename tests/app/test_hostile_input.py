@@ -1,6 +1,7 @@
 """What is too large or of the wrong kind is refused at the door, alike on every store (H-105)."""
 
 import hashlib
+from itertools import count
 
 import pytest
 
@@ -65,16 +66,19 @@ class Things(mp.Source[dict, dict, int]):
     """Nothing to read."""
 
 
+NUMBERS = count()
+
+
 def _step(app, _, name):
-    app.batch("counts").step(name=name)(lambda: None)
+    app.batch(f"counts{next(NUMBERS)}").step(name=name)(lambda: None)
 
 
 def _queue_of_a_step(app, _, name):
-    app.batch("counts").step(queue=name)(lambda: None)
+    app.batch(f"counts{next(NUMBERS)}").step(queue=name)(lambda: None)
 
 
 def _channel_of_a_run(app, _, name):
-    batch = app.batch("counts")
+    batch = app.batch(f"counts{next(NUMBERS)}")
     batch.step(lambda: None)
     batch.start(channel=name)
 
@@ -107,18 +111,18 @@ DECLARATIONS = {
     "queue of a worker": lambda app, _, name: app.run_worker(queues=[name]),
     "queue that is drained": lambda app, _, name: app.drain(queues=[name]),
 }
-BLANK = pytest.mark.parametrize("name", ["", " ", "\t\n", "\u2003"])
+BLANKS = ["", " ", "\t\n", "\u2003"]
 
 
-@BLANK
 @pytest.mark.parametrize("what", DECLARATIONS)
-def test_a_blank_name_is_refused_where_it_is_declared(app, echo, what, name):
-    with pytest.raises(mp.Invalid, match="not blank"):
-        DECLARATIONS[what](app, echo, name)
+def test_a_blank_name_is_refused_where_it_is_declared(app, echo, what, subtests):
+    for name in BLANKS:
+        with subtests.test(name=name), pytest.raises(mp.Invalid, match="not blank"):
+            DECLARATIONS[what](app, echo, name)
     assert app.jobs.list() == []
 
 
-@BLANK
+@pytest.mark.parametrize("name", BLANKS)
 def test_prose_and_the_values_of_tags_may_be_blank(app, echo, name):
     job = echo.options(tags={"note": name}).submit(1)
     assert job.cancel(name or " ") == mp.JobState.CANCELLED
