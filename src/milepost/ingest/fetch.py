@@ -30,12 +30,13 @@ PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 _Landing = tuple[PipelineRunRow, NewPage]
 
 
-class Lander:
-    """Stores pages; partitions of one worker that come at the same time share a transaction."""
+class Fetcher:
+    """Reads partitions of one pipeline's source."""
 
-    def __init__(self, pipeline: Declaration[Any]) -> None:
+    def __init__(self, pipeline: Declaration[Any], planner: Planner) -> None:
         self._pipeline = pipeline
-        # Pages of one run go together.
+        self._planner = planner
+        # Pages of one run that come at the same time share a transaction.
         size = GroupSize(
             RECORDS,
             weight=lambda item: max(item[1].count, LEAST),
@@ -44,40 +45,6 @@ class Lander:
         self._pages: AsyncGroupCommit[_Landing, Answer] = AsyncGroupCommit(self._store, size=size)
         self._twice: str | None = None
         """The first run, once one of its records came twice."""
-
-    async def land(self, page: NewPage, *, run: PipelineRunRow) -> Answer:
-        """Store a page, or raise `LeaseLost`; answer whether it was applied."""
-        answer = await self._pages.run((run, page))
-        if answer == "lost":
-            raise LeaseLost(
-                f"job {page.claim.id} is no longer held: page {page.number} is not kept"
-            )
-        return answer
-
-    async def _store(self, items: list[_Landing]) -> list[Answer]:
-        """Store pages: in a pipeline's first run as new ones, until a record comes twice."""
-        run, group = items[0][0], [page for _, page in items]
-        land = partial(
-            pages.land,
-            check=self._pipeline.target.statement("check"),
-            made_with=self._pipeline.fingerprint.made_with(run.rules_digest),
-        )
-        client = self._pipeline.client
-        if run.root_number == FIRST and self._twice != run.root_id:
-            try:
-                return await client.run_async(partial(land, fresh=True), group, run)
-            except IllegalMove:
-                self._twice = run.root_id
-        return await client.run_async(land, group, run)
-
-
-class Fetcher:
-    """Reads partitions of one pipeline's source."""
-
-    def __init__(self, pipeline: Declaration[Any], planner: Planner) -> None:
-        self._pipeline = pipeline
-        self._planner = planner
-        self._lander = Lander(pipeline)
 
     async def fetch(self, ctx: Context, low: Any, high: Any, estimate: int = 0) -> dict[str, int]:
         """Read a partition from where it came to, up to its end.
@@ -113,13 +80,36 @@ class Fetcher:
         return told
 
     async def _land(self, page: NewPage, run: PipelineRunRow) -> Answer:
-        """Store a page; whether an answer that was lost had stored it, the next try says."""
-        for pause in PAUSES:
+        """Store a page, or raise `LeaseLost`; after a lost answer the next try says if it was."""
+        for pause in (*PAUSES, None):
             try:
-                return await self._lander.land(page, run=run)
+                answer = await self._pages.run((run, page))
+                break
             except Unavailable:
+                if pause is None:
+                    raise
                 await asyncio.sleep(pause)
-        return await self._lander.land(page, run=run)
+        if answer == "lost":
+            raise LeaseLost(
+                f"job {page.claim.id} is no longer held: page {page.number} is not kept"
+            )
+        return answer
+
+    async def _store(self, items: list[_Landing]) -> list[Answer]:
+        """Store pages: in a pipeline's first run as new ones, until a record comes twice."""
+        run, group = items[0][0], [page for _, page in items]
+        land = partial(
+            pages.land,
+            check=self._pipeline.target.statement("check"),
+            made_with=self._pipeline.fingerprint.made_with(run.rules_digest),
+        )
+        client = self._pipeline.client
+        if run.root_number == FIRST and self._twice != run.root_id:
+            try:
+                return await client.run_async(partial(land, fresh=True), group, run)
+            except IllegalMove:
+                self._twice = run.root_id
+        return await client.run_async(land, group, run)
 
     async def _next_pass(
         self, partition: Partition, run: PipelineRunRow, window: Window, number: int
