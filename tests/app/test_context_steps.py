@@ -151,34 +151,39 @@ class Plain:
     """A class that JSON says nothing of."""
 
 
-@pytest.mark.parametrize(
-    ("hint", "value"),
-    [
-        (object, {"n": [1]}),
-        (object | None, 7),
-        (int | object, "x"),
-        (list[object], [1, "x", None]),
-        (dict[str, object], {"n": [1]}),
-        (Any, {"n": 1}),
-        (list, [1]),
-        (dict, {"n": 1}),
-        (Any_, 7),
-        (Either, 7),
-        (Iterable[int], [1, 2]),
-        (OrderedDict[str, int], {"n": 1}),
-        (Plain, {"n": 1}),
-        (list[Plain], [{"n": 1}]),
-        (list[int] | set[int], [1]),
-        (Number, 7),
-        (Hashable, "x"),
-        ("Undefined", 7),
-    ],
+LOOSE = (
+    (object, {"n": [1]}),
+    (object | None, 7),
+    (int | object, "x"),
+    (list[object], [1, "x", None]),
+    (dict[str, object], {"n": [1]}),
+    (Any, {"n": 1}),
+    (list, [1]),
+    (dict, {"n": 1}),
+    (Any_, 7),
+    (Either, 7),
+    (Iterable[int], [1, 2]),
+    (OrderedDict[str, int], {"n": 1}),
+    (Plain, {"n": 1}),
+    (list[Plain], [{"n": 1}]),
+    (list[int] | set[int], [1]),
+    (Number, 7),
+    (Hashable, "x"),
+    ("Undefined", 7),
 )
-def test_an_annotation_that_no_value_can_be_built_by_means_anything(app, job, advance, hint, value):
+
+
+def test_an_annotation_that_no_value_can_be_built_by_means_anything(app, job, advance, subtests):
     """The effect is done by then: a job must not fail for it."""
-    assert claimed(app).step("a", _returning(hint, value)) == value
+    first = claimed(app)
+    for hint, value in LOOSE:
+        with subtests.test(hint=str(hint), attempt=1):
+            assert first.step(str(hint), _returning(hint, value)) == value
     lose(app, advance)
-    assert claimed(app).step("a", _returning(hint, "not again")) == value
+    second = claimed(app)
+    for hint, value in LOOSE:
+        with subtests.test(hint=str(hint), attempt=2):
+            assert second.step(str(hint), _returning(hint, "not again")) == value
 
 
 @pytest.mark.parametrize("name", ["", "nul\0", 7, "\ud800", "x" * 201])

@@ -113,12 +113,13 @@ DEEP = {
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs:bulk", "/v1/batches/letters/runs"])
-@pytest.mark.parametrize("shape", DEEP)
-async def test_depth_is_checked_before_a_body_is_decoded(api, path, shape):
+async def test_depth_is_checked_before_a_body_is_decoded(api, path, subtests):
     """One that is not even JSON to its end is refused for its depth, which is seen first."""
-    answer = await api.post(path, content=DEEP[shape], headers=JSON)
-    assert answer.status_code == 400
-    assert answer.json()["type"].endswith("too-deep")
+    for shape, body in DEEP.items():
+        with subtests.test(shape=shape):
+            answer = await api.post(path, content=body, headers=JSON)
+            assert answer.status_code == 400
+            assert answer.json()["type"].endswith("too-deep")
 
 
 @pytest.mark.parametrize(
