@@ -51,17 +51,17 @@ def _work() -> int:
     return 1
 
 
-@pytest.mark.parametrize("words", LOOKS + LOOKS_AT_ONE, ids=name_of)
-def test_looking_at_a_store_leaves_no_trace(words, quiet_store, tmp_path, prompt):
+def test_looking_at_a_store_leaves_no_trace(quiet_store, tmp_path, prompt, subtests):
     before = contents(tmp_path)
     assert sorted(before) == ["milepost.db"]
-    answer = prompt(*words, *([quiet_store] if words in LOOKS_AT_ONE else []))
-    assert answer.code == 0, answer.err
-    assert contents(tmp_path) == before
+    for words in LOOKS + LOOKS_AT_ONE:
+        with subtests.test(words=name_of(words)):
+            answer = prompt(*words, *([quiet_store] if words in LOOKS_AT_ONE else []))
+            assert answer.code == 0, answer.err
+            assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("words", LOOKS + LOOKS_AT_ONE, ids=name_of)
-def test_what_a_killed_worker_left_is_read_and_stays(words, quiet_store, tmp_path, prompt):
+def test_what_a_killed_worker_left_is_read_and_stays(quiet_store, tmp_path, prompt, subtests):
     """Commits that stand in the -wal alone are seen, and stay there."""
     app = mp.App("sqlite:///milepost.db")
     queued = app.job(name="later")(_work).submit()
@@ -71,12 +71,16 @@ def test_what_a_killed_worker_left_is_read_and_stays(words, quiet_store, tmp_pat
         shutil.copy(f"milepost.db{ending}", left / f"copy.db{ending}")
     app.close()
     before = contents(left)
-    one = [queued.id, *(["--timeout", "0"] if words[-1] == "wait" else [])]
-    asked = one if words in LOOKS_AT_ONE else []
-    answer = prompt(*words, "--store", f"sqlite:///{left}/copy.db", *asked)
-    assert answer.code == (124 if words[-1] == "wait" else 0), answer.err
-    after = contents(left)
-    assert {name: after[name] for name in before} == before
+    for words in LOOKS + LOOKS_AT_ONE:
+        with subtests.test(words=name_of(words)):
+            folder = tmp_path / name_of(words)
+            shutil.copytree(left, folder)
+            one = [queued.id, *(["--timeout", "0"] if words[-1] == "wait" else [])]
+            asked = one if words in LOOKS_AT_ONE else []
+            answer = prompt(*words, "--store", f"sqlite:///{folder}/copy.db", *asked)
+            assert answer.code == (124 if words[-1] == "wait" else 0), answer.err
+            after = contents(folder)
+            assert {name: after[name] for name in before} == before
 
 
 @pytest.mark.parametrize("words", [w for w in LOOKS if w[0] != "config"] + ACTS, ids=name_of)
