@@ -62,6 +62,13 @@ class Session:
 
         return Runs(self.client, lambda _kind, _version: Any)
 
+    @property
+    def actor(self) -> str:
+        """The name in the journal of the person at the prompt, where the command writes."""
+        from milepost.client import caller
+
+        return caller().actor
+
     def close(self) -> None:
         """Close the store, if it was opened."""
         if "client" in vars(self):

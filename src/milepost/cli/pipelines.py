@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from milepost.cli import options
 from milepost.cli.command import (
@@ -21,6 +22,9 @@ from milepost.cli.output import document, say, show_filled, show_json, show_rows
 from milepost.cli.values import find_declared
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, Invalid
+from milepost.store import pipelines as stored_pipelines
+from milepost.store import tables as stored_tables
+from milepost.store import watermarks
 
 if TYPE_CHECKING:
     from milepost.ingest.handles import PipelineRun
@@ -41,13 +45,12 @@ def pipelines() -> None:
 @pipelines.command("ls")
 def ls(at: Session) -> None:
     """List the pipelines that have run, with their watermarks and their last runs."""
-    from milepost.store import pipelines as operations
     from milepost.store import watermarks
     from milepost.store.quarantine import count
 
     run, rows = at.client.run, []
     for row in run(watermarks.listing):
-        last = run(operations.latest, row.id)
+        last = run(stored_pipelines.latest, row.id)
         rows.append(
             {
                 "pipeline": row.name,
@@ -55,7 +58,7 @@ def ls(at: Session) -> None:
                 "last_run": None if last is None else last.run_id,
                 "state": None if last is None else last.state,
                 "mode": None if last is None else last.mode,
-                "gaps": len(run(operations.gaps, row.id)),
+                "gaps": len(run(stored_pipelines.gaps, row.id)),
                 "quarantined": run(count, row.id),
                 "behind": row.behind,
                 "dataset": row.dataset_version,
@@ -185,8 +188,6 @@ def watermark(
     at: Session, name: str, out: str | None, to: str | None, reason: str | None, *, history: bool
 ) -> None:
     """Show a pipeline's watermark: lastUpdatedAt, lastRunId, lastRunCompletedAt."""
-    from milepost.store import watermarks
-
     if to is not None:
         _override(at, name, to, reason)
     row = at.client.run(watermarks.find, name)
@@ -200,16 +201,13 @@ def watermark(
 
 
 def _override(at: Session, name: str, to: str, reason: str | None) -> None:
-    from milepost.client import caller
-    from milepost.store import watermarks
-
     if not reason:
         raise Invalid("--set needs --reason: it is recorded with the change")
     moment = _moment(to)
     with open_session(at.store, access="write") as writing:
         row = writing.client.run(watermarks.find, name)
         mark = None if moment is None else watermarks.Mark(row.measure).stored(moment)
-        writing.client.run(watermarks.override, name, mark, actor=caller().actor, reason=reason)
+        writing.client.run(watermarks.override, name, mark, actor=writing.actor, reason=reason)
     say(f"the watermark of {name} was set by hand")
 
 
@@ -340,11 +338,7 @@ def _decide(at: Session, name: str, decision: str, reason: str) -> None:
 @pipelines.command()
 def tables(at: Session) -> None:
     """List the tables that pipelines hold or held, and by whom and why they were released."""
-    from msgspec.structs import asdict
-
-    from milepost.store.tables import holdings
-
-    rows = [asdict(holding) for holding in at.client.run(holdings)]
+    rows = [asdict(holding) for holding in at.client.run(stored_tables.holdings)]
     at.table(rows, empty="no pipeline holds a table")
 
 
@@ -357,11 +351,8 @@ def release(at: Session, table: str, reason: str) -> None:
     The next pipeline that takes it begins with none of its rows: they count as removed until that
     pipeline reads them. Refused while a run of the pipeline that has it is under way.
     """
-    from milepost.client import caller
-    from milepost.store import tables as operations
-
     check_text(reason, what="reason", most=PROSE_BYTES)
-    owner = at.client.run(operations.release, table, actor=caller().actor, reason=reason)
+    owner = at.client.run(stored_tables.release, table, actor=at.actor, reason=reason)
     was = f"; it was one of pipeline {owner}" if owner else ""
     at.answer({"table": table, "pipeline": owner}, f"table {table} is free{was}")
 

@@ -13,6 +13,7 @@ from milepost.config import seconds
 from milepost.observe.verify import Findings
 from milepost.observe.verify import verify as compare
 from milepost.store import migrate as schema
+from milepost.store import retention as age
 from milepost.store import roles as rights
 from milepost.store.connect import open_driver
 
@@ -163,9 +164,7 @@ def retention() -> None:
 @retention.command()
 def show(at: Session) -> None:
     """Show the minimum, in seconds, and the person who set it."""
-    from milepost.store.retention import minimum
-
-    found = at.client.run(minimum)
+    found = at.client.run(age.minimum)
     at.show(document(found, "min", "set_at", "set_by", min=found.seconds))
 
 
@@ -182,9 +181,6 @@ def set_minimum(at: Session, least: str) -> None:
 
     On PostgreSQL that takes the rights of the role admin (see `milepost grants`).
     """
-    from milepost.client import caller
-    from milepost.store.retention import set_minimum
-
     asked = seconds(least, "--min")
-    at.client.run(set_minimum, asked, actor=caller().actor)
+    at.client.run(age.set_minimum, asked, actor=at.actor)
     at.report({"min": asked}, f"retention removes nothing that moved within the last {least}")

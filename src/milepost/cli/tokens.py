@@ -1,6 +1,6 @@
 """`milepost tokens`: access to the HTTP API."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +9,7 @@ from milepost.cli.command import Session, StoreGroup
 from milepost.cli.output import document, say, show_json
 from milepost.config import seconds
 from milepost.errors import Invalid
-
-if TYPE_CHECKING:
-    from milepost.store.tokens import Token
+from milepost.store import tokens as stored
 
 COLUMNS = ("name", "id", "state", "scopes", "tenant", "queues", "created_at", "expires_at")
 
@@ -73,20 +71,19 @@ def create(
     NAME is the actor in the journal. From the first token on, every request to the API needs one.
     """
     from milepost.request.hosts import read_rate
-    from milepost.store import tokens as store_tokens
 
-    chosen = store_tokens.check_scopes(_words(scopes) or ("submit", "read"))
-    name = store_tokens.check_actor(name)
-    bounds = store_tokens.Bounds(
+    chosen = stored.check_scopes(_words(scopes) or ("submit", "read"))
+    name = stored.check_actor(name)
+    bounds = stored.Bounds(
         max_priority=max_priority,
         kinds=_words(kinds) or None,
         requests=not kinds if requests is None else requests,
         rate=read_rate(rate),
     )
     _check_reach(tenant, queues)
-    token_id, secret, hashed = store_tokens.new_secret()
+    token_id, secret, hashed = stored.new_secret()
     at.client.run(
-        store_tokens.create,
+        stored.create,
         token_id,
         name=name,
         hashed=hashed,
@@ -126,15 +123,13 @@ def _span(text: str) -> float:
 @tokens.command("ls")
 def ls(at: Session) -> None:
     """List the tokens, revoked ones too; none shows its secret."""
-    from milepost.store import tokens as store_tokens
-
-    rows = [_document(token) for token in at.client.run(store_tokens.listing)]
+    rows = [_document(token) for token in at.client.run(stored.listing)]
     cells = {**dict.fromkeys(COLUMNS, _cell), "expires_at": lambda at: at or "never"}
     none = "there is no token; `milepost tokens create NAME` makes one"
     at.table(rows, *COLUMNS, empty=none, **cells)
 
 
-def _document(token: "Token") -> dict[str, Any]:
+def _document(token: stored.Token) -> dict[str, Any]:
     bounds = document(token.bounds, "max_priority", "kinds", "requests", "rate")
     return document(
         token,
@@ -154,14 +149,10 @@ def _cell(value: object) -> object:
 @click.argument("token", metavar="NAME|ID")
 def revoke(at: Session, token: str) -> None:
     """Revoke a token at once."""
-    from milepost.store import tokens as store_tokens
-
-    revoked = at.client.run(store_tokens.revoke, token)
+    revoked = at.client.run(stored.revoke, token)
     at.report(_stored(at, revoked), f"token {token} is revoked")
 
 
 def _stored(at: Session, token_id: str) -> dict[str, Any]:
-    from milepost.store import tokens as store_tokens
-
-    [found] = [each for each in at.client.run(store_tokens.listing) if each.id == token_id]
+    [found] = [each for each in at.client.run(stored.listing) if each.id == token_id]
     return _document(found)
