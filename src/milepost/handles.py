@@ -116,6 +116,15 @@ class JobHandle(Subject[Job], Generic[R]):
         """Read the ids of its chain of reruns, before and after it, oldest first."""
         return await self._client.run_async(reruns.chain, self.id)
 
+    @property
+    def usage(self) -> dict[str, float]:
+        """The amounts that its handler counted, added up over all attempts; read now."""
+        return self._client.run(jobs.used, self.id)
+
+    async def usage_async(self) -> dict[str, float]:
+        """Read the amounts that its handler counted, added up over all attempts."""
+        return await self._client.run_async(jobs.used, self.id)
+
     # Reading
 
     def read(self) -> Steps[None]:

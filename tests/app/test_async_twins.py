@@ -138,6 +138,7 @@ async def jobs(app: mp.App, _database: Database, _remote: str) -> None:
     assert await again.chain_async() == [bad.id, again.id]
     assert "signal" in (await waiting.explain_async()).reasons
     assert (await good.lifecycle_async())["state"] == "SUCCEEDED"
+    assert await good.usage_async() == {}
     assert await waiting.signal_async("hello") is True
     with pytest.raises(mp.IllegalMove):
         await waiting.release_async()

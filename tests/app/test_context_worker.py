@@ -196,3 +196,17 @@ def test_a_handler_asked_to_stop_sees_it_at_its_next_check(app):
     job = work.submit()
     app.drain(20)
     assert job.refresh().state == "CANCELLED"
+
+
+def test_the_usage_of_a_job_is_that_of_all_its_attempts(app):
+    @app.job(retries=1, retry_delay=0)
+    def work(ctx: mp.Context, tokens: int) -> None:
+        ctx.count("tokens", tokens)
+        if ctx.attempt == 1:
+            ctx.count("calls")
+            raise ValueError
+
+    job, other = work.submit(120), work.submit(7)
+    assert job.usage == {}, "nothing was spent yet"
+    app.drain(20)
+    assert (job.usage, other.usage) == ({"calls": 1, "tokens": 240}, {"calls": 1, "tokens": 14})

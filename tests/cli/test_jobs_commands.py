@@ -60,6 +60,19 @@ def test_one_job_is_shown_with_what_it_was_given_and_what_came_out(prompt, app, 
     assert "error" not in lines
 
 
+def test_one_job_is_shown_with_its_usage(prompt, app):
+    @app.job
+    def spend(ctx: mp.Context) -> None:
+        ctx.count("tokens", 120)
+
+    job = spend.submit()
+    assert json.loads(prompt("jobs", "show", job.id, "--json").out)["usage"] == {}
+    app.drain()
+    assert json.loads(prompt("jobs", "show", job.id, "--json").out)["usage"] == {"tokens": 120}
+    lines = dict(line.split("\t") for line in prompt("jobs", "show", job.id).out.splitlines())
+    assert lines["usage"] == '{"tokens": 120.0}'
+
+
 def test_a_history_is_every_move_in_order(prompt, app, kinds):
     job = kinds["convert"].submit("a")
     app.drain()

@@ -51,6 +51,19 @@ async def test_a_caller_posts_looks_and_looks_again(app, api):
     assert [move["move"] for move in moves] == ["create", "claim", "succeed"]
 
 
+async def test_one_job_is_told_with_its_usage(app, api):
+    @app.job
+    def spend(ctx: mp.Context) -> None:
+        ctx.count("tokens", 120)
+
+    job = await spend.submit_async()
+    assert (await api.get(f"/v1/jobs/{job.id}")).json()["usage"] == {}
+    await app.drain_async()
+    assert (await api.get(f"/v1/jobs/{job.id}")).json()["usage"] == {"tokens": 120}
+    [listed] = (await api.get("/v1/jobs?kind=spend")).json()["items"]
+    assert "usage" not in listed
+
+
 async def test_once_it_is_done_there_is_a_result_or_an_error(app, api):
     ids = [
         (await api.post("/v1/jobs", json=body)).json()["id"]

@@ -89,7 +89,7 @@ def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: 
 @jobs.command()
 @options.subject_id
 def show(at: Session, subject_id: str) -> None:
-    """Show one job: its state, its arguments and its result."""
+    """Show one job: its state, its usage, its arguments and its result."""
     at.show(subjects.job_document(at.jobs.find(subject_id)))
 
 

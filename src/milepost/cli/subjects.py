@@ -45,10 +45,10 @@ def job_summary(handle: "JobHandle[Any]") -> dict[str, Any]:
 
 
 def job_document(handle: "JobHandle[Any]") -> dict[str, Any]:
-    """Say everything of a job, with its arguments and its result as they were stored."""
+    """Say everything of a job: its usage, its arguments and its result as they were stored."""
     record = handle.record
     carried = {"arguments": _shown(handle), "result": _stored(record, record.result)}
-    return {**job_summary(handle), **carried}
+    return {**job_summary(handle), "usage": handle.usage, **carried}
 
 
 def run_summary(handle: "RunHandle") -> dict[str, Any]:

@@ -95,6 +95,10 @@ SELECT count(*) FROM (
 -- name: failure_list
 SELECT fence, at, error FROM failure WHERE job_id = :id ORDER BY fence
 
+-- name: usage_sum
+-- What all attempts of a job used, each name once.
+SELECT name, sum(amount) FROM usage WHERE job_id = :id GROUP BY name ORDER BY name
+
 -- name: job_lock
 -- postgres
 SELECT state, cancel_reason, run_id::text, step FROM job WHERE id = :id FOR UPDATE

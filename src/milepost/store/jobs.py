@@ -457,4 +457,9 @@ def failures(job_id: str) -> Steps[list[tuple[int, datetime, str]]]:
     return [(fence, instant(at), error) for fence, at, error in rows]
 
 
+def used(job_id: str) -> Steps[dict[str, float]]:
+    """Read the usage that the attempts of a job recorded, added up by name."""
+    return dict((yield Call("usage_sum", {"id": job_id}, alone=True)))
+
+
 _job = reader(Job)

@@ -133,6 +133,9 @@ class JobDocument(BaseModel):
     finished_at: datetime | None = None
     due_at: datetime | None = None
     deadline_at: datetime | None = None
+    usage: dict[str, float] = Field(
+        default={}, description="What its attempts counted; only where one job is asked for."
+    )
     arguments: Any = Field(default=None, description="Only where one job is asked for.")
 
 
@@ -262,7 +265,8 @@ async def whole_document(found: Subject[Any], client: Client) -> dict[str, Any]:
         client.settings.redacted,
     )
     if isinstance(found, JobHandle):
-        return {**job_document(record, client), "arguments": given}
+        usage = await found.usage_async()
+        return {**job_document(record, client), "usage": usage, "arguments": given}
     assert isinstance(found, RunHandle)  # noqa: S101 - there is no third kind
     errors = await found.errors_async()
     return {
