@@ -7,7 +7,7 @@ import pytest
 
 import milepost as mp
 from milepost.store import workers
-from tests.support.databases import Backends, Database, everyday_names
+from tests.support.databases import IDLE, Backends, Database, everyday_names
 from tests.support.kept import Kept
 
 POSTGRES = [name for name in everyday_names() if name[8:].isdigit()]
@@ -105,20 +105,20 @@ def test_a_store_that_a_test_still_holds_is_not_taken_again(
         assert not kept.emptied()
 
 
-def test_a_store_in_turn_is_the_same_database_and_a_changed_one_is_dropped(
-    backends: Backends,
+def test_a_store_is_lent_again_and_a_changed_one_is_dropped(
+    backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [backend] = POSTGRES[:1]
-    taken = [backends.take(backend) for _ in range(4)]
-    for database in taken:
-        backends.give_back(database)
-    again = [backends.take(backend) for _ in range(2)]
-    assert {database.url for database in again} < {database.url for database in taken}
-    with again[0].raw() as raw:
+    monkeypatch.setattr(backends, "_idle", {})
+    first = [backends.take(POSTGRES[0]) for _ in range(IDLE)]
+    with first[0].raw() as raw:
         raw.execute("CREATE TABLE public.left_over (n int)")
-    for database in again:
+    for database in first:
         backends.give_back(database)
-    later = [backends.take(backend) for _ in range(4)]
-    assert again[0].url not in {database.url for database in later}
-    for database in later:
-        backends.give_back(database)
+    second = backends.take(POSTGRES[0])
+    assert second not in first
+    with pytest.raises(psycopg.OperationalError, match="does not exist"), first[0].raw():
+        pass
+    backends.give_back(second)
+    assert backends.take(POSTGRES[0]) == first[1]
+    for database in (*first[1:], second):
+        backends.drop(database)
