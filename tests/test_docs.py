@@ -130,6 +130,35 @@ def test_every_hazard_and_invariant_that_is_named_is_explained():
     assert named <= explained
 
 
+HELP = [ROOT / "README.md", *(ROOT / "docs/reference").iterdir()]
+HELP += [page for part in ("how-to", "tutorial") for page in (ROOT / "docs" / part).glob("*.md")]
+
+
+@pytest.mark.parametrize("page", HELP, ids=lambda page: page.name)
+def test_no_number_of_a_hazard_stands_in_a_users_help(page):
+    # cli.md holds every command's --help, machines.md all that `milepost machine` prints.
+    assert re.findall(r".*\bH-\d+\b.*", page.read_text()) == []
+
+
+def test_every_page_says_the_same_of_postgresqls_versions():
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    texts = {page: " ".join(page.read_text().split()) for page in pages}
+    others = r"PostgreSQL \d+(?:\+| or (?:newer|later))(?! \(\[introduction\])"
+    assert {page.name: found for page, t in texts.items() if (found := re.findall(others, t))} == {}
+    said = {
+        page.name for page, t in texts.items() if "PostgreSQL 15 to 18 (tested: 15 and 18)" in t
+    }
+    assert {"README.md", "deploy-on-postgresql.md", "comparison.md"} <= said
+
+
+def test_finalize_is_spelled_one_way():
+    folders = [ROOT / name for name in ("src", "docs", "changelog.d")]
+    files = [path for folder in folders for path in folder.rglob("*")]
+    spelled = [path for path in files if path.suffix in (".py", ".sql", ".md")]
+    assert len(spelled) > 100
+    assert [path for path in spelled if "finalis" in (path.name + path.read_text()).lower()] == []
+
+
 def edges(text):
     """Read the moves of the diagrams that were drawn by hand."""
     for diagram in re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL):

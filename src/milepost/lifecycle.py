@@ -27,7 +27,7 @@ class RunState(StrEnum):
     QUEUED = "QUEUED"  # nothing claimed yet
     RUNNING = "RUNNING"  # jobs are under way
     STOPPING = "STOPPING"  # failed or cancelled; running jobs end first
-    FINALIZING = "FINALIZING"  # the reducer or finaliser runs
+    FINALIZING = "FINALIZING"  # the reducer or finalizer runs
     SUCCEEDED = "SUCCEEDED"  # final
     FAILED = "FAILED"  # final
     CANCELLED = "CANCELLED"  # final
@@ -69,7 +69,7 @@ class Cause(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     POLICY = "policy"  # from here on: runs only
     PLAN = "plan"
-    FINALISER = "finaliser"
+    FINALIZER = "finalizer"
     INCOMPLETE = "incomplete"
     WATERMARK_CONFLICT = "watermark_conflict"
 
@@ -175,13 +175,13 @@ RUN = Machine(
             "finalize",
             (R.QUEUED, R.RUNNING),
             R.FINALIZING,
-            "no open job, policy holds, a reducer or finaliser is declared",
+            "no open job, policy holds, a reducer or finalizer is declared",
         ),
         Move(
             "finish",
             (R.QUEUED, R.RUNNING, R.FINALIZING),
             R.SUCCEEDED,
-            "no open job and no finaliser, or the finaliser succeeded",
+            "no open job and no finalizer, or the finalizer succeeded",
         ),
         Move(
             "stop",
@@ -214,7 +214,7 @@ WORKER = Machine(
             "recover",
             (W.CONNECTING, W.POLLING),
             W.RECOVERY,
-            "connected; or its timer is due, idle or not (H-32)",
+            "connected; or its timer is due, idle or not",
         ),
         Move("poll", W.RECOVERY, W.POLLING, "done, or not due"),
         Move("back_off", W.POLLING, W.BACKOFF, "nothing found"),
@@ -223,7 +223,7 @@ WORKER = Machine(
             "error",
             tuple(state for state in W if state not in _WORKER_TROUBLED),
             W.ERROR_WAIT,
-            "unexpected error; claims released first where possible (H-37)",
+            "unexpected error; claims released first where possible",
         ),
         Move(
             "drain",

@@ -180,7 +180,7 @@ def test_a_reduction_that_fails_fails_the_instance(app):
     run = batch.start()
     app.drain()
     assert run.refresh().as_spec("A") == "FAILED"
-    assert run.record.cause == "finaliser"
+    assert run.record.cause == "finalizer"
 
 
 def test_maintenance_repeats_what_the_transactions_did_and_finds_nothing_h101(app):

@@ -219,7 +219,7 @@ def lose(program, capsys):
     refused = milepost(capsys, "start", "stones.py", "stones", "--full").strip()
     drain()
     shown = json.loads(milepost(capsys, "show", refused, "--json"))
-    assert (shown["state"], shown["cause"]) == ("FAILED", "finaliser")
+    assert (shown["state"], shown["cause"]) == ("FAILED", "finalizer")
     return refused
 
 

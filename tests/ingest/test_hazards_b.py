@@ -268,7 +268,7 @@ def test_h_75_too_many_in_quarantine_fail_the_run(app):
 
     pipeline = app.pipeline("wrong", Wrong(30), **OPTIONS)
     run = go(app, pipeline.start())
-    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finaliser")
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finalizer")
     assert pipeline.watermark is None
     assert len(pipeline.quarantine) == 30
     assert "replay" in run.errors[0].message
@@ -283,7 +283,7 @@ def test_h_75_too_many_in_quarantine_fail_the_run(app):
     assert len(pipeline.source.fetched) == read
 
 
-def test_a_finaliser_is_tried_as_often_as_the_pipeline_says_and_resumed(app, shop, advance):
+def test_a_finalizer_is_tried_as_often_as_the_pipeline_says_and_resumed(app, shop, advance):
     """B's consolidator: after that the run has failed, and its watermark stays (H-34)."""
     pipeline = app.pipeline("diamonds", shop, **OPTIONS, retries=2)
     tried = []
@@ -300,7 +300,7 @@ def test_a_finaliser_is_tried_as_often_as_the_pipeline_says_and_resumed(app, sho
         while not run.done:
             advance(60)
             go(app, run)
-    assert (run.state, run.record.cause, tried) == (mp.RunState.FAILED, "finaliser", [1, 2, 3])
+    assert (run.state, run.record.cause, tried) == (mp.RunState.FAILED, "finalizer", [1, 2, 3])
     assert (pipeline.watermark, pipeline.dataset_version) == (None, 0)
     again = go(app, run.resume())
     assert (again.state, pipeline.watermark) == (mp.RunState.SUCCEEDED, run.window.end)
@@ -627,7 +627,7 @@ def test_who_loses_a_race_to_go_on_with_a_run_is_told_which_one_is_under_way(
     assert sum("is under way" in answer for answer in answers) == 3
 
 
-def test_the_finaliser_asks_for_nothing_beyond_tomorrow_with_the_pipelines_own_retries(app, shop):
+def test_the_finalizer_asks_for_nothing_beyond_tomorrow_with_the_pipelines_own_retries(app, shop):
     """H-69: a window's end is fixed, and near: no source is asked for the year 9987."""
     pipeline = app.pipeline("own", shop, **OPTIONS, retries=1, retry_delay=0)
     go(app, pipeline.start())
@@ -647,7 +647,7 @@ def test_the_finaliser_asks_for_nothing_beyond_tomorrow_with_the_pipelines_own_r
     assert max(window.end for window, _, _ in shop.fetched) < tomorrow
 
 
-def test_the_finaliser_goes_on_at_its_cursor(app, shop):
+def test_the_finalizer_goes_on_at_its_cursor(app, shop):
     pipeline = app.pipeline("kept", shop, **{**OPTIONS, "partitions": 1}, retries=9, retry_delay=0)
     now = datetime.now(UTC)
     for number in range(30):
@@ -661,13 +661,13 @@ def test_the_finaliser_goes_on_at_its_cursor(app, shop):
             raise BrokenError("away")
 
     shop.confirming = False
-    enter = pipeline._finaliser.confirmer.confirm
+    enter = pipeline._finalizer.confirmer.confirm
 
     async def confirm(ctx, row):
         shop.confirming = True
         return await enter(ctx, row)
 
-    pipeline._finaliser.confirmer.confirm = confirm
+    pipeline._finalizer.confirmer.confirm = confirm
     shop.before_fetch = before
     shop.fetched.clear()
     run = go(app, pipeline.start(full=True))
@@ -677,7 +677,7 @@ def test_the_finaliser_goes_on_at_its_cursor(app, shop):
 
 
 @pytest.mark.parametrize("ends", ["an attempt", "the run"])
-def test_h_81_a_finaliser_that_goes_on_removes_nothing_that_it_found_there(app, shop, ends):
+def test_h_81_a_finalizer_that_goes_on_removes_nothing_that_it_found_there(app, shop, ends):
     """It was marked again as missing, behind the cursor of the look that had found it."""
     tries = 9 if ends == "an attempt" else 0
     options = {**OPTIONS, "partitions": 1, "removal_limit": 1.0}
@@ -698,7 +698,7 @@ def test_h_81_a_finaliser_that_goes_on_removes_nothing_that_it_found_there(app, 
     shop.fetch = changing
     run = go(app, pipeline.start(full=True))
     if ends == "the run":
-        assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finaliser")
+        assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finalizer")
         run = go(app, run.resume())
     assert (run.state, run.counts.removed) == (mp.RunState.SUCCEEDED, 1)
     assert held(pipeline).keys() == offered(shop).keys()
@@ -811,13 +811,13 @@ def test_h_84_more_than_the_safe_share_is_not_removed(app, shop):
     for number in range(20):
         del shop.data[number]
     run = go(app, pipeline.start(full=True))
-    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finaliser")
+    assert (run.state, run.record.cause) == (mp.RunState.FAILED, "finalizer")
     assert "nothing was removed" in run.errors[0].message
     assert (len(held(pipeline)), pipeline.watermark) == (60, mark)
 
 
 def test_h_84_much_that_is_gone_is_marked_page_by_page(app, shop, monkeypatch):
-    monkeypatch.setattr("milepost.ingest.finalise.SOME", 3)
+    monkeypatch.setattr("milepost.ingest.finalize.SOME", 3)
     pipeline = app.pipeline("paged", shop, **OPTIONS, removal_limit=1.0)
     go(app, pipeline.start())
     for number in (*range(1, 7), 12, 20, 29):

@@ -48,7 +48,7 @@ def test_h_61_a_source_without_records_is_read_and_recorded(app, shop):
     assert run.state == mp.RunState.SUCCEEDED
     assert (run.counts.fetched, len(run.partitions)) == (0, 1)
     assert pipeline.watermark == run.window.end
-    assert [s.name for s in run.steps] == ["plan", "fetch", "consolidate", "finalise"]
+    assert [s.name for s in run.steps] == ["plan", "fetch", "consolidate", "finalize"]
 
 
 def test_records_without_a_key_to_cut_by_have_a_partition_of_their_own(app, shop):

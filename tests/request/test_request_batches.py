@@ -124,7 +124,7 @@ def test_a_final_call_that_fails_fails_the_batch(app, remote):
     remote.answers = [by_path({"/final": Says(400)})]
     final = ("POST", f"{remote.url}/final", {"json": {"own": "body"}})
     batch = ended(app, app.request_batch([("GET", f"{remote.url}/a")], final=final))
-    assert (batch.state, batch.record.cause) == ("FAILED", "finaliser")
+    assert (batch.state, batch.record.cause) == ("FAILED", "finalizer")
     assert remote.asked[-1].json() == {"own": "body"}
 
 

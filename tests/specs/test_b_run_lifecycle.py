@@ -30,7 +30,7 @@ LIFECYCLE = Diagram(
     added={
         ("Created", "Failed"): ("H-4", "the plan failed, or it was cancelled or expired"),
         ("Created", "Completed"): ("H-61", "zero records is all done, and on the record"),
-        ("Created", "Consolidating"): ("H-61", "zero partitions, and the finaliser of none"),
+        ("Created", "Consolidating"): ("H-61", "zero partitions, and the finalizer of none"),
         ("WorkersRunning", "Completed"): ("H-61", "nothing to consolidate"),
     },
 )

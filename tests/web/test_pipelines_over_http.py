@@ -203,7 +203,7 @@ async def refused(app, api):
     run_id = (await api.post("/v1/pipelines/shrinking/runs", json={"full": True})).json()["id"]
     await app.drain_async(timeout=20)
     run = (await api.get(f"/v1/runs/{run_id}")).json()
-    assert (run["state"], run["cause"]) == ("FAILED", "finaliser")
+    assert (run["state"], run["cause"]) == ("FAILED", "finalizer")
     return run_id
 
 

@@ -31,9 +31,9 @@ log = Log("milepost.pipeline")
 S = TypeVar("S", bound=Source[Any, Any, Any])
 T = TypeVar("T")
 
-STEPS = ("plan", "fetch", "consolidate", "finalise")
+STEPS = ("plan", "fetch", "consolidate", "finalize")
 ROLES = ("plan", "partition", "consolidate", "reduce")
-PLAN, FETCH, CONSOLIDATE, FINALISE = range(4)
+PLAN, FETCH, CONSOLIDATE, FINALIZE = range(4)
 FILLING = ("full", REMAP)
 """Modes of runs after which the table holds every landed record."""
 DAY = 86_400.0

@@ -281,7 +281,7 @@ class Quarantine:
 
 
 class Removals:
-    """Records that a full run did not see, too many for its limit: an operator decides (H-84)."""
+    """Records that a full run did not see, too many for its limit: an operator decides."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client

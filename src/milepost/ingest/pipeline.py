@@ -16,7 +16,7 @@ from milepost.faces import Flow, Stream, faces, refuse_in_loop, streams
 from milepost.ingest.consolidate import Consolidator
 from milepost.ingest.declaration import PLAN, Declaration
 from milepost.ingest.fetch import Fetcher
-from milepost.ingest.finalise import Finaliser
+from milepost.ingest.finalize import Finalizer
 from milepost.ingest.handles import PipelineRun, Quarantine, Removals
 from milepost.ingest.plan import Planner
 from milepost.ingest.scan import Plan
@@ -33,7 +33,7 @@ S = TypeVar("S", bound=Source[Any, Any, Any])
 PAGE = 500
 BUSY_SECONDS = 60.0
 """How often a schedule looks whether the run that is in its way has ended."""
-RESUMED = (Cause.INCOMPLETE, Cause.FINALISER, Cause.POLICY)
+RESUMED = (Cause.INCOMPLETE, Cause.FINALIZER, Cause.POLICY)
 """Causes after which a run can go on: the records that it has read are there."""
 
 
@@ -47,12 +47,12 @@ class Pipeline(Declaration[S]):
     def __init__(self, host: Host, name: str, source: S, options: Mapping[str, Any]) -> None:
         super().__init__(host, name, source, options)
         self._planner = planner = Planner(self)
-        self._finaliser = Finaliser(self)
+        self._finalizer = Finalizer(self)
         self._steps = [
             self._define(planner.plan, "plan"),
             self._define(Fetcher(self, planner).fetch, "fetch", poll_limit=1_000_000),
             self._define(Consolidator(self).consolidate, "consolidate"),
-            self._define(self._finaliser.finalise, "finalise"),
+            self._define(self._finalizer.finalize, "finalize"),
         ]
         self._define(self._stale, STALE.removeprefix("."), retries=0)
         self.opening = self._define(self._open, "start")

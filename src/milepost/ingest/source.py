@@ -33,7 +33,7 @@ class Gone(Exception):  # noqa: N818 - a source's word, not an error here
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A range of changes: from `start`, which belongs to it, up to `end`, which does not (H-72).
+    """A range of changes: from `start`, which belongs to it, up to `end`, which does not.
 
     A `start` of None is the beginning of time.
     """

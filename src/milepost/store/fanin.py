@@ -262,7 +262,7 @@ def _fatal_cause(state: RunState, counted: Sequence[StepCount]) -> Cause | None:
     """Say why the run cannot succeed any more, if so."""
     for step in counted:
         if step.role == "reduce" and step.lost:
-            return Cause.FINALISER
+            return Cause.FINALIZER
         if step.fail_fast and step.lost:
             return Cause.PLAN if state == RunState.CREATED else Cause.POLICY
     return None

@@ -118,7 +118,7 @@ class FanInSuite:
         run_id = store.start([0], reduce=True)
         store.settle((only(store.claim()), BAD))
         run = store.run(runs.get, run_id)
-        assert (run.state, run.cause) == ("FAILED", "finaliser")
+        assert (run.state, run.cause) == ("FAILED", "finalizer")
 
     def test_fail_fast_stops_at_the_first_failure_and_waits_for_the_running_h59_h60(
         self, store: Store

@@ -28,14 +28,14 @@ FEW = 10
 """So many records may be in quarantine even if their share exceeds the limit."""
 
 
-class Finaliser:
+class Finalizer:
     """Ends runs of one pipeline."""
 
     def __init__(self, pipeline: Declaration[Any]) -> None:
         self._pipeline = pipeline
         self.confirmer = Confirmer(pipeline)
 
-    async def finalise(self, ctx: Context) -> dict[str, Any]:
+    async def finalize(self, ctx: Context) -> dict[str, Any]:
         """Check that every record is consolidated, remove those that are gone, and report."""
         pipeline, client = self._pipeline, self._pipeline.client
         run = await pipeline.owning(pipeline.hold, ctx.claim.run_id)
