@@ -265,6 +265,7 @@ class App(Runner):
         name: str,
         *,
         tenant: str | None = None,
+        on: str = "end",
         webhook: str | None = None,
         secrets: Sequence[str] = (),
         people: Sequence[str] | None = None,
@@ -283,6 +284,9 @@ class App(Runner):
 
         It carries the messages of its `tenant`'s jobs alone: of those without a tenant unless one
         is given, of every tenant's for "*". A message names its tenant.
+
+        It is told of every end, or `on="failure"` of jobs and runs that failed or were cancelled:
+        messages of the others are put down as delivered, and nothing is sent.
 
         A `webhook` is posted to, signed with each of its `secrets`; `people` are addresses of
         Apprise, told by `title` and `template`; a `broker` is published to, on a `subject`, the

@@ -10,6 +10,7 @@ from diamond_shop import OPTIONS, T0, go
 import milepost as mp
 from milepost.relay.message import compose
 from milepost.store import outbox, watermarks
+from tests.relay.receivers import receiving
 
 
 def messages(app):
@@ -36,6 +37,26 @@ def test_a_failed_run_is_told_once_in_bs_two_texts(app, shop):
     }
     assert data["error"]["cause"] == "incomplete"
     assert "Watermark NOT advanced" in event.told["error"]
+    assert (event.told["subject"], event.told["severity"]) == ("Consolidation Failed", "error")
+
+
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+def test_the_mail_of_a_failed_run_says_consolidation_failed_and_successes_stay_silent(app, shop):
+    with receiving() as receiver:
+        address = f"json://127.0.0.1:{receiver.port}/mail"
+        app.channel("people", people=[address], on="failure")
+        pipeline = app.pipeline("told", shop, **OPTIONS, channel="people")
+        go(app, pipeline.start())
+
+        def away(*_):
+            raise mp.Fail("away")
+
+        shop.before_fetch = away
+        run = go(app, pipeline.start(full=True))
+        app.relay_once()
+    assert run.state == mp.RunState.FAILED
+    [request] = receiver.got
+    assert msgspec.json.decode(request.body)["title"] == "Consolidation Failed"
 
 
 def test_h_44_a_lost_compare_and_set_is_a_critical_alert(app, shop):

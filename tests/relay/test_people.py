@@ -43,6 +43,31 @@ def test_people_are_told_in_the_words_of_the_template(app):
     assert app.channels.messages("ops")[0].stands == "delivered"
 
 
+def test_a_channel_on_failure_stays_silent_about_successes(app):
+    with receiving() as receiver:
+        convert = declared(
+            app,
+            [f"json://127.0.0.1:{receiver.port}/chat"],
+            on="failure",
+            title="$severity: $subject",
+        )
+        convert.submit("good")
+        convert.submit("bad")
+        unwanted = convert.options(start_in=60).submit("unwanted")
+        unwanted.cancel()
+        app.drain()
+    titles = sorted(json.loads(request.body)["title"] for request in receiver.got)
+    assert [title.partition(" ")[0] for title in titles] == ["error:", "error:"]
+    assert all("convert" in title for title in titles)
+    assert {message.stands for message in app.channels.messages("ops")} == {"delivered"}
+
+
+@pytest.mark.parametrize("wrong", [{"on": "success", "people": ["json://x"]}, {"on": "failure"}])
+def test_an_occasion_is_one_that_a_channel_can_be_told_on(app, wrong):
+    with pytest.raises(mp.Invalid, match="on="):
+        app.channel("ops", **wrong)
+
+
 def test_a_place_that_does_not_take_it_brings_it_again(app, advance):
     with receiving() as receiver:
         declared(app, [f"json://127.0.0.1:{receiver.port}/"]).submit("report")

@@ -16,7 +16,7 @@ from milepost.relay.message import NAMES, CloudEvent
 if TYPE_CHECKING:
     from apprise import Apprise
 
-TITLE = "$kind $state"
+TITLE = "$subject"
 BODY = "$machine $id ($kind) ended $state at $time. $error"
 LOGGERS = ("apprise", "urllib3.connectionpool")
 

@@ -9,16 +9,19 @@ import msgspec
 from milepost.codec import check_text
 from milepost.config import Settings
 from milepost.errors import Invalid
+from milepost.lifecycle import JobState
 from milepost.options import check_seconds
 from milepost.relay.apprise import AppriseCourier
 from milepost.relay.broker import BrokerCourier, Courier
 from milepost.relay.message import MOST_BYTES
 from milepost.relay.webhook import Webhook
 from milepost.request.guard import AddressGuard
+from milepost.store.outbox import Message
 
 MARGIN_SECONDS = 1.0
 BYTES_LEAST = 10_000
 AT_ONCE_MOST = 1_000
+OCCASIONS = ("end", "failure")
 WAYS = {"webhook": ("secrets",), "people": ("title", "template"), "broker": ("subject",)}
 """The places that a channel may lead to, each with the options that go with it."""
 
@@ -65,6 +68,11 @@ class ChannelSpec(msgspec.Struct, frozen=True):
     courier: Courier | None
     limits: DeliveryLimits
     tenant: str = ""
+    on: str = "end"
+
+    def wants(self, message: Message) -> bool:
+        """Whether it is told of such an end."""
+        return self.on == "end" or message.state != JobState.SUCCEEDED
 
     @property
     def row(self) -> dict[str, str | None]:
@@ -89,6 +97,10 @@ def declare_channel(name: str, settings: Settings, given: Mapping[str, Any]) -> 
         alone = ", ".join(option for option in options if given[option])
         if alone and way not in chosen:
             raise Invalid(f"channel {name!r}: {alone} goes with {way}=")
+    if given["on"] not in OCCASIONS:
+        raise Invalid(f"channel {name!r}: on={given['on']!r} must be one of {', '.join(OCCASIONS)}")
+    if given["on"] != "end" and not chosen:
+        raise Invalid(f"channel {name!r}: on= goes with {', '.join(WAYS)}; a pull takes every end")
     courier: Courier | None = None
     if (url := given["webhook"]) is not None:
         courier = Webhook(
@@ -102,4 +114,4 @@ def declare_channel(name: str, settings: Settings, given: Mapping[str, Any]) -> 
         courier = AppriseCourier(people, title=given["title"], template=given["template"])
     elif (broker := given["broker"]) is not None:
         courier = BrokerCourier(broker, given["subject"] or name, seconds=limits.timeout)
-    return ChannelSpec(name, courier, limits, owner)
+    return ChannelSpec(name, courier, limits, owner, given["on"])

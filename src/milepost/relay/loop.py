@@ -156,6 +156,8 @@ class Relay:
 
     async def _try(self, channel: ChannelSpec, message: Message) -> Delivered:
         limits = channel.limits
+        if not channel.wants(message):
+            return None
         try:
             event = await self._driver.run(compose, message, most=limits.max_bytes)
             async with asyncio.timeout(limits.timeout):

@@ -30,7 +30,9 @@ TEXT_MOST = 10_000
 """How much of an error's text is told (H-105); the whole of it is in the store."""
 
 COPIED = ("channel", "kind", "machine", "queue", "tenant")
-NAMES = tuple(sorted((*COPIED, "error", "id", "message_id", "state", "time")))
+NAMES = tuple(
+    sorted((*COPIED, "error", "id", "message_id", "severity", "state", "subject", "time"))
+)
 """The names that a template for people may use."""
 COUNTED = ("name", "succeeded", "failed", "cancelled")
 
@@ -66,14 +68,15 @@ def _compose(message: Message, *, most: int) -> Steps[CloudEvent]:
         told = _digest(message, job.error, job.cancel_reason or job.cause)
         if alert := _stale(job):
             data["alert"] = alert
-            told["error"] = f"{alert['title']}: {alert['text']}"
+            told |= _headline(alert, f"{alert['title']}: {alert['text']}")
     else:
         run = yield from runs.get(message.subject_id)
         data = yield from _run(run, room=most)
         told = _digest(message, run.error, run.cause)
         if alert := _alert(run):
             data["alert"] = alert
-            told["error"] = f"{alert['title']}: {alert['text']} ({run.cause or 'cancelled'})"
+            why = f"{alert['title']}: {alert['text']} ({run.cause or 'cancelled'})"
+            told |= _headline(alert, why)
     return CloudEvent(message.id, read_traceparent(message.trace), _fit(message, data, most), told)
 
 
@@ -109,14 +112,22 @@ def _body(message: Message, data: Mapping[str, Any]) -> bytes:
 
 def _digest(message: Message, error: str | None, why: str | None) -> dict[str, str]:
     reason = _read_error(error).get("message") or why or ""
+    state = public(message.state)
     return {
         **{name: getattr(message, name) for name in COPIED},
+        "subject": f"{message.kind} {state}",
+        "severity": "info" if message.state == JobState.SUCCEEDED else "error",
         "error": "" if message.state == JobState.SUCCEEDED else str(reason)[:TEXT_MOST],
         "id": message.subject_id,
         "message_id": message.id,
-        "state": public(message.state),
+        "state": state,
         "time": message.created_at.isoformat(timespec="seconds"),
     }
+
+
+def _headline(alert: Mapping[str, str], error: str) -> dict[str, str]:
+    """Give a template the words of an alert: B's "Consolidation Failed", not "diamonds FAIL"."""
+    return {"subject": alert["title"], "severity": alert["severity"], "error": error}
 
 
 def _common(record: Job | Run) -> dict[str, Any]:
