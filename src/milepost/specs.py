@@ -361,7 +361,7 @@ PUBLIC_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "CANCELLED": (J.CANCELLED,),
     }
 )
-"""The words of the API and of final messages for the states of jobs and runs."""
+"""The words of the API for the states of jobs and runs."""
 
 _PUBLIC = {str(state): word for word, states in PUBLIC_WORDS.items() for state in states}
 
@@ -369,3 +369,10 @@ _PUBLIC = {str(state): word for word, states in PUBLIC_WORDS.items() for state i
 def public(state: str) -> str:
     """Say the state of a job or a run in a public word."""
     return _PUBLIC[str(state)]
+
+
+def answer_word(state: str) -> str:
+    """Say the state of a job or a run as C's caller reads it, in answers and in final messages."""
+    if state == J.SUCCEEDED:
+        return "COMPLETE"
+    return "FAIL" if state in _ENDED_BADLY else "PENDING"

@@ -51,7 +51,7 @@ def test_the_message_of_a_run_holds_every_childs_response(app):
     assert event["type"] == "milepost.run.succeeded"
     data = event["data"]
     assert (data["state"], data["run_state"], data["jobs_left_out"]) == ("COMPLETE", "SUCCEEDED", 0)
-    assert [child["state"] for child in data["jobs"]] == ["COMPLETE", "FAILED", "COMPLETE"]
+    assert [child["state"] for child in data["jobs"]] == ["COMPLETE", "FAIL", "COMPLETE"]
     assert [child.get("result") for child in data["jobs"]] == [{"order": 1}, None, {"order": 3}]
     assert data["jobs"][1]["error"]["message"] == "503"
     assert data["steps"] == [{"name": "ask", "succeeded": 2, "failed": 1, "cancelled": 0}]
@@ -130,6 +130,7 @@ def test_a_trace_that_nobody_could_read_is_not_passed_on(app, raw):
     event, _ = composed(app, app.channels.messages("orders")[0])
     assert "traceparent" not in event
     assert event["data"]["error"]["type"] == "Cancelled"
+    assert (event["data"]["state"], event["data"]["job_state"]) == ("FAIL", "CANCELLED")
 
 
 def test_a_run_of_a_batch_is_told_on_its_channel(app):

@@ -97,9 +97,9 @@ def test_h52_h58_one_message_holds_every_response(app, remote, bad):
 
     [message] = app.channels.pull("orders").messages
     told = message["data"]
-    assert (told["id"], told["state"]) == (batch.id, "FAILED" if bad else "COMPLETE")
+    assert (told["id"], told["state"]) == (batch.id, "FAIL" if bad else "COMPLETE")
     assert [child.get("result") for child in told["jobs"]][:2] == ["/a", "/b"]
-    assert [child["state"] for child in told["jobs"]] == ["COMPLETE"] * 2 + ["FAILED"] * len(bad)
+    assert [child["state"] for child in told["jobs"]] == ["COMPLETE"] * 2 + ["FAIL"] * len(bad)
 
 
 def test_h58_a_batch_ends_once_wherever_the_worker_dies(small, remote):

@@ -31,7 +31,7 @@ def test_c_a_request_that_ends_complete(app, http, remote):
     assert (told["state"], told["done"]) == ("PENDING", False)
     assert int(posted.headers["retry-after"]) >= 1
     where = posted.headers["location"]
-    assert where.endswith(f"/v1/jobs/{told['id']}")
+    assert where.endswith(f"/v1/requests/{told['id']}")
 
     held = http.get(where).json()  # no worker has taken it
     assert (held["state"], held["done"]) == ("PENDING", False)
@@ -81,7 +81,7 @@ def test_c_a_batch_with_two_requests(app, http, remote):
     states = set()
     while (seen := http.get(where).json())["steps"][0]["counts"].get("SUCCEEDED", 0) < 1:
         states.add(seen["state"])
-    assert (seen["state"], seen["done"]) == ("RUNNING", False)
+    assert (seen["state"], seen["run_state"], seen["done"]) == ("PENDING", "RUNNING", False)
     assert run.refresh().as_spec("C") == "REQUEST"
     release.set()
     worker.join(30)
@@ -98,8 +98,46 @@ def test_c_a_failed_reply_is_an_error(app, http, remote):
     posted = http.post("/v1/requests", json={"url": remote.url, "reply": RULES})
     app.drain()
     told = http.get(posted.headers["location"]).json()
-    assert (told["state"], told["error"]["code"]) == ("FAILED", "remote_failure")
+    assert (told["state"], told["error"]["code"]) == ("FAIL", "remote_failure")
+    assert told["job_state"] == "FAILED"
     assert "result" not in told
+
+
+def test_c_a_caller_reads_pending_complete_or_fail_and_nothing_else(app, http, remote):
+    """The engine's word stands next to it, and the face of jobs keeps the words of jobs."""
+    remote.answers = [WORKING]
+    body = {"url": remote.url, "reply": RULES, "poll": 3600}
+    one, other = (http.post("/v1/requests", json=body).json() for _ in range(2))
+    many = http.post("/v1/requests:batch", json={"requests": [body]}).json()
+    app.drain(timeout=5)
+
+    def words(told, engine="job_state"):
+        shown = http.get(f"/v1/requests/{told['id']}").json()
+        return shown["state"], shown[engine]
+
+    assert words(one) == ("PENDING", "WAITING")
+    assert words(many, "run_state") == ("PENDING", "RUNNING")
+    app.jobs.get(one["id"]).cancel("enough")
+    app.runs.get(many["id"]).cancel("enough")
+    assert words(one) == ("FAIL", "CANCELLED")
+    assert words(many, "run_state") == ("FAIL", "CANCELLED")
+    assert http.get(f"/v1/jobs/{one['id']}").json()["state"] == "CANCELLED"
+    app.jobs.get(other["id"]).signal({"status": "done"})
+    app.drain(timeout=5)
+    waited = http.get(f"/v1/requests/{other['id']}", headers={"Prefer": "wait=5"})
+    assert (waited.json()["state"], waited.json()["job_state"]) == ("COMPLETE", "SUCCEEDED")
+
+
+def test_c_only_requests_are_found_among_requests(app, http):
+    @app.job
+    def convert(document: str) -> str:
+        return document
+
+    job = convert.submit("report")
+    for there_is_none in (job.id, "018f0000-0000-7000-8000-000000000000", "nonsense"):
+        answer = http.get(f"/v1/requests/{there_is_none}")
+        assert answer.status_code == 404
+        assert there_is_none in answer.json()["detail"]
 
 
 def test_h105_who_looks_at_a_request_sees_no_secrets(small, remote):

@@ -27,6 +27,7 @@ MATRIX = {
     ("POST", "/v1/jobs:bulk"): "operate",
     ("POST", "/v1/requests"): "submit",
     ("POST", "/v1/requests:batch"): "submit",
+    ("GET", "/v1/requests/{request_id}"): "read",
     ("POST", "/v1/requests/{job_id}/callback/{token}"): "address",
     ("GET", "/v1/batches"): "read",
     ("POST", "/v1/batches/{name}/runs"): "submit",
@@ -113,7 +114,9 @@ def ask(method, path):
     name = "letters" if "batches" in path else "nightly" if "schedules" in path else "default"
     return {
         "method": method,
-        "url": path.format(job_id=NOWHERE, run_id=NOWHERE, name=name, token="guess"),
+        "url": path.format(
+            job_id=NOWHERE, run_id=NOWHERE, request_id=NOWHERE, name=name, token="guess"
+        ),
         "json": BODIES.get(path) if method == "POST" else None,
     }
 
@@ -145,8 +148,10 @@ async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
         token("elsewhere", "admin", queues=["nowhere"]),
     ]
     app.pipeline("stones", mp.Source(), key="id", partition_by="price")
+    sent = await app.request_async("GET", "https://partner.example", start_in=3600)
     ids = {"job_id": job.id, "run_id": run.id, "token": "guess", "name": "stones"}
-    nowhere = {**ids, "job_id": NOWHERE, "run_id": NOWHERE}
+    ids["request_id"] = sent.id
+    nowhere = {**ids, "job_id": NOWHERE, "run_id": NOWHERE, "request_id": NOWHERE}
     named = [route for route in routes() if "_id}" in route[1]]
     assert len(named) == len([route for route in MATRIX if "_id}" in route[1]]) > 9
     for method, path in named:
@@ -155,9 +160,10 @@ async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
             found = await api.request(method, path.format(**ids), json=body, headers=header)
             never = await api.request(method, path.format(**nowhere), json=body, headers=header)
             assert found.status_code == never.status_code == 404, path
-            assert found.text.replace(job.id, "ID").replace(run.id, "ID") == never.text.replace(
-                NOWHERE, "ID"
-            )
+            told = found.text
+            for known in (job.id, run.id, sent.id):
+                told = told.replace(known, "ID")
+            assert told == never.text.replace(NOWHERE, "ID")
     assert app.jobs.get(job.id).state == "QUEUED"
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from milepost.lifecycle import Cause, JobState, RunState
 from milepost.records import Job, Run
-from milepost.specs import public
+from milepost.specs import answer_word, public
 from milepost.store import fanin, jobs, outbox, runs
 from milepost.store.driver import Steps
 from milepost.store.outbox import Message
@@ -135,7 +135,7 @@ def _common(record: Job | Run) -> dict[str, Any]:
     return {
         "id": record.id,
         "kind": record.kind,
-        "state": public(record.state),
+        "state": answer_word(record.state),
         "done": True,
         **({"tags": msgspec.Raw(record.tags.encode())} if record.tags else {}),
         "created_at": record.created_at,
@@ -254,7 +254,7 @@ def _child(job: Job) -> dict[str, Any]:
         "kind": job.kind,
         "step": job.step,
         "ordinal": job.ordinal,
-        "state": public(job.state),
+        "state": answer_word(job.state),
         "job_state": job.state.value,
         **_end(job),
     }

@@ -3,6 +3,7 @@
 Each model is the contract that OpenAPI shows; `document` fills it from a record by its names.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -18,11 +19,25 @@ from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, RUN, JobState, RunState
 from milepost.records import Job, Run, Template
 from milepost.request.redact import show_arguments
-from milepost.specs import PUBLIC_WORDS, public
+from milepost.specs import PUBLIC_WORDS, answer_word, public
 from milepost.subjects import Subject
 
 T = TypeVar("T")
 PublicState = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "CANCELLED"]
+AnswerState = Literal["PENDING", "COMPLETE", "FAIL"]
+
+
+class Face(msgspec.Struct, frozen=True):
+    """How a part of the API shows jobs and runs: under which path, and in which words."""
+
+    jobs: str
+    runs: str
+    word: Callable[[str], str]
+
+
+GENERAL = Face("/v1/jobs", "/v1/runs", public)
+REQUESTS = Face("/v1/requests", "/v1/requests", answer_word)
+"""The face of requests and of their batches, to a caller of spec C."""
 
 
 def states(word: str | None, known: type[JobState | RunState]) -> str | None:
@@ -231,15 +246,39 @@ class RunPage(PageDocument[RunSummary]):
     """A page of runs, newest first."""
 
 
-def receipt(subject_id: str, record: Job | Run | Template) -> dict[str, Any]:
+class RequestReceipt(Receipt):
+    """A request as it was accepted."""
+
+    state: AnswerState  # type: ignore[assignment]  # C's words, in this face alone
+
+
+class RequestDocument(JobDocument):
+    """A request as it stands; once it is `done` there is exactly one of `result` and `error`."""
+
+    state: AnswerState = Field(description="Where it stands, in C's word.")  # type: ignore[assignment]
+
+
+class RequestBatchReceipt(RunReceipt):
+    """A batch of requests as it was accepted."""
+
+    state: AnswerState  # type: ignore[assignment]
+
+
+class RequestBatchDocument(RunDocument):
+    """A batch of requests as it stands."""
+
+    state: AnswerState = Field(description="Where it stands, in C's word.")  # type: ignore[assignment]
+
+
+def receipt(subject_id: str, record: Job | Run | Template, face: Face = GENERAL) -> dict[str, Any]:
     """Say that a job or a run was accepted, and how it stands."""
     model: type[BaseModel] = RunReceipt if isinstance(record, Run) else Receipt
-    return document(model, record, id=subject_id, **_state(record))
+    return document(model, record, id=subject_id, **_state(record, face))
 
 
-def _state(record: Job | Run | Template) -> dict[str, Any]:
-    """Say the state of a job or a run, in both words."""
-    named: dict[str, Any] = {"state": public(record.state)}
+def _state(record: Job | Run | Template, face: Face = GENERAL) -> dict[str, Any]:
+    """Say the state of a job or a run, in a face's word and the engine's."""
+    named: dict[str, Any] = {"state": face.word(record.state)}
     if isinstance(record, Run):
         named |= {"batch": record.kind, "run_state": str(record.state)}
         return named | {"done": record.state in RUN.terminal}
@@ -256,8 +295,14 @@ def _row(record: Job | Run) -> dict[str, Any]:
     }
 
 
-async def whole_document(found: Subject[Any], client: Client) -> dict[str, Any]:
+async def whole_document(
+    found: Subject[Any], client: Client, face: Face = GENERAL
+) -> dict[str, Any]:
     """Say everything of a job or a run, with its arguments or parameters."""
+    return {**await _whole(found, client), **_state(found.record, face)}
+
+
+async def _whole(found: Subject[Any], client: Client) -> dict[str, Any]:
     record = found.record
     given = show_arguments(
         record.kind,

@@ -28,7 +28,14 @@ from milepost.web.call import (
     SubmitCall,
     ViewCall,
 )
-from milepost.web.documents import JobDocument, PageDocument, Receipt, RequestBody
+from milepost.web.documents import (
+    GENERAL,
+    Face,
+    JobDocument,
+    PageDocument,
+    Receipt,
+    RequestBody,
+)
 from milepost.web.paging import PAGE_BYTES, Paging
 from milepost.web.problems import HttpProblem, answers, problems
 from milepost.web.route import Route
@@ -113,19 +120,19 @@ async def submit(*, new: NewJobBody, call: SubmitCall) -> Response:
     return await create(call, call.app.new_job(new.kind, new.args, new.kwargs, options))
 
 
-async def create(call: Call, job: NewJob) -> Response:
+async def create(call: Call, job: NewJob, face: Face = GENERAL) -> Response:
     """Store a job that the token may create; say that it, or the one with its key, was accepted."""
     check_template(call.principal, job)
     await call.principal.check_channel(call.app.client, job.template.channel)
     if call.key is not None:
-        answer = await call.answer(lambda: _created(job, call))
+        answer = await call.answer(lambda: _created(job, call, face))
     else:
         [job_id] = await call.app.client.create_async([job])
         if job_id == job.id:
-            answer = acceptance(job.id, job.template)
+            answer = acceptance(job.id, job.template, face)
         else:
-            answer = await call.run(_known, job_id, call.principal)
-    return await accepted(call, call.app.jobs, answer)
+            answer = await call.run(_known, job_id, call.principal, face)
+    return await accepted(call, call.app.jobs, answer, face)
 
 
 def check_template(principal: Principal, job: NewJob) -> None:
@@ -134,20 +141,20 @@ def check_template(principal: Principal, job: NewJob) -> None:
     principal.check_new(template.kind, queue=template.queue, priority=template.priority)
 
 
-def _created(job: NewJob, call: Call) -> Steps[StoredAnswer]:
+def _created(job: NewJob, call: Call, face: Face) -> Steps[StoredAnswer]:
     bounds = {**call.app.client.declared_bounds, **(yield from queues.bounds())}
     [job_id] = yield from creation.create_in_bounds([job], bounds)
     if job_id == job.id:
-        return acceptance(job.id, job.template)
-    return (yield from _known(job_id, call.principal))
+        return acceptance(job.id, job.template, face)
+    return (yield from _known(job_id, call.principal, face))
 
 
-def _known(job_id: str, principal: Principal) -> Steps[StoredAnswer]:
+def _known(job_id: str, principal: Principal, face: Face) -> Steps[StoredAnswer]:
     job = yield from jobs.get(job_id)
     if not principal.sees(job):
         detail = "that unique key is taken by a job beyond your bounds; choose another"
         raise HttpProblem(409, detail)
-    return acceptance(job.id, job)
+    return acceptance(job.id, job, face)
 
 
 @router.get("/v1/jobs", responses=answers(JobPage))

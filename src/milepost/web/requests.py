@@ -1,6 +1,7 @@
 """/v1/requests: HTTP requests as jobs, one or many, and where a remote calls back (spec C)."""
 
 import secrets
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,17 +14,26 @@ from milepost.client import new_id
 from milepost.errors import IllegalMove, NotFound
 from milepost.options import DEFAULTS
 from milepost.records import Job
-from milepost.request.batch import BatchOptions
+from milepost.request.batch import FINAL, BatchOptions
+from milepost.request.batch import KIND as BATCH
 from milepost.request.declaration import job_options
-from milepost.request.kind import KIND
+from milepost.request.kind import KIND, REPLAY
 from milepost.store import chains, jobs
-from milepost.subjects import checked_id
+from milepost.subjects import Finder, Subject, checked_id
 from milepost.web import runs as web_runs
-from milepost.web.call import Engine, SubmitCall
-from milepost.web.documents import RequestBody
-from milepost.web.jobs import SUBMITTED, bounded, check_template, create
-from milepost.web.problems import HttpProblem, problems
+from milepost.web.call import Call, Engine, SubmitCall, ViewCall
+from milepost.web.documents import (
+    REQUESTS,
+    RequestBatchDocument,
+    RequestBatchReceipt,
+    RequestBody,
+    RequestDocument,
+    RequestReceipt,
+)
+from milepost.web.jobs import bounded, check_template, create
+from milepost.web.problems import HttpProblem, answers, problems
 from milepost.web.route import JsonRequest, PushedRoute, Route
+from milepost.web.subjects import accepts, answer, visible
 
 router = APIRouter(route_class=Route, tags=["requests"])
 pushed = APIRouter(route_class=PushedRoute, tags=["requests"])
@@ -35,6 +45,9 @@ CALLBACK_BYTES = 64 * 1024
 
 CALLBACK_SIGNALS = 100
 """How many callbacks a job keeps that it has not read."""
+
+KINDS = frozenset({KIND, REPLAY, FINAL, BATCH})
+"""The kinds of jobs and runs that stand under /v1/requests."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -129,15 +142,19 @@ class NewRequestBatch(RequestPart):
         return Tolerate(self.policy)
 
 
-@router.post("/v1/requests", status_code=202, responses=SUBMITTED)
+SENT = accepts(RequestReceipt, RequestDocument)
+BATCH_SENT = accepts(RequestBatchReceipt, RequestBatchDocument, 404)
+
+
+@router.post("/v1/requests", status_code=202, responses=SENT)
 async def send(*, new: NewRequest, call: SubmitCall) -> Response:
     """Send an HTTP request as a job; it is durable once this is answered."""
     given = new.options()
     job, made = call.app.requests.prepare(given.pop("method", "GET"), given.pop("url"), given)
-    return await create(call, job.new((made,), {}))
+    return await create(call, job.new((made,), {}), REQUESTS)
 
 
-@router.post("/v1/requests:batch", status_code=202, responses=web_runs.RUN_ACCEPTED)
+@router.post("/v1/requests:batch", status_code=202, responses=BATCH_SENT)
 async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
     asking = BatchOptions(
@@ -152,7 +169,26 @@ async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
         check_template(call.principal, job)
     for channel in {run.channel, *(job.template.channel for job in made)}:
         await call.principal.check_channel(call.app.client, channel)
-    return await web_runs.create(call, lambda: chains.start(run, plan, made))
+    return await web_runs.create(call, lambda: chains.start(run, plan, made), REQUESTS)
+
+
+@router.get(
+    "/v1/requests/{request_id}", responses=answers(RequestDocument | RequestBatchDocument, 404)
+)
+async def show(*, request_id: str, call: ViewCall) -> Response:
+    """Say how a request, or a batch of them, stands: PENDING, COMPLETE or FAIL (spec C)."""
+    return await answer(call, await _find(call, request_id), REQUESTS)
+
+
+async def _find(call: Call, request_id: str) -> Subject[Any]:
+    """Read a request or a batch of them; other jobs and runs are found under their own paths."""
+    finders: tuple[Finder[Any], ...] = (call.app.jobs, call.app.runs)
+    for finder in finders:
+        with suppress(NotFound):
+            found: Subject[Any] = await visible(call, finder, request_id)
+            if found.record.kind in KINDS:
+                return found
+    raise NotFound(f"there is no request {request_id}, and no batch of requests")
 
 
 @pushed.post(

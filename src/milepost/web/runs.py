@@ -20,7 +20,7 @@ from milepost.web.call import (
     ViewCall,
     json_response,
 )
-from milepost.web.documents import RunDocument, RunPage, RunReceipt
+from milepost.web.documents import GENERAL, Face, RunDocument, RunPage, RunReceipt
 from milepost.web.jobs import Reason, StateFilter
 from milepost.web.paging import PageQuery, Paging
 from milepost.web.problems import answers
@@ -31,14 +31,14 @@ router = APIRouter(route_class=Route, tags=["runs"])
 RUN_ACCEPTED = accepts(RunReceipt, RunDocument, 404)
 
 
-async def create(call: Call, making: Callable[[], Steps[str]]) -> Response:
+async def create(call: Call, making: Callable[[], Steps[str]], face: Face = GENERAL) -> Response:
     """Make a run, or find the live one; say that it was accepted, or how it ended if awaited."""
 
     def made() -> Steps[StoredAnswer]:
         run = yield from runs.get((yield from making()))
-        return acceptance(run.id, run)
+        return acceptance(run.id, run, face)
 
-    return await accepted(call, call.app.runs, await call.answer(made))
+    return await accepted(call, call.app.runs, await call.answer(made), face)
 
 
 async def list_runs(

@@ -21,7 +21,14 @@ from milepost.store import jobs, journal, runs
 from milepost.store.driver import Steps
 from milepost.subjects import Finder, Subject, checked_id
 from milepost.web.call import Call, StoredAnswer
-from milepost.web.documents import EntryDocument, document, receipt, whole_document
+from milepost.web.documents import (
+    GENERAL,
+    EntryDocument,
+    Face,
+    document,
+    receipt,
+    whole_document,
+)
 from milepost.web.paging import PAGE_BYTES, PageQuery
 from milepost.web.problems import Responses, problems
 
@@ -75,10 +82,14 @@ def check_visible(call: Call, record: Job | Run) -> None:
 
 
 async def show(call: Call, finder: Finder[Handle], subject_id: str) -> Response:
+    """Read a job or a run, and say how it stands."""
+    return await answer(call, await visible(call, finder, subject_id))
+
+
+async def answer(call: Call, found: Subject[Any], face: Face = GENERAL) -> Response:
     """Say how it stands, once it has ended if that is waited for; 304 if the caller knows that."""
-    found = await visible(call, finder, subject_id)
     await _await_end(call, found)
-    body = msgspec.json.encode(await whole_document(found, call.app.client))
+    body = msgspec.json.encode(await whole_document(found, call.app.client, face))
     tag = _etag(body)
     headers = {"ETag": tag, "Cache-Control": "no-cache", **call.preference.applied}
     if not found.done:
@@ -116,21 +127,23 @@ async def history(call: Call, finder: Finder[Handle], subject_id: str, page: Pag
     return page.listed(moves, lambda move: document(EntryDocument, move), filters, by="seq")
 
 
-def acceptance(subject_id: str, record: Job | Run | Template) -> StoredAnswer:
+def acceptance(subject_id: str, record: Job | Run | Template, face: Face = GENERAL) -> StoredAnswer:
     """Say that a job or a run was accepted, where it is, and when to look."""
-    body = msgspec.json.encode(receipt(subject_id, record))
-    place = "runs" if isinstance(record, Run) else "jobs"
-    return StoredAnswer(202, body, f"/v1/{place}/{subject_id}", RETRY)
+    body = msgspec.json.encode(receipt(subject_id, record, face))
+    place = face.runs if isinstance(record, Run) else face.jobs
+    return StoredAnswer(202, body, f"{place}/{subject_id}", RETRY)
 
 
-async def accepted(call: Call, finder: Finder[Handle], answer: StoredAnswer) -> Response:
+async def accepted(
+    call: Call, finder: Finder[Handle], answer: StoredAnswer, face: Face = GENERAL
+) -> Response:
     """Answer that it was accepted, or how it ended if that is waited for and comes in time."""
     response = answer.response(call.request)
     if call.preference.wait and answer.location is not None:
         found: Handle = await finder.get_async(answer.location.rpartition("/")[2])
         await _await_end(call, found)
         if found.done and call.principal.sees(found.record):
-            body = msgspec.json.encode(await whole_document(found, call.app.client))
+            body = msgspec.json.encode(await whole_document(found, call.app.client, face))
             headers = {"Location": response.headers["Location"], "ETag": _etag(body)}
             response = Response(body, 200, headers, media_type="application/json")
     response.headers.update(call.preference.applied)
