@@ -320,8 +320,8 @@ class App(Runner):
         """Return the HTTP API, to be served by itself or mounted under any prefix.
 
         Every request needs a token (`milepost tokens create`), unless `access="open"` says that
-        whoever mounts it guards it. `hosts` are names that it answers to in addition to addresses
-        and names without a dot.
+        the program that mounts it guards it. `hosts` are names that it answers to in addition to
+        addresses and names without a dot.
         """
         if access not in MOUNTED:
             raise Invalid(

@@ -203,7 +203,7 @@ class Submitting(_Everywhere, total=False):
     unique: Annotated[str | None, Text(most=UNIQUE_BYTES)]
     """A key: while a job of the kind with it has not ended, a submit answers with that one."""
     tags: Annotated[Mapping[str, str] | None, Tags()]
-    """Texts by name, for whoever looks at the job."""
+    """Texts by name, for people and programs that look at the job."""
     hold: Annotated[bool | None, Flag()]
     """Store the job without starting it; it starts once it is submitted."""
     channel: Annotated[str | None, Text()]

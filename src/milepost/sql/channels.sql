@@ -30,7 +30,7 @@ SELECT named.name, coalesce(c.kind, 'pull'), c.target, c.tenant, c.stopped_by, c
  ORDER BY named.name
 
 -- name: channel_lock
--- Places are given one after the other, by whoever holds the row: nobody sees a later one first.
+-- Places are given one after the other, by the holder of the row: nobody sees a later one first.
 -- postgres
 SELECT places FROM channel WHERE name = :name
    FOR UPDATE

@@ -26,7 +26,7 @@ SELECT durable_step.name, durable_step.result
 -- attempt recorded already, because the answer was lost, changes nothing.
 -- postgres
 -- The job's row is held, so that nobody can take the job between the look at it and the commit. The
--- commit follows at once: the server does not wait long for it, since whoever recovers needs the
+-- commit follows at once: the server does not wait long for it, since recovery needs the
 -- row.
 WITH held AS MATERIALIZED (
   SELECT id, fence,

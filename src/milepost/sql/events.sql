@@ -15,7 +15,7 @@ SELECT jsonb_build_array(j.at, j.subject_id, j.machine, j.seq)::text,
  WHERE (j.xid >= pg_snapshot_xmax(:base::text::pg_snapshot)
         OR j.xid = ANY (ARRAY(SELECT pg_snapshot_xip(:base::text::pg_snapshot))))
    AND pg_visible_in_snapshot(j.xid, :mark::text::pg_snapshot)
-   -- No move: it stands for old ones, which whoever is here has heard of.
+   -- No move: it stands for old ones, which every follower has heard of.
    AND j.move <> 'snapshot'
    AND (:key::text = ''
         OR (j.at, j.subject_id, j.machine, j.seq)
@@ -37,7 +37,7 @@ SELECT CAST(f.place AS TEXT),
   LEFT JOIN run ON j.machine = 'run' AND run.id = j.subject_id
   LEFT JOIN step ON step.run_id = job.run_id AND step.number = job.step
  WHERE f.place > max(CAST(:base AS INTEGER), CAST(:key AS INTEGER)) AND f.place <= CAST(:mark AS INTEGER)
-   -- No move: it stands for old ones, which whoever is here has heard of.
+   -- No move: it stands for old ones, which every follower has heard of.
    AND j.move <> 'snapshot'
  ORDER BY f.place
  LIMIT :most
@@ -79,7 +79,7 @@ UPDATE feed_switch SET until = 0 WHERE until > 0 AND until < {now} RETURNING id
 -- Every entry can be followed at any time.
 SELECT :keep_us::bigint
 -- sqlite
--- Switched on for whoever follows; what was left out before is not to be missed unnoticed.
+-- Switched on for followers; what was left out before is not to be missed unnoticed.
 UPDATE feed_switch
    SET since = CASE WHEN until = 0 THEN (SELECT coalesce(max(place), 0) FROM feed) ELSE since END,
        until = {now} + :keep_us

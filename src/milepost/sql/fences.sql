@@ -12,7 +12,7 @@ SELECT count(*) FROM pragma_table_info('milepost_fence') WHERE name = 'fence'
 -- Two that create one table at the same time would fail: the second waits for the first to commit.
 SELECT pg_advisory_xact_lock(hashtext('milepost_fence'))
 -- sqlite
--- Whoever writes has SQLite to itself: there is nothing to wait for.
+-- A writer has SQLite to itself: there is nothing to wait for.
 SELECT 1
 
 -- name: guard_create

@@ -8,7 +8,7 @@ ON CONFLICT (source, message_id) DO NOTHING
 RETURNING message_id
 
 -- name: inbox_forget
--- Whoever sends a message again after that long is not recognised.
+-- A message that is sent again after that long is not recognised.
 -- postgres
 -- Found by their age, and then by where they lie: a join would read every message there is.
 DELETE FROM inbox

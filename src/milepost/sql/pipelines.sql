@@ -38,7 +38,7 @@ UPDATE pipeline
  WHERE id = :pipeline_id
 
 -- name: pipeline_number
--- The number of a pipeline's next run. Whoever asks holds the pipeline: others wait, and see the run.
+-- The number of a pipeline's next run. The caller holds the pipeline: others wait, and see the run.
 UPDATE pipeline SET runs = runs + 1 WHERE id = :pipeline_id RETURNING runs
 
 -- name: pipeline_run_add
@@ -51,7 +51,7 @@ VALUES (:run_id, :root_id, :pipeline_id, :mode, :before_mark, :start_mark, :end_
 UPDATE pipeline_run SET after_mark = :after_mark WHERE run_id = :run_id
 
 -- name: pipeline_run_fix
--- Fixes the end of the window and the rules, once: whoever comes second reads what is fixed (H-69).
+-- Fixes the end of the window and the rules, once: the second caller reads what is fixed (H-69).
 UPDATE pipeline_run
    SET end_mark = coalesce(end_mark, :end_mark), rules = :rules, rules_digest = :rules_digest
  WHERE run_id = :run_id AND rules_digest IS NULL
@@ -152,5 +152,5 @@ SELECT job.id, 0, progress.fraction, progress.next_offset, progress.records, pro
  WHERE job.run_id = :run_id AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
 
 -- name: pipeline_hold
--- Whoever starts a run of it waits until this transaction has ended.
+-- A caller that starts a run of it waits until this transaction has ended.
 UPDATE pipeline SET runs = runs WHERE id = :pipeline_id

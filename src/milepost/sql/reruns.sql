@@ -72,7 +72,7 @@ SELECT id FROM line ORDER BY depth, line.id
 
 -- name: rerun_lock
 -- postgres
--- Whoever else runs one of them again waits, and retention lets it stay.
+-- Another caller that runs one of them again waits, and retention lets it stay.
 SELECT id::text, state, run_id::text, payload IS NULL, origin_id IS NOT NULL FROM job
  WHERE id = ANY (:id::uuid[])
  ORDER BY id

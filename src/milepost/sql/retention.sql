@@ -47,7 +47,7 @@ UPDATE retention SET active = 0
 
 -- name: retention_forget_job
 -- postgres
--- Whoever holds one is not waited for: it leaves another time. So does one that was run again.
+-- A row that somebody holds is not waited for: it leaves another time. So does one that was run again.
 WITH picked AS MATERIALIZED (
   SELECT id, fence FROM job
    WHERE id = ANY (:id::uuid[]) AND state IN {final}
@@ -68,7 +68,7 @@ RETURNING id
 
 -- name: retention_forget_run
 -- postgres
--- Whoever holds one is not waited for: it leaves another time.
+-- A row that somebody holds is not waited for: it leaves another time.
 WITH picked AS MATERIALIZED (
   SELECT id, fence FROM run
    WHERE id = ANY (:id::uuid[]) AND state IN {final}
@@ -85,7 +85,7 @@ RETURNING id
 
 -- name: retention_hold_jobs
 -- postgres
--- Whoever holds one is not waited for: it leaves another time. Whoever runs one again meanwhile
+-- A row that somebody holds is not waited for: it leaves another time. A caller that runs one again meanwhile
 -- waits, and then finds nothing.
 SELECT id::text, rerun_of::text FROM job
  WHERE id = ANY (:id::uuid[]) AND state IN {final}
@@ -176,7 +176,7 @@ SELECT job.id, job.run_id IS NULL AND job.state IN {final}
 
 -- name: retention_lock
 -- postgres
--- Whoever resumes one of them meanwhile waits, and then finds nothing.
+-- A caller that resumes one of them meanwhile waits, and then finds nothing.
 SELECT id::text FROM run WHERE id = ANY (:id::uuid[]) ORDER BY run.id FOR UPDATE SKIP LOCKED
 -- sqlite
 -- Nobody else writes in this transaction's time.

@@ -109,7 +109,7 @@ INSERT INTO usage (job_id, fence, name, amount) VALUES (:id, :fence, :name, :amo
 -- name: job_hold
 -- Holds a job for the rest of the transaction. No row back means the lease was lost.
 -- postgres
--- The commit follows at once: the server does not wait long for it, since whoever recovers needs
+-- The commit follows at once: the server does not wait long for it, since recovery needs
 -- the row.
 SELECT fence,
        set_config('idle_in_transaction_session_timeout',

@@ -16,7 +16,7 @@ SELECT file FROM pragma_database_list WHERE name = 'main'
 
 -- name: schema_create
 -- postgres
--- Asked first: whoever may not create one may still use the one that was made for it.
+-- Asked first: a role that may not create one may still use the one that was made for it.
 DO $$ BEGIN
   IF to_regnamespace('{schema}') IS NULL THEN
     CREATE SCHEMA {schema};
@@ -39,7 +39,7 @@ SELECT 1
 -- What migrations left behind depends on nobody's session: each function looks into its own schema,
 -- and with pg_temp at the end nobody's temporary table stands in for ours. These two name it
 -- themselves, or need none: they run for every row, and a SET clause costs a dozen microseconds a
--- call. Only functions that read, with the rights of whoever asks, are anybody's to call; a trigger
+-- call. Only functions that read, with the caller's rights, are anybody's to call; a trigger
 -- fires without such a right.
 DO $$
 DECLARE

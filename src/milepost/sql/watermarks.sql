@@ -119,7 +119,7 @@ UPDATE pipeline SET stale_at = NULL
 RETURNING id
 
 -- name: pipeline_stale
--- Compares and sets: whoever gets a row back is the one who tells. What counts is the watermark, for
+-- Compares and sets: the caller that gets a row back sends the alert. What counts is the watermark, for
 -- a sequence the time it last moved; before that, the pipeline's first start.
 -- postgres
 UPDATE pipeline SET stale_at = {now}

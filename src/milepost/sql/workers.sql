@@ -70,7 +70,7 @@ SELECT id, state, move, host, pid, program, queues, kinds, slots, started_at, he
 SELECT state, count(*) FROM worker GROUP BY state ORDER BY state
 
 -- name: election_hold
--- Whoever holds it keeps it; anybody may take it once its time is over. Economy, not safety.
+-- The holder keeps it; anybody may take it once its time is over. Economy, not safety.
 -- A lease further ahead than its own length was given before the clock went back: it is cut, and
 -- its holder renews it, or it ends one lease later.
 INSERT INTO election (name, holder, lease_until, lease_us)

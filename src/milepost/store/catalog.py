@@ -100,7 +100,7 @@ class Statement:
     """A statement that no file can hold: one on a table that a user's type describes.
 
     It stands where the name of a query stands and carries its own text, so that two of one name
-    are two. Names in it are quoted and checked by whoever makes it; values are parameters, as
+    are two. Names in it are quoted and checked by the code that makes it; values are parameters, as
     everywhere. `name` is shown in errors and fail points, and no file can have it.
     """
 
@@ -192,7 +192,7 @@ def sections(name: str, block: str) -> dict[str, _Written]:
 
 
 def _statement(lines: list[str]) -> str:
-    """Leave out the comments before a statement: they are for whoever reads the file."""
+    """Leave out the comments before a statement: they are for readers of the file."""
     start = 0
     while start < len(lines) and (not lines[start] or lines[start].startswith("--")):
         start += 1

@@ -36,7 +36,7 @@ class Explanation(msgspec.Struct, frozen=True):
         return self.text
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to know of a job and of whom and what it waits for."""
 
     job: Job
@@ -67,7 +67,7 @@ def explain(job_id: str) -> Steps[Explanation]:
     listed = yield from workers.listing()
     run = (yield from runs.get(job.run_id)) if job.run_id else None
     steps = (yield from fanin.steps(job.run_id)) if job.run_id else []
-    facts = Facts(
+    facts = JobFacts(
         job=job,
         now=now,
         paused=paused.get(job.queue, False),
@@ -106,7 +106,7 @@ def _knows(worker: Worker, job: Job) -> bool:
     return worker.kinds is None or word in msgspec.json.decode(worker.kinds)
 
 
-def _reasons(facts: Facts) -> Why:
+def _reasons(facts: JobFacts) -> Why:
     state = facts.job.state
     if state in JOB.terminal:
         yield from _ended(facts.job)
@@ -139,7 +139,7 @@ def _error(job: Job) -> str:
         return ""
 
 
-def _running(facts: Facts) -> Why:
+def _running(facts: JobFacts) -> Why:
     job, holder = facts.job, facts.holder
     begun = f"attempt {job.attempt} of {job.attempts_allowed} runs on {job.worker_id}"
     share = f", {job.progress:.0%} done" if job.progress is not None else ""
@@ -155,7 +155,7 @@ def _running(facts: Facts) -> Why:
         yield "lease_over", "its worker is gone: maintenance, which any worker does, takes it away"
 
 
-def _waiting(facts: Facts) -> Why:
+def _waiting(facts: JobFacts) -> Why:
     job = facts.job
     if job.state == JobState.CREATED:
         held = "it is held" if facts.run is None else "its run is still being filled"
@@ -173,7 +173,7 @@ def _waiting(facts: Facts) -> Why:
         yield from _due(facts)
 
 
-def _gated(facts: Facts) -> Why:
+def _gated(facts: JobFacts) -> Why:
     job = facts.job
     before = [step for step in facts.steps if step.number < (job.step or 0) and step.open]
     for step in before:
@@ -193,7 +193,7 @@ def _last(job: Job) -> str:
     return f"its last attempt failed{_error(job)}"
 
 
-def _due(facts: Facts) -> Why:
+def _due(facts: JobFacts) -> Why:
     due = facts.job.due_at
     if due is None:
         yield "signal", "it waits for a signal: job.signal(data) sends one"
@@ -208,7 +208,7 @@ def _due(facts: Facts) -> Why:
         )
 
 
-def _hindered(facts: Facts) -> Why:
+def _hindered(facts: JobFacts) -> Why:
     job, run = facts.job, facts.run
     if facts.paused:
         yield "queue_paused", f"its queue {job.queue!r} is paused: resume it"
@@ -221,7 +221,7 @@ def _hindered(facts: Facts) -> Why:
     yield from _without_worker(facts)
 
 
-def _without_worker(facts: Facts) -> Why:
+def _without_worker(facts: JobFacts) -> Why:
     job, live = facts.job, facts.live
     kind = f"{job.kind} version {job.kind_version}"
     serving = [worker for worker in live if _serves(worker, job)]
@@ -236,7 +236,7 @@ def _without_worker(facts: Facts) -> Why:
         )
 
 
-def _in_line(facts: Facts) -> tuple[str, str]:
+def _in_line(facts: JobFacts) -> tuple[str, str]:
     able = [worker for worker in facts.live if can_take(worker, facts.job)]
     if facts.job.is_suspect:
         return "alone", (

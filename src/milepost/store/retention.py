@@ -50,7 +50,7 @@ class Keep(msgspec.Struct, frozen=True):
         return timedelta(seconds=min(self.succeeded, self.failed))
 
 
-class Page(msgspec.Struct, frozen=True):
+class RetentionPage(msgspec.Struct, frozen=True):
     """What was looked at: where to go on (None at the end), and how many left."""
 
     after: str | None
@@ -77,7 +77,7 @@ def set_minimum(seconds: float, *, actor: str | None) -> Steps[None]:
     yield Call("retention_set_minimum", {"least_us": micros(seconds), "actor": actor})
 
 
-def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
+def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
     """Look at the next old jobs after an id, and let go of those whose time is over."""
     age, kept = keep.least, keep.parameters
     page = yield from _old("retention_jobs", age, kept, after=after, most=most)
@@ -91,21 +91,21 @@ def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
         count += len(gone)
         # What was run again leaves together with its rerun: alone it would speak for the chain.
         leaving = [before for job_id in gone if (before := held[job_id]) is not None]
-    return Page(page.after, count)
+    return RetentionPage(page.after, count)
 
 
-def old_runs(keep: Keep, *, after: str, most: int) -> Steps[Page]:
+def old_runs(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
     """Look at the next old runs after an id; answer with those whose own time is over."""
     age, kept = keep.least, keep.parameters
     return (yield from _old("retention_runs", age, kept, after=after, most=most))
 
 
-def sum_up(keep: Keep, *, after: str, most: int) -> Steps[Page]:
+def sum_up(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
     """Look at the next old jobs after an id, and sum up some of their histories that are too old.
 
     The page is to be looked at again while there are any.
     """
-    # Whoever follows the journal may be away for a while, and is to miss nothing.
+    # A client that follows the journal may be away for a while, and is to miss nothing.
     seconds = max(keep.history, KEEP_SECONDS)
     told = {"history_us": micros(seconds)}
     age = timedelta(seconds=seconds)
@@ -118,9 +118,9 @@ def sum_up(keep: Keep, *, after: str, most: int) -> Steps[Page]:
         Call("journal_drop_summed", {"id": due}),
     )
     if summed:
-        return Page(after, len(summed))
+        return RetentionPage(after, len(summed))
     # Somebody holds all of these: there will be another walk.
-    return Page(due[-1] if len(page.over) > len(due) else page.after)
+    return RetentionPage(due[-1] if len(page.over) > len(due) else page.after)
 
 
 def make_weeks() -> Steps[int]:
@@ -146,12 +146,12 @@ def drop_week(keep: Keep) -> Steps[bool]:
 
 def _old(
     query: str, age: timedelta, told: Mapping[str, int], *, after: str, most: int
-) -> Steps[Page]:
+) -> Steps[RetentionPage]:
     [(now,)] = yield Call("clock_now")
     before = _first_id(instant(now) - age)
     rows = yield Call(query, {"after": after, "before": before, "most": most, **told})
     over = tuple(sorted(row[0] for row in rows if row[1]))
-    return Page(max(row[0] for row in rows) if len(rows) == most else None, 0, over)
+    return RetentionPage(max(row[0] for row in rows) if len(rows) == most else None, 0, over)
 
 
 def _first_id(moment: datetime) -> str:
@@ -171,7 +171,7 @@ def forget_chain(run_id: str, keep: Keep, *, most: int) -> Steps[int]:
         return 0
     ids = sorted(chain)
     held = yield Call("retention_lock", {"id": ids})
-    # What was resumed in between is seen now; whoever comes later finds nothing to resume.
+    # What was resumed in between is seen now; a caller that comes later finds nothing to resume.
     if len(held) < len(ids) or (yield from _chain(run_id, keep)) != chain:
         return 0
     jobs = yield Call("retention_run_jobs", {"id": ids, "most": most})

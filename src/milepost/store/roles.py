@@ -3,7 +3,8 @@
 The owner migrates; nobody else changes the schema, moves the clock or writes the journal. What the
 engine does for everybody (journal, counters, final messages) its triggers do with the owner's
 rights, so no role has them. Grants are per table and, where a role may only make some moves, per
-column: to end a running job is to set its `worker_id`, so whoever may not write that column cannot.
+column: to end a running job is to set its `worker_id`, so a role that may not write that column
+cannot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

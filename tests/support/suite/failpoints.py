@@ -250,7 +250,7 @@ def _forget_jobs(store: Store, _: Any) -> None:
     _walk(store, retention.forget_jobs)
 
 
-def _walk(store: Store, look: Callable[..., Steps[retention.Page]]) -> None:
+def _walk(store: Store, look: Callable[..., Steps[retention.RetentionPage]]) -> None:
     after: str | None = retention.FIRST
     while after is not None:
         after = store.run(look, KEEP, after=after, most=99).after
