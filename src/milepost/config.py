@@ -290,6 +290,8 @@ class Settings:
     """How long jobs and runs are kept that FAILED or were CANCELLED; 60s to 36500d."""
     keep_history: float = 90 * 86_400.0
     """How long the moves of jobs and runs that are still there are kept one by one."""
+    keep_audit: float | None = None
+    """How long the moves of a job or run are kept that has left; unset: they leave with it."""
     max_payload: Annotated[int, SIZE] = 1024**2
     """How many bytes the arguments or the result of one job may have: 1048576, 512KiB, 4MB."""
     host: Annotated[str, OPENS] = "127.0.0.1"
@@ -378,8 +380,9 @@ class Settings:
         self._check_kept()
 
     def _check_kept(self) -> None:
-        for name in ("keep_succeeded", "keep_failed", "keep_history"):
-            if not KEEP_LEAST <= getattr(self, name) <= KEEP_MOST:
+        for name in ("keep_succeeded", "keep_failed", "keep_history", "keep_audit"):
+            kept = getattr(self, name)
+            if kept is not None and not KEEP_LEAST <= kept <= KEEP_MOST:
                 raise Invalid(
                     f"{name} must be between 60s, so that those who wait for a job see its end, "
                     "and 36500d"

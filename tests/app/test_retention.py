@@ -522,8 +522,8 @@ def test_a_transaction_that_fails_lets_nothing_leave(app, advance, raw, monkeypa
     advance(8 * DAY)
     real = retention._forget
 
-    def cut_off(query, ids):
-        yield from real(query, ids)
+    def cut_off(query, ids, keep):
+        yield from real(query, ids, keep)
         raise RuntimeError("the process dies here")
 
     monkeypatch.setattr(retention, "_forget", cut_off)

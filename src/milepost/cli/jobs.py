@@ -10,12 +10,13 @@ from milepost.cli import options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreCommand, StoreGroup
 from milepost.cli.output import document, printable, say, show_json, show_rows
 from milepost.cli.values import advice, find_declared, kinds, load_app, pairs, value
-from milepost.errors import Invalid
+from milepost.errors import Invalid, NotFound
 from milepost.lifecycle import JobState
 
 if TYPE_CHECKING:
     from milepost.handles import JobHandle
     from milepost.job import Job
+    from milepost.records import Entry
 
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at")
 
@@ -98,9 +99,10 @@ def show(at: Session, subject_id: str) -> None:
 def history(at: Session, subject_id: str) -> None:
     """Show every move that a job made, in order.
 
-    Moves that are older than keep_history are summed up in one line.
+    Moves that are older than keep_history are summed up in one line. With keep_audit those of a job
+    that has left are shown too, by its whole id.
     """
-    found = at.jobs.find(subject_id).history
+    found = _history(at, subject_id)
     entries = [subjects.entry_document(entry) for entry in found]
     if at.as_json:
         show_json(entries)
@@ -108,6 +110,19 @@ def history(at: Session, subject_id: str) -> None:
     for entry, told in zip(found, entries, strict=True):
         told["detail"] = str(entry.summary or entry.detail or "")
     show_rows(entries)
+
+
+def _history(at: Session, subject_id: str) -> "list[Entry]":
+    """Read every move of a job, or those that are kept of one that has left."""
+    from milepost.store import journal
+    from milepost.subjects import checked_id
+
+    try:
+        return at.jobs.find(subject_id).history
+    except NotFound:
+        if kept := at.client.run(journal.history, checked_id(subject_id)):
+            return kept
+        raise
 
 
 @jobs.command()

@@ -35,6 +35,7 @@ class Tally(msgspec.Struct):
     published: int = 0
     retired: int = 0
     summed: int = 0
+    forgotten: int = 0
     alerted: int = 0
     failed: int = 0
     """Chores that raised; they are no work done."""

@@ -29,7 +29,12 @@ class Maintainer:
         scheduled: Mapping[str, NewSchedule],
         elected: bool = False,
     ) -> None:
-        keep = Keep(settings.keep_succeeded, settings.keep_failed, settings.keep_history)
+        keep = Keep(
+            settings.keep_succeeded,
+            settings.keep_failed,
+            settings.keep_history,
+            settings.keep_audit,
+        )
         self._driver = driver
         self._is_elected = elected
         self._scheduler = Scheduler(scheduled)

@@ -36,6 +36,7 @@ class Retention:
         self._jobs: str | None = FIRST
         self._runs: str | None = FIRST
         self._histories: str | None = FIRST
+        self._entries: str | None = FIRST
         self._rest_until = 0.0
 
     async def __call__(self, driver: AsyncDriver, tally: Tally) -> None:
@@ -47,15 +48,16 @@ class Retention:
         await driver.run(inbox.forget, keep_seconds=self._keep.failed, most=BATCH)
         for _ in range(ROUNDS):
             await self._walk(driver, tally)
-        if self._jobs is None and self._runs is None and self._histories is None:
-            self._jobs = self._runs = self._histories = FIRST
+        walks = (self._jobs, self._runs, self._histories, self._entries)
+        if all(walk is None for walk in walks):
+            self._jobs = self._runs = self._histories = self._entries = FIRST
             # First: a failing partition is logged once a minute, and all is walked no oftener.
             self._rest_until = self._clock.monotonic() + REST_SECONDS
             await self._forget_answers(driver)
             await self._turn_weeks(driver)
 
     async def _walk(self, driver: AsyncDriver, tally: Tally) -> None:
-        """Go one batch further over jobs, runs and histories."""
+        """Go one batch further over jobs, runs and histories, and over those of what has left."""
         keep = self._keep
         if self._jobs is not None:
             page = await driver.run(retention.forget_jobs, keep, after=self._jobs, most=BATCH)
@@ -67,6 +69,10 @@ class Retention:
             page = await driver.run(retention.sum_up, keep, after=self._histories, most=BATCH)
             tally.summed += page.left
             self._histories = page.after
+        if self._entries is not None:
+            page = await driver.run(retention.forget_entries, keep, after=self._entries, most=BATCH)
+            tally.forgotten += page.left
+            self._entries = page.after
 
     async def _forget_runs(self, driver: AsyncDriver, after: str, tally: Tally) -> str | None:
         """Look at some runs; answer where to go on: at the same place if there was too much."""

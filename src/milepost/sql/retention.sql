@@ -3,10 +3,11 @@
 -- name: retention_begin
 -- postgres
 -- Lets the triggers remove the entries of what is deleted, until the end of this transaction.
-SELECT set_config('milepost.retaining', 'on', true)
+SELECT set_config('milepost.retaining', 'on', true),
+       set_config('milepost.keeping_entries', CASE WHEN :keeps::boolean THEN 'on' ELSE '' END, true)
 -- sqlite
 -- Lets the triggers remove the entries of what is deleted, until it is ended.
-UPDATE retention SET active = 1
+UPDATE retention SET active = 1, keeping_entries = :keeps
 
 -- name: retention_chain
 -- These runs and those next to them in a chain of resumed runs: whose time is over?
@@ -41,9 +42,63 @@ SELECT run.id, run.resumes, run.state IN {final}
 
 -- name: retention_end
 -- postgres
-SELECT set_config('milepost.retaining', '', true)
+SELECT set_config('milepost.retaining', '', true), set_config('milepost.keeping_entries', '', true)
 -- sqlite
-UPDATE retention SET active = 0
+UPDATE retention SET active = 0, keeping_entries = 0
+
+-- name: retention_entries
+-- A page of old subjects in the journal, in the order of their ids: which have left, long enough ago?
+-- (From id to id by the key: a history may be long.)
+-- postgres
+WITH RECURSIVE walk (id, number) AS (
+  SELECT (SELECT subject_id FROM journal WHERE subject_id > :after::uuid
+           ORDER BY subject_id LIMIT 1), 1
+   UNION ALL
+  SELECT (SELECT subject_id FROM journal WHERE subject_id > walk.id
+           ORDER BY subject_id LIMIT 1), number + 1
+    FROM walk
+   WHERE walk.id < :before::uuid AND number < :most::bigint
+)
+SELECT walk.id::text,
+       NOT EXISTS (SELECT 1 FROM job WHERE job.id = walk.id)
+       AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = walk.id)
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = walk.id AND move <> 'erase'
+                          AND at > {now} - greatest(:audit_us::bigint, (SELECT least_us FROM retention)){micros})
+       AND (SELECT to_state FROM journal WHERE subject_id = walk.id
+             ORDER BY machine, seq DESC LIMIT 1) IN {final}
+  FROM walk
+ WHERE walk.id < :before::uuid
+-- sqlite
+WITH RECURSIVE walk (id, number) AS (
+  SELECT (SELECT subject_id FROM journal WHERE subject_id > :after
+           ORDER BY subject_id LIMIT 1), 1
+   UNION ALL
+  SELECT (SELECT subject_id FROM journal WHERE subject_id > walk.id
+           ORDER BY subject_id LIMIT 1), number + 1
+    FROM walk
+   WHERE walk.id < :before AND number < :most
+)
+SELECT walk.id,
+       NOT EXISTS (SELECT 1 FROM job WHERE job.id = walk.id)
+       AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = walk.id)
+       AND NOT EXISTS (SELECT 1 FROM journal WHERE subject_id = walk.id AND move <> 'erase'
+                          AND at > {now} - max(:audit_us, (SELECT least_us FROM retention)){micros})
+       AND (SELECT to_state FROM journal WHERE subject_id = walk.id
+             ORDER BY machine, seq DESC LIMIT 1) IN {final}
+  FROM walk
+ WHERE walk.id < :before
+
+-- name: retention_forget_entries
+-- postgres
+-- The owner's trigger does it, and answers with those whose entries have left.
+INSERT INTO journal_upkeep (task, subject_id, before)
+SELECT 'forget', due.id, {now} - :audit_us::bigint{micros} FROM unnest(:id::uuid[]) AS due (id)
+RETURNING subject_id::text
+-- sqlite
+-- The trigger on the journal refuses what is too young, or still there.
+DELETE FROM journal
+ WHERE subject_id IN (SELECT value FROM json_each(:id)) AND :audit_us >= 0
+RETURNING subject_id
 
 -- name: retention_forget_job
 -- postgres

@@ -33,11 +33,13 @@ MOVED = 1_000
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """How long what has ended is kept, and the history of what is still there, in seconds."""
+    """How long what has ended is kept, and the history of what is still there or has left."""
 
     succeeded: float
     failed: float
     history: float = 90 * 86_400.0
+    audit: float | None = None
+    """How long entries are kept whose job or run has left; None: they leave with it."""
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -87,7 +89,7 @@ def forget_jobs(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
     while leaving:
         # Held first, so that the next statement sees every rerun of them that there will ever be.
         held = dict((yield Call("retention_hold_jobs", {"id": leaving})))
-        gone = yield from _forget("retention_forget_job", list(held))
+        gone = yield from _forget("retention_forget_job", list(held), keep)
         count += len(gone)
         # What was run again leaves together with its rerun: alone it would speak for the chain.
         leaving = [before for job_id in gone if (before := held[job_id]) is not None]
@@ -121,6 +123,23 @@ def sum_up(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
         return RetentionPage(after, len(summed))
     # Somebody holds all of these: there will be another walk.
     return RetentionPage(due[-1] if len(page.over) > len(due) else page.after)
+
+
+def forget_entries(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
+    """Look at the next old histories after an id; let go of those whose job or run left long ago.
+
+    Only where they have a time of their own: else they leave with it.
+    """
+    if keep.audit is None:
+        return RetentionPage(None)
+    # What is younger than that is still there itself.
+    age = max(timedelta(seconds=keep.audit), keep.least)
+    told = {"audit_us": micros(keep.audit)}
+    page = yield from _old("retention_entries", age, told, after=after, most=most)
+    if not page.over:
+        return page
+    [gone] = yield from _allowed(Call("retention_forget_entries", {"id": [*page.over], **told}))
+    return RetentionPage(page.after, len({row[0] for row in gone}))
 
 
 def make_weeks() -> Steps[int]:
@@ -176,8 +195,8 @@ def forget_chain(run_id: str, keep: Keep, *, most: int) -> Steps[int]:
         return 0
     jobs = yield Call("retention_run_jobs", {"id": ids, "most": most})
     if jobs:
-        return len((yield from _forget("retention_forget_job", [row[0] for row in jobs])))
-    return len((yield from _forget("retention_forget_run", ids)))
+        return len((yield from _forget("retention_forget_job", [row[0] for row in jobs], keep)))
+    return len((yield from _forget("retention_forget_run", ids, keep)))
 
 
 def _chain(run_id: str, keep: Keep) -> Steps[dict[str, bool]]:
@@ -193,14 +212,18 @@ def _chain(run_id: str, keep: Keep) -> Steps[dict[str, bool]]:
     return chain
 
 
-def _forget(query: str, ids: Sequence[str]) -> Steps[list[str]]:
-    [gone] = yield from _allowed(Call(query, {"id": list(ids)}))
+def _forget(query: str, ids: Sequence[str], keep: Keep) -> Steps[list[str]]:
+    call = Call(query, {"id": list(ids)})
+    [gone] = yield from _allowed(call, keeps=keep.audit is not None)
     return [row[0] for row in gone]
 
 
-def _allowed(*calls: Call) -> Steps[list[Rows]]:
-    """Make calls that take entries out of the journal: its guards let these through, no others."""
-    yield Call("retention_begin")
+def _allowed(*calls: Call, keeps: bool = False) -> Steps[list[Rows]]:
+    """Make calls that take entries out of the journal: its guards let these through, no others.
+
+    It `keeps` the entries of rows that leave, where these have a time of their own.
+    """
+    yield Call("retention_begin", {"keeps": keeps})
     answers: list[Rows] = []
     for call in calls:
         answers += [(yield call)]

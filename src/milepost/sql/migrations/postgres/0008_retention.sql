@@ -71,7 +71,9 @@ BEGIN
   END IF;
   IF current_setting('milepost.retaining', true) = 'on' THEN
     DELETE FROM outbox WHERE machine = TG_TABLE_NAME AND subject_id = ANY (ids);
-    DELETE FROM journal WHERE subject_id = ANY (ids) AND machine = TG_TABLE_NAME;
+    IF current_setting('milepost.keeping_entries', true) IS DISTINCT FROM 'on' THEN
+      DELETE FROM journal WHERE subject_id = ANY (ids) AND machine = TG_TABLE_NAME;
+    END IF;
   END IF;
   RETURN NULL;
 END $$;
@@ -85,6 +87,26 @@ CREATE TRIGGER run_forget AFTER DELETE ON run
 
 -- A run that leaves takes its publications along; without this each would be looked for in all.
 CREATE INDEX publication_run ON publication (run_id);
+
+-- Lets go of the entries of a job or run that has left, if it had ended and all are older than a time;
+-- answers with how many are gone. A history without an end stays: somebody made its row vanish.
+CREATE FUNCTION milepost_forget_entries(subject uuid, before timestamptz) RETURNS integer
+  LANGUAGE plpgsql
+  SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  gone integer;
+BEGIN
+  DELETE FROM journal
+   WHERE subject_id = subject AND machine IN ('job', 'run')
+     AND NOT EXISTS (SELECT 1 FROM job WHERE id = subject)
+     AND NOT EXISTS (SELECT 1 FROM run WHERE id = subject)
+     AND NOT EXISTS (SELECT 1 FROM journal AS young
+                      WHERE young.subject_id = subject AND young.move <> 'erase' AND young.at > before)
+     AND (SELECT last.to_state FROM journal AS last WHERE last.subject_id = subject
+           ORDER BY last.machine, last.seq DESC LIMIT 1) IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END $$;
 
 -- Old history
 
@@ -269,6 +291,7 @@ BEGIN
   pass := set_config('milepost.journalling', 'on', true);
   NEW.done := CASE NEW.task
                 WHEN 'sum up' THEN milepost_sum_up(NEW.subject_id, before, NEW.most)
+                WHEN 'forget' THEN milepost_forget_entries(NEW.subject_id, before)
                 WHEN 'make weeks' THEN milepost_make_weeks(NEW.most)
                 WHEN 'drop a week' THEN milepost_drop_week(before, NEW.most)
                 ELSE 0 END;

@@ -2,11 +2,13 @@
 -- entries in the journal, in one transaction. What is still there after long has the old part of its
 -- history summed up: one entry, the snapshot, in place of many. Nothing else lets an entry out.
 
--- `active` is on while a transaction of retention is at work; nobody else ever sees it on. `least_us` is
--- how old anything is at least that retention removes or sums up.
+-- `active` is on while a transaction of retention is at work; nobody else ever sees it on.
+-- `keeping_entries` says then that a row leaves and its entries stay. `least_us` is how old anything is at
+-- least that retention removes or sums up.
 CREATE TABLE retention (
   id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
   active INTEGER NOT NULL DEFAULT 0,
+  keeping_entries INTEGER NOT NULL DEFAULT 0,
   least_us INTEGER NOT NULL DEFAULT 3600000000 CHECK (least_us >= 0),
   set_at INTEGER,
   set_by TEXT
@@ -90,7 +92,8 @@ END;
 CREATE TRIGGER job_forget_journal AFTER DELETE ON job WHEN (SELECT active FROM retention) = 1
 BEGIN
   DELETE FROM outbox WHERE machine = 'job' AND subject_id = OLD.id;
-  DELETE FROM journal WHERE subject_id = OLD.id AND machine = 'job';
+  DELETE FROM journal WHERE subject_id = OLD.id AND machine = 'job'
+    AND (SELECT keeping_entries FROM retention) = 0;
 END;
 -- By the journal's own times: those of the row are whatever its writer said.
 CREATE TRIGGER job_refuse_young BEFORE DELETE ON job WHEN (SELECT active FROM retention) = 1
@@ -115,7 +118,8 @@ END;
 CREATE TRIGGER run_forget_journal AFTER DELETE ON run WHEN (SELECT active FROM retention) = 1
 BEGIN
   DELETE FROM outbox WHERE machine = 'run' AND subject_id = OLD.id;
-  DELETE FROM journal WHERE subject_id = OLD.id AND machine = 'run';
+  DELETE FROM journal WHERE subject_id = OLD.id AND machine = 'run'
+    AND (SELECT keeping_entries FROM retention) = 0;
 END;
 
 -- A run that leaves takes its publications along; without this each would be looked for in all.
