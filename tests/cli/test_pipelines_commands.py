@@ -105,6 +105,7 @@ def test_a_pipeline_from_its_plan_to_its_watermark(program, capsys, tmp_path):
         20,
         2,
     )
+    assert shown["watermark_state"] == listed["watermark_state"] == "WatermarkAdvanced"
     assert "partition" in milepost(capsys, "show", run_id)
     told = json.loads(milepost(capsys, "show", run_id, "--timeline", "--json"))
     states = [event["state"].split(" (")[0] for event in told]

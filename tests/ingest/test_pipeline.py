@@ -130,6 +130,7 @@ async def test_every_call_has_an_asynchronous_twin(app, shop, pipeline):
     assert (await run.counts_async()).fetched == 30
     assert len(await run.partitions_async()) == 3
     assert await pipeline.watermark_async() == await pipeline.watermark_async()
+    assert await pipeline.watermark_state_async() == "WatermarkAdvanced"
     assert await pipeline.count_async() == 30
     assert len([record async for record in pipeline.records_async()]) == 30
     assert await pipeline.quarantine.list_async() == []

@@ -1,6 +1,8 @@
 """Spec B on a pipeline that really runs: six rows, its queries, ten inner states."""
 
-from diamond_shop import OPTIONS, Shop, go
+from datetime import timedelta
+
+from diamond_shop import OPTIONS, T0, Shop, go
 
 import milepost as mp
 
@@ -118,3 +120,49 @@ def test_bs_monitoring_queries_run_on_the_views(app, shop, pipeline, raw):
     )
     assert done == [("partition-1", 10)]
     assert raw.value('SELECT "lastRunId" FROM watermark') is not None
+
+
+class Asked(Shop):
+    """Asks for the watermark's word whenever it is read from."""
+
+    pipeline = None
+    words: list[str]
+
+    def count(self, window, low, high):
+        self.words.append(self.pipeline.watermark_state)
+        return super().count(window, low, high)
+
+    def fetch(self, window, partition, cursor):
+        self.words.append(self.pipeline.watermark_state)
+        return super().fetch(window, partition, cursor)
+
+
+def test_a_watermarks_state_reads_in_bs_words_through_its_runs(app, raw):
+    shop = Asked(30)
+    pipeline = shop.pipeline = app.pipeline("told", shop, **OPTIONS, retries=0)
+    shop.words = [pipeline.watermark_state]
+    go(app, pipeline.start())
+    assert set(shop.words) == {"NoWatermark"}
+    assert pipeline.watermark_state == "WatermarkAdvanced"
+
+    shop.words = []
+    shop.put(7)
+    go(app, pipeline.start())
+    assert list(dict.fromkeys(shop.words)) == ["RunCreated", "Processing"]
+    assert pipeline.watermark_state == "WatermarkAdvanced"
+
+    shop.before_fetch = lambda partition, _cursor: (_ for _ in ()).throw(mp.Fail("away"))
+    failed = go(app, pipeline.start(full=True))
+    assert pipeline.watermark_state == "WatermarkNotAdvanced"
+    # Published, but the watermark stays.
+    go(app, failed.force())
+    assert pipeline.watermark_state == "WatermarkNotAdvanced"
+
+
+def test_runs_that_leave_the_watermark_alone_do_not_change_its_word(app, shop, pipeline):
+    assert go(app, pipeline.start(until=T0 + timedelta(minutes=5))).state == "SUCCEEDED"
+    assert pipeline.watermark_state == "NoWatermark"
+    go(app, pipeline.start())
+    shop.before_fetch = lambda partition, _cursor: (_ for _ in ()).throw(mp.Fail("away"))
+    assert go(app, pipeline.start(until=T0 + timedelta(minutes=5))).state == "FAILED"
+    assert pipeline.watermark_state == "WatermarkAdvanced"

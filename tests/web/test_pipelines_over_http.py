@@ -38,6 +38,7 @@ async def test_a_pipeline_over_http(app, pipeline, api):
     await app.drain_async(timeout=20)
     shown = (await api.get("/v1/pipelines/stones")).json()
     assert shown["watermark"]["lastRunId"] == run_id
+    assert shown["watermark_state"] == "WatermarkAdvanced"
     assert (shown["quarantined"], shown["dataset_version"], shown["gaps"]) == (1, 1, 0)
     found = (await api.get(f"/v1/runs/{run_id}/partitions")).json()
     assert (found["mode"], found["counts"]["fetched"]) == ("full", 12)

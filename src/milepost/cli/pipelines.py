@@ -55,6 +55,7 @@ def ls(at: Session) -> None:
             {
                 "pipeline": row.name,
                 "watermark": row.watermark,
+                "watermark_state": run(watermarks.state, row),
                 "last_run": None if last is None else last.run_id,
                 "state": None if last is None else last.state,
                 "mode": None if last is None else last.mode,
@@ -139,6 +140,7 @@ def show(at: Session, subject_id: str, *, told: bool) -> None:
     if told:
         _show_timeline(at, run)
         return
+    pipeline = at.client.run(watermarks.find, run.about.pipeline)
     about = {
         **document(run.about, "id", "pipeline", "mode", id=run.id),
         "state": run.state,
@@ -147,6 +149,7 @@ def show(at: Session, subject_id: str, *, told: bool) -> None:
         "progress": round(run.progress, 3),
         "from": run.window.start,
         "to": run.window.end,
+        "watermark_state": at.client.run(watermarks.state, pipeline),
         "counts": dict(run.counts),
     }
     names = ("partition", "state", "low", "high", "pages", "records", "error")

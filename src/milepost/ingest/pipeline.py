@@ -24,6 +24,7 @@ from milepost.ingest.source import Source, Window
 from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.outcome import micros
 from milepost.policy import Fail, Later
+from milepost.specs import WatermarkWord
 from milepost.store import pipelines, removals, tables, watermarks
 from milepost.store.driver import Steps
 from milepost.store.pipelines import REMAP, Gap, PipelineRunSummary, StartRequest
@@ -193,6 +194,22 @@ class Pipeline(Declaration[S]):
         """Read up to where everything was read."""
         row = await self.row_async()
         return None if row is None else row.watermark
+
+    @property
+    def watermark_state(self) -> WatermarkWord:
+        """Where the watermark stands in B's words, `NoWatermark` to `WatermarkAdvanced`; read now.
+
+        A string. Runs that leave the watermark alone (backfills, replays, remaps) do not change it.
+        """
+        return self.client.run(self._watermark_state)
+
+    async def watermark_state_async(self) -> WatermarkWord:
+        """Read where the watermark stands, in B's words."""
+        return await self.client.run_async(self._watermark_state)
+
+    def _watermark_state(self) -> Steps[WatermarkWord]:
+        row = yield from self._find()
+        return (yield from watermarks.state(row))
 
     @property
     def row(self) -> PipelineRow | None:

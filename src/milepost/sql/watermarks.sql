@@ -21,6 +21,16 @@ SELECT seq, move, from_mark, to_mark, {text:run_id}, actor, reason, at
  WHERE pipeline_id = :pipeline_id
  ORDER BY seq
 
+-- name: watermark_run
+-- The last run that reads from the watermark, and whether it moved it.
+SELECT run.state, p.after_mark
+  FROM pipeline_run AS p JOIN run ON run.id = p.run_id
+  LEFT JOIN pipeline_run AS r ON r.run_id = p.root_id
+ WHERE p.pipeline_id = :pipeline_id AND p.mode <> 'replay'
+   AND coalesce(r.mode, p.mode) IN ('full', 'incremental')
+ ORDER BY p.number DESC
+ LIMIT 1
+
 -- name: watermark_override
 UPDATE pipeline SET mark = :mark, version = version + 1, move = 'override', actor = :actor, reason = :reason
  WHERE id = :pipeline_id

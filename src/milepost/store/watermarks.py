@@ -12,8 +12,9 @@ import msgspec
 import uuid_utils
 
 from milepost.errors import NotFound
-from milepost.lifecycle import Cause
+from milepost.lifecycle import Cause, RunState
 from milepost.records import NewJob, Template
+from milepost.specs import WatermarkWord, watermark_word
 from milepost.store import creation
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
@@ -194,6 +195,17 @@ def find(name: str) -> Steps[PipelineRow]:
     if not rows:
         raise NotFound(f"no pipeline {name!r} has run here")
     return _row(rows[0])
+
+
+def state(row: PipelineRow | None) -> Steps[WatermarkWord]:
+    """Say in B's word where a pipeline's watermark stands; runs that leave it alone are passed."""
+    if row is None:
+        return WatermarkWord.NO_WATERMARK
+    rows = yield Call("watermark_run", {"pipeline_id": row.id})
+    run_state, after = rows[0] if rows else (None, None)
+    if run_state == RunState.SUCCEEDED and after is None:
+        run_state = RunState.FAILED  # published by force: the watermark stopped before its gap
+    return watermark_word(run_state, exists=row.mark is not None)
 
 
 def listing() -> Steps[list[PipelineRow]]:

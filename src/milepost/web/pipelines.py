@@ -67,6 +67,9 @@ class PipelineDocument(BaseModel):
     table: str
     partitions: int
     watermark: WatermarkDocument | None
+    watermark_state: str
+    """B's word: NoWatermark, WatermarkRead, RunCreated, Processing, WatermarkAdvanced or
+    WatermarkNotAdvanced."""
     dataset_version: int
     gaps: int
     quarantined: int
@@ -173,6 +176,7 @@ def _document(pipeline: Pipeline[Any]) -> Steps[dict[str, Any]]:
         "table": pipeline.target.name,
         "partitions": pipeline.options["partitions"],
         "watermark": None if row is None else row.document(),
+        "watermark_state": (yield from watermarks.state(row)),
         "dataset_version": 0 if row is None else row.dataset_version,
         "gaps": 0 if row is None else len((yield from pipelines.gaps(row.id))),
         "quarantined": 0 if row is None else (yield from quarantine_count(row.id)),
