@@ -13,12 +13,12 @@ import milepost
 from milepost import config, testing
 from milepost.app import App
 from milepost.batch.declaration import Batch, Collect, FailFast, Tolerate
-from milepost.batch.handles import RunError, RunHandle, Runs, StepState
+from milepost.batch.handles import RunHandle, Runs, StepState
 from milepost.config import OPENS, RULED, Settings, variable
 from milepost.context import Context
 from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
-from milepost.handles import JobError, JobHandle, Jobs
+from milepost.handles import JobHandle, Jobs
 from milepost.ingest.declaration import Declaration
 from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Removals
 from milepost.ingest.pipeline import Pipeline
@@ -27,7 +27,7 @@ from milepost.job import Job
 from milepost.options import JobOptions, SubmitOptions, rules
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
-from milepost.records import Entry, Queue, Worker
+from milepost.records import Entry, JobError, Queue, RunError, Worker
 from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing
 from milepost.relay.nats import Nats
 from milepost.relay.pull import Channels

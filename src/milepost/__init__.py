@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from milepost import testing as testing
     from milepost.app import App
     from milepost.batch.declaration import Batch, Collect, FailFast, Tolerate
-    from milepost.batch.handles import RunError, RunHandle, StepState
+    from milepost.batch.handles import RunHandle, StepState
     from milepost.batch.outputs import to
     from milepost.context import Context, current
     from milepost.encrypt import EncryptingCodec
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
         Unavailable,
         WaitTimeout,
     )
-    from milepost.handles import JobError, JobHandle
+    from milepost.handles import JobHandle
     from milepost.ingest.handles import PartitionState, PipelineRun
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
     from milepost.job import Job
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import TRANSIENT, Cancelled, Fail, Later
-    from milepost.records import Entry, Queue, Worker
+    from milepost.records import Entry, JobError, Queue, RunError, Worker
     from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing, Undelivered
     from milepost.relay.nats import Nats
     from milepost.request.batch import RequestBatch, Response
@@ -127,7 +127,7 @@ _HOMES = {
     "Incoming": "milepost.relay.broker",
     "Invalid": "milepost.errors",
     "Job": "milepost.job",
-    "JobError": "milepost.handles",
+    "JobError": "milepost.records",
     "JobFailed": "milepost.errors",
     "JobHandle": "milepost.handles",
     "JobState": "milepost.lifecycle",
@@ -151,7 +151,7 @@ _HOMES = {
     "Reply": "milepost.request.declaration",
     "RequestBatch": "milepost.request.batch",
     "Response": "milepost.request.batch",
-    "RunError": "milepost.batch.handles",
+    "RunError": "milepost.records",
     "RunHandle": "milepost.batch.handles",
     "RunState": "milepost.lifecycle",
     "Schedule": "milepost.store.schedules",

@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
-import msgspec
-
 from milepost.client import Client, caller, new_id
 from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
-from milepost.records import Job
+from milepost.records import Job, JobError
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle
-from milepost.store import creation, jobs, outputs, reruns, unfit
+from milepost.store import creation, failures, jobs, outputs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain, lifecycle
 from milepost.subjects import Finder, Subject, has_worker, page
@@ -20,15 +18,6 @@ from milepost.subjects import Finder, Subject, has_worker, page
 R = TypeVar("R")
 PAGE = 16
 """How many results, each of which may be large, are read at once."""
-
-
-class JobError(msgspec.Struct, frozen=True):
-    """Why a job failed."""
-
-    type: str
-    message: str
-    cause: str | None = None
-    code: str | None = None
 
 
 class JobHandle(Subject[Job], Generic[R]):
@@ -89,13 +78,7 @@ class JobHandle(Subject[Job], Generic[R]):
     @property
     def error(self) -> JobError | None:
         """The last error, if any attempt failed."""
-        record = self.record
-        if record.error is None:
-            if record.cause is None:
-                return None
-            return JobError(record.cause, f"it ended by {record.move}", record.cause)
-        stored = msgspec.json.decode(record.error)
-        return JobError(stored["type"], stored["message"], record.cause, stored.get("code"))
+        return failures.last_error(self.record.error, self.record.cause)
 
     @property
     def rerun_of(self) -> str | None:

@@ -358,6 +358,27 @@ class Job(msgspec.Struct, frozen=True):
         return self.errors > self.retries or self.losses > self.losses_allowed
 
 
+class JobError(msgspec.Struct, frozen=True):
+    """Why a job failed."""
+
+    type: str
+    message: str
+    cause: str | None = None
+    code: str | None = None
+
+
+class RunError(msgspec.Struct, frozen=True):
+    """Why one job of a run failed."""
+
+    job_id: str
+    step: str
+    type: str
+    message: str
+    cause: str | None = None
+    code: str | None = None
+    ordinal: int | None = None
+
+
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run about to be created."""
 

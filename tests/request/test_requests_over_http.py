@@ -128,6 +128,62 @@ def test_c_a_caller_reads_pending_complete_or_fail_and_nothing_else(app, http, r
     assert (waited.json()["state"], waited.json()["job_state"]) == ("COMPLETE", "SUCCEEDED")
 
 
+FAILURES = {
+    "remote_failure": (Says(json={"status": "error", "message": "out of paper"}), "out of paper"),
+    "malformed": (Says(json={"status": "odd"}), "'odd'"),
+    "http_404": (Says(404, json={"detail": "no such document"}), "no such document"),
+}
+
+
+@pytest.mark.parametrize("code", FAILURES)
+def test_c_a_failure_has_one_code_and_the_remotes_reason_everywhere(app, http, remote, code):
+    """The message and GET say the same, of one request and of one within a batch."""
+    said, reason = FAILURES[code]
+    remote.answers = [said]
+    body = {"url": remote.url, "reply": RULES}
+    one = http.post("/v1/requests", json={**body, "channel": "one"}).headers["location"]
+    many = {"requests": [body], "channel": "many"}
+    batch = http.post("/v1/requests:batch", json=many).headers["location"]
+    app.drain()
+
+    told, shown = app.channels.pull("one").messages[0]["data"], http.get(one).json()
+    assert told["error"] == shown["error"]
+    assert (shown["error"]["code"], told["state"]) == (code, "FAIL")
+    assert reason in shown["error"]["message"]
+
+    told, shown = app.channels.pull("many").messages[0]["data"], http.get(batch).json()
+    assert told["error"] == shown["error"]
+    assert told["jobs"][0]["error"]["code"] == code
+    for said in (told, shown):
+        [child] = said["errors"]
+        assert (child["ordinal"], child["code"]) == (0, code)
+        assert "1 of 1 jobs failed: request 0" in said["error"]["message"]
+        assert code in said["error"]["message"]
+        assert reason in said["error"]["message"]
+
+
+def test_c_an_end_without_an_error_says_what_happened(app, http, remote, raw):
+    """Never "ended by": by its deadline, by a cancel, by a person at the database."""
+    body = {"url": remote.url, "start_in": 3600, "channel": "orders"}
+    late, gone, odd = (http.post("/v1/requests", json=body).headers["location"] for _ in range(3))
+    ids = [where.rpartition("/")[2] for where in (late, gone, odd)]
+    app.jobs.get(ids[1]).cancel("not needed")
+    change = "UPDATE job SET state = 'FAILED', move = 'expire', version = version + 1"
+    raw.execute(f"{change}, cause = 'deadline' WHERE id = '{ids[0]}'")
+    raw.execute(f"{change} WHERE id = '{ids[2]}'")
+    messages = {one["subject"]: one["data"] for one in app.channels.pull("orders").messages}
+    for job_id, code, text in zip(
+        ids,
+        ("deadline", "cancelled", None),
+        ("its deadline has passed", "not needed", "no reason was recorded"),
+        strict=True,
+    ):
+        error = http.get(f"/v1/requests/{job_id}").json()["error"]
+        assert error == messages[job_id]["error"]
+        assert (error["code"], error["message"]) == (code, text)
+    assert app.jobs.get(ids[0]).error.message == "its deadline has passed"
+
+
 def test_c_only_requests_are_found_among_requests(app, http):
     @app.job
     def convert(document: str) -> str:

@@ -78,7 +78,12 @@ async def test_once_it_is_done_there_is_a_result_or_an_error(app, api):
     assert failed["state"] == "FAILED"
     assert failed["error"]["message"] == "no such format"
     assert cancelled["state"] == "CANCELLED"
-    assert cancelled["error"] == {"type": "Cancelled", "message": "not needed", "cause": None}
+    assert cancelled["error"] == {
+        "type": "Cancelled",
+        "message": "not needed",
+        "cause": None,
+        "code": "cancelled",
+    }
 
 
 async def test_prefer_wait_answers_with_the_end(app, api):

@@ -11,9 +11,9 @@ from milepost.client import Client, caller, new_id
 from milepost.errors import Invalid, JobFailed, NotFinished
 from milepost.faces import Flow, Stream, Wait, faces, perform_async, streams
 from milepost.lifecycle import RUN, JobState, RunState
-from milepost.records import NewJob, NewRun, Run
+from milepost.records import NewJob, NewRun, Run, RunError
 from milepost.specs import RUN_VIEWS, Facts
-from milepost.store import chains, fanin, jobs, runs
+from milepost.store import chains, failures, fanin, jobs, runs
 from milepost.store.driver import Steps
 from milepost.subjects import Finder, Subject, has_worker, page, patience
 
@@ -47,16 +47,6 @@ class StepState(msgspec.Struct, frozen=True):
 
 
 _FINAL = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
-
-
-class RunError(msgspec.Struct, frozen=True):
-    """Why one job of a run failed."""
-
-    job_id: str
-    step: str
-    type: str
-    message: str
-    cause: str | None = None
 
 
 class RunHandle(Subject[Run]):
@@ -207,11 +197,11 @@ class RunHandle(Subject[Run]):
     @property
     def errors(self) -> list[RunError]:
         """Why its jobs failed, read now: the first hundred."""
-        return _errors(self._client.run(chains.errors, self.id, most=100))
+        return self._client.run(failures.children, self.id, most=100)
 
     async def errors_async(self, limit: int = 100) -> list[RunError]:
         """Read why its jobs failed."""
-        return _errors(await self._client.run_async(chains.errors, self.id, most=limit))
+        return await self._client.run_async(failures.children, self.id, most=limit)
 
     def _watch(self, timeout: float | None = None) -> Stream["RunHandle"]:
         """Yield it, read again, until it is final or `WaitTimeout` is raised."""
@@ -312,15 +302,6 @@ def _share(picture: chains.Picture) -> float:
     inside = done / (done + step.cancelled + step.open) if done else 0.0
     # The end itself is only reached with the last move.
     return min((at + inside) / len(line), 0.99)
-
-
-def _errors(rows: Sequence[tuple[str, str, str | None, str | None]]) -> list[RunError]:
-    found = []
-    for job_id, step, cause, error in rows:
-        stored = msgspec.json.decode(error) if error else {}
-        kind, text = stored.get("type", cause or "unknown"), stored.get("message", "")
-        found.append(RunError(job_id, step, kind, text, cause))
-    return found
 
 
 def resuming(old: Run) -> NewRun:

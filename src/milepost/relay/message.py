@@ -5,15 +5,15 @@ responses takes no room in the outbox. Its id and its time are the outbox row's:
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from milepost.lifecycle import Cause, JobState, RunState
-from milepost.records import Job, Run
+from milepost.records import Job, JobError, Run, RunError, StepCount
 from milepost.specs import answer_word, public
-from milepost.store import fanin, jobs, outbox, runs
+from milepost.store import failures, fanin, jobs, outbox, runs
 from milepost.store.driver import Steps
 from milepost.store.outbox import Message
 from milepost.store.seal import as_stored
@@ -29,6 +29,9 @@ PORTION = 1_000_000
 TEXT_MOST = 10_000
 """How much of an error's text is told (H-105); the whole of it is in the store."""
 
+ERRORS_MOST, ERROR_TEXT = 20, 1_000
+"""How many failed jobs of a run are told apart from its children, and how much of each text."""
+
 COPIED = ("channel", "kind", "machine", "queue", "tenant")
 NAMES = tuple(
     sorted((*COPIED, "error", "id", "message_id", "severity", "state", "subject", "time"))
@@ -36,6 +39,7 @@ NAMES = tuple(
 """The names that a template for people may use."""
 COUNTED = ("name", "succeeded", "failed", "cancelled")
 
+_Error = TypeVar("_Error", JobError, RunError, JobError | None)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -160,19 +164,16 @@ def _end(job: Job) -> dict[str, Any]:
     """Tell exactly one of the result and the error."""
     if job.state == JobState.SUCCEEDED:
         return {"result": _pass_on(job.result, job.codec)}
-    if job.state == JobState.CANCELLED:
-        return {"error": _error("Cancelled", job.cancel_reason or "cancelled", job.cause)}
-    stored = _read_error(job.error)
-    kind = stored.get("type") or job.cause or "unknown"
-    return {"error": _error(kind, stored.get("message") or f"ended by {job.move}", job.cause)}
+    return {"error": _cut(failures.failure(job))}
 
 
 def _read_error(error: str | None) -> dict[str, Any]:
     return {} if error is None else msgspec.json.decode(error)
 
 
-def _error(kind: str, text: str, cause: str | None) -> dict[str, str | None]:
-    return {"type": kind, "message": text[:TEXT_MOST], "cause": cause}
+def _cut(error: _Error, most: int = TEXT_MOST) -> _Error:
+    """Cut the text of an error to so much."""
+    return error and msgspec.structs.replace(error, message=error.message[:most])
 
 
 def _pass_on(data: bytes | None, codec: str) -> Any:
@@ -184,10 +185,11 @@ def _pass_on(data: bytes | None, codec: str) -> Any:
 
 def _run(run: Run, *, room: int) -> Steps[dict[str, Any]]:
     counted = yield from fanin.steps(run.id)
+    failed = yield from failures.children(run.id, most=ERRORS_MOST)
     data: dict[str, Any] = {
         **_common(run),
         "run_state": run.state.value,
-        **_outcome(run),
+        **_outcome(run, counted, failed),
         **({"resumes": run.resumes} if run.resumes else {}),
         "steps": [{name: getattr(step, name) for name in COUNTED} for step in counted],
     }
@@ -215,13 +217,12 @@ def _stale(job: Job) -> dict[str, str] | None:
     return {"title": "Pipeline Stale", "text": stored["message"], "severity": "warning"}
 
 
-def _outcome(run: Run) -> dict[str, Any]:
+def _outcome(run: Run, counted: Sequence[StepCount], failed: Sequence[RunError]) -> dict[str, Any]:
+    """Tell the report, or why it failed; either way the first jobs that did not succeed."""
+    errors = {"errors": [_cut(one, ERROR_TEXT) for one in failed]} if failed else {}
     if run.state == RunState.SUCCEEDED:
-        return {"result": _pass_on(run.report, run.codec)}
-    stored = _read_error(run.error)
-    kind = "Cancelled" if run.state == RunState.CANCELLED else run.cause or "unknown"
-    told = stored.get("message") or f"ended by {run.move}"
-    return {"error": _error(stored.get("type") or kind, told, run.cause)}
+        return {"result": _pass_on(run.report, run.codec), **errors}
+    return {"error": _cut(failures.run_failure(run, counted, failed)), **errors}
 
 
 def _children(run_id: str, room: int) -> Steps[list[dict[str, Any]]]:

@@ -20,22 +20,22 @@ from milepost.context import Context
 from milepost.declare import Host
 from milepost.errors import Invalid
 from milepost.faces import Flow, Stream, Wait, streams
-from milepost.handles import JobError
 from milepost.lifecycle import JobState
 from milepost.options import check, check_seconds
 from milepost.outcome import micros
-from milepost.records import NewJob, NewRun, NewStep
+from milepost.records import JobError, NewJob, NewRun, NewStep
 from milepost.request.attempt import Attempt
 from milepost.request.declaration import Request
 from milepost.request.kind import Requests, can_send, define
 from milepost.specs import JOB_VIEWS, Facts
-from milepost.store import chains, fanin, requests, runs
+from milepost.store import chains, failures, fanin, requests, runs
 
 KIND = "requests"
 FINAL = "request.final"
 CHUNK = 500
 """So many requests are stored by one transaction; a larger batch is filled piece by piece."""
 ITEM = "a request of a batch is a dict with method and url, or a tuple such as ('GET', url)"
+_LOST = (JobState.FAILED, JobState.CANCELLED)
 NOT_FOR_ONE = ("unique", "hold", "start_within")
 
 Item = Mapping[str, Any] | Sequence[Any]
@@ -70,11 +70,7 @@ class RequestBatch(RunHandle):
     def _response(self, row: requests.ResponseRow) -> Response:
         word = JOB_VIEWS["C"].word(Facts(row.state, row.fence, row.phase))
         result = None if row.result is None else self._client.codec.decode(row.result)
-        error = None
-        if row.state in (JobState.FAILED, JobState.CANCELLED):
-            told = msgspec.json.decode(row.error) if row.error else {}
-            kind = told.get("type", row.cause or row.state)
-            error = JobError(kind, told.get("message", ""), row.cause, told.get("code"))
+        error = failures.failure(row) if row.state in _LOST else None
         return Response(row.id, row.ordinal or 0, word, result, error)
 
 

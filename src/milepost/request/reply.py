@@ -27,6 +27,7 @@ AGAIN = frozenset({408, 425, 429})
 """Not now, say these and every 5xx; any other refusal would be repeated (H-92)."""
 PENDING = "the reply says pending"
 SHOWN = 200
+REASONS = ("detail", "message", "reason", "error", "error_description", "title")
 FLOOR_MOST = 366 * 86_400
 """A server's wish goes over `max_delay`, and still no server parks a job for good."""
 DIGITS_MOST = 20
@@ -111,6 +112,8 @@ class Verdict(msgspec.Struct, frozen=True):
     value: Any = None
     after: float | None = None
     code: str = ""
+    is_plain: bool = False
+    """Whether the reason says only how it was answered, and not yet why."""
 
 
 def malformed(reason: str, *, code: str = "malformed") -> Verdict:
@@ -124,11 +127,16 @@ def judge_reply(request: Request, answer: Answer, judges: Mapping[str, Judge]) -
     An error would have the request sent again, and it was heard.
     """
     try:
-        return _judge(request.reply or Reply(), answer, judges)
+        verdict = _judge(request.reply or Reply(), answer, judges)
     except Invalid as error:
         return malformed(str(error))
     except Exception as error:  # noqa: BLE001
         return malformed(f"the reply could not be read: {type(error).__qualname__}: {error}")
+    # A request that is not recorded keeps the remote's words out, but for those asked for.
+    reason = _remote_reason(answer) if verdict.is_plain and request.record else None
+    if reason is None:
+        return verdict
+    return msgspec.structs.replace(verdict, reason=f"{verdict.reason}: {reason}")
 
 
 def _judge(reply: Reply, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:
@@ -136,14 +144,15 @@ def _judge(reply: Reply, answer: Answer, judges: Mapping[str, Judge]) -> Verdict
     if by_code and (listed := reply.word(answer.status)) is not None:
         return _verdict(listed, reply, answer)
     if answer.status in AGAIN or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return Verdict("again", f"answered {answer.said}", code=f"http_{answer.status}")
+        reason = f"answered {answer.said}"
+        return Verdict("again", reason, code=f"http_{answer.status}", is_plain=True)
     if reply.by is not None:
         return _by_judge(reply.by, answer, judges)
     if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
         reason = f"answered {answer.said}"
         if answer.status < HTTPStatus.BAD_REQUEST:
             reason += ", and redirects are not followed that far: see redirects="
-        return Verdict("failed", reason, code=f"http_{answer.status}")
+        return Verdict("failed", reason, code=f"http_{answer.status}", is_plain=True)
     if reply.state is not None:
         return _by_state(reply, answer)
     pending = answer.status == HTTPStatus.ACCEPTED
@@ -176,7 +185,18 @@ def _verdict(word: str, reply: Reply, answer: Answer) -> Verdict:
     if reply.error is not None:
         with suppress(Invalid):
             reason = f"it failed: {str(_read(reply.error, answer))[: 5 * SHOWN]}"
-    return Verdict(word, reason, code="remote_failure")
+    return Verdict(word, reason, code="remote_failure", is_plain=reply.error is None)
+
+
+def _remote_reason(answer: Answer) -> str | None:
+    """Find the remote's own reason in the members that are usual for it (RFC 9457 and others)."""
+    told: Any = None
+    with suppress(Invalid):
+        told = answer.json()
+    for _ in range(2):  # {"error": {"message": …}} is usual too
+        if isinstance(told, dict):
+            told = next((told[name] for name in REASONS if told.get(name)), None)
+    return told[: 5 * SHOWN] if isinstance(told, str) else None
 
 
 def _by_judge(name: str, answer: Answer, judges: Mapping[str, Judge]) -> Verdict:

@@ -3,14 +3,14 @@
 -- name: run_responses
 -- A page of what became of a step's jobs, in their order; of a run that was resumed, the successes.
 -- postgres
-SELECT id::text, ordinal, state, fence, phase, result, error, cause FROM job
+SELECT id::text, ordinal, state, fence, phase, result, error, cause, cancel_reason FROM job
  WHERE run_id = :run_id AND step = 0 AND (state = 'RUNNING' OR state <> 'RUNNING')
    AND id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
    AND (:ended::int = 0 OR state = 'SUCCEEDED')
  ORDER BY id
  LIMIT :most
 -- sqlite
-SELECT id, ordinal, state, fence, phase, result, error, cause FROM job
+SELECT id, ordinal, state, fence, phase, result, error, cause, cancel_reason FROM job
  WHERE run_id = :run_id AND step = 0 AND id > coalesce(:after, '')
    AND (:ended = 0 OR state = 'SUCCEEDED')
  ORDER BY id

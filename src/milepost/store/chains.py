@@ -204,9 +204,3 @@ def kinds() -> Steps[dict[str, dict[str, int]]]:
     for kind, state, count in rows:
         found.setdefault(kind, {})[state] = count
     return found
-
-
-def errors(run_id: str, *, most: int) -> Steps[list[tuple[str, str, str | None, str | None]]]:
-    """Read why jobs of a run failed: (job, step, cause, error)s, in the order of their ids."""
-    rows = yield Call("run_errors", {"id": run_id, "most": most})
-    return [(job_id, step, cause, error) for job_id, step, cause, error in rows]

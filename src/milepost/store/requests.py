@@ -56,6 +56,7 @@ class ResponseRow(msgspec.Struct, frozen=True):
     result: bytes | None
     error: str | None
     cause: str | None
+    cancel_reason: str | None
 
 
 def responses(

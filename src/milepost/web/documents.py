@@ -3,7 +3,7 @@
 Each model is the contract that OpenAPI shows; `document` fills it from a record by its names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -17,9 +17,10 @@ from milepost.encrypt import is_sealed
 from milepost.errors import Invalid
 from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, RUN, JobState, RunState
-from milepost.records import Job, Run, Template
+from milepost.records import Job, Run, RunError, Template
 from milepost.request.redact import show_arguments
 from milepost.specs import PUBLIC_WORDS, answer_word, public
+from milepost.store import failures
 from milepost.subjects import Subject
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class ErrorDocument(BaseModel):
     type: str
     message: str
     cause: str | None = Field(default=None, examples=["attempts_exhausted"])
-    code: str | None = None
+    code: str | None = Field(default=None, examples=["http_404"])
 
 
 class Receipt(BaseModel):
@@ -202,6 +203,8 @@ class RunErrorDocument(BaseModel):
     type: str
     message: str
     cause: str | None = None
+    code: str | None = Field(default=None, examples=["http_404"])
+    ordinal: int | None = Field(default=None, description="Its place among those of its step.")
 
 
 class RunSummary(BaseModel):
@@ -316,7 +319,7 @@ async def _whole(found: Subject[Any], client: Client) -> dict[str, Any]:
     errors = await found.errors_async()
     return {
         **run_summary(record),
-        **_run_outcome(found, client.codec),
+        **_run_outcome(found, client.codec, errors),
         "progress": found.progress,
         "current_step": found.current_step,
         "eta_seconds": None if found.eta is None else found.eta.total_seconds(),
@@ -332,15 +335,13 @@ def run_summary(run: Run) -> dict[str, Any]:
     return document(RunSummary, run, **_row(run))
 
 
-def _run_outcome(found: RunHandle, codec: Codec) -> dict[str, Any]:
+def _run_outcome(found: RunHandle, codec: Codec, errors: Sequence[RunError]) -> dict[str, Any]:
     run = found.record
     if run.state == RunState.SUCCEEDED:
         return {"result": carried(run.report, run.codec, codec)}
     if run.state not in RUN.terminal:
         return {}
-    failed = f"{found.failed} of its jobs failed"
-    kind = "Cancelled" if run.state == RunState.CANCELLED else run.cause or "unknown"
-    return {"error": {"type": kind, "message": failed, "cause": run.cause}}
+    return {"error": failures.run_failure(run, found.picture.steps, errors)}
 
 
 def job_document(job: Job, client: Client) -> dict[str, Any]:
@@ -359,7 +360,7 @@ def job_document(job: Job, client: Client) -> dict[str, Any]:
     del found["result"], found["error"]
     if job.state == JobState.SUCCEEDED:
         return {**found, "result": carried(job.result, job.codec, client.codec)}
-    if (error := _job_error(job)) is not None:
+    if (error := failures.failure(job)) is not None:
         found["error" if job.state in JOB.terminal else "last_error"] = error
     return found
 
@@ -373,17 +374,3 @@ def carried(data: bytes | None, name: str, codec: Codec) -> Any:
     if name != codec.name or is_sealed(data):
         return f"{len(data)} bytes of {name}"
     return codec.decode(data)
-
-
-def _job_error(job: Job) -> dict[str, Any] | None:
-    """Say why it failed or was cancelled; None while nothing went wrong."""
-    if job.state == JobState.CANCELLED:
-        reason = job.cancel_reason or "cancelled"
-        return {"type": "Cancelled", "message": reason, "cause": job.cause}
-    if job.error is not None:
-        stored = msgspec.json.decode(job.error)
-        known = {name: stored.get(name) for name in ("type", "message", "code")}
-        return {**known, "cause": job.cause}
-    if job.state not in JOB.terminal:
-        return None
-    return {"type": job.cause or "unknown", "message": f"ended by {job.move}", "cause": job.cause}

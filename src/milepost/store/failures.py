@@ -1,0 +1,101 @@
+"""Why jobs and runs ended badly: one account for handles, for the API and for final messages."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from milepost.lifecycle import Cause, JobState, RunState
+from milepost.records import Job, JobError, Run, RunError, StepCount
+from milepost.specs import CANCELLED, EXPIRED
+from milepost.store.driver import Call, Steps
+from milepost.store.requests import ResponseRow
+
+NAMED = 3
+"""How many of its children the text of a failed run names; `errors` has more."""
+NAMED_TEXT = 300
+UNKNOWN = "no reason was recorded"
+
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        Cause.DEADLINE: EXPIRED,
+        Cause.POISONED: "it was lost too often: each time its worker died or its lease expired",
+        Cause.ATTEMPTS_EXHAUSTED: "its attempts are spent, and the last one was lost",
+        Cause.POLL_LIMIT: "it was still pending at its poll limit",
+        Cause.REJECTED: "no worker could take it; its history says why",
+        Cause.OUTCOME_UNKNOWN: "it was lost after it may have taken effect: look there, then "
+        "rerun the job or leave it",
+        Cause.WATERMARK_CONFLICT: "another run moved the watermark meanwhile",
+    }
+)
+"""What happened, where a job or a run ended without an error of its own."""
+
+
+def failure(job: Job | ResponseRow) -> JobError | None:
+    """Say why a job failed or was cancelled, or why its last attempt failed; None if none did."""
+    if job.state == JobState.CANCELLED:
+        return JobError("Cancelled", job.cancel_reason or CANCELLED, job.cause, CANCELLED)
+    found = last_error(job.error, job.cause)
+    if found is None and job.state == JobState.FAILED:
+        return JobError("unknown", UNKNOWN)
+    return found
+
+
+def last_error(error: str | None, cause: str | None) -> JobError | None:
+    """Read the last error of a job, or make one of the cause that ended it without any."""
+    if error is not None:
+        stored = _read(error)
+        kind, text = stored.get("type") or cause or "unknown", stored.get("message") or UNKNOWN
+        return JobError(kind, str(text), cause, stored.get("code"))
+    return None if cause is None else JobError(cause, TEXTS.get(cause, UNKNOWN), cause, cause)
+
+
+def _read(error: str) -> dict[str, Any]:
+    try:
+        stored = msgspec.json.decode(error)
+    except msgspec.DecodeError:  # somebody else wrote it
+        stored = None
+    return stored if isinstance(stored, dict) else {"message": error}
+
+
+def children(run_id: str, *, most: int) -> Steps[list[RunError]]:
+    """Read why jobs of a run failed, in the order of their ids."""
+    rows = yield Call("run_errors", {"id": run_id, "most": most})
+    return [_child(*row) for row in rows]
+
+
+def _child(
+    job_id: str, step: str, ordinal: int | None, cause: str | None, error: str | None
+) -> RunError:
+    found = last_error(error, cause) or JobError("unknown", UNKNOWN)
+    return RunError(job_id, step, found.type, found.message, cause, found.code, ordinal)
+
+
+def run_failure(run: Run, steps: Sequence[StepCount], failed: Sequence[RunError]) -> JobError:
+    """Say why a run failed or was cancelled: which of its jobs failed, and why."""
+    stored = {} if run.error is None else _read(run.error)
+    told = [TEXTS[run.cause]] if run.cause and run.cause in TEXTS else []
+    if stored.get("message"):
+        told = [str(stored["message"])]
+    if count := sum(step.failed for step in steps):
+        told.append(_named(count, steps, failed))
+    if run.state == RunState.CANCELLED:
+        text = "; ".join([CANCELLED, *told])
+        return JobError("Cancelled", text, run.cause, CANCELLED)
+    kind = stored.get("type") or run.cause or "unknown"
+    code = stored.get("code") or run.cause
+    return JobError(kind, "; ".join(told) or UNKNOWN, run.cause, code)
+
+
+def _named(count: int, steps: Sequence[StepCount], failed: Sequence[RunError]) -> str:
+    total = sum(step.open + step.succeeded + step.lost for step in steps)
+    shown = [_label(one) for one in failed[:NAMED]]
+    more = [f"and {count - len(shown)} more"] if shown and count > len(shown) else []
+    text = f"{count} of {total} jobs failed"
+    return f"{text}: {'; '.join([*shown, *more])}" if shown else text
+
+
+def _label(one: RunError) -> str:
+    name = f"{one.step} {one.job_id if one.ordinal is None else one.ordinal}"
+    return f"{name} ({one.code or one.type}): {one.message[:NAMED_TEXT]}"
