@@ -1,15 +1,13 @@
 """The page that goes through A line by line: it leaves no edge out, and names tests that exist."""
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 from test_a_batch_states import CHUNK, INSTANCE
 
-ROOT = Path(__file__).parents[2]
+from tests.support.spec_pages import ROOT, defined_in
+
 PAGE = (ROOT / "docs" / "explanation" / "batch-states.md").read_text(encoding="utf-8")
-SUITES = (ROOT / "tests",)
 ROW = re.compile(r"^\| *([A-Z_]*) *\| *([A-Z_]+) *\|.*\| (`test_.*`) \|$", re.MULTILINE)
 
 
@@ -27,9 +25,7 @@ def test_the_page_has_every_edge_that_a_draws_and_no_other(heading, diagram):
 
 def test_every_test_that_the_page_names_exists():
     named = set(re.findall(r"`(test_\w+)`", PAGE))
-    trees = (ast.parse(path.read_text("utf-8")) for s in SUITES for path in s.rglob("*.py"))
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    there = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, functions)}
+    there = frozenset().union(*map(defined_in, (ROOT / "tests").rglob("*.py")))
     assert named - there == set()
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from milepost.ingest.options import with_defaults
 from milepost.lifecycle import RUN, Cause
 from milepost.machine import CREATION
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts, WatermarkWord, watermark_word
@@ -300,3 +301,9 @@ def test_a_partitions_whole_life_can_be_told(story):
 )
 def test_a_story_that_b_forbids_cannot_be_told(story):
     assert not can_tell(PARTITION_VIEW, story.split())
+
+
+def test_bs_numbers_are_the_defaults():
+    chosen = with_defaults({"key": "id", "partition_by": "price"}, what="a pipeline")
+    assert (chosen["page"], chosen["batch"]) == (30, 2000)
+    assert (chosen["upsert"], chosen["concurrency"], chosen["retries"]) == (100, 5, 3)
