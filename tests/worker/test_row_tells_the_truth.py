@@ -53,6 +53,30 @@ async def test_a_worker_is_not_idle_while_jobs_run(app, working, row):
         await seen(row, ("IDLE", {"FREE": 100}))
 
 
+async def test_rests_grow_to_their_limit_with_jitter_and_work_makes_them_short_again_h110(
+    app, working, until, monkeypatch
+):
+    @app.job
+    async def work() -> None: ...
+
+    async with working(concurrency=2) as worker:
+        steps, asked, wait = [], [], worker._watch.wait
+
+        async def noted(pause):
+            steps.append(worker._pause)
+            asked.append(pause)
+            return await wait(pause)
+
+        monkeypatch.setattr(worker._watch, "wait", noted)
+        await until(lambda: 0.1 in steps)
+        await (await work.submit_async()).wait_async(20)
+        await until(lambda: 0.1 in steps and 0.02 in steps[steps.index(0.1) :])
+    grown = steps[steps.index(0.1) :]
+    grown = grown[grown.index(0.02) :][:4]
+    assert grown == [0.02, 0.04, 0.08, 0.1][: len(grown)]
+    assert all(0.75 <= pause / step <= 1.25 for pause, step in zip(asked, steps, strict=True))
+
+
 async def test_slots_are_claiming_while_a_claim_is_under_way_and_free_after_a_miss(
     app, working, row, monkeypatch
 ):
