@@ -184,6 +184,58 @@ def test_c_an_end_without_an_error_says_what_happened(app, http, remote, raw):
     assert app.jobs.get(ids[0]).error.message == "its deadline has passed"
 
 
+def test_c_get_of_a_batch_gives_its_responses_a_page_at_a_time(app, http, remote):
+    """In the order of the requests; of a resumed batch also those that were answered before."""
+    answers = {"/1": Says(404), "/2": WORKING}
+    remote.answers = [lambda asked: answers.get(asked.path, DONE)]
+    new = [{"url": f"{remote.url}/{n}", "reply": RULES, "poll": 3600} for n in range(5)]
+    posted = http.post("/v1/requests:batch", json={"requests": new, "policy": "collect"})
+    where = posted.headers["location"]
+
+    def pages(where, **params):
+        found = []
+        for _ in range(9):
+            shown = http.get(where, params={"limit": 2, **params}).json()
+            found.append(shown["responses"])
+            if shown["next"] is None:
+                return shown, found
+            params = {"cursor": shown["next"]}
+        raise AssertionError("pages do not end")
+
+    app.drain(timeout=10)
+    shown, found = pages(where)
+    assert [len(page) for page in found] == [2, 2, 1]
+    told = [one for page in found for one in page]
+    assert [one["ordinal"] for one in told] == list(range(5))
+    words = ["COMPLETE", "FAIL", "PENDING", "COMPLETE", "COMPLETE"]
+    assert [one["state"] for one in told] == words
+    assert told[0]["result"] == {"status": "done", "value": 7}
+    assert (told[1]["job_state"], told[1]["error"]["code"]) == ("FAILED", "http_404")
+    assert not {"result", "error"} & set(told[2])
+    assert shown["state"] == "PENDING"
+    for wrong in ("nonsense", "WyJ4IiwwXQ"):
+        assert http.get(where, params={"cursor": wrong}).status_code == 422
+
+    app.runs.get(posted.json()["id"]).cancel("enough")
+    again = app.runs.get(posted.json()["id"]).resume()
+    answers.clear()
+    app.drain(timeout=10)
+    shown, found = pages(f"/v1/requests/{again.id}")
+    told = [one for page in found for one in page]
+    assert sorted(one["ordinal"] for one in told) == list(range(5))
+    assert {one["state"] for one in told} == {shown["state"]} == {"COMPLETE"}
+
+
+def test_c_a_page_of_responses_ends_before_it_grows_too_large(app, http, remote):
+    remote.answers = [Says(json="x" * 900_000)]
+    new = [{"url": f"{remote.url}/{n}"} for n in range(6)]
+    where = http.post("/v1/requests:batch", json={"requests": new}).headers["location"]
+    app.drain(timeout=20)
+    first = http.get(where).json()
+    rest = http.get(where, params={"cursor": first["next"]}).json()
+    assert [len(first["responses"]), len(rest["responses"]), rest["next"]] == [4, 2, None]
+
+
 def test_c_only_requests_are_found_among_requests(app, http):
     @app.job
     def convert(document: str) -> str:

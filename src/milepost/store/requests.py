@@ -5,9 +5,12 @@ from collections.abc import Sequence
 import msgspec
 
 from milepost.records import Claim
-from milepost.store import jobs
+from milepost.store import chains, jobs
 from milepost.store.driver import Call, Steps
 from milepost.store.jobs import Noted
+
+FEW = 16
+"""How many responses, each of which may be large, are read at once."""
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -57,6 +60,30 @@ class ResponseRow(msgspec.Struct, frozen=True):
     error: str | None
     cause: str | None
     cancel_reason: str | None
+
+
+def response_page(
+    run_id: str, *, after: tuple[str, str] | None, most: int, most_bytes: int
+) -> Steps[tuple[list[ResponseRow], tuple[str, str] | None]]:
+    """Read a page of a batch's requests, with those that succeeded in the runs it resumes.
+
+    It begins after a (run, job) and ends at so many or, one it holds at least, at so many bytes;
+    the second value is where the next page begins, None at the end.
+    """
+    line = yield from chains.chain(run_id)
+    begin, last = after if after and after[0] in line else (line[0], None)
+    found: list[ResponseRow] = []
+    ended_at: tuple[str, str] | None = None
+    for one in line[line.index(begin) :]:
+        while page := (yield from responses(one, after=last, most=FEW, ended=one != run_id)):
+            for row in page:
+                most_bytes -= len(row.result or b"") + len(row.error or "")
+                if found and (len(found) == most or most_bytes < 0):
+                    return found, ended_at
+                found.append(row)
+                ended_at = (one, last := row.id)
+        last = None
+    return found, None
 
 
 def responses(

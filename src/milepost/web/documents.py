@@ -21,6 +21,7 @@ from milepost.records import Job, Run, RunError, Template
 from milepost.request.redact import show_arguments
 from milepost.specs import PUBLIC_WORDS, answer_word, public
 from milepost.store import failures
+from milepost.store.requests import ResponseRow
 from milepost.subjects import Subject
 
 T = TypeVar("T")
@@ -267,8 +268,24 @@ class RequestBatchReceipt(RunReceipt):
     state: AnswerState  # type: ignore[assignment]
 
 
+class ResponseDocument(BaseModel):
+    """The response to one request of a batch; once it ended, `result` or `error` is there."""
+
+    id: str
+    ordinal: int | None = Field(description="The place of its request in the batch, from 0.")
+    state: AnswerState
+    job_state: JobState
+    result: Any = None
+    error: ErrorDocument | None = None
+
+
 class RequestBatchDocument(RunDocument):
     """A batch of requests as it stands."""
+
+    responses: list[ResponseDocument] = Field(
+        default=[], description="A page of them, in the order of the requests; only in a GET."
+    )
+    next: str | None = Field(default=None, description="The cursor of the next responses.")
 
     state: AnswerState = Field(description="Where it stands, in C's word.")  # type: ignore[assignment]
 
@@ -363,6 +380,17 @@ def job_document(job: Job, client: Client) -> dict[str, Any]:
     if (error := failures.failure(job)) is not None:
         found["error" if job.state in JOB.terminal else "last_error"] = error
     return found
+
+
+def response_document(row: ResponseRow, found: RunHandle, codec: Codec) -> dict[str, Any]:
+    """Say what became of one request of a batch."""
+    told: dict[str, Any] = {"id": row.id, "ordinal": row.ordinal}
+    told |= {"state": answer_word(row.state), "job_state": row.state}
+    if row.state == JobState.SUCCEEDED:
+        told["result"] = carried(row.result, found.record.codec, codec)
+    elif row.state in JOB.terminal:
+        told["error"] = failures.failure(row)
+    return told
 
 
 def carried(data: bytes | None, name: str, codec: Codec) -> Any:

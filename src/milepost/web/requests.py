@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from milepost.batch.declaration import Collect, FailFast, FailurePolicy, Tolerate
+from milepost.batch.handles import RunHandle
 from milepost.client import new_id
 from milepost.errors import IllegalMove, NotFound
 from milepost.options import DEFAULTS
@@ -18,7 +19,7 @@ from milepost.request.batch import FINAL, BatchOptions
 from milepost.request.batch import KIND as BATCH
 from milepost.request.declaration import job_options
 from milepost.request.kind import KIND, REPLAY
-from milepost.store import chains, jobs
+from milepost.store import chains, jobs, requests
 from milepost.subjects import Finder, Subject, checked_id
 from milepost.web import runs as web_runs
 from milepost.web.call import Call, Engine, SubmitCall, ViewCall
@@ -29,8 +30,11 @@ from milepost.web.documents import (
     RequestBody,
     RequestDocument,
     RequestReceipt,
+    response_document,
+    whole_document,
 )
 from milepost.web.jobs import bounded, check_template, create
+from milepost.web.paging import NO_CURSOR, PAGE_BYTES, PageQuery, Paging, cursor, place
 from milepost.web.problems import HttpProblem, answers, problems
 from milepost.web.route import JsonRequest, PushedRoute, Route
 from milepost.web.subjects import accepts, answer, visible
@@ -175,9 +179,35 @@ async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
 @router.get(
     "/v1/requests/{request_id}", responses=answers(RequestDocument | RequestBatchDocument, 404)
 )
-async def show(*, request_id: str, call: ViewCall) -> Response:
-    """Say how a request, or a batch of them, stands: PENDING, COMPLETE or FAIL (spec C)."""
-    return await answer(call, await _find(call, request_id), REQUESTS)
+async def show(*, request_id: str, call: ViewCall, page: Paging) -> Response:
+    """Say how a request, or a batch of them, stands: PENDING, COMPLETE or FAIL (spec C).
+
+    A batch comes with its responses, a page at a time.
+    """
+    found = await _find(call, request_id)
+
+    async def told() -> dict[str, Any]:
+        shown = await whole_document(found, call.app.client, REQUESTS)
+        return shown | (await _responses(call, found, page) if isinstance(found, RunHandle) else {})
+
+    return await answer(call, found, told)
+
+
+async def _responses(call: Call, found: RunHandle, page: PageQuery) -> dict[str, Any]:
+    """Read a page of the responses of a batch."""
+    filters = {"responses": found.id}
+    run_id, _, job_id = (place(page.cursor, filters) or "").partition(" ")
+    try:
+        after = (checked_id(run_id), checked_id(job_id)) if run_id else None
+    except NotFound as error:
+        raise HttpProblem(422, NO_CURSOR) from error
+    rows, last = await call.run(
+        requests.response_page, found.id, after=after, most=page.limit, most_bytes=PAGE_BYTES
+    )
+    return {
+        "responses": [response_document(row, found, call.app.client.codec) for row in rows],
+        "next": last and cursor(" ".join(last), filters),
+    }
 
 
 async def _find(call: Call, request_id: str) -> Subject[Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -83,13 +83,16 @@ def check_visible(call: Call, record: Job | Run) -> None:
 
 async def show(call: Call, finder: Finder[Handle], subject_id: str) -> Response:
     """Read a job or a run, and say how it stands."""
-    return await answer(call, await visible(call, finder, subject_id))
+    found = await visible(call, finder, subject_id)
+    return await answer(call, found, lambda: whole_document(found, call.app.client))
 
 
-async def answer(call: Call, found: Subject[Any], face: Face = GENERAL) -> Response:
+async def answer(
+    call: Call, found: Subject[Any], telling: Callable[[], Awaitable[object]]
+) -> Response:
     """Say how it stands, once it has ended if that is waited for; 304 if the caller knows that."""
     await _await_end(call, found)
-    body = msgspec.json.encode(await whole_document(found, call.app.client, face))
+    body = msgspec.json.encode(await telling())
     tag = _etag(body)
     headers = {"ETag": tag, "Cache-Control": "no-cache", **call.preference.applied}
     if not found.done:
