@@ -292,6 +292,8 @@ class Settings:
     """How long the moves of jobs and runs that are still there are kept one by one."""
     keep_audit: float | None = None
     """How long the moves of a job or run are kept that has left; unset: they leave with it."""
+    archive: str = ""
+    """A folder for the moves that leave the store, written before they do; empty: they are gone."""
     max_payload: Annotated[int, SIZE] = 1024**2
     """How many bytes the arguments or the result of one job may have: 1048576, 512KiB, 4MB."""
     host: Annotated[str, OPENS] = "127.0.0.1"

@@ -10,7 +10,7 @@ from milepost.cli.bars import bar
 from milepost.cli.command import Session, StoreCommand, StoreGroup
 from milepost.cli.output import document, say, show_json
 from milepost.config import seconds
-from milepost.observe.verify import Findings
+from milepost.observe.verify import Findings, verify_archive
 from milepost.observe.verify import verify as compare
 from milepost.store import migrate as schema
 from milepost.store import retention as age
@@ -73,7 +73,13 @@ def _print_missing(at: Session, dialect: str | None) -> None:
 
 
 @click.command(cls=StoreCommand)
-def verify(at: Session) -> None:
+@click.option(
+    "--archive",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Check this folder of archived entries instead of a store.",
+)
+def verify(at: Session, archive: Path | None) -> None:
     """Fold the journal from empty and compare it with the live rows; then compare the guards.
 
     The triggers, functions, constraints and unique indexes that stand in the database are compared
@@ -84,7 +90,13 @@ def verify(at: Session) -> None:
     Exit code 0: they agree. 1: they do not, and each difference is named. Not
     checked: times (a clock may have been set), and of a history that was summed up its first time
     and its last worker, because those entries are gone.
+
+    With --archive the files of an archive are checked: each by its checksum, those that are listed
+    and missing, and every history in it from its first entry on. No store is opened.
     """
+    if archive is not None:
+        _verify_archive(at, archive)
+        return
     driver = open_driver(at.store, look=True)
     try:
         schema.check(driver, at.store)
@@ -104,25 +116,48 @@ def verify(at: Session) -> None:
     sys.exit(0 if verdict.clean else 1)
 
 
-def _print_verdict(verdict: Findings) -> None:
+def _verify_archive(at: Session, folder: Path) -> None:
+    verdict = verify_archive(folder)
+    if at.as_json:
+        counts = ("clean", "files", "histories", "entries", "found", "problems")
+        show_json(document(verdict, *counts, problems=_problems(verdict)))
+    else:
+        _print_problems(verdict)
+        click.echo(
+            f"{_word(verdict)}: {verdict.files:,} files checked, {verdict.entries:,} entries of "
+            f"{verdict.histories:,} histories folded"
+        )
+    sys.exit(0 if verdict.clean else 1)
+
+
+def _word(verdict: Findings) -> str:
+    return "clean" if verdict.clean else f"{verdict.found} problems"
+
+
+def _print_problems(verdict: Findings) -> None:
     for problem in verdict.problems[:PROBLEMS_SHOWN]:
         click.echo(str(problem))
     if verdict.found > PROBLEMS_SHOWN:
         click.echo(f"… and {verdict.found - PROBLEMS_SHOWN} more (--json lists up to 1,000)")
-    word = "clean" if verdict.clean else f"{verdict.found} problems"
+
+
+def _print_verdict(verdict: Findings) -> None:
+    _print_problems(verdict)
     guards = f"{verdict.guards} guards compared"
     if verdict.guards is None:
         guards = "guards not compared: run it as the tables' owner, who may create a schema"
     click.echo(
-        f"{word}: {verdict.entries:,} entries folded, {verdict.rows:,} live rows compared, "
-        f"{verdict.pruned:,} pruned, {guards}"
+        f"{_word(verdict)}: {verdict.entries:,} entries folded, {verdict.rows:,} live rows "
+        f"compared, {verdict.pruned:,} pruned, {guards}"
     )
 
 
+def _problems(verdict: Findings) -> list[dict[str, str]]:
+    return [{"machine": p.machine, "id": p.subject_id, "problem": p.text} for p in verdict.problems]
+
+
 def _verdict(verdict: Findings) -> dict[str, Any]:
-    problems = [
-        {"machine": p.machine, "id": p.subject_id, "problem": p.text} for p in verdict.problems
-    ]
+    problems = _problems(verdict)
     counts = ("clean", "entries", "rows", "pruned", "guards", "found")
     return document(verdict, *counts, "problems", problems=problems)
 

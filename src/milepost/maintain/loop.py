@@ -1,6 +1,7 @@
 """Which worker maintains, and when: elected for economy, on the store's clock."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from milepost.clock import SystemClock
 from milepost.config import Settings
@@ -33,12 +34,14 @@ class Maintainer:
             settings.keep_succeeded,
             settings.keep_failed,
             settings.keep_history,
-            settings.keep_audit,
+            # What is archived leaves by itself, after its job or run.
+            0.0 if settings.archive and settings.keep_audit is None else settings.keep_audit,
         )
         self._driver = driver
         self._is_elected = elected
         self._scheduler = Scheduler(scheduled)
-        self._retention = Retention(keep)
+        archive = Path(settings.archive).expanduser() if settings.archive else None
+        self._retention = Retention(keep, archive=archive)
         self._chores = {**CHORES, "expire_held": expire_held(settings.hold_limit)}
         self._sweep = settings.sweep
         self._clock = SystemClock()

@@ -3,11 +3,17 @@
 A few at once, so that other chores go on.
 """
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 from milepost.clock import Clock, SystemClock
+from milepost.errors import Invalid
 from milepost.maintain.chores import Tally
-from milepost.store import events, idempotency, inbox, outbox, retention
+from milepost.store import archive, events, idempotency, inbox, outbox, retention
+from milepost.store.archive import WHOLE
 from milepost.store.driver import AsyncDriver
-from milepost.store.retention import FIRST, Keep
+from milepost.store.retention import FIRST, Keep, NotArchivedError
 from milepost.telemetry import Log
 
 log = Log("milepost.maintain")
@@ -30,8 +36,11 @@ class Retention:
     over once in a while, never at every pass.
     """
 
-    def __init__(self, keep: Keep, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, keep: Keep, *, archive: Path | None = None, clock: Clock | None = None
+    ) -> None:
         self._keep = keep
+        self._archive = archive
         self._clock = clock or SystemClock()
         self._jobs: str | None = FIRST
         self._runs: str | None = FIRST
@@ -66,13 +75,42 @@ class Retention:
         if self._runs is not None:
             self._runs = await self._forget_runs(driver, self._runs, tally)
         if self._histories is not None:
-            page = await driver.run(retention.sum_up, keep, after=self._histories, most=BATCH)
-            tally.summed += page.left
-            self._histories = page.after
+            self._histories = await self._sum_up(driver, self._histories, tally)
         if self._entries is not None:
-            page = await driver.run(retention.forget_entries, keep, after=self._entries, most=BATCH)
-            tally.forgotten += page.left
+            page = await driver.run(retention.old_entries, keep, after=self._entries, most=BATCH)
+            if page.over:
+                await self._write(driver, page.over, most=WHOLE)
+                tally.forgotten += await driver.run(retention.forget_entries, page.over, keep)
             self._entries = page.after
+
+    async def _sum_up(self, driver: AsyncDriver, after: str, tally: Tally) -> str | None:
+        """Sum up some histories, archived before; answer where to go on."""
+        keep, archived = self._keep, None
+        if self._archive is not None:
+            due = await driver.run(retention.old_histories, keep, after=after, most=BATCH)
+            archived = await self._write(driver, due.over, most=retention.ENTRIES)
+        try:
+            page = await driver.run(
+                retention.sum_up, keep, after=after, most=BATCH, archived=archived
+            )
+        except NotArchivedError:  # nothing was summed up: the next walk looks again
+            return due.after
+        tally.summed += page.left
+        return page.after
+
+    async def _write(
+        self, driver: AsyncDriver, ids: Sequence[str], *, most: int
+    ) -> Mapping[str, int]:
+        """Write the oldest entries of these to the archive, if there is one."""
+        if self._archive is None or not ids:
+            return {}
+        entries = await driver.run(archive.leaving, ids, most=most)
+        try:
+            return await asyncio.to_thread(archive.write, self._archive, entries)
+        except Invalid:
+            # A disk that is full is told once a minute, not at every pass.
+            self._rest_until = self._clock.monotonic() + REST_SECONDS
+            raise
 
     async def _forget_runs(self, driver: AsyncDriver, after: str, tally: Tally) -> str | None:
         """Look at some runs; answer where to go on: at the same place if there was too much."""

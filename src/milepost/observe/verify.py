@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from milepost.errors import IllegalMove
 from milepost.lifecycle import JOB, RUN, JobState
 from milepost.machine import Machine
 from milepost.records import SNAPSHOT, Entry, Standing
+from milepost.store import archive
+from milepost.store.archive import ArchivedEntry
 from milepost.store.driver import Call, Driver, Reader
 from milepost.store.guards import guards, wrong
 
@@ -94,6 +97,72 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
     for guard, text in wrong(found):
         findings.add("guard", str(guard), text)
     return findings
+
+
+@dataclass(slots=True)
+class ArchiveFindings(Findings):
+    """How much of an archive was read, and the discrepancies found."""
+
+    files: int = 0
+    histories: int = 0
+
+
+def verify_archive(folder: Path) -> ArchiveFindings:
+    """Check the files of an archive, and fold every history in it; a week at a time is in memory.
+
+    A history may go on in the store: it need not come to an end here.
+    """
+    findings = ArchiveFindings()
+    for week in archive.weeks(folder):
+        histories = _archived(findings, week)
+        findings.histories += len(histories)
+        for (name, subject_id), entries in sorted(histories.items()):
+            findings.entries += len(entries)
+            replay = Replay(JOB if name == JOB.name else RUN)
+            for _, entry in sorted(entries.items()):
+                replay.take(_row_of(entry))
+            if replay.broken is not None:
+                findings.add(name, subject_id, f"its history is broken: {replay.broken}")
+    return findings
+
+
+Histories = dict[tuple[str, str], dict[int, ArchivedEntry]]
+
+
+def _archived(findings: ArchiveFindings, week: Path) -> Histories:
+    """Read the entries of a week, each once, by their subjects."""
+    histories: Histories = {}
+    paths = {path.name: path for path in sorted(week.glob("*.jsonl"))}
+    for name in sorted(archive.listed(week) - set(paths)):
+        findings.add("file", f"{week.name}/{name}", "it is listed, and not there")
+    for name, path in paths.items():
+        findings.files += 1
+        if not archive.is_whole(path):
+            findings.add("file", f"{week.name}/{name}", "it was changed: its checksum is another")
+        for entry in archive.read(path):
+            if isinstance(entry, str):
+                findings.add("file", f"{week.name}/{name}", entry)
+                continue
+            known = histories.setdefault((entry.machine, entry.subject), {})
+            if (kept := _once(known.get(entry.seq), entry)) is None:
+                text = f"entry {entry.seq} is told in two ways"
+                findings.add(entry.machine, entry.subject, text)
+            else:
+                known[entry.seq] = kept
+    return histories
+
+
+def _once(known: ArchivedEntry | None, entry: ArchivedEntry) -> ArchivedEntry | None:
+    """Choose one of two tellings of an entry: the move itself, not its summary; None: neither."""
+    if known is None or known == entry or known.move == SNAPSHOT:
+        return entry
+    return known if entry.move == SNAPSHOT else None
+
+
+def _row_of(entry: ArchivedEntry) -> Row:
+    """Give an entry as the journal's query gives it."""
+    moved = (entry.seq, entry.move, entry.from_state, entry.to_state)
+    return (entry.subject, *moved, entry.fence, entry.actor, entry.detail)
 
 
 def _miscounted(reader: Reader) -> Iterator[tuple[str, str]]:

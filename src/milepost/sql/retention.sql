@@ -88,6 +88,36 @@ SELECT walk.id,
   FROM walk
  WHERE walk.id < :before
 
+-- name: archive_entries
+-- The oldest entries of each of these; their numbers have no holes. (Each by the key.)
+-- postgres
+SELECT journal.machine, journal.subject_id::text, journal.seq, journal.move, journal.from_state,
+       journal.to_state, journal.at, journal.actor, journal.fence, journal.detail, journal.db_user
+  FROM unnest(:id::uuid[]) AS due (id)
+  JOIN journal ON journal.subject_id = due.id
+ WHERE journal.seq <= (SELECT min(seq) FROM journal AS first
+                        WHERE first.subject_id = due.id AND first.machine = journal.machine)
+                      + :most::bigint
+-- sqlite
+SELECT journal.machine, journal.subject_id, journal.seq, journal.move, journal.from_state,
+       journal.to_state, journal.at, journal.actor, journal.fence, journal.detail, NULL
+  FROM json_each(:id) AS due
+  JOIN journal ON journal.subject_id = due.value
+ WHERE journal.seq <= (SELECT min(seq) FROM journal AS first
+                        WHERE first.subject_id = due.value AND first.machine = journal.machine)
+                      + :most
+
+-- name: archive_summed
+-- Up to which entry the histories of these are summed up.
+-- postgres
+SELECT subject_id::text, max(seq) FROM journal
+ WHERE subject_id = ANY (:id::uuid[]) AND machine = 'job' AND move = 'snapshot'
+ GROUP BY subject_id
+-- sqlite
+SELECT subject_id, max(seq) FROM journal
+ WHERE subject_id IN (SELECT value FROM json_each(:id)) AND machine = 'job' AND move = 'snapshot'
+ GROUP BY subject_id
+
 -- name: retention_forget_entries
 -- postgres
 -- The owner's trigger does it, and answers with those whose entries have left.

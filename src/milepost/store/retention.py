@@ -52,6 +52,10 @@ class Keep(msgspec.Struct, frozen=True):
         return timedelta(seconds=min(self.succeeded, self.failed))
 
 
+class NotArchivedError(Exception):
+    """A history was to be summed up beyond the entries that are in the archive."""
+
+
 class RetentionPage(msgspec.Struct, frozen=True):
     """What was looked at: where to go on (None at the end), and how many left."""
 
@@ -102,31 +106,45 @@ def old_runs(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
     return (yield from _old("retention_runs", age, kept, after=after, most=most))
 
 
-def sum_up(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
+def old_histories(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
+    """Look at the next old jobs after an id; answer with some whose histories are too old."""
+    # Who follows the journal may be away for a while, and is to miss nothing.
+    age = timedelta(seconds=max(keep.history, KEEP_SECONDS))
+    page = yield from _old("journal_summable", age, _history(keep), after=after, most=most)
+    # Somebody may hold all of these: there will be another walk.
+    due = page.over[:SUMMED]
+    return RetentionPage(due[-1] if len(page.over) > len(due) else page.after, 0, due)
+
+
+def _history(keep: Keep) -> dict[str, int]:
+    return {"history_us": micros(max(keep.history, KEEP_SECONDS))}
+
+
+def sum_up(
+    keep: Keep, *, after: str, most: int, archived: Mapping[str, int] | None = None
+) -> Steps[RetentionPage]:
     """Look at the next old jobs after an id, and sum up some of their histories that are too old.
 
-    The page is to be looked at again while there are any.
+    The page is to be looked at again while there are any. What is summed up must be `archived`,
+    each history up to an entry, where anything is; else `NotArchivedError` is raised.
     """
-    # A client that follows the journal may be away for a while, and is to miss nothing.
-    seconds = max(keep.history, KEEP_SECONDS)
-    told = {"history_us": micros(seconds)}
-    age = timedelta(seconds=seconds)
-    page = yield from _old("journal_summable", age, told, after=after, most=most)
-    if not page.over:
-        return page
-    due = list(page.over[:SUMMED])
+    page = yield from old_histories(keep, after=after, most=most)
+    due = [job_id for job_id in page.over if archived is None or job_id in archived]
+    if not due:
+        return RetentionPage(after if page.over else page.after)
     summed, _ = yield from _allowed(
-        Call("journal_sum_up", {"id": due, "most": ENTRIES, **told}),
+        Call("journal_sum_up", {"id": due, "most": ENTRIES, **_history(keep)}),
         Call("journal_drop_summed", {"id": due}),
     )
-    if summed:
-        return RetentionPage(after, len(summed))
-    # Somebody holds all of these: there will be another walk.
-    return RetentionPage(due[-1] if len(page.over) > len(due) else page.after)
+    if archived is not None:
+        for job_id, seq in (yield Call("archive_summed", {"id": [row[0] for row in summed]})):
+            if seq > archived[job_id]:
+                raise NotArchivedError(f"job {job_id} was summed up meanwhile, by another worker")
+    return RetentionPage(after, len(summed)) if summed else RetentionPage(page.after)
 
 
-def forget_entries(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
-    """Look at the next old histories after an id; let go of those whose job or run left long ago.
+def old_entries(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]:
+    """Look at the next old histories after an id; answer with those whose subject left long ago.
 
     Only where they have a time of their own: else they leave with it.
     """
@@ -135,11 +153,14 @@ def forget_entries(keep: Keep, *, after: str, most: int) -> Steps[RetentionPage]
     # What is younger than that is still there itself.
     age = max(timedelta(seconds=keep.audit), keep.least)
     told = {"audit_us": micros(keep.audit)}
-    page = yield from _old("retention_entries", age, told, after=after, most=most)
-    if not page.over:
-        return page
-    [gone] = yield from _allowed(Call("retention_forget_entries", {"id": [*page.over], **told}))
-    return RetentionPage(page.after, len({row[0] for row in gone}))
+    return (yield from _old("retention_entries", age, told, after=after, most=most))
+
+
+def forget_entries(ids: Sequence[str], keep: Keep) -> Steps[int]:
+    """Let go of the entries of jobs and runs that left; answer with how many of these had any."""
+    told = {"id": list(ids), "audit_us": micros(keep.audit or 0)}
+    [gone] = yield from _allowed(Call("retention_forget_entries", told))
+    return len({row[0] for row in gone})
 
 
 def make_weeks() -> Steps[int]:
