@@ -133,6 +133,57 @@ async def test_an_etag_saves_sending_what_is_known(app, api):
     assert changed.headers["etag"] != tag
 
 
+async def test_d_a_job_is_shown_as_its_record_in_ds_names(app, api):
+    """D's table of fields, word for word; a job that failed tells why."""
+    posted = await api.post("/v1/jobs", json={"kind": "broken"})
+    where = posted.headers["location"]
+    before = (await api.get(f"{where}?as=D")).json()
+    assert (before["state"], before["startedAt"], before["lastError"]) == ("QUEUED", None, None)
+    await app.drain_async()
+    after = await api.get(f"{where}?as=d", headers={"Prefer": "wait=1"})
+    assert set(after.json()) == {
+        "jobId",
+        "state",
+        "createdAt",
+        "startedAt",
+        "completedAt",
+        "retryCount",
+        "maxRetries",
+        "lastError",
+        "errorType",
+    }
+    record = after.json()
+    assert (record["jobId"], record["state"]) == (posted.json()["id"], "FAILED")
+    assert record["lastError"] == "no such format"
+    known = {"If-None-Match": after.headers["etag"]}
+    assert (await api.get(f"{where}?as=D", headers=known)).status_code == 304
+
+
+async def test_the_other_specs_show_their_word(app, api):
+    where = (await api.post("/v1/jobs", json=CALL)).headers["location"]
+    job_id = where.rpartition("/")[2]
+    for spec, word in (("A", "READY"), ("B", "PartitionPending"), ("C", "IDLE"), ("e", "pending")):
+        shown = (await api.get(f"{where}?as={spec}")).json()
+        assert shown == {"id": job_id, "state": word}, spec
+    run = await app.batches[0].start_async({"count": 1})
+    shown = (await api.get(f"/v1/runs/{run.id}?as=A")).json()
+    assert shown == {"id": run.id, "state": run.as_spec("A")}
+    assert "A, B, C, D, E" in told(await api.get(f"{where}?as=F"), 422)
+    assert "A, B, C" in told(await api.get(f"/v1/runs/{run.id}?as=D"), 422)
+
+
+@pytest.mark.parametrize("state", ["queued", "Queued", "pending"])
+async def test_states_are_asked_for_in_either_case(app, api, state):
+    await api.post("/v1/jobs", json=CALL)
+    run = await app.batches[0].start_async({"count": 1})
+    for path in ("jobs", "runs", "batches/letters/runs"):
+        found = (await api.get(f"/v1/{path}?state={state}")).json()["items"]
+        assert found, path
+    chosen = {"action": "cancel", "filter": {"state": state, "kind": "convert"}}
+    assert (await api.post("/v1/jobs:bulk", json=chosen)).json()["count"] == 1
+    assert (await api.get(f"/v1/runs?state=Failed&batch={run.record.kind}")).json()["items"] == []
+
+
 async def test_pages_go_on_where_they_stopped(api):
     ids = [(await api.post("/v1/jobs", json=CALL)).json()["id"] for _ in range(5)]
     seen, url = [], "/v1/jobs?limit=2&kind=convert&state=PENDING"

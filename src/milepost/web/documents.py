@@ -5,10 +5,10 @@ Each model is the contract that OpenAPI shows; `document` fills it from a record
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from milepost.batch.handles import RunHandle
 from milepost.client import Client
@@ -19,7 +19,7 @@ from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, RUN, JobState, RunState
 from milepost.records import Job, Run, RunError, Template
 from milepost.request.redact import show_arguments
-from milepost.specs import PUBLIC_WORDS, answer_word, public
+from milepost.specs import PUBLIC_WORDS, Lifecycle, answer_word, public
 from milepost.store import failures
 from milepost.store.requests import ResponseRow
 from milepost.subjects import Subject
@@ -46,10 +46,11 @@ def states(word: str | None, known: type[JobState | RunState]) -> str | None:
     """Read a filter, in a public word or the engine's own, as a JSON list of states."""
     if word is None:
         return None
-    if word in PUBLIC_WORDS:
-        return msgspec.json.encode(PUBLIC_WORDS[word]).decode()
-    if word in known.__members__:
-        return msgspec.json.encode([word]).decode()
+    named = word.upper()
+    if named in PUBLIC_WORDS:
+        return msgspec.json.encode(PUBLIC_WORDS[named]).decode()
+    if named in known.__members__:
+        return msgspec.json.encode([named]).decode()
     raise Invalid(
         f"state={word!r}: expected one of {', '.join([*PUBLIC_WORDS, *known.__members__])}"
     )
@@ -248,6 +249,29 @@ class RunDocument(RunSummary):
 
 class RunPage(PageDocument[RunSummary]):
     """A page of runs, newest first."""
+
+
+class WordDocument(BaseModel):
+    """A job or a run in the word of one of the specs."""
+
+    id: str
+    state: str = Field(examples=["IN_PROGRESS"])
+
+
+def _lifecycle() -> type[BaseModel]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(Lifecycle).items()}
+    told = "D's record of a job, in D's names."
+    return create_model("LifecycleDocument", __doc__=told, **fields)
+
+
+LifecycleDocument = _lifecycle()
+
+
+async def in_words(found: JobHandle[Any] | RunHandle, spec: str) -> object:
+    """Say where a job or a run stands in the word of a spec; in D's, the whole record of a job."""
+    if spec == "D" and isinstance(found, JobHandle):
+        return await found.lifecycle_async()
+    return {"id": found.id, "state": found.as_spec(spec)}
 
 
 class RequestReceipt(Receipt):

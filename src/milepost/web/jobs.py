@@ -39,7 +39,7 @@ from milepost.web.documents import (
 from milepost.web.paging import PAGE_BYTES, Paging
 from milepost.web.problems import HttpProblem, answers, problems
 from milepost.web.route import Route
-from milepost.web.subjects import acceptance, accepted, accepts, id_within, visible
+from milepost.web.subjects import Spec, acceptance, accepted, accepts, id_within, visible
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 RULES = rules(SubmitOptions)
@@ -110,6 +110,7 @@ class OutputPage(PageDocument[Any]):
 
 
 SUBMITTED = accepts(Receipt, JobDocument)
+SHOWN = answers(JobDocument | documents.LifecycleDocument | documents.WordDocument, 404)
 ACTED = answers(Receipt, 404, 409, 413, 415, description="How it stands now.")
 
 
@@ -192,10 +193,10 @@ def find(principal: Principal, filters: Mapping[str, Any], **window: Any) -> Ste
     )
 
 
-@router.get("/v1/jobs/{job_id}", responses=answers(JobDocument, 404))
-async def show(*, job_id: str, call: ViewCall) -> Response:
+@router.get("/v1/jobs/{job_id}", responses=SHOWN)
+async def show(*, job_id: str, call: ViewCall, spec: Spec = None) -> Response:
     """Say how a job stands; with `Prefer: wait=n`, once it has ended or the time is over."""
-    return await subjects.show(call, call.app.jobs, job_id)
+    return await subjects.show(call, call.app.jobs, job_id, spec)
 
 
 @router.get("/v1/jobs/{job_id}/history", responses=answers(documents.HistoryPage, 404))

@@ -25,9 +25,10 @@ from milepost.web.jobs import Reason, StateFilter
 from milepost.web.paging import PageQuery, Paging
 from milepost.web.problems import answers
 from milepost.web.route import Route
-from milepost.web.subjects import acceptance, accepted, accepts, visible
+from milepost.web.subjects import Spec, acceptance, accepted, accepts, visible
 
 router = APIRouter(route_class=Route, tags=["runs"])
+SHOWN = answers(RunDocument | documents.WordDocument, 404)
 RUN_ACCEPTED = accepts(RunReceipt, RunDocument, 404)
 
 
@@ -68,10 +69,10 @@ async def listing(
     return await list_runs(call, page, state=state, batch=batch)
 
 
-@router.get("/v1/runs/{run_id}", responses=answers(RunDocument, 404))
-async def show(*, run_id: str, call: ViewCall) -> Response:
+@router.get("/v1/runs/{run_id}", responses=SHOWN)
+async def show(*, run_id: str, call: ViewCall, spec: Spec = None) -> Response:
     """Say how a run stands; with `Prefer: wait=n`, once it has ended or the time is over."""
-    return await subjects.show(call, call.app.runs, run_id)
+    return await subjects.show(call, call.app.runs, run_id, spec)
 
 
 @router.get("/v1/runs/{run_id}/history", responses=answers(documents.HistoryPage, 404))

@@ -4,10 +4,11 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
+from fastapi import Query
 from starlette.responses import Response
 
 from milepost.batch.handles import RunHandle
@@ -26,6 +27,7 @@ from milepost.web.documents import (
     EntryDocument,
     Face,
     document,
+    in_words,
     receipt,
     whole_document,
 )
@@ -33,6 +35,15 @@ from milepost.web.paging import PAGE_BYTES, PageQuery
 from milepost.web.problems import Responses, problems
 
 Handle = TypeVar("Handle", JobHandle[Any], RunHandle)
+Spec = Annotated[
+    str | None,
+    Query(
+        alias="as",
+        description="The letter of a spec, to be told its word for the state (`id`, `state`); "
+        "`D`, of a job, gives D's record in D's names.",
+        examples=["D"],
+    ),
+]
 RETRY = {"Retry-After": "1"}
 LOOK_FIRST = 0.01
 LOOK_LONGEST = 0.25
@@ -81,9 +92,11 @@ def check_visible(call: Call, record: Job | Run) -> None:
         raise NotFound(f"there is no {what} {record.id}")
 
 
-async def show(call: Call, finder: Finder[Handle], subject_id: str) -> Response:
-    """Read a job or a run, and say how it stands."""
+async def show(call: Call, finder: Finder[Handle], subject_id: str, spec: str | None) -> Response:
+    """Read a job or a run, and say how it stands, perhaps in the words of a spec."""
     found = await visible(call, finder, subject_id)
+    if spec is not None:
+        return await answer(call, found, lambda: in_words(found, spec.upper()))
     return await answer(call, found, lambda: whole_document(found, call.app.client))
 
 
