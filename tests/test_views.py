@@ -450,9 +450,14 @@ def test_h14_every_end_of_a_run_has_a_time_though_b_shows_none(hand):
         ({"mode": "incremental"}, "incremental"),
         ({}, "full"),
         ({"watermark_before": WATERMARKS[0]}, "incremental"),
+        ({"mode": "remap", "watermark_before": WATERMARKS[0]}, "full"),
+        ({"mode": "replay"}, "incremental"),
+        ({"mode": "backfill"}, "incremental"),
+        ({"mode": "forced", "rerun_of": None}, "full"),  # what it publishes is gone
+        ({"mode": "retry", "watermark_before": WATERMARKS[0]}, "incremental"),
     ],
 )
-def test_the_run_type_is_the_mode_and_never_null(hand, columns, told):
+def test_the_run_type_is_one_of_bs_two_words(hand, columns, told):
     start_pipeline(hand, [], {}, **columns)
     assert hand.row("run_metadata")["run_type"] == told
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from milepost.lifecycle import JOB, RUN, Cause, JobState, group_sql
 from milepost.machine import Machine, among
 from milepost.records import Limits
-from milepost.specs import CANCELLED, EXPIRED, JOB_VIEWS, RUN_VIEWS, View, Word
+from milepost.specs import CANCELLED, EXPIRED, JOB_VIEWS, RUN_VIEWS, View, Word, job_word_sql
 
 Columns = Mapping[str, str]
 """A view's columns in order: name to SQL expression."""
@@ -259,8 +259,9 @@ def _run_metadata(run: Subject) -> str:
     columns = {
         "run_id": "run.id",
         "run_type": (
-            "coalesce(run.mode,"
-            " CASE WHEN run.watermark_before IS NULL THEN 'full' ELSE 'incremental' END)"
+            f"CASE coalesce({_origin('mode', 'forced', 'retry')},\n"
+            "      CASE WHEN run.watermark_before IS NULL THEN 'full' END)\n"
+            "    WHEN 'full' THEN 'full' WHEN 'remap' THEN 'full' ELSE 'incremental' END"
         ),
         "expected_workers": _partitions("open + succeeded + failed + cancelled"),
         "completed_workers": _partitions("succeeded"),
@@ -278,11 +279,26 @@ def _run_metadata(run: Subject) -> str:
     return _view("run_metadata", columns, source, note)
 
 
+def _origin(column: str, *modes: str) -> str:
+    """Render a look-up of the run that a run of these modes goes back to, itself if of another."""
+    return (
+        "(WITH RECURSIVE origin (id, mode, older) AS (\n"
+        "        SELECT run.id, run.mode, coalesce(run.rerun_of, run.resumes)\n"
+        "        UNION ALL\n"
+        "        SELECT o.id, o.mode, coalesce(o.rerun_of, o.resumes)\n"
+        "          FROM origin JOIN run AS o ON o.id = origin.older\n"
+        f"         WHERE origin.mode {among(modes)})\n"
+        f"      SELECT {column} FROM origin WHERE NOT coalesce(mode, '') {among(modes)})"
+    )
+
+
 def _partitions(counted: str) -> str:
     return (
         f"(SELECT CAST(coalesce(sum({counted}), 0) AS bigint) FROM step JOIN step_count\n"
         "      ON step_count.run_id = step.run_id AND step_count.step = step.number\n"
-        "      WHERE step.run_id = run.id AND step.role = 'partition')"
+        # A forced run has no partition of its own: it publishes those of another.
+        f"      WHERE step.run_id = {_origin('id', 'forced')}\n"
+        "        AND step.role = 'partition')"
     )
 
 
@@ -366,7 +382,7 @@ def _jobs(job: Subject) -> str:
         "payload": job.json("payload"),
         "result": job.json("result"),
         **_instants(job, ("created_at", "due_at", "deadline_at", "start_by")),
-        **_words(JOB_VIEWS),
+        **{f"spec_{spec.lower()}": job_word_sql(spec) for spec in JOB_VIEWS},
     }
     note = "For people at a prompt: what there is to know of a job."
     return _view("jobs", columns, job.in_any_state("job", "WHERE"), note)
@@ -379,7 +395,7 @@ def _runs(run: Subject) -> str:
         "payload": run.json("payload"),
         "report": run.json("report"),
         **_instants(run, instants),
-        **_words(RUN_VIEWS),
+        **{f"spec_{spec.lower()}": view.sql() for spec, view in RUN_VIEWS.items()},
     }
     return _view("runs", columns, "run", "For people at a prompt: what there is to know of a run.")
 
@@ -389,10 +405,6 @@ def _instants(subject: Subject, stored: Iterable[str]) -> Columns:
     told |= {"started_at": subject.started(), "finished_at": subject.finished(subject.final)}
     told["updated_at"] = subject.updated
     return {name: subject.readable(instant) for name, instant in told.items()}
-
-
-def _words(views: Mapping[str, View]) -> Columns:
-    return {f"spec_{spec.lower()}": view.sql() for spec, view in views.items()}
 
 
 # PostgreSQL's own

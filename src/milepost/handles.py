@@ -9,7 +9,7 @@ from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, JobError
-from milepost.specs import JOB_VIEWS, Facts, Lifecycle
+from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
 from milepost.store import creation, failures, jobs, outputs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain, lifecycle
@@ -211,7 +211,8 @@ class JobHandle(Subject[Job], Generic[R]):
             raise Invalid(f"there is no spec {spec!r}; there are {', '.join(JOB_VIEWS)}")
         record = self.record
         transport = record.transport or "store"
-        return JOB_VIEWS[spec].word(Facts(record.state, record.fence, record.phase, transport))
+        facts = Facts(record.state, record.fence, record.phase, transport)
+        return job_view(spec, role=record.role).word(facts)
 
 
 class Jobs(Finder[JobHandle[Any]]):

@@ -12,6 +12,7 @@ from milepost.lifecycle import JOB, JobState, RunState
 from milepost.machine import Machine
 from milepost.options import default
 from milepost.outcome import Outcome
+from milepost.specs import STEP_ROLE
 
 T = TypeVar("T")
 
@@ -325,6 +326,8 @@ class Job(msgspec.Struct, frozen=True):
         str | None, Sql("(SELECT transport FROM queue WHERE queue.name = job.queue)")
     ]
     """How its queue hands jobs out; None where nobody has said anything of the queue."""
+    role: Annotated[str | None, Sql(STEP_ROLE)]
+    """The role of its step in its run; None outside the steps of a run."""
     due_at: datetime | None
     created_at: datetime
     started_at: datetime | None

@@ -264,6 +264,56 @@ JOB_VIEWS = _views(
     ),
 )
 
+CONSOLIDATION_PHASES = (
+    "ValidatingRun",
+    "LoadingPricingRules",
+    "FetchingRawBatch",
+    "ProcessingBatch",
+    "MappingDiamonds",
+    "ApplyingPricing",
+    "UpsertingBatch",
+    "MarkingConsolidated",
+    "UpdatingRunMetadata",
+    "AdvancingWatermark",
+)
+"""B's states within Consolidating, as jobs that consolidate or finalize note them."""
+CONSOLIDATING_ROLES = ("consolidate", "reduce")
+
+CONSOLIDATION_VIEW = View(
+    "B",
+    JOB,
+    (
+        *(Word(phase, (J.RUNNING,), _in_phase(phase)) for phase in CONSOLIDATION_PHASES),
+        Word("Consolidating", (J.WAITING,), _STARTED),
+        Word("Consolidating", (J.RUNNING, J.RETRYING)),
+        Word("WorkersRunning", (J.CREATED, J.GATED)),  # held until every partition is read
+        Word("ConsolidationTriggered", (J.WAITING, J.READY, J.QUEUED)),
+        Word("Completed", (J.SUCCEEDED,)),
+        Word("Failed", _ENDED_BADLY),
+    ),
+    CONSOLIDATION_PHASES,
+)
+"""B's words for a job that consolidates or finalizes: it is no partition."""
+
+STEP_ROLE = "(SELECT step.role FROM step WHERE step.run_id = job.run_id AND step.number = job.step)"
+"""The role of a job's step in SQL; NULL for a job outside the steps of a run."""
+
+
+def job_view(spec: str, *, role: str | None) -> View:
+    """Choose a spec's words for a job whose step has that role."""
+    is_consolidating = spec == "B" and role in CONSOLIDATING_ROLES
+    return CONSOLIDATION_VIEW if is_consolidating else JOB_VIEWS[spec]
+
+
+def job_word_sql(spec: str) -> str:
+    """Render the same choice, and the word, over the columns of the table of jobs."""
+    word = JOB_VIEWS[spec].sql()
+    if spec != "B":
+        return word
+    is_consolidating = f"{STEP_ROLE} {among(CONSOLIDATING_ROLES)}"
+    return f"CASE WHEN {is_consolidating} THEN\n  {CONSOLIDATION_VIEW.sql()}\n  ELSE {word} END"
+
+
 RUN_VIEWS = _views(
     RUN,
     {"B": ("consolidate",)},

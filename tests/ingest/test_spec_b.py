@@ -166,3 +166,72 @@ def test_runs_that_leave_the_watermark_alone_do_not_change_its_word(app, shop, p
     shop.before_fetch = lambda partition, _cursor: (_ for _ in ()).throw(mp.Fail("away"))
     assert go(app, pipeline.start(until=T0 + timedelta(minutes=5))).state == "FAILED"
     assert pipeline.watermark_state == "WatermarkAdvanced"
+
+
+COUNTED = (
+    "SELECT run_type, expected_workers, completed_workers, failed_workers FROM run_metadata"
+    " WHERE run_id = '{}'"
+)
+
+
+def test_a_forced_run_has_bs_counters_and_the_type_of_the_run_that_it_publishes(app, shop, raw):
+    pipeline = app.pipeline("counted", shop, **OPTIONS, retries=0)
+    go(app, pipeline.start())
+
+    def away(partition, _cursor):
+        if partition.ordinal == 1:
+            raise mp.Fail("away")
+
+    shop.before_fetch = away
+    failed = go(app, pipeline.start(full=True))
+    forced = go(app, failed.force())
+    assert raw.execute(COUNTED.format(failed.id)) == [("full", 3, 2, 1)]
+    assert raw.execute(COUNTED.format(forced.id)) == [("full", 3, 2, 1)]
+    before = "SELECT watermark_before FROM run_metadata WHERE run_id = '{}'"
+    assert raw.value(before.format(forced.id)) == raw.value(before.format(failed.id)) is not None
+    shop.before_fetch = lambda _partition, _cursor: None
+    retried = go(app, failed.retry(1))
+    assert raw.execute(COUNTED.format(retried.id)) == [("full", 1, 1, 0)]
+
+
+class WordsOfJobs(Shop):
+    """Reads every job's word, from the handle and from the view, while records are consolidated."""
+
+    app = database = run = None
+    words: dict
+
+    def look(self):
+        with self.database.raw() as raw:
+            chosen = f"SELECT id, kind, spec_b FROM jobs WHERE run_id = '{self.run.id}'"
+            for job_id, kind, told in raw.execute(chosen):
+                if kind == "worded.consolidate":  # partitions move on meanwhile
+                    assert told == self.app.jobs.get(str(job_id)).as_spec("B")
+                self.words.setdefault(kind.removeprefix("worded."), []).append(told)
+
+    def fetch(self, window, partition, cursor):
+        self.look()
+        return super().fetch(window, partition, cursor)
+
+    def enrich(self, records, rules):
+        self.look()
+        return records
+
+
+def test_consolidators_read_bs_words_for_consolidation_and_never_those_for_partitions(
+    app, database
+):
+    shop = WordsOfJobs(30)
+    shop.app, shop.database, shop.words = app, database, {}
+    pipeline = app.pipeline("worded", shop, **OPTIONS, consolidators=1, retries=0)
+    shop.run = pipeline.start()
+    go(app, shop.run)
+    shop.look()
+    assert set(shop.words["fetch"]) <= {
+        "PartitionPending",
+        "PartitionInProgress",
+        "PartitionFetchingPages",
+        "PartitionCompleted",
+    }
+    words = list(dict.fromkeys(shop.words["consolidate"]))
+    assert words == ["WorkersRunning", "ApplyingPricing", "Completed"]
+    assert set(shop.words["finalize"]) == {"Completed"}

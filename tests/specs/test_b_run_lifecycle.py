@@ -5,7 +5,7 @@ import pytest
 from milepost.ingest.options import with_defaults
 from milepost.lifecycle import RUN, Cause
 from milepost.machine import CREATION
-from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts, WatermarkWord, watermark_word
+from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts, WatermarkWord, job_view, watermark_word
 from tests.support.machines import Diagram, can_tell
 from tools.views import WORKER_RUN
 
@@ -223,6 +223,33 @@ def test_h_1_a_partitions_words(state):
     facts = (Facts(state), Facts(state, fence=1), Facts(state, fence=1, phase="page 7"))
     assert tuple(map(PARTITION_VIEW.word, facts)) == PARTITION_WORDS[state]
     assert set(PARTITION_VIEW.names(state)) == set(PARTITION_WORDS[state])
+
+
+# Before a first run, after one, and in a phase: a job that consolidates is no partition.
+CONSOLIDATOR_WORDS = {
+    "CREATED": ("WorkersRunning",) * 3,
+    "GATED": ("WorkersRunning",) * 3,
+    "WAITING": ("ConsolidationTriggered", "Consolidating", "Consolidating"),
+    "READY": ("ConsolidationTriggered",) * 3,
+    "QUEUED": ("ConsolidationTriggered",) * 3,
+    "RUNNING": ("Consolidating", "Consolidating", "UpsertingBatch"),
+    "RETRYING": ("Consolidating",) * 3,
+    "SUCCEEDED": ("Completed",) * 3,
+    "FAILED": ("Failed",) * 3,
+    "CANCELLED": ("Failed",) * 3,
+}
+
+
+@pytest.mark.parametrize("role", ["consolidate", "reduce"])
+@pytest.mark.parametrize("state", CONSOLIDATOR_WORDS)
+def test_h_1_a_consolidators_words(state, role):
+    facts = (Facts(state), Facts(state, fence=1), Facts(state, fence=1, phase="UpsertingBatch"))
+    assert tuple(map(job_view("B", role=role).word, facts)) == CONSOLIDATOR_WORDS[state]
+
+
+@pytest.mark.parametrize("role", [None, "work", "plan", "partition"])
+def test_other_jobs_keep_bs_words_for_partitions(role):
+    assert job_view("B", role=role) is PARTITION_VIEW
 
 
 @pytest.mark.parametrize("state", RUN_WORDS)

@@ -14,6 +14,8 @@ from milepost.specs import JOB_VIEWS, RUN_VIEWS
 from tests.support.databases import Backends, Raw, backend_names
 
 PHASES = (None, "page 3", "REQUESTING", "RESPONSE", "work", "consolidate", "reduce")
+PHASES += ("ValidatingRun", "MarkingConsolidated", "AdvancingWatermark")
+ROLES = ("work", "plan", "partition", "consolidate", "reduce")
 
 
 def literal(value: object) -> str:
@@ -71,7 +73,7 @@ def test_as_spec_and_the_views_never_disagree(shared, seed):
     run_id = created(raw, RUN, chance)
     raw.execute(
         "INSERT INTO step (run_id, number, name, kind, role) VALUES"
-        f" ('{run_id}', 0, 'k', 'k', 'work')"
+        f" ('{run_id}', 0, 'k', 'k', '{chance.choice(ROLES)}')"
     )
     slots = f"('{run_id}', 0, -1), ('{run_id}', 0, 0)"  # for jobs created, and for jobs ended
     raw.execute(f"INSERT INTO step_count (run_id, step, slot) VALUES {slots}")

@@ -56,7 +56,7 @@ def start(
         new,
         unique_key=LIVE,
         mode=mode,
-        watermark_before=instant(mark) if mark is not None and asked.measure == "time" else None,
+        watermark_before=_shown_mark(mark, asked.measure),
     )
     run_id = yield from runs.create(new, plan, jobs, hold=True)
     if run_id != new.id:
@@ -77,6 +77,11 @@ def start(
         },
     )
     return new.id
+
+
+def _shown_mark(mark: int | None, measure: str) -> datetime | None:
+    """Write the watermark that a run begins at as its row has it: a number has no column there."""
+    return instant(mark) if mark is not None and measure == "time" else None
 
 
 def _lock(asked: StartRequest, given: Mapping[str, Any]) -> Steps[tuple[int, int | None]]:
@@ -309,7 +314,9 @@ def resume(old_id: str, new: NewRun, *, actor: str) -> Steps[None]:
     """
     row = yield from get(old_id)
     number = yield from _numbered(row.pipeline_id)
-    new = msgspec.structs.replace(new, unique_key=LIVE, mode=(yield from runs.get(old_id)).mode)
+    mode = (yield from runs.get(old_id)).mode
+    before = _shown_mark(row.before_mark, row.measure)
+    new = msgspec.structs.replace(new, unique_key=LIVE, mode=mode, watermark_before=before)
     yield from _refuse_live(row, new)
     newer = yield from chains.resume(old_id, new)
     if newer != new.id:
@@ -338,7 +345,8 @@ def link(
     """Create a run on the records that another has read: forced, of one partition, or a replay."""
     row = yield from get(old_id)
     number = yield from _numbered(row.pipeline_id)
-    new = msgspec.structs.replace(new, unique_key=LIVE, mode=mode)
+    before = _shown_mark(row.before_mark, row.measure)
+    new = msgspec.structs.replace(new, unique_key=LIVE, mode=mode, watermark_before=before)
     yield from _refuse_live(row, new)
     yield from runs.create(new, plan, jobs, hold=True)
     ids = {"old_id": old_id, "run_id": new.id, "root_id": new.id if own_root else row.root_id}

@@ -96,16 +96,45 @@ SELECT
 CREATE VIEW run_metadata AS
 SELECT
   run.id AS run_id,
-  coalesce(run.mode, CASE WHEN run.watermark_before IS NULL THEN 'full' ELSE 'incremental' END) AS run_type,
+  CASE coalesce((WITH RECURSIVE origin (id, mode, older) AS (
+        SELECT run.id, run.mode, coalesce(run.rerun_of, run.resumes)
+        UNION ALL
+        SELECT o.id, o.mode, coalesce(o.rerun_of, o.resumes)
+          FROM origin JOIN run AS o ON o.id = origin.older
+         WHERE origin.mode IN ('forced', 'retry'))
+      SELECT mode FROM origin WHERE NOT coalesce(mode, '') IN ('forced', 'retry')),
+      CASE WHEN run.watermark_before IS NULL THEN 'full' END)
+    WHEN 'full' THEN 'full' WHEN 'remap' THEN 'full' ELSE 'incremental' END AS run_type,
   (SELECT CAST(coalesce(sum(open + succeeded + failed + cancelled), 0) AS bigint) FROM step JOIN step_count
       ON step_count.run_id = step.run_id AND step_count.step = step.number
-      WHERE step.run_id = run.id AND step.role = 'partition') AS expected_workers,
+      WHERE step.run_id = (WITH RECURSIVE origin (id, mode, older) AS (
+        SELECT run.id, run.mode, coalesce(run.rerun_of, run.resumes)
+        UNION ALL
+        SELECT o.id, o.mode, coalesce(o.rerun_of, o.resumes)
+          FROM origin JOIN run AS o ON o.id = origin.older
+         WHERE origin.mode = 'forced')
+      SELECT id FROM origin WHERE NOT coalesce(mode, '') = 'forced')
+        AND step.role = 'partition') AS expected_workers,
   (SELECT CAST(coalesce(sum(succeeded), 0) AS bigint) FROM step JOIN step_count
       ON step_count.run_id = step.run_id AND step_count.step = step.number
-      WHERE step.run_id = run.id AND step.role = 'partition') AS completed_workers,
+      WHERE step.run_id = (WITH RECURSIVE origin (id, mode, older) AS (
+        SELECT run.id, run.mode, coalesce(run.rerun_of, run.resumes)
+        UNION ALL
+        SELECT o.id, o.mode, coalesce(o.rerun_of, o.resumes)
+          FROM origin JOIN run AS o ON o.id = origin.older
+         WHERE origin.mode = 'forced')
+      SELECT id FROM origin WHERE NOT coalesce(mode, '') = 'forced')
+        AND step.role = 'partition') AS completed_workers,
   (SELECT CAST(coalesce(sum(failed + cancelled), 0) AS bigint) FROM step JOIN step_count
       ON step_count.run_id = step.run_id AND step_count.step = step.number
-      WHERE step.run_id = run.id AND step.role = 'partition') AS failed_workers,
+      WHERE step.run_id = (WITH RECURSIVE origin (id, mode, older) AS (
+        SELECT run.id, run.mode, coalesce(run.rerun_of, run.resumes)
+        UNION ALL
+        SELECT o.id, o.mode, coalesce(o.rerun_of, o.resumes)
+          FROM origin JOIN run AS o ON o.id = origin.older
+         WHERE origin.mode = 'forced')
+      SELECT id FROM origin WHERE NOT coalesce(mode, '') = 'forced')
+        AND step.role = 'partition') AS failed_workers,
   run.watermark_before AS watermark_before,
   CASE WHEN run.state = 'SUCCEEDED' THEN run.watermark_after END AS watermark_after,
   coalesce(run.started_at, (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
@@ -232,14 +261,33 @@ SELECT
     WHEN state = 'SUCCEEDED' THEN 'COMPLETED'
     WHEN state IN ('FAILED', 'CANCELLED') THEN 'FAILED'
   END AS spec_a,
+  CASE WHEN (SELECT step.role FROM step WHERE step.run_id = job.run_id AND step.number = job.step) IN ('consolidate', 'reduce') THEN
   CASE
+    WHEN state = 'RUNNING' AND phase = 'ValidatingRun' THEN 'ValidatingRun'
+    WHEN state = 'RUNNING' AND phase = 'LoadingPricingRules' THEN 'LoadingPricingRules'
+    WHEN state = 'RUNNING' AND phase = 'FetchingRawBatch' THEN 'FetchingRawBatch'
+    WHEN state = 'RUNNING' AND phase = 'ProcessingBatch' THEN 'ProcessingBatch'
+    WHEN state = 'RUNNING' AND phase = 'MappingDiamonds' THEN 'MappingDiamonds'
+    WHEN state = 'RUNNING' AND phase = 'ApplyingPricing' THEN 'ApplyingPricing'
+    WHEN state = 'RUNNING' AND phase = 'UpsertingBatch' THEN 'UpsertingBatch'
+    WHEN state = 'RUNNING' AND phase = 'MarkingConsolidated' THEN 'MarkingConsolidated'
+    WHEN state = 'RUNNING' AND phase = 'UpdatingRunMetadata' THEN 'UpdatingRunMetadata'
+    WHEN state = 'RUNNING' AND phase = 'AdvancingWatermark' THEN 'AdvancingWatermark'
+    WHEN state = 'WAITING' AND fence > 0 THEN 'Consolidating'
+    WHEN state IN ('RUNNING', 'RETRYING') THEN 'Consolidating'
+    WHEN state IN ('CREATED', 'GATED') THEN 'WorkersRunning'
+    WHEN state IN ('WAITING', 'READY', 'QUEUED') THEN 'ConsolidationTriggered'
+    WHEN state = 'SUCCEEDED' THEN 'Completed'
+    WHEN state IN ('FAILED', 'CANCELLED') THEN 'Failed'
+  END
+  ELSE CASE
     WHEN state = 'RUNNING' AND substr(phase, 1, 4) = 'page' THEN 'PartitionFetchingPages'
     WHEN state = 'WAITING' AND fence > 0 THEN 'PartitionInProgress'
     WHEN state IN ('RUNNING', 'RETRYING') THEN 'PartitionInProgress'
     WHEN state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'QUEUED') THEN 'PartitionPending'
     WHEN state = 'SUCCEEDED' THEN 'PartitionCompleted'
     WHEN state IN ('FAILED', 'CANCELLED') THEN 'PartitionFailed'
-  END AS spec_b,
+  END END AS spec_b,
   CASE
     WHEN state = 'RUNNING' AND phase = 'REQUESTING' THEN 'REQUESTING'
     WHEN state = 'RUNNING' AND phase = 'RESPONSE' THEN 'RESPONSE'
