@@ -134,6 +134,23 @@ def test_a_hand_lets_no_kept_entry_leave(app, raw):
     assert entries(raw, job_id) == 3
 
 
+def test_no_upkeep_forgets_entries_of_what_is_there(app, raw):
+    """The database looks again, however long ago the job ended."""
+    if raw.dialect == "sqlite":
+        pytest.skip("its trigger looks: see test_retention")
+    job_id = ended(app)
+    app.client.run(workers.advance_clock, 400 * DAY)
+    raw.execute("SET milepost.retaining = 'on'")
+    forget = f"INSERT INTO journal_upkeep (task, subject_id) VALUES ('forget', '{job_id}')"
+    raw.execute(forget)
+    assert entries(raw, job_id) == 3
+    raw.execute("SET milepost.keeping_entries = 'on'")
+    raw.execute(f"DELETE FROM job WHERE id = '{job_id}'")
+    assert entries(raw, job_id) == 3
+    raw.execute(forget)
+    assert entries(raw, job_id) == 0
+
+
 def test_what_was_summed_up_stays_summed_up(database, raw):
     app = mp.App(database.url, **KEPT, keep_history="3d")
     [job_id] = app.client.run(creation.create, [NewJob(new_id(), b"{}", Template(kind="k"))])

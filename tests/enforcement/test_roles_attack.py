@@ -216,7 +216,7 @@ def test_a_worker_sums_up_no_history_that_is_young(staff: Company, scene: dict[s
     before = picture(staff)
     with staff.hand("worker") as hand:
         hand.execute("SET milepost.retaining = 'on'")
-        for task in ("sum up", "drop a week"):
+        for task in ("sum up", "forget", "drop a week"):
             hand.execute(
                 "INSERT INTO journal_upkeep (task, subject_id, before, most)"
                 f" VALUES ('{task}', '{scene['ended']}', now() + interval '1 year', 1000000)"
