@@ -63,6 +63,7 @@ def test_an_end_is_published_as_a_cloud_event(app, nats):
         "type": "Fail",
         "message": "unsupported format",
         "cause": "error",
+        "code": "invalid_input",
     }
     assert [m.stands for m in app.channels.messages("orders")] == ["delivered"] * 2
 
