@@ -5,6 +5,7 @@ from datetime import timedelta
 from diamond_shop import OPTIONS, T0, Shop, go
 
 import milepost as mp
+from milepost.ingest.timeline import timeline
 
 FIELDS = (
     "SELECT completed_workers, failed_workers, completed_at IS NULL, watermark_after IS NULL,"
@@ -235,3 +236,34 @@ def test_consolidators_read_bs_words_for_consolidation_and_never_those_for_parti
     words = list(dict.fromkeys(shop.words["consolidate"]))
     assert words == ["WorkersRunning", "ApplyingPricing", "Completed"]
     assert set(shop.words["finalize"]) == {"Completed"}
+
+
+def test_bs_ten_inner_states_stay_in_the_journal(app, shop, raw):
+    pipeline = app.pipeline("kept", shop, **OPTIONS, consolidators=1)
+    run = go(app, pipeline.start())
+    kinds = "('kept.consolidate', 'kept.finalize')"
+    chosen = f"SELECT id FROM jobs WHERE run_id = '{run.id}' AND kind IN {kinds}"
+    jobs = [app.jobs.get(str(job_id)) for (job_id,) in raw.execute(chosen)]
+    notes = {entry.detail for job in jobs for entry in job.history if entry.move == "note"}
+    assert (len(jobs), notes) == (2, PHASES)
+
+
+def test_a_skipped_consolidation_is_a_word_on_the_record_and_a_line_in_the_log(app, shop, capsys):
+    pipeline = app.pipeline("skipped", shop, **OPTIONS, retries=0)
+
+    def away(partition, _cursor):
+        if partition.ordinal == 1:
+            raise mp.Fail("away")
+
+    shop.before_fetch = away
+    run = go(app, pipeline.start())
+    [entry] = [entry for entry in run.history if entry.detail]
+    assert entry.detail == "ConsolidationSkipped: 1 of 3 partitions did not succeed"
+    words = [event.state for event in timeline(run)]
+    assert words[-2:] == ["ConsolidationSkipped", "Failed"]
+    logged = [
+        line for line in capsys.readouterr().err.splitlines() if "ConsolidationSkipped" in line
+    ]
+    assert len(logged) == 1
+    assert f"run_id={run.id}" in logged[0]
+    assert "completed_workers=2 failed_workers=1 expected_workers=3" in logged[0]

@@ -10,6 +10,8 @@ from milepost.records import Entry
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import journal
 
+SKIPPED = "ConsolidationSkipped"
+
 
 class TimelineEvent(msgspec.Struct, frozen=True):
     """One line of it."""
@@ -52,6 +54,8 @@ def _of_run(run: PipelineRun) -> Iterator[TimelineEvent]:
             phase = "consolidate" if phase == "partition" else "partition"
             if phase == "partition":
                 continue
+        if entry.at is not None and (entry.detail or "").startswith(SKIPPED):
+            yield TimelineEvent(entry.at, SKIPPED, (entry.detail or "").partition(": ")[2])
         if entry.move in ("seal", "stop") or entry.at is None:
             continue
         if phase == "consolidate" and entry.move == "advance":

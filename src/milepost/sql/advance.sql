@@ -22,7 +22,7 @@ SELECT id, state, version, current_step, ending FROM run WHERE id = :id
 -- name: run_move
 -- postgres
 UPDATE run
-   SET state = t.state, move = t.move, version = run.version + 1, actor = :actor, detail = :detail,
+   SET state = t.state, move = t.move, version = run.version + 1, actor = :actor, detail = t.detail,
        cause = coalesce(t.cause, run.cause), ending = coalesce(t.ending, run.ending),
        current_step = coalesce(t.current_step, run.current_step),
        phase = CASE WHEN t.move = 'stop' THEN run.phase ELSE t.phase END,
@@ -35,8 +35,9 @@ UPDATE run
                               AND job.state = 'SUCCEEDED') ELSE report END,
        finished_at = CASE WHEN t.state IN {final} THEN {now} END
   FROM unnest(:id::uuid[], :version::integer[], :state::text[], :move::text[], :cause::text[],
-              :ending::text[], :current_step::integer[], :phase::text[], :watermark::bigint[])
-       AS t (id, version, state, move, cause, ending, current_step, phase, watermark)
+              :ending::text[], :current_step::integer[], :phase::text[], :watermark::bigint[],
+              :detail::text[])
+       AS t (id, version, state, move, cause, ending, current_step, phase, watermark, detail)
  WHERE run.id = t.id AND run.version = t.version
 RETURNING run.id::text
 -- sqlite: each

@@ -16,6 +16,9 @@ from milepost.lifecycle import RUN, Cause, RunState
 from milepost.records import NewJob, Pinned, StepCount, Template
 from milepost.store import creation
 from milepost.store.driver import Call, Rows, Steps
+from milepost.telemetry import Log
+
+log = Log("milepost.run")
 
 AT_ONCE = 1_000
 """How many jobs a transaction that ends others moves or creates; the rest follow."""
@@ -39,6 +42,7 @@ class Decision(msgspec.Struct, frozen=True):
     ending: str | None = None
     phase: str | None = None
     watermark: int | None = None
+    detail: str | None = None
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -55,6 +59,8 @@ class RoleRule(msgspec.Struct, frozen=True):
     """Called with the run's id and the actor, in the transaction in which the run succeeds."""
     incomplete: Cause
     """Why a run fails where the step did not keep within its tolerance."""
+    skipped: str
+    """The word of the record and the log for the steps that are then left out."""
 
 
 RULES: dict[str, RoleRule] = {}
@@ -121,12 +127,27 @@ def advance(locked: Mapping[str, LockedRun], *, actor: str | None) -> Steps[Prog
         now = {run_id: decisions[0] for run_id, decisions in planned.items()}
         now |= yield from _end(now, counted, actor=actor)
         yield from move({run_id: (held[run_id], now[run_id]) for run_id in now}, actor=actor)
+        _log_skipped(now, counted)
         progress.unfinished |= yield from follow(now, counted, actor=actor)
         for run_id, decision in now.items():
             progress.moves.setdefault(run_id, []).append(decision.move)
             held[run_id] = held[run_id].after(decision)
         planned = {run_id: rest[1:] for run_id, rest in planned.items() if rest[1:]}
     return progress
+
+
+def _log_skipped(moves: Mapping[str, Decision], counted: Mapping[str, Sequence[StepCount]]) -> None:
+    """Log which runs leave out steps; a transaction that is made again may log it again."""
+    for run_id, decision in moves.items():
+        for step in counted[run_id] if decision.detail else ():
+            if rule := RULES.get(step.role):
+                log.warning(
+                    rule.skipped,
+                    run_id=run_id,
+                    completed_workers=step.succeeded,
+                    failed_workers=step.lost,
+                    expected_workers=step.open + step.succeeded + step.lost,
+                )
 
 
 def _end(
@@ -286,7 +307,7 @@ def _next_move(
         # Jobs that succeeded and are not held by a gate may end first (H-59).
         moves = any(s.opened and (s.open or s.number == coming_to) for s in later)
         busy = any(step.open for step in counted)
-        return None if moves else _failure(_policy_cause(reached), busy=busy)
+        return None if moves else _incomplete(reached, busy=busy)
     expected = coming_to is not None or any(step.open for step in later)
     if later and (expected or state == RunState.RUNNING):
         return _next_step(state, later[0])
@@ -297,10 +318,15 @@ def _next_move(
     return Decision("finish", RunState.SUCCEEDED)
 
 
-def _policy_cause(reached: Sequence[StepCount]) -> Cause:
-    """Say why a run fails whose policy does not hold; a role may have a cause of its own."""
-    over = (RULES.get(step.role) for step in reached if not step.within_tolerance)
-    return next((rule.incomplete for rule in over if rule is not None), Cause.POLICY)
+def _incomplete(reached: Sequence[StepCount], *, busy: bool) -> Decision:
+    """Fail a run whose policy does not hold; a role may have a cause and a word of its own."""
+    for step in reached:
+        rule = RULES.get(step.role)
+        if rule is not None and not step.within_tolerance:
+            ended = step.succeeded + step.lost
+            told = f"{rule.skipped}: {step.lost} of {ended} {step.role}s did not succeed"
+            return msgspec.structs.replace(_failure(rule.incomplete, busy=busy), detail=told)
+    return _failure(Cause.POLICY, busy=busy)
 
 
 def _next_step(state: RunState, step: StepCount) -> Decision:
@@ -328,7 +354,7 @@ def move(
                 for name in ("move", "current_step", "cause", "ending", "phase", "watermark")
             },
             "actor": actor,
-            "detail": detail,
+            "detail": [decision.detail or detail for *_, decision in chosen],
         },
     )
     if len(moved) != len(chosen):

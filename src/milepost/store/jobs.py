@@ -222,14 +222,17 @@ def note(
     actor: str | None = None,
     alone: bool = False,
 ) -> Steps[int]:
-    """Record a phase of a running attempt, or raise `LeaseLost`; `alone` if nothing follows."""
+    """Record a phase of a running attempt, or raise `LeaseLost`; `alone` if nothing follows.
+
+    The journal has no phase of its own: without another `detail` the entry holds it.
+    """
     rows = yield Call(
         "job_note",
         {
             "id": claim.id,
             "fence": claim.fence,
             "phase": phase,
-            "detail": detail,
+            "detail": phase if detail is None else detail,
             "actor": actor,
         },
         alone=alone,

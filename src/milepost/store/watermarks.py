@@ -180,7 +180,9 @@ def _advance(run: PipelineRunRow, mark: int, *, actor: str | None) -> Steps[RunE
     return RunEnd(watermark=mark if run.measure == "time" else None)
 
 
-RULES["partition"] = RoleRule(at_end=end, incomplete=Cause.INCOMPLETE)
+RULES["partition"] = RoleRule(
+    at_end=end, incomplete=Cause.INCOMPLETE, skipped="ConsolidationSkipped"
+)
 
 
 def note_made(run: PipelineRunRow, *, made_with: int, behind: int) -> Steps[None]:
