@@ -1,7 +1,7 @@
 -- Queues.
 
 -- name: queue_list
-SELECT name, transport, paused, paused_at, paused_by, max_waiting FROM queue ORDER BY name
+SELECT name, transport, paused, paused_at, paused_by FROM queue ORDER BY name
 
 -- name: queue_pause
 INSERT INTO queue (name, paused, paused_at, paused_by) VALUES (:name, :paused, {now}, :actor)
@@ -19,12 +19,11 @@ WITH RECURSIVE hop (name) AS (
 SELECT name FROM hop WHERE name IS NOT NULL
 
 -- name: queue_bound
-INSERT INTO queue (name, max_waiting) VALUES (:name, :max_waiting)
+INSERT INTO queue_bound (name, max_waiting) VALUES (:name, :max_waiting)
 ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting
- WHERE queue.max_waiting IS DISTINCT FROM excluded.max_waiting
 
 -- name: queue_bounds
-SELECT name, max_waiting FROM queue WHERE max_waiting IS NOT NULL
+SELECT name, max_waiting FROM queue_bound
 
 -- name: queue_depth
 -- Counts up to so many: a long queue costs no more than a full one.

@@ -27,14 +27,12 @@ def listing() -> Steps[list[Queue]]:
     """Read every queue that is known or holds a job, by name."""
     rows = yield Call("queue_list")
     # A queue that was resumed has the time and the actor of that; it is not paused by them.
-    known = {
-        name: (True, instant(at), by, most) if paused else (False, None, None, most)
-        for name, _, paused, at, by, most in rows
-    }
-    counted = yield from jobs.counts()
+    known = {row[0] for row in rows}
+    paused = {row[0]: (True, instant(row[3]), row[4]) for row in rows if row[2]}
+    counted, most = (yield from jobs.counts()), (yield from bounds())
     return [
-        Queue(name, counted.get(name, {}), *known.get(name, ()))
-        for name in sorted({*counted, *known})
+        Queue(name, counted.get(name, {}), *paused.get(name, ()), max_waiting=most.get(name))
+        for name in sorted({*counted, *known, *most})
     ]
 
 

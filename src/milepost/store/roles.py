@@ -51,7 +51,8 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "journal_upkeep": {"worker": "SI"},
     "election": _open(worker="IU"),
     "worker": _open(worker="IUD"),
-    "queue": _open(worker="Iu", admin="IU"),
+    "queue": _open(admin="IU"),
+    "queue_bound": _open(worker="IU", admin="IU"),
     "schedule": _open(worker="IU", admin="U"),
     # The API. Answers and hashes are nobody's business who only looks at jobs.
     "token": {"submit": "S", "admin": "SIU"},
@@ -96,7 +97,6 @@ _SOME = {
     "job": (*_MOVE, "due_at", "delay_us", "queued_seq", "cancel_reason", "unfit"),
     "run": (*_MOVE, "cause", "ending", "current_step", "started_at", "watermark_after", "report"),
     "step": ("opened", "filled_at"),
-    "queue": ("max_waiting",),
     "publication": ("run_id", "withdrawn"),
     "progress": ("message", "position"),
     "pipeline_table": ("filled",),

@@ -22,8 +22,13 @@ CREATE TABLE queue (
   transport text NOT NULL DEFAULT 'store',
   paused boolean NOT NULL DEFAULT false,
   paused_at timestamptz,
-  paused_by text,
-  max_waiting integer CHECK (max_waiting >= 1)  -- NULL: any number
+  paused_by text
+);
+
+-- How many jobs may wait in a queue. Apart from it: workers declare bounds, and pause nothing.
+CREATE TABLE queue_bound (
+  name text PRIMARY KEY,
+  max_waiting integer NOT NULL CHECK (max_waiting >= 1)
 );
 
 -- Written by the transaction that ends its subject; delivered at least once, under one stable id.

@@ -22,8 +22,13 @@ CREATE TABLE queue (
   transport TEXT NOT NULL DEFAULT 'store',
   paused INTEGER NOT NULL DEFAULT 0,
   paused_at INTEGER,
-  paused_by TEXT,
-  max_waiting INTEGER CHECK (max_waiting >= 1)  -- NULL: any number
+  paused_by TEXT
+) STRICT;
+
+-- How many jobs may wait in a queue. Apart from it: workers declare bounds, and pause nothing.
+CREATE TABLE queue_bound (
+  name TEXT PRIMARY KEY,
+  max_waiting INTEGER NOT NULL CHECK (max_waiting >= 1)
 ) STRICT;
 
 -- Written by the transaction that ends its subject; delivered at least once, under one stable id.
