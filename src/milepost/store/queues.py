@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from milepost.records import Queue
 from milepost.store import jobs
 from milepost.store.driver import Call, Steps
@@ -27,11 +29,15 @@ def listing() -> Steps[list[Queue]]:
     """Read every queue that is known or holds a job, by name."""
     rows = yield Call("queue_list")
     # A queue that was resumed has the time and the actor of that; it is not paused by them.
-    known = {row[0] for row in rows}
-    paused = {row[0]: (True, instant(row[3]), row[4]) for row in rows if row[2]}
+    known = {row[0]: Queue(row[0], {}) for row in rows}
+    known |= {row[0]: Queue(row[0], {}, True, instant(row[3]), row[4]) for row in rows if row[2]}
     counted, most = (yield from jobs.counts()), (yield from bounds())
     return [
-        Queue(name, counted.get(name, {}), *paused.get(name, ()), max_waiting=most.get(name))
+        msgspec.structs.replace(
+            known.get(name) or Queue(name, {}),
+            counts=counted.get(name, {}),
+            max_waiting=most.get(name),
+        )
         for name in sorted({*counted, *known, *most})
     ]
 
