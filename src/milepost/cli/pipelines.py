@@ -1,7 +1,5 @@
 """`milepost pipelines`: their watermarks, runs, quarantines, removals and tables."""
 
-import json
-import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,13 +189,18 @@ def watermark(
     at: Session, name: str, out: str | None, to: str | None, reason: str | None, *, history: bool
 ) -> None:
     """Show a pipeline's watermark: lastUpdatedAt, lastRunId, lastRunCompletedAt."""
+    from milepost.ingest.watermark_file import write_file
+
     if to is not None:
         _override(at, name, to, reason)
     row = at.client.run(watermarks.find, name)
     if history:
         _show_moves(at, at.client.run(watermarks.entries, name), watermarks.Mark(row.measure))
     elif out is not None:
-        _write(Path(out), row.document())
+        folder = Path(out).absolute().parent
+        if not folder.is_dir():
+            raise Invalid(f"{out}: the folder {folder} does not exist; make it first")
+        write_file(Path(out), row.document())
         say(f"written to {out}")
     else:
         at.show(row.document())
@@ -222,16 +225,6 @@ def _show_moves(at: Session, entries: Any, mark: Any) -> None:
         shown = {n: None if bound is None else mark.shown(bound) for n, bound in bounds.items()}
         rows.append(document(entry, *names, **shown))
     at.table(rows, empty="it was never moved")
-
-
-def _write(path: Path, content: dict[str, object]) -> None:
-    """Write a file so that a reader finds the old one or the new one, whole."""
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise Invalid(f"{path}: the folder {folder} does not exist; make it first")
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as made:
-        json.dump(content, made)
-    Path(made.name).replace(path)
 
 
 @pipelines.command(access="write")

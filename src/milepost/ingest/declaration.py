@@ -31,8 +31,8 @@ log = Log("milepost.pipeline")
 S = TypeVar("S", bound=Source[Any, Any, Any])
 T = TypeVar("T")
 
-STEPS = ("plan", "fetch", "consolidate", "finalize")
-ROLES = ("plan", "partition", "consolidate", "reduce")
+STEPS = ("plan", "fetch", "consolidate", "finalize", "watermark")
+ROLES = ("plan", "partition", "consolidate", "reduce", "on_success")
 PLAN, FETCH, CONSOLIDATE, FINALIZE = range(4)
 FILLING = ("full", REMAP)
 """Modes of runs after which the table holds every landed record."""

@@ -88,6 +88,8 @@ class PipelineOptions(_Needed, total=False):
     """The channel that is told how runs end, and when the watermark is too old."""
     fresh_within: Annotated[float | None, Seconds(zero=False)]
     """Seconds after which a watermark is too old."""
+    watermark_file: Annotated[str | None, Text()]
+    """The file that holds the watermark as JSON, written after each run that ended well."""
 
 
 def with_defaults(asked: Mapping[str, Any], *, what: str) -> PipelineOptions:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from milepost.client import caller
@@ -21,6 +22,7 @@ from milepost.ingest.handles import PipelineRun, Quarantine, Removals
 from milepost.ingest.plan import Planner
 from milepost.ingest.scan import Plan
 from milepost.ingest.source import Source, Window
+from milepost.ingest.watermark_file import check_path, write_file
 from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.outcome import micros
 from milepost.policy import Fail, Later
@@ -55,6 +57,9 @@ class Pipeline(Declaration[S]):
             self._define(Consolidator(self).consolidate, "consolidate"),
             self._define(self._finalizer.finalize, "finalize"),
         ]
+        if self.options["watermark_file"]:
+            check_path(self.options["watermark_file"])
+            self._steps.append(self._define(self._write_watermark, "watermark", retries=100))
         self._define(self._stale, STALE.removeprefix("."), retries=0)
         self.opening = self._define(self._open, "start")
         """The job that a schedule submits: it starts a run."""
@@ -152,6 +157,12 @@ class Pipeline(Declaration[S]):
             f"Pipeline {self.name} is not fresh. Watermark {row.document()['lastUpdatedAt']}, "
             f"older than fresh_within={self.options['fresh_within']}."
         )
+
+    async def _write_watermark(self, ctx: Context, *, run: str) -> None:  # noqa: ARG002 - a hook's
+        """Write the watermark of now: a job that comes late, or again, writes nothing older."""
+        row = await self.client.run_async(watermarks.find, self.name)
+        path = Path(self.options["watermark_file"] or "")
+        await self.client.call_async(partial(write_file, path, row.document()))
 
     def _latest(self) -> Steps[PipelineRunSummary | None]:
         row = yield from self._find()
