@@ -292,6 +292,7 @@ async def pipelines(app: mp.App, _database: Database, _remote: str) -> None:
     await other.resume_async()
     await app.drain_async(timeout=20)
     mark = await pipeline.watermark_async()
+    assert await pipeline.watermark_state_async() == "WatermarkAdvanced"
     assert isinstance(mark, datetime)
     await pipeline.override_watermark_async(mark - timedelta(hours=1), reason="read again")
     assert await pipeline.watermark_async() == mark - timedelta(hours=1)
