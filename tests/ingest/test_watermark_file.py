@@ -4,10 +4,11 @@ import json
 import time
 from threading import Thread
 
-import pytest
+import fsspec
 from diamond_shop import OPTIONS, go
 
 import milepost as mp
+from milepost.client import new_id
 
 
 def test_each_advance_is_written_as_bs_three_fields(app, shop, tmp_path):
@@ -44,6 +45,9 @@ def test_a_file_that_could_not_be_written_is_written_by_a_later_attempt(
     assert json.loads(path.read_text()) == pipeline.row.document()
 
 
-def test_an_address_is_refused_when_it_is_declared(app, shop):
-    with pytest.raises(mp.Invalid, match="takes a path"):
-        app.pipeline("far", shop, **OPTIONS, watermark_file="s3://bucket/watermark.json")
+def test_an_address_is_written_to_by_fsspec(app, shop):
+    place = f"memory://{new_id()}/watermark.json"
+    pipeline = app.pipeline("far", shop, **OPTIONS, watermark_file=place)
+    go(app, pipeline.start())
+    with fsspec.open(place) as written:
+        assert json.load(written) == pipeline.row.document()

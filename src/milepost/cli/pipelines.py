@@ -200,7 +200,7 @@ def watermark(
         folder = Path(out).absolute().parent
         if not folder.is_dir():
             raise Invalid(f"{out}: the folder {folder} does not exist; make it first")
-        write_file(Path(out), row.document())
+        write_file(out, row.document())
         say(f"written to {out}")
     else:
         at.show(row.document())

@@ -89,7 +89,7 @@ class PipelineOptions(_Needed, total=False):
     fresh_within: Annotated[float | None, Seconds(zero=False)]
     """Seconds after which a watermark is too old."""
     watermark_file: Annotated[str | None, Text()]
-    """The file that holds the watermark as JSON, written after each run that ended well."""
+    """A path, or an address for `fsspec`: the watermark as JSON, after each run that ended well."""
 
 
 def with_defaults(asked: Mapping[str, Any], *, what: str) -> PipelineOptions:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from milepost.client import caller
@@ -22,7 +21,7 @@ from milepost.ingest.handles import PipelineRun, Quarantine, Removals
 from milepost.ingest.plan import Planner
 from milepost.ingest.scan import Plan
 from milepost.ingest.source import Source, Window
-from milepost.ingest.watermark_file import check_path, write_file
+from milepost.ingest.watermark_file import check_place, write_file
 from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.outcome import micros
 from milepost.policy import Fail, Later
@@ -58,7 +57,7 @@ class Pipeline(Declaration[S]):
             self._define(self._finalizer.finalize, "finalize"),
         ]
         if self.options["watermark_file"]:
-            check_path(self.options["watermark_file"])
+            check_place(self.options["watermark_file"])
             self._steps.append(self._define(self._write_watermark, "watermark", retries=100))
         self._define(self._stale, STALE.removeprefix("."), retries=0)
         self.opening = self._define(self._open, "start")
@@ -161,8 +160,8 @@ class Pipeline(Declaration[S]):
     async def _write_watermark(self, ctx: Context, *, run: str) -> None:  # noqa: ARG002 - a hook's
         """Write the watermark of now: a job that comes late, or again, writes nothing older."""
         row = await self.client.run_async(watermarks.find, self.name)
-        path = Path(self.options["watermark_file"] or "")
-        await self.client.call_async(partial(write_file, path, row.document()))
+        place = self.options["watermark_file"] or ""
+        await self.client.call_async(partial(write_file, place, row.document()))
 
     def _latest(self) -> Steps[PipelineRunSummary | None]:
         row = yield from self._find()
