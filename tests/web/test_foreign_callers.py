@@ -77,7 +77,8 @@ async def test_prefer_wait_answers_with_the_end_of_a_run(app, api, token, path, 
     assert answer.status_code == 200
     assert (answer.json()["done"], answer.json()["state"]) == (True, "COMPLETE")
     assert answer.headers["preference-applied"] == "wait=20"
-    assert answer.headers["location"] == f"/v1/runs/{answer.json()['id']}"
+    home = "/v1/requests" if "requests" in path else "/v1/runs"
+    assert answer.headers["location"] == f"{home}/{answer.json()['id']}"
     mute = await api.post(path, json=body, headers={**token("in", "submit"), **WAIT})
     assert (mute.status_code, "preference-applied" in mute.headers) == (202, False)
 
