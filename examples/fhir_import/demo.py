@@ -76,7 +76,7 @@ def is_complete(run: mp.RunHandle, folder: Path, count: int) -> bool:
         print(f"refused: {error.message}")
     genders = ", ".join(f"{many} {gender}" for gender, many in report.genders.items())
     print(
-        f"{report.patients} patients: {genders}; {run.error_count} files were refused.\n"
+        f"{report.patients} patients: {genders}; {run.failed} files were refused.\n"
         f"Of {count} files {len(sound)} can be imported; the search index holds {len(found)}.",
         flush=True,
     )
