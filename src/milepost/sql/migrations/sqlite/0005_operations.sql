@@ -48,10 +48,10 @@ CREATE INDEX signal_job ON signal (job_id);
 
 -- Jobs whose budget is spent, and suspects: one more loss would end them.
 CREATE INDEX job_spent ON job (id)
-  WHERE (losses - poison_limit >= -1 OR losses - coalesce(recoveries, retries - errors) > 0
+  WHERE state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
+    AND (losses - poison_limit >= -1 OR losses - coalesce(recoveries, retries - errors) > 0
          OR errors - retries > 0
-         OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
-    AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
+         OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0));
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 -- Few: jobs of runs that failed or were lost at least once, whatever became of them.
 CREATE INDEX job_errored ON job (run_id)
