@@ -171,7 +171,8 @@ class App(Runner):
         is cut by. Then `pipeline.start()`.
         A full run makes every record anew when its type, the rules or `mapping_version` changed:
         count that one up when `map` or `enrich` was corrected.
-        `channel` is told how runs end, and when the watermark is older than `fresh_within` seconds.
+        `channel` is told how runs end, and when the watermark is older than `fresh_within` seconds;
+        `messages` is sent WORK_DONE when a partition has ended, and CONSOLIDATE.
         """
         from milepost.ingest.pipeline import Pipeline  # noqa: PLC0415 - few need it
 

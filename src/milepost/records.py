@@ -424,6 +424,7 @@ class NewStep(Pinned, frozen=True, kw_only=True):
     start_within_us: int | None = None
     tolerance: float = 0.0
     fail_fast: bool = True
+    channel: str | None = None
 
 
 class StepCount(msgspec.Struct, frozen=True):

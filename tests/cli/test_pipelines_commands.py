@@ -116,7 +116,6 @@ def test_a_pipeline_from_its_plan_to_its_watermark(program, capsys, tmp_path):
         "WorkersRunning",
         "PartitionInProgress",
         "PartitionCompleted",
-        "WORK_DONE sent",
         "ConsolidationTriggered",
     } < set(states)
     assert "Consolidating" in milepost(capsys, "show", run_id, "--timeline")

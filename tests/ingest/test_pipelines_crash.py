@@ -15,6 +15,7 @@ from diamond_shop import OPTIONS, Shop, ended, held, offered
 
 import milepost as mp
 from milepost.observe.verify import verify
+from milepost.store import outbox
 from milepost.testing import everywhere
 from tests.support.databases import Backends
 from tests.support.prove import PROVING
@@ -30,7 +31,8 @@ def test_h_45_to_h_49_a_crash_at_any_commit_loses_nothing(database, monkeypatch)
     app = mp.App(database.url, lease=2, heartbeat=0.5)
     shop = Shop(7 if PROVING else 6)
     options = {**OPTIONS, "partitions": 2 if PROVING else 1}
-    pipeline = app.pipeline("crashing", shop, **options, consolidators=1, retries=5, retry_delay=0)
+    options |= {"consolidators": 1, "retries": 5, "retry_delay": 0, "messages": "bus"}
+    pipeline = app.pipeline("crashing", shop, **options)
 
     def check():
         [run] = app.runs.list(kind="crashing")
@@ -42,6 +44,8 @@ def test_h_45_to_h_49_a_crash_at_any_commit_loses_nothing(database, monkeypatch)
         assert pipeline.watermark == run.window.end
         assert pipeline.dataset_version == 1
         assert [e.move for e in run.history].count("finish") == 1
+        told = [one.machine for one in app.client.run(outbox.signals, run.id)]
+        assert told == [*["job"] * len(run.partitions), "run"]
 
     crashes = mp.testing.crash_everywhere(app, pipeline.start, check)
     print(f"{crashes} crashes")

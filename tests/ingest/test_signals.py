@@ -1,10 +1,29 @@
-"""B's WORK_DONE and CONSOLIDATE: told of the moves themselves, with run and trace; only hints."""
+"""B's WORK_DONE and CONSOLIDATE: told of the moves themselves, with run and trace; only hints.
 
-from diamond_shop import OPTIONS, go
+With `messages=` they are also messages of a channel, written by the moves that they tell of.
+"""
+
+import asyncio
+import json
+import sqlite3
+from collections import Counter
+
+import msgspec
+import nats as client
+import psycopg
+import pytest
+from diamond_shop import OPTIONS, Shop, go
 
 import milepost as mp
-from milepost.store import events
+from milepost.client import new_id
+from milepost.ingest.timeline import timeline
+from milepost.relay.message import compose
+from milepost.relay.nats import Nats
+from milepost.store import events, outbox
 from milepost.store.events import Cursor
+from tests.relay.nats_servers import NatsServer
+
+REFUSED = (sqlite3.Error, psycopg.Error)
 
 
 def signals(app, since: Cursor):
@@ -48,3 +67,122 @@ def test_where_a_partition_failed_nobody_is_called_to_consolidate(app, shop):
 def test_h_45_nothing_depends_on_anybody_hearing_them(app, shop):
     pipeline = app.pipeline("unheard", shop, **OPTIONS)
     assert go(app, pipeline.start()).state == mp.RunState.SUCCEEDED
+
+
+def away(partition, _cursor):
+    """Fail one of the three partitions."""
+    if partition.ordinal == 1:
+        raise mp.Fail("away")
+
+
+def sent(app, run):
+    """Read the messages of a run as they would be told, by their types."""
+    messages = app.client.run(outbox.signals, run.id)
+    bodies = [msgspec.json.decode(app.client.run(compose, one).body) for one in messages]
+    told: dict[str, list] = {"WORK_DONE": [], "CONSOLIDATE": []}
+    for body in bodies:
+        told[body["data"]["type"]].append(body)
+    return told
+
+
+def test_h_87_messages_tell_of_each_partition_and_of_consolidation_in_bs_fields(app, shop, raw):
+    pipeline = app.pipeline("told", shop, **OPTIONS, messages="bus")
+    run = go(app, pipeline.start())
+    told = sent(app, run)
+    trace = run.id.replace("-", "")
+    done = sorted((body["data"] for body in told["WORK_DONE"]), key=lambda d: d["partitionId"])
+    assert [body["type"] for body in told["WORK_DONE"]] == ["milepost.pipeline.work_done"] * 3
+    assert [data["partitionId"] for data in done] == ["partition-0", "partition-1", "partition-2"]
+    assert sum(data["recordsProcessed"] for data in done) == 30
+    for data in done:
+        assert (data["runId"], data["traceId"]) == (run.id, trace)
+        assert (data["status"], data["errorMessage"]) == ("completed", None)
+        assert data["workerId"]
+        assert data["startedAt"] <= data["completedAt"]
+    [called] = told["CONSOLIDATE"]
+    assert (called["type"], called["subject"]) == ("milepost.pipeline.consolidate", run.id)
+    assert called["data"] == {"type": "CONSOLIDATE", "runId": run.id, "traceId": trace}
+    assert [one.stands for one in app.channels.messages("bus")] == ["waiting"] * 4
+    again = run.record.version
+    with pytest.raises(REFUSED, match="by the move that it tells of"):
+        raw.execute(
+            "INSERT INTO outbox (id, machine, subject_id, seq, n, line, channel, tenant, queue,"
+            f" kind, state, created_at, due_at) SELECT 'run_{run.id}_{again}', machine, subject_id,"
+            f" {again}, n + 1, line, channel, tenant, queue, kind, state, created_at, due_at"
+            f" FROM outbox WHERE id = '{called['id']}'"
+        )
+
+
+def test_messages_of_a_failed_partition_say_why_and_nobody_is_called_to_consolidate(app, shop):
+    shop.before_fetch = away
+    pipeline = app.pipeline("told", shop, **OPTIONS, messages="bus", channel="people")
+    first = go(app, pipeline.start())
+    told = sent(app, first)
+    done = {body["data"]["partitionId"]: body["data"] for body in told["WORK_DONE"]}
+    failed = done["partition-1"]
+    assert (failed["status"], failed["errorMessage"]) == ("failed", "away")
+    assert (len(done), told["CONSOLIDATE"]) == (3, [])
+    # A forced run reads nothing and consolidates; a resumed one reads the partition that failed.
+    forced = sent(app, go(app, pipeline.start(force=True)))
+    assert {word: len(bodies) for word, bodies in forced.items()} == {
+        "WORK_DONE": 0,
+        "CONSOLIDATE": 1,
+    }
+    shop.before_fetch = lambda *_: None
+    resumed = sent(app, go(app, first.resume()))
+    assert {word: len(bodies) for word, bodies in resumed.items()} == {
+        "WORK_DONE": 1,
+        "CONSOLIDATE": 1,
+    }
+    # The end of each run goes to its own channel, and to no other.
+    assert {one.machine for one in app.channels.messages("people")} == {"run"}
+    ids = [one.id for one in app.channels.messages("bus")]
+    assert len(ids) == len(set(ids)) == 6
+
+
+def test_the_timeline_says_sent_when_a_receiver_has_it_and_not_before(app, shop):
+    def words(run):
+        states = [event.state for event in timeline(run)]
+        return Counter(state for state in states if "WORK_DONE" in state or "CONSOLIDATE" in state)
+
+    silent = go(app, app.pipeline("silent", Shop(9), **OPTIONS).start())
+    assert not words(silent)
+    assert "sent" not in str(timeline(silent))
+    run = go(app, app.pipeline("told", shop, **OPTIONS, messages="bus").start())
+    assert words(run) == {"WORK_DONE waiting": 3, "CONSOLIDATE waiting": 1}
+    app.channels.ack("bus", [one.id for one in app.channels.messages("bus")])
+    assert words(run) == {"WORK_DONE sent": 3, "CONSOLIDATE sent": 1}
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory):
+    """A NATS server of this module's own."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_they_arrive_on_a_broker_once_each(app, shop, nats):
+    subject = f"bus-{new_id()}"
+    app.channel("bus", broker=Nats(nats.url, stream=subject.upper()), subject=subject)
+    run = go(app, app.pipeline("told", shop, **OPTIONS, messages="bus").start())
+    app.relay_once()
+
+    async def read():
+        connection = await client.connect(nats.url)
+        stream = connection.jetstream()
+        reader = await stream.subscribe(subject, ordered_consumer=True)
+        held = (await stream.stream_info(subject.upper())).state.messages
+        found = [await reader.next_msg(timeout=10) for _ in range(held)]
+        await connection.close()
+        return [json.loads(one.data)["data"] for one in found]
+
+    arrived = asyncio.run(read())
+    assert Counter(data["type"] for data in arrived) == {"WORK_DONE": 3, "CONSOLIDATE": 1}
+    assert {data["runId"] for data in arrived} == {run.id}
+
+
+def test_a_name_that_no_channel_can_have_is_refused(app, shop):
+    with pytest.raises(mp.Invalid, match="messages="):
+        app.pipeline("told", shop, **OPTIONS, messages="")

@@ -8,7 +8,7 @@ from diamond_shop import OPTIONS, T0, Shop, go, held, offered
 from growing_shop import Growing, GrowingOffsets, everything, kept, options
 
 import milepost as mp
-from milepost.store import pipelines
+from milepost.store import outbox, pipelines
 from milepost.testing import everywhere
 from tests.support.prove import PROVING
 
@@ -25,9 +25,11 @@ def test_h_80_a_partition_that_outgrows_its_estimate_is_split(app, shop):
         grown(shop)
 
     shop.before_fetch = before
-    pipeline = app.pipeline("grown", shop, **OPTIONS, page=5)
+    pipeline = app.pipeline("grown", shop, **OPTIONS, page=5, messages="bus")
     run = go(app, pipeline.start())
     assert run.state == mp.RunState.SUCCEEDED
+    told = [one.machine for one in app.client.run(outbox.signals, run.id)]
+    assert told == [*["job"] * 6, "run"]
     assert held(pipeline) == offered(shop)
     assert pipeline.watermark == run.window.end
     assert pipeline.gaps == []

@@ -224,7 +224,7 @@ def test_a_message_is_not_forged_changed_or_deleted(app, raw):
 
 def test_a_message_of_a_job_that_goes_on_is_forged(app, raw):
     job_id = created(app)
-    with pytest.raises(REFUSED, match="by the move that ends its job"):
+    with pytest.raises(REFUSED, match="by the move that it tells of"):
         raw.execute(
             "INSERT INTO outbox (id, machine, subject_id, seq, n, line, channel, tenant, queue,"
             f" kind, state, created_at, due_at) VALUES ('job_{job_id}_1', 'job', '{job_id}', 1, 5,"
@@ -243,7 +243,7 @@ def test_replacing_a_message_is_refused_on_sqlite(app, raw):
     if raw.dialect != "sqlite":
         pytest.skip("only SQLite has OR REPLACE")
     a_message(app)
-    with pytest.raises(sqlite3.Error, match="by the move that ends its job"):
+    with pytest.raises(sqlite3.Error, match="by the move that it tells of"):
         raw.execute("INSERT OR REPLACE INTO outbox SELECT * FROM outbox")
 
 

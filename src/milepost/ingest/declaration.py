@@ -124,6 +124,7 @@ class Declaration(Generic[S]):
                 gated=number == CONSOLIDATE,
                 # A failed plan ends a run at once; of the rest everything is tried: Collect.
                 fail_fast=number == PLAN,
+                channel=self.options["messages"] if number in (FETCH, CONSOLIDATE) else None,
             )
             for number, kind in enumerate(self._steps)
             if number >= first
@@ -148,6 +149,7 @@ class Declaration(Generic[S]):
             run_id=run_id,
             step=step,
             rerun_of=rerun_of,
+            channel=self.options["messages"] if step == FETCH else None,
             trace=_trace(run_id),
         )
         data = None if payload is None else self.client.codec.encode(payload)

@@ -86,6 +86,8 @@ class PipelineOptions(_Needed, total=False):
     """The queue that the jobs of its runs wait in."""
     channel: Annotated[str | None, Text()]
     """The channel that is told how runs end, and when the watermark is too old."""
+    messages: Annotated[str | None, Text()]
+    """The channel that is sent WORK_DONE for each partition, and CONSOLIDATE."""
     fresh_within: Annotated[float | None, Seconds(zero=False)]
     """Seconds after which a watermark is too old."""
     watermark_file: Annotated[str | None, Text()]

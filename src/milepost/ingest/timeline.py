@@ -8,9 +8,12 @@ import msgspec
 from milepost.ingest.handles import PartitionState, PipelineRun
 from milepost.records import Entry
 from milepost.specs import RUN_VIEWS, Facts
-from milepost.store import journal
+from milepost.store import journal, outbox
+from milepost.store.outbox import Message
 
 SKIPPED = "ConsolidationSkipped"
+OPENING = ("Created", "WorkersRunning")
+"""States of a run that come before those of its partitions; the others follow from them."""
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
@@ -24,15 +27,22 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 def timeline(run: PipelineRun) -> list[TimelineEvent]:
     """Tell a run from its journal and those of its partitions, in the order of time."""
     row = run.about
-    events = list(_of_run(run))
+    told = list(_of_run(run))
+    events = [event for event in told if event.state in OPENING]
     if row.calls is not None and isinstance(row.planned_at, datetime | int):
         sealed = next((e for e in run.history if e.move == "seal"), None)
         if sealed is not None and sealed.at is not None:
             found = f"{row.calls} counts, {row.counted} records, {len(run.partitions)} partitions"
             events.append(TimelineEvent(sealed.at, "Heatmap Scanning", found))
+    names = {run.id: "consolidation"}
     for part in run.partitions:
+        names[part.job_id] = f"partition-{part.ordinal}"
         history = run._client.run(journal.history, part.job_id)  # noqa: SLF001 - its own family
         events += _of_partition(part, history)
+    for message in run._client.run(outbox.signals, run.id):  # noqa: SLF001 - its own family
+        events.append(_of_message(message, names.get(message.subject_id, "a partition")))
+    # A partition's end and the move of its run that follows have one time: sorting keeps the order.
+    events += [event for event in told if event.state not in OPENING]
     return sorted(events, key=lambda event: event.at)
 
 
@@ -59,9 +69,17 @@ def _of_run(run: PipelineRun) -> Iterator[TimelineEvent]:
         if entry.move in ("seal", "stop") or entry.at is None:
             continue
         if phase == "consolidate" and entry.move == "advance":
-            yield TimelineEvent(entry.at, "ConsolidationTriggered", "CONSOLIDATE sent")
+            yield TimelineEvent(entry.at, "ConsolidationTriggered", "the gate is open")
         state = view.word(Facts(entry.to_state, phase=phase))
         yield TimelineEvent(entry.at, state, details.get(entry.move, "every partition is read"))
+
+
+def _of_message(message: Message, about: str) -> TimelineEvent:
+    """Tell of one of B's messages; it is "sent" when its receiver has it."""
+    word = "CONSOLIDATE" if message.machine == "run" else "WORK_DONE"
+    stands = "sent" if message.stands == "delivered" else message.stands
+    at = message.delivered_at or message.dead_at or message.created_at
+    return TimelineEvent(at, f"{word} {stands}", f"{about}, channel {message.channel}")
 
 
 def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[TimelineEvent]:
@@ -78,10 +96,8 @@ def _of_partition(part: PartitionState, history: list[Entry]) -> Iterator[Timeli
         elif entry.to_state == "SUCCEEDED":
             told = f"{part.records} records in {part.pages} pages"
             yield TimelineEvent(entry.at, f"PartitionCompleted ({name})", told)
-            yield TimelineEvent(entry.at, "WORK_DONE sent", name)
         elif entry.to_state in ("FAILED", "CANCELLED"):
             yield TimelineEvent(entry.at, f"PartitionFailed ({name})", part.error or move)
-            yield TimelineEvent(entry.at, "WORK_DONE sent", name)
         elif move in ("retry", "lose", "later", "release"):
             told = f"{move}: {entry.summary or entry.detail}"
             yield TimelineEvent(entry.at, f"PartitionInProgress ({name})", told)

@@ -71,8 +71,8 @@ class ChannelSpec(msgspec.Struct, frozen=True):
     on: str = "end"
 
     def wants(self, message: Message) -> bool:
-        """Whether it is told of such an end."""
-        return self.on == "end" or message.state != JobState.SUCCEEDED
+        """Whether it is told of such an end; that consolidation begins is none."""
+        return self.on == "end" or message.state in (JobState.FAILED, JobState.CANCELLED)
 
     @property
     def row(self) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""The content of a final message: a CloudEvent 1.0, built from the rows whenever it is delivered.
+"""The content of a message: a CloudEvent 1.0, built from the rows whenever it is delivered.
 
 Nothing of it is stored, so erased values are not told afterwards, and a batch of a thousand
 responses takes no room in the outbox. Its id and its time are the outbox row's: they stay the same.
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from milepost.lifecycle import Cause, JobState, RunState
+from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.records import Job, JobError, Run, RunError, StepCount
 from milepost.specs import answer_word, public
 from milepost.store import failures, fanin, jobs, outbox, runs
@@ -66,8 +66,12 @@ def compose(message: Message, *, most: int = MOST_BYTES) -> Steps[CloudEvent]:
 
 
 def _compose(message: Message, *, most: int) -> Steps[CloudEvent]:
+    if message.machine == "run" and message.state not in RUN.terminal:
+        return _signal(message, {"type": "CONSOLIDATE", "runId": message.subject_id})
     if message.machine == "job":
         job = yield from jobs.get(message.subject_id)
+        if job.role == "partition":
+            return _signal(message, (yield from _work_done(job)))
         data = _job(job)
         told = _digest(message, job.error, job.cancel_reason or job.cause)
         if alert := _stale(job):
@@ -96,14 +100,43 @@ def _fit(message: Message, data: dict[str, Any], most: int) -> bytes:
     return body
 
 
-def _body(message: Message, data: Mapping[str, Any]) -> bytes:
+def _work_done(job: Job) -> Steps[dict[str, Any]]:
+    """Tell of a partition that ended in the words of B's `worker_runs`."""
+    worker, records = yield from outbox.worker_run(job.id)
+    error = None if job.state == JobState.SUCCEEDED else _cut(failures.failure(job))
+    return {
+        "type": "WORK_DONE",
+        "runId": job.run_id,
+        "partitionId": f"partition-{job.ordinal}",
+        "workerId": worker,
+        "status": "completed" if error is None else "failed",
+        "recordsProcessed": records,
+        "errorMessage": error and error.message,
+        "startedAt": job.started_at,
+        "completedAt": job.finished_at,
+    }
+
+
+def _signal(message: Message, data: dict[str, Any]) -> CloudEvent:
+    """Build one of B's two messages of a pipeline's run, with B's fields; people read its type."""
+    word, trace = data["type"], read_traceparent(message.trace)
+    data["traceId"] = trace and trace.split("-")[1]
+    body = _body(message, data, type_=f"milepost.pipeline.{word.lower()}")
+    told = _digest(message, None, data.get("errorMessage"))
+    told["subject"] = f"{message.kind} {word}"
+    if word == "CONSOLIDATE":
+        told["severity"] = "info"
+    return CloudEvent(message.id, trace, body, told)
+
+
+def _body(message: Message, data: Mapping[str, Any], *, type_: str | None = None) -> bytes:
     traceparent = read_traceparent(message.trace)
     return msgspec.json.encode(
         {
             "specversion": "1.0",
             "id": message.id,
             "source": f"/v1/{message.machine}s",
-            "type": f"milepost.{message.machine}.{message.state.lower()}",
+            "type": type_ or f"milepost.{message.machine}.{message.state.lower()}",
             "subject": message.subject_id,
             "time": message.created_at,
             "datacontenttype": "application/json",

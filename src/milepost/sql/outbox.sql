@@ -199,3 +199,19 @@ SELECT id, 400 + coalesce(length(result), 0) + coalesce(length(CAST(error AS BLO
  WHERE run_id = :id
  ORDER BY step, ordinal, job.id
  LIMIT :most
+
+-- name: message_worker
+SELECT worker_id, records_processed FROM worker_runs WHERE id = :id
+
+-- name: outbox_signals
+-- B's messages of a run: its partitions' and its consolidation's.
+SELECT o.id, o.machine, {text:o.subject_id}, o.seq, o.n, o.channel, o.tenant, o.queue, o.kind, o.state, o.trace, o.fence, o.attempts, o.place, o.error, o.created_at, o.due_at, o.delivered_at, o.dead_at
+  FROM outbox o JOIN job ON job.id = o.subject_id
+  JOIN step ON step.run_id = job.run_id AND step.number = job.step
+ WHERE o.machine = 'job' AND job.run_id = :run_id AND step.role = 'partition'
+   AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
+ UNION ALL
+SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+  FROM outbox
+ WHERE machine = 'run' AND subject_id = :run_id AND state = 'RUNNING'
+ ORDER BY 5

@@ -84,13 +84,13 @@ WITH given AS MATERIALIZED (
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
 ), created AS (
 INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
-                 trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
+                 trace, channel, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
        'create', :actor, t.codec, t.payload,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
-       s.tenant, s.trace, t.parent_id, t.run_id, t.step, t.ordinal,
+       s.tenant, s.trace, s.channel, t.parent_id, t.run_id, t.step, t.ordinal,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE s.poll_us END, {now}
   FROM given t JOIN pinned s ON s.run_id = t.run_id AND s.number = t.step
@@ -99,13 +99,13 @@ SELECT t.id, {columns:pinned s.},
 SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
 INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
-                 trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
+                 trace, channel, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
 SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             ELSE 'QUEUED' END,
        'create', :actor, t.codec, t.payload,
        {now} + s.deadline_us, {now} + s.start_within_us,
-       r.tenant, r.trace, t.parent_id, t.run_id, t.step, t.ordinal,
+       r.tenant, r.trace, s.channel, t.parent_id, t.run_id, t.step, t.ordinal,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}
   FROM {rows:id run_id step parent_id ordinal codec payload*} AS t
  CROSS JOIN step s ON s.run_id = t.run_id AND s.number = t.step

@@ -46,7 +46,14 @@ SELECT o.machine, {text:o.subject_id}, 'it has a message but did not end so' FRO
            WHEN 'job' THEN EXISTS (SELECT 1 FROM job WHERE job.id = o.subject_id
                                       AND job.state = o.state AND job.version >= o.seq)
            ELSE EXISTS (SELECT 1 FROM run WHERE run.id = o.subject_id
-                           AND run.state = o.state AND run.version >= o.seq) END
+                           AND run.state = o.state AND run.version >= o.seq)
+             OR EXISTS (SELECT 1 FROM step WHERE step.run_id = o.subject_id AND o.state = 'RUNNING'
+                           AND step.gated AND step.opened AND step.channel = o.channel) END
+ UNION ALL
+SELECT 'run', {text:step.run_id}, 'its gate opened and has a channel but no message' FROM step
+ WHERE step.channel IS NOT NULL AND step.gated AND step.opened
+   AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.machine = 'run' AND o.subject_id = step.run_id
+                      AND o.channel = step.channel AND o.state = 'RUNNING')
 
 -- name: verify_orphans
 -- Jobs of a run that is not there (I15).

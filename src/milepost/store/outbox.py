@@ -1,6 +1,7 @@
-"""Operations on final messages and on the channels they go through.
+"""Operations on messages and on the channels they go through.
 
-A message is written by the database, with the move that ends its subject. It is
+A message is written by the database, with the move that it tells of: the end of a job or a run, or
+a gate of a pipeline's run that opens. It is
 fenced like a job: each take gives a new fence, and only the newest may record the result.
 """
 
@@ -259,6 +260,17 @@ def children(run_id: str) -> Steps[list[tuple[str, int]]]:
     """Name the first jobs of a run in their order, each with about its size in a message."""
     rows = yield Call("message_jobs", {"id": run_id, "most": CHILDREN_MOST})
     return [(job_id, size) for job_id, size in rows]
+
+
+def worker_run(job_id: str) -> Steps[tuple[str | None, int]]:
+    """Tell which worker had a partition last, and how many records were read of it."""
+    rows = yield Call("message_worker", {"id": job_id})
+    return (rows[0][0], rows[0][1]) if rows else (None, 0)
+
+
+def signals(run_id: str) -> Steps[list[Message]]:
+    """Read the messages that tell of a run's partitions and its consolidation, in order."""
+    return [_message(row) for row in (yield Call("outbox_signals", {"run_id": run_id}))]
 
 
 _message = reader(Message)

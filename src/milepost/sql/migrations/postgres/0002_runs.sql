@@ -66,6 +66,7 @@ CREATE TABLE step (
   poll_us bigint,
   policy text,
   filled_at timestamptz,                     -- when a held run was last added to (H-107)
+  channel text,                              -- told of its jobs' ends, and when its gate opens
   PRIMARY KEY (run_id, number)
 );
 

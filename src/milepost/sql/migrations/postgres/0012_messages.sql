@@ -9,7 +9,7 @@ CREATE TABLE outbox (
   id text PRIMARY KEY,                       -- <machine>_<subject>_<seq>, whenever it is delivered
   machine text NOT NULL,
   subject_id uuid NOT NULL,
-  seq integer NOT NULL,                      -- the version that its subject ended with
+  seq integer NOT NULL,                      -- the version that its subject has from the move told of
   n bigint NOT NULL DEFAULT nextval('outbox_n'),
   line uuid NOT NULL,                        -- a job and its reruns: their messages keep their order
   channel text NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE outbox (
   delivered_at timestamptz,
   dead_at timestamptz,
   error text,
-  UNIQUE (machine, subject_id)               -- what is final ended once
+  UNIQUE (machine, subject_id, seq)
 );
 CREATE INDEX outbox_due ON outbox (channel, due_at)
   WHERE delivered_at IS NULL AND dead_at IS NULL;
@@ -85,12 +85,31 @@ BEGIN
                       created_at, due_at)
   VALUES (format('%s_%s_%s', TG_TABLE_NAME, NEW.id, NEW.version), TG_TABLE_NAME, NEW.id, NEW.version,
           coalesce((SELECT line FROM outbox
-                     WHERE machine = TG_TABLE_NAME AND subject_id = before), before, NEW.id),
+                     WHERE machine = TG_TABLE_NAME AND subject_id = before LIMIT 1), before, NEW.id),
           NEW.channel, NEW.tenant, NEW.queue, NEW.kind, NEW.state, NEW.trace, moment, moment);
   RETURN NULL;
 END $$;
 
--- A message stands for a subject that ended so, or it is forged.
+-- The gate of a run's step opened: told once, with the run's move that opened it.
+CREATE FUNCTION milepost_announce_gate() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  moment timestamptz := milepost_now();
+BEGIN
+  IF (TG_RELID = to_regclass('step')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
+  INSERT INTO outbox (id, machine, subject_id, seq, line, channel, tenant, queue, kind, state, trace,
+                      created_at, due_at)
+  SELECT format('run_%s_%s', run.id, run.version), 'run', run.id, run.version,
+         coalesce((SELECT line FROM outbox
+                    WHERE machine = 'run' AND subject_id = coalesce(run.resumes, run.rerun_of) LIMIT 1),
+                  run.resumes, run.rerun_of, run.id),
+         NEW.channel, run.tenant, run.queue, run.kind, run.state, run.trace, moment, moment
+    FROM run WHERE run.id = NEW.run_id;
+  RETURN NULL;
+END $$;
+
+-- A message stands for a subject that ended so, or a gate that opened so, or it is forged.
 CREATE FUNCTION milepost_refuse_message() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
   reason text;
@@ -113,10 +132,15 @@ BEGIN
                 WHERE s.id = NEW.subject_id AND s.version = NEW.seq
                   AND s.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
                   AND (s.channel, s.state, s.tenant) = (NEW.channel, NEW.state, NEW.tenant))
+               OR EXISTS (
+               SELECT 1 FROM run s JOIN step ON step.run_id = s.id AND step.number = s.current_step
+                WHERE s.id = NEW.subject_id AND s.version = NEW.seq AND s.move = 'advance'
+                  AND step.gated AND step.opened
+                  AND (step.channel, s.state, s.tenant) = (NEW.channel, NEW.state, NEW.tenant))
              ELSE false END) THEN
       RETURN NULL;
     END IF;
-    reason := 'it is written by the move that ends its job or run';
+    reason := 'it is written by the move that it tells of';
   ELSIF TG_OP = 'UPDATE' THEN
     reason := 'what it says never changes, and a delivered one is history';
   ELSE
@@ -134,7 +158,7 @@ BEGIN
   IF EXISTS (SELECT 1 FROM outbox WHERE machine = TG_TABLE_NAME AND subject_id = OLD.id
                 AND delivered_at IS NULL AND dead_at IS NULL) THEN
     RAISE EXCEPTION USING ERRCODE = 'MP002',
-      MESSAGE = format('milepost: %s %s: its final message was not delivered yet', TG_TABLE_NAME,
+      MESSAGE = format('milepost: %s %s: a message of it was not delivered yet', TG_TABLE_NAME,
                        OLD.id),
       HINT = 'milepost channels ack lets it go';
   END IF;
@@ -181,11 +205,14 @@ CREATE TRIGGER run_c_announce AFTER UPDATE ON run FOR EACH ROW
         AND NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
         AND OLD.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
   EXECUTE FUNCTION milepost_announce();
+CREATE TRIGGER step_announce AFTER UPDATE ON step FOR EACH ROW
+  WHEN (NEW.channel IS NOT NULL AND NEW.opened AND NOT OLD.opened)
+  EXECUTE FUNCTION milepost_announce_gate();
 CREATE TRIGGER job_a_refuse_unheard AFTER DELETE ON job FOR EACH ROW
   WHEN (OLD.channel IS NOT NULL)
   EXECUTE FUNCTION milepost_refuse_unheard();
 CREATE TRIGGER run_a_refuse_unheard AFTER DELETE ON run FOR EACH ROW
-  WHEN (OLD.channel IS NOT NULL)
+  WHEN (OLD.channel IS NOT NULL OR OLD.mode IS NOT NULL)
   EXECUTE FUNCTION milepost_refuse_unheard();
 
 -- What ended before there were messages asked for one all the same.

@@ -66,6 +66,7 @@ CREATE TABLE step (
   poll_us INTEGER,
   policy TEXT,
   filled_at INTEGER,                         -- when a held run was last added to (H-107)
+  channel TEXT,                              -- told of its jobs' ends, and when its gate opens
   PRIMARY KEY (run_id, number)
 ) STRICT;
 

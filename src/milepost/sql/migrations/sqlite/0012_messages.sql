@@ -8,7 +8,7 @@ CREATE TABLE outbox (
   id TEXT PRIMARY KEY NOT NULL,              -- <machine>_<subject>_<seq>, whenever it is delivered
   machine TEXT NOT NULL,
   subject_id TEXT NOT NULL,
-  seq INTEGER NOT NULL,                      -- the version that its subject ended with
+  seq INTEGER NOT NULL,                      -- the version that its subject has from the move told of
   n INTEGER NOT NULL UNIQUE,
   line TEXT NOT NULL,                        -- a job and its reruns: their messages keep their order
   channel TEXT NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE outbox (
   delivered_at INTEGER,
   dead_at INTEGER,
   error TEXT,
-  UNIQUE (machine, subject_id)               -- what is final ended once
+  UNIQUE (machine, subject_id, seq)
 ) STRICT;
 CREATE INDEX outbox_due ON outbox (channel, due_at)
   WHERE delivered_at IS NULL AND dead_at IS NULL;
@@ -67,14 +67,15 @@ CREATE TABLE inbox (
 CREATE INDEX inbox_old ON inbox (at);
 CREATE INDEX inbox_refused ON inbox (source, at) WHERE error IS NOT NULL;
 
--- A message stands for a subject that ended so, or it is forged. Whatever a UNIQUE index would find is
+-- A message stands for a subject that ended so, or a gate that opened so, or it is forged. Whatever a UNIQUE index would find is
 -- found here first: OR REPLACE deletes what is in its way.
 CREATE TRIGGER outbox_refuse_insert BEFORE INSERT ON outbox
   WHEN NEW.id IS NOT NEW.machine || '_' || NEW.subject_id || '_' || NEW.seq
     OR NEW.fence IS NOT 0 OR NEW.attempts IS NOT 0 OR NEW.place IS NOT NULL
     OR NEW.delivered_at IS NOT NULL OR NEW.dead_at IS NOT NULL
     OR EXISTS (SELECT 1 FROM outbox WHERE id = NEW.id OR n = NEW.n OR rowid = NEW.rowid)
-    OR EXISTS (SELECT 1 FROM outbox WHERE machine = NEW.machine AND subject_id = NEW.subject_id)
+    OR EXISTS (SELECT 1 FROM outbox
+                WHERE machine = NEW.machine AND subject_id = NEW.subject_id AND seq = NEW.seq)
     OR NOT CASE NEW.machine
            WHEN 'job' THEN EXISTS (
              SELECT 1 FROM job s
@@ -86,9 +87,14 @@ CREATE TRIGGER outbox_refuse_insert BEFORE INSERT ON outbox
               WHERE s.id = NEW.subject_id AND s.version = NEW.seq
                 AND s.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
                 AND s.channel = NEW.channel AND s.state = NEW.state AND s.tenant = NEW.tenant)
+             OR EXISTS (
+             SELECT 1 FROM run s JOIN step ON step.run_id = s.id AND step.number = s.current_step
+              WHERE s.id = NEW.subject_id AND s.version = NEW.seq AND s.move = 'advance'
+                AND step.gated AND step.opened AND step.channel = NEW.channel
+                AND s.state = NEW.state AND s.tenant = NEW.tenant)
            ELSE false END
 BEGIN
-  SELECT RAISE(ABORT, 'milepost: message: it is written by the move that ends its job or run');
+  SELECT RAISE(ABORT, 'milepost: message: it is written by the move that it tells of');
 END;
 CREATE TRIGGER outbox_refuse_change BEFORE UPDATE ON outbox
   WHEN NEW.id IS NOT OLD.id
@@ -167,20 +173,37 @@ BEGIN
                  AS moment);
 END;
 
+-- The gate of a run's step opened: told once, with the run's move that opened it.
+CREATE TRIGGER step_announce AFTER UPDATE ON step
+  WHEN NEW.channel IS NOT NULL AND NEW.opened AND NOT OLD.opened
+BEGIN
+  INSERT INTO outbox (id, machine, subject_id, seq, n, line, channel, tenant, queue, kind, state, trace,
+                      created_at, due_at)
+  SELECT 'run_' || run.id || '_' || run.version, 'run', run.id, run.version,
+         (SELECT coalesce(max(n), 0) + 1 FROM outbox),
+         coalesce((SELECT line FROM outbox WHERE machine = 'run' AND subject_id = coalesce(run.resumes, run.rerun_of)),
+                  coalesce(run.resumes, run.rerun_of), run.id),
+         NEW.channel, run.tenant, run.queue, run.kind, run.state, run.trace, moment, moment
+    FROM run,
+         (SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 + coalesce((SELECT offset_us FROM clock), 0)
+                 AS moment)
+   WHERE run.id = NEW.run_id;
+END;
+
 CREATE TRIGGER job_refuse_unheard BEFORE DELETE ON job
   WHEN OLD.channel IS NOT NULL
    AND EXISTS (SELECT 1 FROM outbox WHERE machine = 'job' AND subject_id = OLD.id
                   AND delivered_at IS NULL AND dead_at IS NULL)
 BEGIN
-  SELECT RAISE(ABORT, 'milepost: job: its final message was not delivered yet; milepost channels ack lets it go');
+  SELECT RAISE(ABORT, 'milepost: job: a message of it was not delivered yet; milepost channels ack lets it go');
 END;
 
 CREATE TRIGGER run_refuse_unheard BEFORE DELETE ON run
-  WHEN OLD.channel IS NOT NULL
+  WHEN (OLD.channel IS NOT NULL OR OLD.mode IS NOT NULL)
    AND EXISTS (SELECT 1 FROM outbox WHERE machine = 'run' AND subject_id = OLD.id
                   AND delivered_at IS NULL AND dead_at IS NULL)
 BEGIN
-  SELECT RAISE(ABORT, 'milepost: run: its final message was not delivered yet; milepost channels ack lets it go');
+  SELECT RAISE(ABORT, 'milepost: run: a message of it was not delivered yet; milepost channels ack lets it go');
 END;
 
 -- What ended before there were messages asked for one all the same.
