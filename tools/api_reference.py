@@ -19,6 +19,7 @@ from milepost.context import Context
 from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
 from milepost.handles import JobHandle, Jobs
+from milepost.hooks import HookEvent
 from milepost.ingest.declaration import Declaration
 from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Removals
 from milepost.ingest.pipeline import Pipeline
@@ -90,6 +91,7 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("app.request_batch → mp.RequestBatch", RequestBatch),
         ("batch.responses() → mp.Response", Response),
     ),
+    "Telemetry": (("@app.hook → mp.HookEvent", HookEvent),),
     "Encryption": (("mp.EncryptingCodec", EncryptingCodec),),
     "Queues, workers, schedules": (
         ("app.queues", Queues),
@@ -109,7 +111,7 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "What a handler can raise": tuple((f"mp.{k.__name__}", k) for k in (Fail, Later, Cancelled)),
 }
 TOLD_APART = (MilepostError, Enum)
-GIVEN = {Context, JobHandle, RunHandle, Broker, Delivery}
+GIVEN = {Context, HookEvent, JobHandle, RunHandle, Broker, Delivery}
 """Classes that nobody calls: they are handed out, or implemented."""
 HIDDEN = {
     App: {"client", "registry", "settings", "define", "receivers", "worker"},
@@ -118,6 +120,7 @@ HIDDEN = {
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
     Batch: {"client", "fill", "named", "parameters", "payload", "plan", "report_type"},
     Entry: {"with_attempt"},
+    HookEvent: {"of"},
     RunHandle: {"picture", "read", "record"},
     Pipeline: {"row", "starting", *vars(Declaration)},
     PipelineRun: {"about", "add", "picture", "read", "record", "refill_async", "submit"},

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from milepost.handles import JobHandle
+    from milepost.hooks import HookEvent
     from milepost.ingest.handles import PartitionState, PipelineRun
     from milepost.ingest.pipeline import Pipeline
     from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
@@ -62,6 +63,7 @@ __all__ = [
     "Fail",
     "FailFast",
     "Gone",
+    "HookEvent",
     "IllegalMove",
     "Incoming",
     "Invalid",
@@ -123,6 +125,7 @@ _HOMES = {
     "Fail": "milepost.policy",
     "FailFast": "milepost.batch.declaration",
     "Gone": "milepost.ingest.source",
+    "HookEvent": "milepost.hooks",
     "IllegalMove": "milepost.errors",
     "Incoming": "milepost.relay.broker",
     "Invalid": "milepost.errors",

@@ -17,6 +17,7 @@ from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
 from milepost.faces import Flow, faces
 from milepost.handles import JobHandle, Jobs
+from milepost.hooks import HookFunction, check_point
 from milepost.job import Job, JobDecorator, define, error_classes
 from milepost.options import JobOptions, Whole
 from milepost.process import Runner
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound="Source[Any, Any, Any]")
+H = TypeVar("H", bound=HookFunction)
 
 MOUNTED = ("tokens", "open")
 """How callers are let in where an application mounts the API: by token, or all of them."""
@@ -314,6 +316,22 @@ class App(Runner):
         if name in self._inbound:
             raise Invalid(f"inbound {name!r} is declared twice")
         self._inbound[name] = declare_inbound(name, broker, subject, tenant)
+
+    def hook(self, point: str) -> Callable[[H], H]:
+        """Declare a hook: a generator function with one `yield`, sync or async.
+
+        It stands at the `point` "submit", "attempt", "step", "settle" (a batch of outcomes is
+        written), "sweep" (a pass of maintenance), "request" or "message". It is called with a
+        `HookEvent`, and its `yield` gives that event with the outcome. Hooks see and time; an error
+        of theirs is logged once and changes nothing.
+        """
+        check_point(point)
+
+        def declare(function: H) -> H:
+            self.client.hooks.add(point, function)
+            return function
+
+        return declare
 
     # The API
 

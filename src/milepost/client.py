@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from contextvars import ContextVar
 from itertools import islice
 from threading import Lock
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
@@ -17,6 +17,7 @@ import uuid_utils
 from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
 from milepost.faces import Flow, Wait, faces, perform, perform_async
+from milepost.hooks import HookEvent, Hooks
 from milepost.records import NewJob
 from milepost.store import creation, queues
 from milepost.store.allow import check_allowed
@@ -102,6 +103,7 @@ class Client:
         self._create = create and not look
         self._look = look
         self.declared_bounds: dict[str, int] = {}
+        self.hooks = Hooks()
         self._begin()
         self.move_to(url)
         _all.add(self)
@@ -254,6 +256,19 @@ class Client:
         return self._lenders.get(loop) or self._lenders.setdefault(
             loop, AsyncLender(self.url, self.settings.limits)
         )
+
+    def submitting(
+        self, kind: str, body: Flow[T], ended: Callable[[T], dict[str, Any]], **fields: Any
+    ) -> Flow[T]:
+        """Create jobs or a run as hooks see it; `ended` tells the fields known at the end.
+
+        The body begins after the hooks, so that new jobs belong to the trace that a hook begins.
+        """
+        if not self.hooks.at["submit"]:
+            return body
+        by = caller()
+        event = HookEvent(point="submit", kind=kind, tenant=by.tenant, trace=by.trace, **fields)
+        return self.hooks.watch(event, body, lambda made: {"outcome": "done", **ended(made)})
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""

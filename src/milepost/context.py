@@ -51,13 +51,15 @@ class _Parts:
 class Context:
     """The attempt that is running: its id, its durable state, and whether it should stop."""
 
-    __slots__ = ("_client", "_made", "claim", "outcome_if_interrupted", "reason")
+    __slots__ = ("_client", "_made", "claim", "error", "outcome_if_interrupted", "reason")
 
     def __init__(self, claim: Claim, client: Client | None = None) -> None:
         self.claim = claim
         self.reason: str | None = None
         self.outcome_if_interrupted: Outcome | None = None
         """Its outcome if it is ended from outside now; None: another attempt follows."""
+        self.error: BaseException | None = None
+        """The error that ended it, where a hook is to see it."""
         self._client = client
         self._made: _Parts | None = None
 

@@ -16,6 +16,7 @@ from milepost.client import Client
 from milepost.codec import Unreadable, check_text, hints, limited
 from milepost.errors import Invalid, Unavailable
 from milepost.faces import Flow, Wait, pause, perform, perform_async, refuse_in_loop
+from milepost.hooks import HookEvent
 from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.driver import Steps
@@ -74,16 +75,27 @@ class Durable:
         return await perform_async(self._step(step, transaction=transaction))
 
     def _step(self, step: StepCall, *, transaction: bool) -> Flow[Any]:
+        body = self._step_once(step, transaction=transaction)
+        hooks = self._client.hooks
+        if hooks.at["step"]:
+            event = HookEvent.of("step", self._claim, name=step.name)
+            body = hooks.watch(event, body, lambda told: {"outcome": told[0]})
+        _, value = yield from body
+        return value
+
+    def _step_once(self, step: StepCall, *, transaction: bool) -> Flow[tuple[str, Any]]:
+        """Do a step, or recall its result; answer which of the two it was, too."""
         with self._named(step.name):
             done, data = yield from self._client.flow(durable.look, self._claim, step.name)
             if done:
-                return self._decoded(step, data)
+                return "recalled", self._decoded(step, data)
             if transaction:
-                return (yield Wait(self._step_within, self._step_within_async, (step,)))
+                within = Wait(self._step_within, self._step_within_async, (step,))
+                return "done", (yield within)
             value = yield Wait(step.function, step.function, step.args, step.kwargs)
             data, value = self._fitting(step, value)
             yield from self._insist(durable.record, self._claim, step.name, data)
-            return value
+            return "done", value
 
     def _step_within(self, step: StepCall) -> Any:
         with self._lend() as lent:

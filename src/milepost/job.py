@@ -15,7 +15,7 @@ from milepost.context import Context
 from milepost.cron import CronLine, MissedPolicy
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
-from milepost.faces import Flow, Wait, faces, in_loop, stack_level
+from milepost.faces import Flow, Wait, faces, in_loop, perform, perform_async, stack_level
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
 from milepost.options import JobOptions, SubmitOptions, check, check_names, default
@@ -72,18 +72,37 @@ class Job(Generic[C, P, R, A]):
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
         _warn_if_in_loop(self.definition.name)
+        if self._app.client.hooks.at["submit"]:
+            return self._handles(perform(self._watched([(args, kwargs)])))[0]
         return self._handles(self._create(self._new([(args, kwargs)])))[0]
 
     async def submit_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
+        if self._app.client.hooks.at["submit"]:
+            return self._handles(await perform_async(self._watched([(args, kwargs)])))[0]
         return self._handles(await self._create_async(self._new([(args, kwargs)])))[0]
 
     def _submit_many(self, calls: Iterable[Any]) -> Flow[list[JobHandle[R]]]:
         """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
-        new = self._new([_arguments(call) for call in calls])
-        return self._handles((yield Wait(self._create, self._create_async, (new,))) if new else [])
+        given = [_arguments(call) for call in calls]
+        watched = given and self._app.client.hooks.at["submit"]
+        ids = yield from (self._watched(given) if watched else self._stored(given))
+        return self._handles(ids)
 
     submit_many, submit_many_async = faces(_submit_many)
+
+    def _stored(self, calls: Sequence[Given]) -> Flow[list[str]]:
+        new = self._new(calls)
+        return (yield Wait(self._create, self._create_async, (new,))) if new else []
+
+    def _watched(self, calls: Sequence[Given]) -> Flow[list[str]]:
+        return self._app.client.submitting(
+            self.definition.name,
+            self._stored(calls),
+            lambda ids: {"job_id": ids[0]},
+            queue=self._pinned["queue"],
+            count=len(calls),
+        )
 
     def options(self, **options: Unpack[SubmitOptions]) -> "Job[C, P, R, A]":
         """Return a copy that submits with these options; an option left out stays as it was."""

@@ -234,7 +234,7 @@ class Runner(Host):
             return None
         from milepost.relay.loop import Relay  # noqa: PLC0415 - most declare no channel
 
-        return Relay(driver, self._channels)
+        return Relay(driver, self._channels, self.client.hooks)
 
     def new_job(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
@@ -273,7 +273,13 @@ class Runner(Host):
         from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none
 
         settings = self.settings
-        return Maintainer(driver, settings, scheduled=self._scheduled, elected=elected)
+        return Maintainer(
+            driver,
+            settings,
+            scheduled=self._scheduled,
+            hooks=self.client.hooks,
+            elected=elected,
+        )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

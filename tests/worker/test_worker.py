@@ -395,7 +395,7 @@ def beside(app, reported):
     """What lanes call: an executor, a settler that notes moves, a row whose lease is kept."""
     settler = SimpleNamespace(report=lambda _, outcome: reported.append(outcome.move))
     row = SimpleNamespace(may_start=lambda: True)
-    return Executor(app.client.codec, max_result=1000), settler, row
+    return Executor(app.client.codec, app.client.hooks, max_result=1000), settler, row
 
 
 def threaded(app, reported, *, threads):

@@ -248,19 +248,15 @@ class Batch:
         started, but never one that is being stopped. With `hold` the run waits for `add()` and
         `submit()`. Its end is told on the `channel`, if one is named.
         """
-        starting = self.starting(
-            params,
-            reuse=reuse,
-            hold=hold,
-            deadline=deadline,
-            priority=priority,
-            tags=tags,
-            channel=channel,
-        )
-        run_id = yield from self.client.flow(starting)
+        options = {"reuse": reuse, "hold": hold, "deadline": deadline, "priority": priority}
+        body = self._started(params, tags=tags, channel=channel, **options)
+        run_id = yield from self.client.submitting(self.name, body, lambda made: {"run_id": made})
         return RunHandle(self.client, run_id, type_of=self.report_type, fill=self.fill)
 
     start, start_async = faces(_start)
+
+    def _started(self, params: Any, **options: Any) -> Flow[str]:
+        return (yield from self.client.flow(self.starting(params, **options)))
 
     def starting(self, params: Any = None, **options: Any) -> Callable[[], Steps[str]]:
         """Check everything, and give the store operation that starts the run, for the API."""

@@ -81,7 +81,9 @@ class Pipeline(Declaration[S]):
         refused.
         """
         starting = self.starting(full=full, since=since, until=until, force=force)
-        return self._handle((yield from self.client.flow(starting)))
+        body = self.client.flow(starting)
+        made = yield from self.client.submitting(self.name, body, lambda made: {"run_id": made})
+        return self._handle(made)
 
     start, start_async = faces(_start)
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from milepost.clock import SystemClock
 from milepost.config import Settings
+from milepost.faces import perform_async
+from milepost.hooks import HookEvent, Hooks, one_call
 from milepost.maintain.chores import CHORES, Tally, expire_held, maintain, wake
 from milepost.maintain.retention import Retention
 from milepost.maintain.scheduler import Scheduler
@@ -28,6 +31,7 @@ class Maintainer:
         settings: Settings,
         *,
         scheduled: Mapping[str, NewSchedule],
+        hooks: Hooks | None = None,
         elected: bool = False,
     ) -> None:
         keep = Keep(
@@ -38,6 +42,7 @@ class Maintainer:
             0.0 if settings.archive and settings.keep_audit is None else settings.keep_audit,
         )
         self._driver = driver
+        self._hooks = hooks or Hooks()
         self._is_elected = elected
         self._scheduler = Scheduler(scheduled)
         archive = Path(settings.archive).expanduser() if settings.archive else None
@@ -69,7 +74,11 @@ class Maintainer:
     async def whole_pass(self, *, retain: bool = True) -> Tally:
         """Do everything once: schedules first, for they make work, and retention last."""
         last = {"retain": self._retention} if retain else {}
-        return await maintain(self._driver, {"fire": self._scheduler, **self._chores, **last})
+        sweep = one_call(maintain, self._driver, {"fire": self._scheduler, **self._chores, **last})
+        if self._hooks.at["sweep"]:
+            sweep = self._hooks.watch(HookEvent(point="sweep", count=0), sweep, _ended)
+        tally: Tally = await perform_async(sweep)
+        return tally
 
     async def _pause(self) -> float:
         """Tell how long nothing comes due, up to a sweep."""
@@ -81,3 +90,7 @@ class Maintainer:
         return self._is_elected or await self._driver.run(
             workers.hold_election, ELECTION, holder=holder, lease_seconds=self._sweep * 3
         )
+
+
+def _ended(tally: Tally) -> dict[str, Any]:
+    return {"outcome": "done", "count": tally.total}

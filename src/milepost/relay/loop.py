@@ -10,8 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 from milepost.errors import MilepostError, Unavailable
+from milepost.faces import perform_async
+from milepost.hooks import HookEvent, Hooks, one_call
 from milepost.outcome import micros
 from milepost.relay.broker import ReceiverGone, Undelivered, cancelled, trouble_seconds
 from milepost.relay.channel import ChannelSpec
@@ -39,8 +42,11 @@ Delivered = Undelivered | ReceiverGone | Unavailable | None
 class Relay:
     """Delivers the messages of the channels that this program declares."""
 
-    def __init__(self, driver: AsyncDriver, channels: Mapping[str, ChannelSpec]) -> None:
+    def __init__(
+        self, driver: AsyncDriver, channels: Mapping[str, ChannelSpec], hooks: Hooks
+    ) -> None:
         self._driver = driver
+        self._hooks = hooks
         self._channels = dict(channels)
         self._couriers = {name: c.courier for name, c in channels.items() if c.courier}
         self._away = ThrottledLog(log)
@@ -145,7 +151,8 @@ class Relay:
 
     async def _deliver(self, channel: ChannelSpec, taken: Sequence[Message]) -> list[Delivered]:
         try:
-            return await asyncio.gather(*(self._try(channel, message) for message in taken))
+            call = self._watched if self._hooks.at["message"] else self._try
+            return await asyncio.gather(*(call(channel, message) for message in taken))
         except asyncio.CancelledError:
             # They may have arrived; given back, they arrive once more, under the same id.
             failures = [Failure(m.id, m.fence, "the relay was stopped", spent=0) for m in taken]
@@ -153,6 +160,23 @@ class Relay:
                 async with asyncio.timeout(RETURN_SECONDS):
                     await self._driver.run(outbox.failed, failures, most=2**31 - 1)
             raise
+
+    async def _watched(self, channel: ChannelSpec, message: Message) -> Delivered:
+        by_run = message.machine == "run"
+        event = HookEvent(
+            point="message",
+            run_id=message.subject_id if by_run else None,
+            job_id=None if by_run else message.subject_id,
+            kind=message.kind,
+            queue=message.queue,
+            tenant=message.tenant,
+            attempt=message.attempts,
+            name=channel.name,
+            trace=message.trace,
+        )
+        body = one_call(self._try, channel, message)
+        delivered: Delivered = await perform_async(self._hooks.watch(event, body, _told))
+        return delivered
 
     async def _try(self, channel: ChannelSpec, message: Message) -> Delivered:
         limits = channel.limits
@@ -204,6 +228,10 @@ class Relay:
     def _rest(self, name: str) -> None:
         self._troubles[name] = self._troubles.get(name, 0) + 1
         self._rests[name] = monotonic() + trouble_seconds(self._troubles[name])
+
+
+def _told(result: Delivered) -> dict[str, Any]:
+    return {"outcome": "done" if result is None else "undelivered", "error": result}
 
 
 def _failure(channel: ChannelSpec, message: Message, result: Delivered) -> Failure:

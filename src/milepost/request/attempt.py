@@ -9,8 +9,11 @@ from urllib.parse import urljoin
 import msgspec
 
 from milepost import outcome, policy
+from milepost.client import caller
 from milepost.context import Context
 from milepost.errors import Invalid, LeaseLost
+from milepost.faces import perform_async
+from milepost.hooks import HookEvent, one_call
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Later, storable
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from milepost.request.wire import Wire
 
 KEY = "Idempotency-Key"
+TRACE = "traceparent"
 CALLBACK = "{callback}"
 POLL_LEAST = 0.1
 """How many seconds lie between two polls at least."""
@@ -160,7 +164,7 @@ class Attempt:
         extra = {KEY: self._key, "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
         extra["User-Agent"] = "milepost"
         if self._claim.trace:
-            extra["traceparent"] = self._claim.trace
+            extra[TRACE] = self._claim.trace
         if target.credentials and own:
             extra["Authorization"] = target.credentials
         if content and self._request.json is not msgspec.UNSET:
@@ -220,7 +224,7 @@ class Attempt:
         )
         try:
             async with asyncio.timeout(outgoing.timeouts.total):
-                answer = await self._sender.wire.send(filled)
+                answer = await self._sent(filled)
         except wire.UNSENT as error:
             return self._unreached(target, error)
         except (TimeoutError, *wire.UNHEARD) as error:
@@ -237,6 +241,23 @@ class Attempt:
         finally:
             self._context.outcome_if_interrupted = None
         return await self._judge(secrets.answer(answer), _took(started))
+
+    async def _sent(self, filled: WireRequest) -> Answer:
+        hooks, send = self._requests.host.client.hooks, self._sender.wire.send
+        if not hooks.at["request"]:
+            return await send(filled)
+        event = HookEvent.of("request", self._claim, name=f"{filled.method} {filled.target.host}")
+        body = one_call(self._traced, filled)
+        answer: Answer = await perform_async(hooks.watch(event, body, _told))
+        return answer
+
+    async def _traced(self, filled: WireRequest) -> Answer:
+        """Send it, with the trace context that a hook has begun."""
+        trace, given = caller().trace, {name.lower() for name in self._request.headers}
+        if trace is not None and TRACE not in given:
+            headers = {**filled.headers, TRACE: trace}
+            filled = msgspec.structs.replace(filled, headers=headers)
+        return await self._sender.wire.send(filled)
 
     def _fill(self, outgoing: WireRequest) -> WireRequest:
         """Put in the secrets, where they are meant: their origin's (H-94)."""
@@ -376,6 +397,10 @@ class Attempt:
 def _lost(begin: Begin) -> Refusal:
     claim = begin.claim
     return Refusal(LeaseLost(f"job {claim.id} is no longer held with fence {claim.fence}"))
+
+
+def _told(answer: Answer) -> dict[str, Any]:
+    return {"outcome": str(answer.status)}
 
 
 def _took(started: float) -> dict[str, Any]:

@@ -128,6 +128,12 @@ class Batches:
         self, items: Iterable[Item], asking: BatchOptions, shared: Mapping[str, Any]
     ) -> Flow[RequestBatch]:
         """Store a batch: all of it, or nothing that will be sent."""
+        body = self._started(items, asking, shared)
+        return self._host.client.submitting(KIND, body, lambda made: {"run_id": made.id})
+
+    def _started(
+        self, items: Iterable[Item], asking: BatchOptions, shared: Mapping[str, Any]
+    ) -> Flow[RequestBatch]:
         client, run = self._host.client, self._host.client.flow
         new, plan = self._new(asking)
         jobs = self._jobs(items, asking, shared, new)

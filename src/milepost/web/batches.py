@@ -1,5 +1,6 @@
 """/v1/batches: those declared, and starting runs of them."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -91,7 +92,8 @@ async def start(*, name: str, new: StartBatch, call: SubmitCall) -> Response:
     for queue in _queues(batch):
         call.principal.check_new(batch.name, queue=queue, priority=new.options.priority)
     await call.principal.check_channel(call.app.client, new.options.channel)
-    return await create(call, batch.starting(new.params, **new.options.model_dump()))
+    make = partial(batch.starting, new.params, **new.options.model_dump())
+    return await create(call, name, make)
 
 
 @router.get("/v1/batches/{name}/runs", responses=answers(RunPage, 404))

@@ -22,7 +22,9 @@ from milepost.batch.handles import Runs
 from milepost.client import Client
 from milepost.codec import marks
 from milepost.config import Settings
+from milepost.faces import Flow, perform_async
 from milepost.handles import Jobs
+from milepost.hooks import one_call
 from milepost.ingest.pipeline import Pipeline
 from milepost.queues import Queues
 from milepost.records import NewJob
@@ -166,6 +168,17 @@ class Call:
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store operation."""
         return await self.app.client.run_async(operation, *args, **kwargs)
+
+    async def submitting(
+        self, kind: str, subject: str, store: Callable[[], Awaitable[StoredAnswer]]
+    ) -> StoredAnswer:
+        """Store a job, or a run, as hooks see it; the `subject` is the field for its id."""
+
+        def ended(answer: StoredAnswer) -> dict[str, Any]:
+            return {subject: (answer.location or "").rpartition("/")[2]}
+
+        body: Flow[StoredAnswer] = one_call(store)
+        return await perform_async(self.app.client.submitting(kind, body, ended))
 
     async def once(self, operation: Callable[[], Steps[Any]]) -> Response:
         """Do an operation, once for each key, and answer with the document that it returns."""

@@ -118,22 +118,27 @@ ACTED = answers(Receipt, 404, 409, 413, 415, description="How it stands now.")
 async def submit(*, new: NewJobBody, call: SubmitCall) -> Response:
     """Submit a job; it is durable once this is answered."""
     options = new.options.model_dump(exclude_none=True)
-    return await create(call, call.app.new_job(new.kind, new.args, new.kwargs, options))
+    make = partial(call.app.new_job, new.kind, new.args, new.kwargs, options)
+    return await create(call, new.kind, make)
 
 
-async def create(call: Call, job: NewJob, face: Face = GENERAL) -> Response:
+async def create(
+    call: Call, kind: str, make: Callable[[], NewJob], face: Face = GENERAL
+) -> Response:
     """Store a job that the token may create; say that it, or the one with its key, was accepted."""
+    answer = await call.submitting(kind, "job_id", lambda: _stored(call, make(), face))
+    return await accepted(call, call.app.jobs, answer, face)
+
+
+async def _stored(call: Call, job: NewJob, face: Face) -> StoredAnswer:
     check_template(call.principal, job)
     await call.principal.check_channel(call.app.client, job.template.channel)
     if call.key is not None:
-        answer = await call.answer(lambda: _created(job, call, face))
-    else:
-        [job_id] = await call.app.client.create_async([job])
-        if job_id == job.id:
-            answer = acceptance(job.id, job.template, face)
-        else:
-            answer = await call.run(_known, job_id, call.principal, face)
-    return await accepted(call, call.app.jobs, answer, face)
+        return await call.answer(lambda: _created(job, call, face))
+    [job_id] = await call.app.client.create_async([job])
+    if job_id == job.id:
+        return acceptance(job.id, job.template, face)
+    return await call.run(_known, job_id, call.principal, face)
 
 
 def check_template(principal: Principal, job: NewJob) -> None:

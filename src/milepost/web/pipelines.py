@@ -204,7 +204,7 @@ async def start(*, name: str, new: StartPipeline, call: SubmitCall) -> Response:
     pipeline = _declared(call, name)
     call.principal.check_new(name)
     starting = pipeline.starting(full=new.full, since=new.since, until=new.until)
-    return await create(call, starting)
+    return await create(call, name, lambda: starting)
 
 
 @router.get("/v1/pipelines/{name}/runs", responses=answers(RunPage, 404))
@@ -220,7 +220,7 @@ async def remap(*, name: str, call: RestartCall) -> Response:
     """Make the table anew from the landed records, without reading the source, as a run."""
     pipeline = _whole(call, name)
     call.principal.check_new(name)
-    return await create(call, pipeline.remapping())
+    return await create(call, name, pipeline.remapping)
 
 
 async def _run_of(call: Call, name: str, run_id: str) -> PipelineRun:
@@ -236,20 +236,20 @@ async def _run_of(call: Call, name: str, run_id: str) -> PipelineRun:
 @router.post("/v1/pipelines/{name}/runs/{run_id}:resume", status_code=202, responses=RUN_ACCEPTED)
 async def resume(*, name: str, run_id: str, call: RestartCall) -> Response:
     """Go on with a run that failed or was cancelled, as a new one with the same bounds."""
-    return await create(call, (await _run_of(call, name, run_id)).resuming())
+    return await create(call, name, (await _run_of(call, name, run_id)).resuming)
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:force", status_code=202, responses=RUN_ACCEPTED)
 async def force(*, name: str, run_id: str, call: RestartCall) -> Response:
     """Publish the records that a failed run has read, as a linked run; its gap stays open."""
-    return await create(call, (await _run_of(call, name, run_id)).forcing())
+    return await create(call, name, (await _run_of(call, name, run_id)).forcing)
 
 
 @router.post("/v1/pipelines/{name}/runs/{run_id}:retry", status_code=202, responses=RUN_ACCEPTED)
 async def retry(*, name: str, run_id: str, failed: RetryPartition, call: RestartCall) -> Response:
     """Read one failed partition again, from its cursor, as a linked run."""
     run = await _run_of(call, name, run_id)
-    return await create(call, run.retrying(failed.partition))
+    return await create(call, name, lambda: run.retrying(failed.partition))
 
 
 @router.post("/v1/pipelines/{name}/quarantine:replay", status_code=202, responses=RUN_ACCEPTED)
@@ -262,7 +262,7 @@ async def replay(
     """Map records in quarantine again, as a run of their own."""
     pipeline = _whole(call, name)
     call.principal.check_new(name)
-    return await create(call, pipeline.quarantine.replaying(chosen.keys))
+    return await create(call, name, lambda: pipeline.quarantine.replaying(chosen.keys))
 
 
 @router.get("/v1/runs/{run_id}/partitions", responses=answers(PipelineRunDocument, 404))

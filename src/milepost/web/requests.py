@@ -2,6 +2,7 @@
 
 import secrets
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -155,7 +156,8 @@ async def send(*, new: NewRequest, call: SubmitCall) -> Response:
     """Send an HTTP request as a job; it is durable once this is answered."""
     given = new.options()
     job, made = call.app.requests.prepare(given.pop("method", "GET"), given.pop("url"), given)
-    return await create(call, job.new((made,), {}), REQUESTS)
+    make = partial(job.new, (made,), {})
+    return await create(call, job.definition.name, make, REQUESTS)
 
 
 @router.post("/v1/requests:batch", status_code=202, responses=BATCH_SENT)
@@ -173,7 +175,9 @@ async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
         check_template(call.principal, job)
     for channel in {run.channel, *(job.template.channel for job in made)}:
         await call.principal.check_channel(call.app.client, channel)
-    return await web_runs.create(call, lambda: chains.start(run, plan, made), REQUESTS)
+    return await web_runs.create(
+        call, BATCH, lambda: partial(chains.start, run, plan, made), REQUESTS
+    )
 
 
 @router.get(

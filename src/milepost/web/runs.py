@@ -32,14 +32,22 @@ SHOWN = answers(RunDocument | documents.WordDocument, 404)
 RUN_ACCEPTED = accepts(RunReceipt, RunDocument, 404)
 
 
-async def create(call: Call, making: Callable[[], Steps[str]], face: Face = GENERAL) -> Response:
+async def create(
+    call: Call, kind: str, make: Callable[[], Callable[[], Steps[str]]], face: Face = GENERAL
+) -> Response:
     """Make a run, or find the live one; say that it was accepted, or how it ended if awaited."""
 
-    def made() -> Steps[StoredAnswer]:
-        run = yield from runs.get((yield from making()))
-        return acceptance(run.id, run, face)
+    async def stored() -> StoredAnswer:
+        making = make()
 
-    return await accepted(call, call.app.runs, await call.answer(made), face)
+        def made() -> Steps[StoredAnswer]:
+            run = yield from runs.get((yield from making()))
+            return acceptance(run.id, run, face)
+
+        return await call.answer(made)
+
+    answer = await call.submitting(kind, "run_id", stored)
+    return await accepted(call, call.app.runs, answer, face)
 
 
 async def list_runs(

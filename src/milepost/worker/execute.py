@@ -15,6 +15,7 @@ from milepost.codec import Codec, limited
 from milepost.context import Context, running
 from milepost.declare import Definition, Outlet, Unfit
 from milepost.errors import Invalid
+from milepost.hooks import Hooks
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Cancelled, Later
 from milepost.telemetry import Log
@@ -36,8 +37,9 @@ class Interrupted(Exception):  # noqa: N818 - the history shows this name
 class Executor:
     """Turns a claim into an outcome by calling its handler."""
 
-    def __init__(self, codec: Codec, *, max_result: int) -> None:
+    def __init__(self, codec: Codec, hooks: Hooks, *, max_result: int) -> None:
         self._codec = codec
+        self.hooks = hooks
         self._max_result = max_result
         self._process = os.getpid()
 
@@ -123,6 +125,8 @@ class Executor:
             reason = policy.storable(str(error)[:REASON_LIMIT])
             log.warning("a job waits: its arguments do not fit", job_id=claim.id, reason=reason)
             return outcome.unfit(reason, signature=definition.arguments.signature(self._codec))
+        if context.error is None and self.hooks.at["attempt"]:
+            context.error = error
         problem = policy.problem_of(error, definition.policy, attempt=claim.attempt)
         problem = _with_traceback(problem, error)
         if isinstance(error, Invalid):  # arguments or a result that no attempt will change

@@ -17,6 +17,8 @@ from typing import Any
 from weakref import WeakSet
 
 from milepost import outcome
+from milepost.faces import Flow, perform, perform_async
+from milepost.hooks import HookEvent, one_call
 from milepost.outcome import Outcome, Problem
 from milepost.worker.execute import Executor, Interrupted, TimedOut, leave
 from milepost.worker.heartbeat import WorkerRow
@@ -53,6 +55,7 @@ class Lanes:
 
     def __init__(self, executor: Executor, settler: Settler, row: WorkerRow) -> None:
         self._executor = executor
+        self._hooks = executor.hooks
         self._settler = settler
         self._row = row
         self._timer_us = round(self.policy.timer * 1_000_000)
@@ -64,9 +67,21 @@ class Lanes:
         if running.ended:
             return
         running.ended = True
+        running.outcome = result
         if running.timer is not None:
             running.timer.cancel()
         self._settler.report(running.claim, result)
+
+    def _watch(self, running: RunningJob, body: Flow[Outcome]) -> Flow[Outcome]:
+        """Have hooks see an attempt; one that was ended from outside ends as it was told then."""
+
+        def ended(result: Outcome) -> dict[str, Any]:
+            context = running.context
+            told = {"outcome": (running.outcome or result).move, "error": context.error}
+            context.error = None  # its frames hold the context
+            return told
+
+        return self._hooks.watch(HookEvent.of("attempt", running.claim), body, ended)
 
     def _refused(self, running: RunningJob) -> Outcome | None:
         """Say why a job that waited in its lane should not begin any more."""
@@ -167,6 +182,7 @@ class AsyncLanes(Lanes):
     async def _lane(self) -> None:
         task = asyncio.current_task()
         variables = dict(copy_context())
+        called = self._watched if self._hooks.at["attempt"] else self._called
         while True:
             # A handler that waits must not keep the others waiting; one that does not wait lets
             # this lane run everything, and those two find nothing to do.
@@ -175,7 +191,7 @@ class AsyncLanes(Lanes):
             while self._waiting:
                 running = self._waiting.popleft()
                 if not running.ended:
-                    result = self._refused(running) or await self._called(running, task)
+                    result = self._refused(running) or await called(running, task)
                     self._end(running, result)
                 if self._closing:
                     return
@@ -186,6 +202,9 @@ class AsyncLanes(Lanes):
             rest = self._loop.create_future()
             self._idle.append(rest)
             await rest
+
+    async def _watched(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
+        return await perform_async(self._watch(running, one_call(self._called, running, task)))
 
     async def _called(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
         running.task = task
@@ -385,7 +404,12 @@ class ThreadLanes(Lanes):
             self._tell(self._set_timer, running)
         # A copy of its own for each: no job sees another's context variables.
         variables = self._variables.copy()
-        result = variables.run(self._executor.run, running.definition, running.context)
+        run, definition, context = self._executor.run, running.definition, running.context
+        if self._hooks.at["attempt"]:
+            watched = self._watch(running, one_call(run, definition, context))
+            result = variables.run(perform, watched)
+        else:
+            result = variables.run(run, definition, context)
         with self._count:
             running.active = False
             self.zombies -= running.stuck

@@ -70,7 +70,8 @@ class Worker:
         self._slots = SlotTable(settings.concurrency)
         self._row = row = WorkerRow(setup, self._slots, self._watch)
         self._settler = Settler(setup, row, self._slots, self._watch, relay)
-        executor = Executor(setup.client.codec, max_result=settings.max_payload)
+        client = setup.client
+        executor = Executor(client.codec, client.hooks, max_result=settings.max_payload)
         self._tasks = AsyncLanes(executor, self._settler, row)
         self._threads = ThreadLanes(executor, self._settler, row, threads=settings.threads)
         self._claimer = Claimer(

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from milepost import outcome
 from milepost.errors import IllegalMove, Invalid, Unavailable
+from milepost.faces import perform_async
+from milepost.hooks import HookEvent, one_call
 from milepost.lifecycle import JobState
 from milepost.outcome import Outcome, Problem
 from milepost.policy import storable
@@ -58,6 +60,7 @@ class Settler:
         relay: "Relay | None",
     ) -> None:
         self._driver = setup.driver
+        self._hooks = setup.client.hooks
         self._clock = setup.clock
         self._row = row
         self._slots = slots
@@ -126,7 +129,11 @@ class Settler:
     async def _settle_some(self, batch: list[Settlement]) -> None:
         self._writing += 1
         try:
-            await self._settle(batch)
+            if self._hooks.at["settle"]:
+                event = HookEvent(point="settle", count=len(batch))
+                await perform_async(self._hooks.watch(event, one_call(self._settle, batch)))
+            else:
+                await self._settle(batch)
         finally:
             self._writing -= 1
         if not (self._waiting or self._writing or self._postponed):

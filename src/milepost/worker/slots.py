@@ -46,6 +46,8 @@ class RunningJob:
     began: float | None = None
     active: bool = False
     ended: bool = False
+    outcome: Outcome | None = None
+    """Its outcome, once it has ended; its handler may still run."""
     stuck: bool = False
 
     @property

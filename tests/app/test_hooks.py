@@ -1,0 +1,171 @@
+"""Hooks see and time; they never change an outcome, and a failing one is logged once."""
+
+import asyncio
+import time
+
+import httpx2
+import pytest
+
+import milepost as mp
+
+
+def watch(app, *points, seen):
+    """Enter every event of these points, with its outcome, in `seen`."""
+    for point in points:
+
+        @app.hook(point)
+        def note(event):
+            seen.append((event.point, None))
+            done = yield
+            seen.append((done.point, done.outcome))
+
+
+def test_each_point_is_seen_with_its_outcome_and_how_long_it_took(app):
+    seen, timed = [], []
+    watch(app, "submit", "attempt", "step", "settle", "sweep", seen=seen)
+
+    @app.hook("attempt")
+    async def measure(event: mp.HookEvent):
+        await asyncio.sleep(0)
+        begun = time.perf_counter()
+        done = yield
+        timed.append((event, done, time.perf_counter() - begun))
+
+    @app.job(retries=1, retry_delay=0)
+    def convert(ctx: mp.Context, document: str) -> str:
+        ctx.step("read", str.upper, document)
+        if ctx.attempt == 1:
+            raise ValueError("once")
+        return document
+
+    @app.job
+    async def later(ctx: mp.Context) -> None:
+        await ctx.step_async("one", asyncio.sleep, 0)
+        if not ctx.claim.polls:
+            raise mp.Later(0)
+
+    job = convert.submit("a")
+    later.submit_many([()])
+    app.drain(5)
+    assert job.refresh().result == "a"
+    assert seen[:4] == [("submit", None), ("submit", "done")] * 2
+    outcomes = {point: [o for p, o in seen if p == point and o] for point in ("attempt", "step")}
+    assert sorted(outcomes["attempt"]) == ["later", "retry", "succeed", "succeed"]
+    assert sorted(outcomes["step"]) == ["done", "done", "recalled", "recalled"]
+    assert ("settle", "done") in seen
+    assert ("sweep", "done") in seen
+    begun, done, around = next(each for each in timed if each[1].outcome == "retry")
+    assert (begun.job_id, begun.kind, begun.attempt) == (job.id, "convert", 1)
+    assert begun.outcome is begun.error is begun.seconds is None
+    assert isinstance(done.error, ValueError)
+    assert 0 < done.seconds <= around
+    with pytest.raises(AttributeError):
+        done.outcome = "succeed"
+
+
+@pytest.mark.parametrize("how", ["before", "after", "exit", "second", "async", "hangs"])
+def test_a_failing_hook_is_logged_once_and_changes_nothing(app, capsys, monkeypatch, how):
+    monkeypatch.setattr("milepost.hooks.HOOK_SECONDS", 0.05)
+
+    async def broken_async(event):
+        if how == "hangs":
+            await asyncio.sleep(60)
+        yield
+        raise RuntimeError("broken")
+
+    def broken(event):
+        if how == "before":
+            raise RuntimeError("broken")
+        if how == "exit":
+            raise SystemExit
+        yield
+        if how == "after":
+            raise mp.Later(60)
+        yield
+
+    for point in ("submit", "attempt", "step", "settle", "sweep"):
+        app.hook(point)(broken_async if how in ("async", "hangs") else broken)
+
+    @app.job
+    def convert(ctx: mp.Context) -> int:
+        return ctx.step("one", int)
+
+    @app.job
+    async def read(ctx: mp.Context) -> int:
+        return await ctx.step_async("one", int)
+
+    found = [job.submit() for job in (convert, read, convert, read)]
+    app.drain()
+    assert [job.refresh().result for job in found] == [0] * 4
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 5  # once for each of the declared ones
+    assert all("a hook failed; this is logged once" in line for line in told)
+
+
+def test_an_attempt_that_is_ended_from_outside_ends_as_the_store_has_it(app):
+    ends = []
+
+    @app.hook("attempt")
+    def note(event):
+        ends.append((yield))
+
+    @app.job(timeout=0.05, retries=0)
+    def stuck() -> None:
+        time.sleep(0.2)
+
+    @app.job(timeout=0.05, retries=0)
+    async def waits() -> None:
+        await asyncio.sleep(60)
+
+    jobs = stuck.submit(), waits.submit()
+    app.drain()
+    assert {job.refresh().state for job in jobs} == {mp.JobState.FAILED}
+    end = time.monotonic() + 10
+    while len(ends) < 2 and time.monotonic() < end:
+        time.sleep(0.01)  # the thread of the first one ends later than its job
+    assert [(done.outcome, type(done.error).__name__) for done in ends] == [
+        ("fail", "TimedOut")
+    ] * 2
+
+
+def test_a_submit_that_is_refused_and_one_over_http_are_seen_too(app):
+    seen = []
+
+    @app.hook("submit")
+    def note(event):
+        done = yield
+        seen.append((done.kind, done.outcome, done.job_id, done.run_id))
+
+    @app.job
+    def convert(document: str) -> None: ...
+
+    batch = app.batch("nightly")
+
+    @batch.step
+    def only() -> None: ...
+
+    with pytest.raises(mp.Invalid):
+        convert.submit(1, 2, 3)
+    run = batch.start()
+
+    async def post() -> str:
+        transport = httpx2.ASGITransport(app.asgi(access="open"))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.post("/v1/jobs", json={"kind": "convert", "args": ["a"]})
+        await app.close_async()
+        return str(answer.json()["id"])
+
+    job_id = asyncio.run(post())
+    assert seen == [
+        ("convert", "raised", None, None),
+        ("nightly", "done", None, run.id),
+        ("convert", "done", job_id, None),
+    ]
+
+
+def test_a_hook_is_a_generator_function_at_a_point_that_exists(app):
+    with pytest.raises(mp.Invalid, match="points are submit, attempt, step"):
+        app.hook("start")
+
+    with pytest.raises(mp.Invalid, match="generator function"):
+        app.hook("attempt")(lambda event: None)
