@@ -21,7 +21,7 @@ from milepost.ingest.handles import PipelineRun, Quarantine, Removals
 from milepost.ingest.plan import Planner
 from milepost.ingest.scan import Plan
 from milepost.ingest.source import Source, Window
-from milepost.ingest.watermark_file import check_place, write_file
+from milepost.ingest.watermark_file import check_place, holding, write_file
 from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.outcome import micros
 from milepost.policy import Fail, Later
@@ -35,6 +35,7 @@ S = TypeVar("S", bound=Source[Any, Any, Any])
 PAGE = 500
 BUSY_SECONDS = 60.0
 """How often a schedule looks whether the run that is in its way has ended."""
+BUSY_FILE_SECONDS = 1.0
 RESUMED = (Cause.INCOMPLETE, Cause.FINALIZER, Cause.POLICY)
 """Causes after which a run can go on: the records that it has read are there."""
 
@@ -160,10 +161,16 @@ class Pipeline(Declaration[S]):
         )
 
     async def _write_watermark(self, ctx: Context, *, run: str) -> None:  # noqa: ARG002 - a hook's
-        """Write the watermark of now: a job that comes late, or again, writes nothing older."""
-        row = await self.client.run_async(watermarks.find, self.name)
+        """Write the watermark of now, again if it moved meanwhile: no older one stays."""
         place = self.options["watermark_file"] or ""
-        await self.client.call_async(partial(write_file, place, row.document()))
+        with holding(place) as held:
+            if not held:
+                raise Later(BUSY_FILE_SECONDS, detail=f"another process writes to {place}")
+            written = None
+            while written != (row := await self.client.run_async(watermarks.find, self.name)):
+                ctx.check()
+                await self.client.call_async(partial(write_file, place, row.document()))
+                written = row
 
     def _latest(self) -> Steps[PipelineRunSummary | None]:
         row = yield from self._find()

@@ -1,7 +1,9 @@
 """A pipeline's watermark as a file: B's three fields as JSON, for programs that read no store."""
 
 import importlib.util
-import tempfile
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -31,6 +33,38 @@ def write_file(place: str, document: dict[str, object]) -> None:
             remote.write(content)
         return
     path = Path(place).absolute()
-    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as made:
-        made.write(content)
-    Path(made.name).replace(path)
+    # One name, so that a process that was killed here leaves nothing that stays.
+    made = path.with_name(f".{path.name}.new")
+    with made.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(path)
+
+
+@contextmanager
+def holding(place: str) -> Iterator[bool]:
+    """Keep other processes from writing to a path, where its file system can; False if one does.
+
+    The system lets go of the folder when a process dies. An address cannot be held.
+    """
+    if "://" in place:
+        yield True
+        return
+    folder = os.open(Path(place).absolute().parent, os.O_RDONLY)
+    try:
+        yield _locked(folder)
+    finally:
+        os.close(folder)
+
+
+def _locked(folder: int) -> bool:
+    try:
+        import fcntl  # noqa: PLC0415 - not everywhere
+
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
