@@ -184,13 +184,9 @@ def test_the_ten_phases_of_consolidating_are_on_the_record(app, nivoda):
     options = {"key": "id", "partition_by": "price", "partitions": 3, "page": PAGE}
     stones = app.pipeline("stones", nivoda, **options, batch=100, consolidators=1)
     assert go(app, stones.start()).as_spec("B") == "Completed"
-    notes = [
-        (entry.at, entry.detail)
-        for job in app.jobs.list(limit=1000)
-        for entry in job.history
-        if entry.move == "note"
-    ]
-    told = [phase for _, phase in sorted(notes) if phase in PHASES]
+    jobs = sorted(app.jobs.list(limit=1000), key=lambda job: job.created_at)
+    notes = [entry.detail for job in jobs for entry in job.history if entry.move == "note"]
+    told = [phase for phase in notes if phase in PHASES]
     assert list(dict.fromkeys(told)) == PHASES
     assert told.count("ProcessingBatch") >= 2, "a hundred records at most in each"
 
