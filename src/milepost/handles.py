@@ -8,7 +8,7 @@ from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
-from milepost.records import Job, JobError
+from milepost.records import FailedAttempt, Job, JobError
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
 from milepost.store import creation, failures, jobs, outputs, reruns, unfit
 from milepost.store.driver import Steps
@@ -79,6 +79,18 @@ class JobHandle(Subject[Job], Generic[R]):
     def error(self) -> JobError | None:
         """The last error, if any attempt failed."""
         return failures.last_error(self.record.error, self.record.cause)
+
+    @property
+    def failures(self) -> list[FailedAttempt]:
+        """Why each attempt failed: its error, its place and its traceback, in order; read now.
+
+        Of more than a thousand these are the last.
+        """
+        return self._client.run(failures.attempts, self.id)
+
+    async def failures_async(self) -> list[FailedAttempt]:
+        """Read why each attempt failed, in order."""
+        return await self._client.run_async(failures.attempts, self.id)
 
     @property
     def rerun_of(self) -> str | None:

@@ -17,10 +17,18 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str | None = None
     attempt: int = 0
     retry_after: float | None = None
+    place: str | None = None
+    """Where it happened: file, line and function of the innermost frame of the user's."""
+    fingerprint: str | None = None
+    """The same for the same error, wherever and whenever it comes."""
 
     def text(self) -> str:
-        """Render it as it is stored."""
+        """Render it as it is stored for its attempt."""
         return msgspec.json.encode(self).decode()
+
+    def brief(self) -> str:
+        """Render it as it is stored with the job: without its traceback."""
+        return (msgspec.structs.replace(self, traceback=None) if self.traceback else self).text()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):

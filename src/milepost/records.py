@@ -300,6 +300,7 @@ class Job(msgspec.Struct, frozen=True):
     payload: bytes | None
     result: bytes | None
     error: str | None
+    fingerprint: str | None
     tags: Json
     tenant: str
     unique_key: str | None
@@ -368,6 +369,21 @@ class JobError(msgspec.Struct, frozen=True):
     message: str
     cause: str | None = None
     code: str | None = None
+
+
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """Why one attempt of a job failed, and where."""
+
+    attempt: int
+    at: datetime
+    type: str
+    message: str
+    code: str | None = None
+    place: str | None = None
+    """File, line and function of the innermost frame of the user's own code."""
+    traceback: str | None = None
+    fingerprint: str | None = None
+    fence: int = 0
 
 
 class RunError(msgspec.Struct, frozen=True):

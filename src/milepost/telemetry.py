@@ -7,6 +7,10 @@ from typing import Any
 
 REPEAT_FIRST_SECONDS = 10.0
 REPEAT_LONGEST_SECONDS = 600.0
+RECENT_SECONDS = 60.0
+RECENT_MOST = 1_000
+TRACEBACK = "exception"
+"""The field that holds a traceback, as structlog calls it: it stands below its line."""
 
 
 class Log:
@@ -32,9 +36,28 @@ class Log:
         if structlog is not None and structlog.is_configured():
             getattr(structlog.get_logger(self._name), level)(event, **fields)
             return
+        below = fields.pop(TRACEBACK, None) or ""
         words = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
         now = datetime.now().astimezone()
-        sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {event} {words}\n")
+        lines = "".join(f"  {_shown(line)}\n" for line in below.splitlines())
+        sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {event} {words}\n{lines}")
+
+
+class Recently:
+    """Remembers for a minute what was told."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def add(self, name: str) -> bool:
+        """Take a name; True when it was not told within the last minute."""
+        now = time.monotonic()
+        if self._until.get(name, now) > now:
+            return False
+        if len(self._until) >= RECENT_MOST:
+            self._until.clear()
+        self._until[name] = now + RECENT_SECONDS
+        return True
 
 
 class ThrottledLog:
@@ -69,6 +92,11 @@ class ThrottledLog:
             self._log.info(event)
             self._pause = self._next = 0.0
             self._skipped = 0
+
+
+def _shown(line: str) -> str:
+    """Show a line of a text; control characters are shown, not sent to the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _word(value: Any) -> str:

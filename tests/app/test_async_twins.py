@@ -139,6 +139,7 @@ async def jobs(app: mp.App, _database: Database, _remote: str) -> None:
     assert "signal" in (await waiting.explain_async()).reasons
     assert (await good.lifecycle_async())["state"] == "SUCCEEDED"
     assert await good.usage_async() == {}
+    assert [one.type for one in await bad.failures_async()] == ["Fail"]
     assert await waiting.signal_async("hello") is True
     with pytest.raises(mp.IllegalMove):
         await waiting.release_async()

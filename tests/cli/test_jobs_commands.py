@@ -111,6 +111,11 @@ def test_waiting_prints_the_result_and_exits_by_how_it_ended(prompt, app, kinds)
     assert "FAILED: Fail: 3 is too large" in failed.err
     told = prompt("jobs", "wait", bad.id, "--json")
     assert (told.code, json.loads(told.out)["state"]) == (3, "FAILED")
+    [one] = json.loads(told.out)["failures"]
+    shown = prompt("jobs", "show", bad.id).out
+    assert f"attempt 1, {one['at'][:10]}" in shown
+    assert "Z: Fail: 3 is too large\n  at newcomer.py:14 in refuse\n" in shown
+    assert shown.endswith(f"  {one['traceback'].splitlines()[-1]}\n")
     cancelled = prompt("jobs", "wait", gone.id)
     assert (cancelled.code, cancelled.out) == (3, "")
     assert "CANCELLED: no need" in cancelled.err

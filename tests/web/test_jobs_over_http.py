@@ -399,6 +399,11 @@ async def test_a_signal_wakes_what_waits(app, api):
 async def test_a_list_leaves_out_what_was_run_again(app, api):
     location = (await api.post("/v1/jobs", json={"kind": "broken"})).headers["location"]
     await app.drain_async()
+    failed = (await api.get(location)).json()
+    [one] = failed["failures"]
+    assert (one["attempt"], one["type"], one["message"]) == (1, "Fail", "no such format")
+    assert "raise mp.Fail" in one["traceback"]
+    assert one["fingerprint"] == failed["fingerprint"]
     again = await api.post(f"{location}:rerun")
     assert again.status_code == 202
     for asked, count in (("", 2), ("?superseded=false", 1), ("?superseded=true", 1)):

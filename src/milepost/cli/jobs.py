@@ -90,8 +90,14 @@ def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: 
 @jobs.command()
 @options.subject_id
 def show(at: Session, subject_id: str) -> None:
-    """Show one job: its state, its usage, its arguments and its result."""
-    at.show(subjects.job_document(at.jobs.find(subject_id)))
+    """Show one job: its state, its arguments and result, and why attempts of it failed."""
+    shown = subjects.job_document(at.jobs.find(subject_id))
+    if at.as_json:
+        show_json(shown)
+        return
+    failed = shown.pop("failures")
+    at.show(shown)
+    subjects.show_failures(failed)
 
 
 @jobs.command()

@@ -11,7 +11,7 @@ import click
 
 from milepost.cli.bars import spinner, watch_bars
 from milepost.cli.command import Session
-from milepost.cli.output import document, say, show_json
+from milepost.cli.output import document, printable, say, show_json
 from milepost.errors import IllegalMove
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PROGRESS = ("state", "done", "progress")
 _COUNTERS = ("attempt", "errors", "losses", "polls", "releases", "retries")
 _TIMES = ("created_at", "started_at", "finished_at")
+FAILURE = ("attempt", "at", "type", "message", "code", "place", "traceback", "fingerprint")
 _RELATIVES = ("run", "step", "parent", "rerun_of", "rerun_by")
 
 
@@ -35,7 +36,7 @@ def job_summary(handle: "JobHandle[Any]") -> dict[str, Any]:
     return document(
         handle.record,
         *("id", "kind", "version", "queue", "priority", *_PROGRESS, "progress_text"),
-        *(*_COUNTERS, "cause", "error", "worker", "phase"),
+        *(*_COUNTERS, "cause", "error", "fingerprint", "worker", "phase"),
         *(*_TIMES, "due_at", "deadline_at", "tags", "unique", *_RELATIVES, "cancel_reason"),
         done=handle.done,
         progress=handle.progress,
@@ -48,7 +49,40 @@ def job_document(handle: "JobHandle[Any]") -> dict[str, Any]:
     """Say everything of a job: its usage, its arguments and its result as they were stored."""
     record = handle.record
     carried = {"arguments": _shown(handle), "result": _stored(record, record.result)}
-    return {**job_summary(handle), "usage": handle.usage, **carried}
+    told = {**job_summary(handle), "usage": handle.usage, **carried}
+    return {**told, "failures": failed_attempts(handle)}
+
+
+def failed_attempts(handle: "JobHandle[Any]") -> list[dict[str, Any]]:
+    """Say why the last attempts of a job failed, in order."""
+    if handle.record.fingerprint is None:
+        return []
+    from milepost.store import failures
+
+    recent = handle._client.run(failures.attempts, handle.id, most=failures.SHOWN)  # noqa: SLF001
+    return [document(one, *FAILURE) for one in recent]
+
+
+def show_failures(failed: Sequence[Mapping[str, Any]]) -> None:
+    """Print each attempt's error and traceback; one like that before is only mentioned."""
+    before = None
+    for one in failed:
+        said = first_line(one)
+        click.echo(f"\nattempt {one['attempt']}, {printable(one['at'])}: {said}")
+        if one["place"]:
+            click.echo(f"  at {printable(one['place'])}")
+        if one["traceback"] and one["traceback"] == before:
+            click.echo("  its traceback is that of the attempt before")
+        elif one["traceback"]:
+            for line in one["traceback"].splitlines():
+                click.echo(f"  {printable(line)}")
+        before = one["traceback"]
+
+
+def first_line(error: Mapping[str, Any]) -> str:
+    """Say an error in one line."""
+    first = error["message"].partition("\n")[0]
+    return printable(f"{error['type']}: {first}" if first else error["type"])
 
 
 def run_summary(handle: "RunHandle") -> dict[str, Any]:

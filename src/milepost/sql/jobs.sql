@@ -93,7 +93,8 @@ SELECT count(*) FROM (
    LIMIT 1) AS anything
 
 -- name: failure_list
-SELECT fence, at, error FROM failure WHERE job_id = :id ORDER BY fence
+-- The last ones first: a job may be tried again for weeks.
+SELECT fence, at, error, fingerprint FROM failure WHERE job_id = :id ORDER BY fence DESC LIMIT :most
 
 -- name: usage_sum
 -- What all attempts of a job used, each name once.

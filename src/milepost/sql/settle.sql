@@ -11,13 +11,18 @@ UPDATE job
        detail = i.detail,
        due_at = {now} + i.delay_us{micros}, delay_us = i.delay_us,
        result = i.result, error = coalesce(i.error, job.error), cause = i.cause,
+       error_type = coalesce(i.error_type, job.error_type),
+       error_code = coalesce(i.error_code, job.error_code),
+       fingerprint = coalesce(i.fingerprint, job.fingerprint),
        finished_at = CASE WHEN i.delay_us IS NULL AND i.state <> 'WAITING' THEN {now} END,
        errors = job.errors + CASE WHEN i.move IN ('retry', 'fail') THEN 1 ELSE 0 END,
        polls = job.polls + CASE WHEN i.move = 'later' THEN 1 ELSE 0 END,
        releases = job.releases + CASE WHEN i.move = 'release' THEN 1 ELSE 0 END
   FROM unnest(:id::uuid[], :fence::bigint[], :move::text[], :state::text[], :delay_us::bigint[],
-              :result::bytea[], :error::text[], :cause::text[], :detail::text[])
-       AS i (id, fence, move, state, delay_us, result, error, cause, detail)
+              :result::bytea[], :error::text[], :cause::text[], :detail::text[],
+              :error_type::text[], :error_code::text[], :fingerprint::text[])
+       AS i (id, fence, move, state, delay_us, result, error, cause, detail,
+             error_type, error_code, fingerprint)
  WHERE job.id = i.id AND job.fence = i.fence AND i.fence % 1 = 0
    AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END
    AND (i.move NOT IN ('retry', 'later', 'release')
@@ -25,7 +30,7 @@ UPDATE job
             AND (SELECT run.state FROM run WHERE run.id = job.run_id) IS DISTINCT FROM 'STOPPING'))
 RETURNING job.id::text
 -- sqlite: optimistic
-WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
+WITH i AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail error_type error_code fingerprint}
 SELECT json_group_array(json_array(job.id)), NULL, json_group_array(job.rowid)
   FROM i CROSS JOIN job
  WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
@@ -38,11 +43,14 @@ UPDATE job
        detail = i.detail,
        due_at = {now} + i.delay_us,
        result = i.result, error = coalesce(i.error, job.error), cause = i.cause,
+       error_type = coalesce(i.error_type, job.error_type),
+       error_code = coalesce(i.error_code, job.error_code),
+       fingerprint = coalesce(i.fingerprint, job.fingerprint),
        finished_at = CASE WHEN i.delay_us IS NULL AND i.state <> 'WAITING' THEN {now} END,
        errors = errors + (i.move IN ('retry', 'fail')),
        polls = polls + (i.move = 'later'),
        releases = releases + (i.move = 'release')
-  FROM (WITH given AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail}
+  FROM (WITH given AS MATERIALIZED {rows:id fence move state delay_us result* error cause detail error_type error_code fingerprint}
         SELECT * FROM given) AS i
  WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
    AND ((i.move <> 'retry' AND i.move <> 'later' AND i.move <> 'release')
@@ -91,11 +99,13 @@ RETURNING id, run_id, step
 
 -- name: failure_add
 -- postgres
-INSERT INTO failure (job_id, fence, at, error)
-SELECT i.id, i.fence, {now}, i.error
-  FROM unnest(:id::uuid[], :fence::bigint[], :error::text[]) AS i (id, fence, error)
+INSERT INTO failure (job_id, fence, at, error, fingerprint)
+SELECT i.id, i.fence, {now}, i.error, i.fingerprint
+  FROM unnest(:id::uuid[], :fence::bigint[], :error::text[], :fingerprint::text[])
+       AS i (id, fence, error, fingerprint)
 -- sqlite: each
-INSERT INTO failure (job_id, fence, at, error) VALUES (:id, :fence, {now}, :error)
+INSERT INTO failure (job_id, fence, at, error, fingerprint)
+VALUES (:id, :fence, {now}, :error, :fingerprint)
 
 -- name: usage_add
 -- postgres

@@ -7,14 +7,18 @@ from typing import Any
 import msgspec
 
 from milepost.lifecycle import Cause, JobState, RunState
-from milepost.records import Job, JobError, Run, RunError, StepCount
+from milepost.records import FailedAttempt, Job, JobError, Run, RunError, StepCount
 from milepost.specs import CANCELLED, EXPIRED
 from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
 from milepost.store.requests import ResponseRow
 
 NAMED = 3
 """How many of its children the text of a failed run names; `errors` has more."""
 NAMED_TEXT = 300
+ATTEMPTS = 1_000
+"""How many failed attempts of a job are read at once, and how many are shown with it."""
+SHOWN = 20
 UNKNOWN = "no reason was recorded"
 
 TEXTS: Mapping[str, str] = MappingProxyType(
@@ -49,6 +53,28 @@ def last_error(error: str | None, cause: str | None) -> JobError | None:
         kind, text = stored.get("type") or cause or "unknown", stored.get("message") or UNKNOWN
         return JobError(kind, str(text), cause, stored.get("code"))
     return None if cause is None else JobError(cause, TEXTS.get(cause, UNKNOWN), cause, cause)
+
+
+def attempts(job_id: str, *, most: int = ATTEMPTS) -> Steps[list[FailedAttempt]]:
+    """Read why attempts of a job failed, in order; of very many the last ones."""
+    rows = yield Call("failure_list", {"id": job_id, "most": most})
+    return [attempt_of(*row) for row in reversed(rows)]
+
+
+def attempt_of(fence: int, at: Any, error: str, fingerprint: str) -> FailedAttempt:
+    """Read a stored failure."""
+    stored = _read(error)
+    return FailedAttempt(
+        attempt=int(stored.get("attempt") or fence),
+        at=instant(at),
+        type=str(stored.get("type") or "unknown"),
+        message=str(stored.get("message") or ""),
+        code=stored.get("code"),
+        place=stored.get("place"),
+        traceback=stored.get("traceback"),
+        fingerprint=fingerprint,
+        fence=fence,
+    )
 
 
 def _read(error: str) -> dict[str, Any]:

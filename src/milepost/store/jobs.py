@@ -4,8 +4,8 @@ Lock order, here and everywhere: jobs by id, then the counters of ends in the or
 then runs by id, then the counters of new jobs; after that only inserts, or SKIP LOCKED.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import compress, groupby
 from operator import itemgetter
 from typing import Any
@@ -20,12 +20,15 @@ from milepost.records import Claim, Job, Listed, Settlement
 from milepost.store import outputs, reruns, runs, unfit
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
-from milepost.store.instants import instant
+from milepost.tracebacks import fingerprint
 
 SIGNALS_MOST = 1_000
 """How many signals a job keeps that it has not read."""
 
 SOFT_MOVES = frozenset({"retry", "later", "release"})
+ERROR_WORDS = ("error_type", "error_code", "fingerprint")
+"""The columns by which a job is found by its last error."""
+_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _BY_AGE = itemgetter(*(Claim.__struct_fields__.index(name) for name in ("queued_seq", "id")))
 _BY_PRIORITY = itemgetter(Claim.__struct_fields__.index("priority"))
 
@@ -179,15 +182,35 @@ def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
         "state": [outcome.state.value for outcome in outcomes],
         "delay_us": [outcome.delay_us for outcome in outcomes],
         "result": [outcome.result for outcome in outcomes],
-        "error": [o.problem.text() if o.problem else None for o in outcomes],
+        "error": [o.problem.brief() if o.problem else None for o in outcomes],
         "cause": [o.cause.value if o.cause else None for o in outcomes],
         "detail": [outcome.detail for outcome in outcomes],
+        **_error_words(settlements),
     }
+
+
+def _error_words(settlements: Sequence[Settlement]) -> dict[str, list[str | None]]:
+    """Give what errors are searched by; where nothing failed, lists of nothing, which are NULLs."""
+    if all(s.outcome.problem is None for s in settlements):
+        return {name: [] for name in ERROR_WORDS}
+    words = [
+        (problem.type, _searched(problem.code), fingerprint(problem, kind=s.claim.kind))
+        if (problem := s.outcome.problem)
+        else (None, None, None)
+        for s in settlements
+    ]
+    return dict(zip(ERROR_WORDS, map(list, zip(*words, strict=True)), strict=True))
+
+
+def _searched(code: str | None) -> str | None:
+    """Give a code that is a word; a text, which may say anything, is not stored in the clear."""
+    return code if code is not None and _CODE.fullmatch(code) else None
 
 
 def _failure_columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
     columns = _columns(settlements)
-    return {name: columns[name] for name in ("id", "fence", "error")}
+    whole = [s.outcome.problem.text() for s in settlements if s.outcome.problem is not None]
+    return {**{name: columns[name] for name in ("id", "fence", "fingerprint")}, "error": whole}
 
 
 def _effects(settled: Sequence[Settlement]) -> Steps[None]:
@@ -283,7 +306,7 @@ def reconcile(*, worker_id: str, known: Mapping[str, int]) -> Steps[list[str]]:
             "state": [JobState.RETRYING.value] * count,
             "delay_us": [0] * count,
             "detail": ["the claim's reply was lost"] * count,
-            **{name: [None] * count for name in ("result", "error", "cause")},
+            **{name: [None] * count for name in ("result", "error", "cause", *ERROR_WORDS)},
         },
         ids,
     )
@@ -452,12 +475,6 @@ def any_open() -> Steps[bool]:
     """Tell whether anything is left that a worker or the clock could still move."""
     [(count,)] = yield Call("job_open_count", alone=True)
     return bool(count)
-
-
-def failures(job_id: str) -> Steps[list[tuple[int, datetime, str]]]:
-    """Read the evidence of every failed attempt: fence, when, the error."""
-    rows = yield Call("failure_list", {"id": job_id})
-    return [(fence, instant(at), error) for fence, at, error in rows]
 
 
 def used(job_id: str) -> Steps[dict[str, float]]:

@@ -83,7 +83,7 @@ def _prepared_rows(statement: Query, call: Call) -> PreparedCall:
     lists = {name: call.parameters[name.removesuffix("*")] for name in statement.rows}
     same = frozenset(name for name, values in lists.items() if _alike(values))
     shared = {name: call.parameters[name] for name in statement.shared}
-    shared |= {name.removesuffix("*"): lists.pop(name)[0] for name in same}
+    shared |= {name.removesuffix("*"): (lists.pop(name) or [None])[0] for name in same}
     if same:
         statement = with_same(call.name, same)
     keys = call.parameters[statement.rows[0].removesuffix("*")]
@@ -176,8 +176,11 @@ def _put_bytes(rows: Rows, pieces: bytes, place: int) -> None:
 
 
 def _alike(values: list[Any]) -> bool:
-    """Tell whether a column has one value in all rows: JSON, which is slow, need not carry it."""
-    return bool(values) and values.count(values[0]) == len(values)
+    """Tell whether a column has one value in all rows: JSON, which is slow, need not carry it.
+
+    An empty list stands for NULLs, as it does where PostgreSQL makes rows of lists.
+    """
+    return not values or values.count(values[0]) == len(values)
 
 
 def _portions(lists: Mapping[str, list[Any]], count: int) -> Iterator[slice]:

@@ -95,6 +95,25 @@ class ErrorDocument(BaseModel):
     code: str | None = Field(default=None, examples=["http_404"])
 
 
+class FailureDocument(BaseModel):
+    """Why one attempt failed."""
+
+    attempt: int
+    at: datetime
+    type: str
+    message: str
+    code: str | None = None
+    place: str | None = Field(
+        default=None,
+        description="The innermost frame of the program's own code.",
+        examples=["shop/tasks.py:12 in convert"],
+    )
+    traceback: str | None = Field(
+        default=None, description="Frames of the engine are folded; long ones lack their beginning."
+    )
+    fingerprint: str | None = Field(default=None, description="The group of its error.")
+
+
 class Receipt(BaseModel):
     """A job as it was accepted."""
 
@@ -155,6 +174,11 @@ class JobDocument(BaseModel):
         default={}, description="What its attempts counted; only where one job is asked for."
     )
     arguments: Any = Field(default=None, description="Only where one job is asked for.")
+    fingerprint: str | None = Field(default=None, description="The group of its last error.")
+    failures: list[FailureDocument] = Field(
+        default=[],
+        description="Why its last attempts failed, in order; only where one job is asked for.",
+    )
 
 
 class EntryDocument(BaseModel):
@@ -355,7 +379,11 @@ async def _whole(found: Subject[Any], client: Client) -> dict[str, Any]:
     )
     if isinstance(found, JobHandle):
         usage = await found.usage_async()
-        return {**job_document(record, client), "usage": usage, "arguments": given}
+        told = {**job_document(record, client), "usage": usage, "arguments": given}
+        if record.fingerprint is not None:
+            recent = await client.run_async(failures.attempts, record.id, most=failures.SHOWN)
+            told["failures"] = [document(FailureDocument, one) for one in recent]
+        return told
     assert isinstance(found, RunHandle)  # noqa: S101 - there is no third kind
     errors = await found.errors_async()
     return {

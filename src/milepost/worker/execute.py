@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import os
 import sys
-import traceback
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -16,11 +15,11 @@ from milepost.context import Context, running
 from milepost.declare import Definition, Outlet, Unfit
 from milepost.errors import Invalid
 from milepost.hooks import Hooks
-from milepost.outcome import Outcome, Problem
+from milepost.outcome import Outcome
 from milepost.policy import Cancelled, Later
 from milepost.telemetry import Log
+from milepost.tracebacks import located
 
-TRACEBACK_LIMIT = 8_000
 REASON_LIMIT = 1_000
 
 log = Log("milepost.worker")
@@ -128,7 +127,7 @@ class Executor:
         if context.error is None and self.hooks.at["attempt"]:
             context.error = error
         problem = policy.problem_of(error, definition.policy, attempt=claim.attempt)
-        problem = _with_traceback(problem, error)
+        problem = located(problem, error)
         if isinstance(error, Invalid):  # arguments or a result that no attempt will change
             return outcome.failed(msgspec.structs.replace(problem, kind="permanent"))
         return policy.after_error(claim, problem, definition.policy.retry)
@@ -149,11 +148,3 @@ def _with_usage(context: Context, result: Outcome) -> Outcome:
     """Add the attempt's usage: it is spent, whichever outcome it has."""
     usage = context.usage
     return msgspec.structs.replace(result, usage=usage) if usage else result
-
-
-def _with_traceback(problem: Problem, error: BaseException) -> Problem:
-    try:
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    except Exception:  # noqa: BLE001 - an error that cannot be shown fails its job, not us
-        return problem
-    return msgspec.structs.replace(problem, traceback=policy.storable(text[-TRACEBACK_LIMIT:]))

@@ -26,7 +26,7 @@ from milepost.records import Claim, Settlement
 from milepost.store import jobs, outputs, runs
 from milepost.store.driver import is_away
 from milepost.store.watch import Watch
-from milepost.telemetry import Log
+from milepost.telemetry import TRACEBACK, Log, Recently
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
 from milepost.worker.slots import SlotTable
@@ -70,6 +70,7 @@ class Settler:
         self._waiting: deque[Settlement] = deque()
         self._postponed: deque[Settlement] = deque()
         self._logged: set[str] = set()
+        self._told = Recently()
         self._writing = 0
         self._wanted = asyncio.Event()
         self._wanted_second = asyncio.Event()
@@ -83,7 +84,7 @@ class Settler:
         self._slots.report(result)
         self.add(claim, result)
         if result.problem is not None:
-            _log_failure(claim, result, result.problem)
+            self._log_failure(claim, result, result.problem)
 
     def add(self, claim: Claim, result: Outcome) -> None:
         """Have an outcome written."""
@@ -196,6 +197,25 @@ class Settler:
         if self._relay is not None and any(settlement.claim.channel for settlement in batch):
             self._relay.wake()
 
+    def _log_failure(self, claim: Claim, result: Outcome, problem: Problem) -> None:
+        """Log a failure; its traceback once a minute, for many jobs may fail alike."""
+        first = problem.message.partition("\n")[0][:LOGGED]
+        more: dict[str, str | None] = {}
+        if result.delay_us is not None:
+            more["again_in"] = f"{result.delay_us / 1e6:g} s"
+        if problem.place is not None:
+            more["at"] = problem.place
+        if problem.traceback is not None and self._told.add(problem.fingerprint or problem.type):
+            more[TRACEBACK] = problem.traceback
+        log.warning(
+            "a job failed" if result.state == JobState.FAILED else "an attempt failed",
+            kind=claim.kind,
+            job_id=claim.id,
+            attempt=claim.attempt,
+            error=f"{problem.type}: {first}" if first else problem.type,
+            **more,
+        )
+
     async def _written(self, batch: list[Settlement]) -> set[str]:
         """Write outcomes; answer with the ids that were held. A store that is away is awaited."""
         pause = PAUSE
@@ -297,15 +317,3 @@ class Publisher:
         if done.left:
             self.want(done.left)
         return BATCH in (opened, done.count)
-
-
-def _log_failure(claim: Claim, result: Outcome, problem: Problem) -> None:
-    first = problem.message.partition("\n")[0][:LOGGED]
-    log.warning(
-        "a job failed" if result.state == JobState.FAILED else "an attempt failed",
-        kind=claim.kind,
-        job_id=claim.id,
-        attempt=claim.attempt,
-        error=f"{problem.type}: {first}" if first else problem.type,
-        **({"again_in": f"{result.delay_us / 1e6:g} s"} if result.delay_us is not None else {}),
-    )

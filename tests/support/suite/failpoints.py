@@ -15,6 +15,7 @@ from milepost.records import NewJob, NewRun, Template
 from milepost.store import (
     creation,
     failpoint,
+    failures,
     jobs,
     outputs,
     retention,
@@ -137,7 +138,7 @@ def _settled_mixed(store: Store, before: Any) -> bool:
     run_id, claims = before
     store.run(runs.get, run_id)
     states = [store.state(claim.id) for claim in claims]
-    noted = [len(store.run(jobs.failures, claim.id)) for claim in claims]
+    noted = [len(store.run(failures.attempts, claim.id)) for claim in claims]
     used = store.rows(f"SELECT count(*) FROM usage WHERE job_id = '{claims[0].id}'")[0][0]
     return (states, noted, used) == (
         ["SUCCEEDED", "FAILED", "RETRYING", "QUEUED"], [0, 1, 1, 0], 1,

@@ -8,7 +8,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import NotFound
 from milepost.lifecycle import JOB
-from milepost.store import fanin, jobs, journal, runs, timers, workers
+from milepost.store import failures, fanin, jobs, journal, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store, new_id, only
 
 __all__ = ["CancelSuite", "EraseSuite", "ReadSuite", "SignalSuite"]
@@ -76,7 +76,7 @@ class EraseSuite:
         assert store.run(jobs.erase, claim.id, actor="op") is True
         job = store.run(jobs.get, claim.id)
         assert (job.state, job.payload, job.result, job.error) == ("FAILED", None, None, None)
-        assert store.run(jobs.failures, claim.id) == []
+        assert store.run(failures.attempts, claim.id) == []
         assert store.rows("SELECT 1 FROM signal") == []
         assert store.moves(claim.id) == ["create", "claim", "fail", "erase"]
 

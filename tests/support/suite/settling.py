@@ -6,7 +6,7 @@ from milepost import outcome
 from milepost.errors import LeaseLost
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome
-from milepost.store import jobs, journal, outputs, runs, timers, workers
+from milepost.store import failures, jobs, journal, outputs, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store, new_id
 
 __all__ = ["SettleSuite"]
@@ -65,7 +65,7 @@ class SettleSuite:
         job = store.run(jobs.get, claim.id)
         assert (job.state, job.result, job.attempt) == ("SUCCEEDED", b"ok", 2)
         assert "it broke" in (job.error or "")
-        assert [fence for fence, _, _ in store.run(jobs.failures, claim.id)] == [1]
+        assert [one.fence for one in store.run(failures.attempts, claim.id)] == [1]
 
     def test_polls_and_releases_spend_nothing_h19(self, store: Store) -> None:
         store.worker()

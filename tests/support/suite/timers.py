@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from milepost import outcome
-from milepost.store import jobs, journal, runs, timers, workers
+from milepost.store import failures, jobs, journal, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["ClockSuite", "TimerSuite"]
@@ -158,7 +158,7 @@ class ClockSuite:
         stamps = [job.created_at, job.started_at, job.due_at, job.deadline_at, run.created_at]
         stamps += [run.finished_at, worker.started_at, worker.heartbeat_at]
         stamps += [entry.at for entry in store.run(journal.history, claim.id)]
-        stamps += [at for _, at, _ in store.run(jobs.failures, claim.id)]
+        stamps += [one.at for one in store.run(failures.attempts, claim.id)]
         assert all(at is not None and low <= at <= high for at in stamps)
 
     def test_a_clock_that_goes_backwards_loses_nothing_f6(self, store: Store) -> None:

@@ -69,6 +69,9 @@ CREATE TABLE job (
   channel text,
   policy text,
   error text,
+  error_type text,                           -- of its last error, for those who look for it
+  error_code text,
+  fingerprint text,
   tags jsonb,
   payload bytea,
   result bytea,
@@ -319,6 +322,9 @@ BEGIN
       OR NEW.timeout_us IS DISTINCT FROM OLD.timeout_us
       OR NEW.cancel_reason IS DISTINCT FROM OLD.cancel_reason
       OR NEW.unfit IS DISTINCT FROM OLD.unfit
+      OR NEW.error_type IS DISTINCT FROM OLD.error_type
+      OR NEW.error_code IS DISTINCT FROM OLD.error_code
+      OR NEW.fingerprint IS DISTINCT FROM OLD.fingerprint
       OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
       OR NEW.origin_id IS DISTINCT FROM OLD.origin_id
       OR NEW.run_id IS DISTINCT FROM OLD.run_id

@@ -24,8 +24,11 @@ CREATE TABLE failure (
   fence bigint NOT NULL,
   at timestamptz NOT NULL DEFAULT milepost_now(),
   error text NOT NULL,
+  fingerprint text NOT NULL,
   PRIMARY KEY (job_id, fence)
 );
+-- Errors are grouped where they are read: no row of a group is written, and none is waited for.
+CREATE INDEX failure_group ON failure (fingerprint, at);
 
 CREATE TABLE usage (
   job_id uuid NOT NULL,
@@ -60,6 +63,10 @@ CREATE INDEX job_spent ON job (id)
          OR errors - retries > 0
          OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0));
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
+-- Jobs by their last error, newest first. One that never failed stands in none of these.
+CREATE INDEX job_fingerprint ON job (fingerprint, id) INCLUDE (state) WHERE fingerprint IS NOT NULL;
+CREATE INDEX job_error_type ON job (error_type, id) WHERE error_type IS NOT NULL;
+CREATE INDEX job_error_code ON job (error_code, id) WHERE error_code IS NOT NULL;
 -- Few: jobs of runs that failed or were lost at least once, whatever became of them.
 CREATE INDEX job_errored ON job (run_id)
   WHERE run_id IS NOT NULL AND (errors + losses > 0 OR state = 'FAILED');

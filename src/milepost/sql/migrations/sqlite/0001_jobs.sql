@@ -57,6 +57,9 @@ CREATE TABLE job (
   channel TEXT,
   policy TEXT,
   error TEXT,
+  error_type TEXT,                           -- of its last error, for those who look for it
+  error_code TEXT,
+  fingerprint TEXT,
   tags TEXT,
   payload BLOB,
   result BLOB,
@@ -235,6 +238,9 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         AND NEW.releases IS was.releases
         AND NEW.cancel_reason IS was.cancel_reason
         AND NEW.unfit IS was.unfit
+        AND NEW.error_type IS was.error_type
+        AND NEW.error_code IS was.error_code
+        AND NEW.fingerprint IS was.fingerprint
         AND NEW.limit_key IS was.limit_key
         AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
         AND (NEW.result IS NULL OR NEW.result IS was.result)
@@ -300,6 +306,9 @@ BEGIN
         AND NEW.releases IS was.releases
         AND NEW.cancel_reason IS was.cancel_reason
         AND NEW.unfit IS was.unfit
+        AND NEW.error_type IS was.error_type
+        AND NEW.error_code IS was.error_code
+        AND NEW.fingerprint IS was.fingerprint
         AND NEW.limit_key IS was.limit_key
         AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
         AND (NEW.result IS NULL OR NEW.result IS was.result)
@@ -331,6 +340,9 @@ BEGIN
         AND NEW.queued_seq IS was.queued_seq
         AND NEW.cancel_reason IS was.cancel_reason
         AND NEW.unfit IS was.unfit
+        AND NEW.error_type IS was.error_type
+        AND NEW.error_code IS was.error_code
+        AND NEW.fingerprint IS was.fingerprint
         AND NEW.result IS was.result
         AND NEW.limit_key IS was.limit_key)
      AND (NEW.errors IS NOT OLD.errors
