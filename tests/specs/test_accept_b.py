@@ -9,11 +9,13 @@ import msgspec
 import pytest
 
 import milepost as mp
+from tests.support.databases import everyday_names
 from tests.support.serving import served
 
 T0 = datetime(2024, 1, 16, tzinfo=UTC)
 PAGE = 30
 MINUTE = 60
+NEWEST = next((name for name in everyday_names() if name.startswith("postgres")), None)
 PHASES = [
     "ValidatingRun",
     "LoadingPricingRules",
@@ -43,7 +45,7 @@ class Nivoda(mp.Source):
     def __init__(self, count):
         self.stock = {}
         self.probes, self.pages, self.broken = 0, Counter(), {}
-        self.meanwhile = lambda place: None
+        self.meanwhile, self.planning = lambda place: None, lambda: None
         for number in range(count):
             self.put(number, at=T0 + timedelta(seconds=number))
 
@@ -57,6 +59,7 @@ class Nivoda(mp.Source):
 
     def count(self, window, low, high):
         self.probes += 1
+        self.planning()
         return len(self._rows(window, low, high))
 
     def fetch(self, window, partition, cursor):
@@ -169,14 +172,21 @@ def test_the_states_of_a_run_and_of_its_partitions_are_bs(app, diamonds, nivoda)
     def look(place):
         seen[place].add(app.runs.get(run.id).as_spec("B"))
         if place == "fetch":
-            partitions.update(app.jobs.get(p.job_id).as_spec("B") for p in run.partitions)
+            partitions.update(words())
+
+    def words():
+        return {app.jobs.get(one.job_id).as_spec("B") for one in run.partitions}
 
     run = diamonds.start()
+    nivoda.planning = lambda: app.queues.pause("default")
+    app.drain()
+    assert words() == {"PartitionPending"}
     nivoda.meanwhile = look
+    app.queues.resume("default")
     assert go(app, run).as_spec("B") == "Completed"
     assert seen == {"fetch": {"WorkersRunning"}, "map": {"Consolidating"}}
     assert {"PartitionInProgress", "PartitionFetchingPages"} <= partitions
-    assert {app.jobs.get(p.job_id).as_spec("B") for p in run.partitions} == {"PartitionCompleted"}
+    assert words() == {"PartitionCompleted"}
 
 
 def test_the_ten_phases_of_consolidating_are_on_the_record(app, nivoda):
@@ -196,6 +206,8 @@ def test_a_partition_goes_on_at_its_next_page_after_an_error(app, diamonds, nivo
     nivoda.broken[1, PAGE] = [ConnectionError("away")]
     run = diamonds.start()
     app.drain()
+    assert run.refresh().as_spec("B") == "WorkersRunning", "who ended first waits for the others"
+    assert metadata(raw, run)["completed_workers"] == 2
     query = f"SELECT next_offset, completed FROM partition_progress WHERE run_id = '{run.id}'"
     assert [bool(done) for _, done in raw.execute(f"{query} ORDER BY partition_id")] == [
         True,
@@ -242,6 +254,7 @@ def test_a_failed_worker_skips_consolidation(app, diamonds, nivoda, failed, raw)
         "SELECT partition_id, records_processed, error_message FROM worker_runs"
         f" WHERE run_id = '{failed.id}' AND status = 'failed'"
     )
+    assert app.jobs.get(failed.partitions[1].job_id).as_spec("B") == "PartitionFailed"
     assert worker[:2] == ("partition-1", PAGE)
     assert "Nivoda is closed" in worker[2]
 
@@ -285,6 +298,10 @@ def test_a_watermark_that_cannot_be_saved_is_critical(app, diamonds, nivoda, raw
     assert (metadata(raw, run)["completed_at"], diamonds.watermark) == (None, moved)
     assert alerts(app)[-1]["severity"] == "critical"
     assert diamonds.watermark_state == "WatermarkNotAdvanced"
+
+    again = go(app, diamonds.start())
+    assert (again.window.start, again.as_spec("B")) == (moved, "Completed"), "it is read again"
+    assert diamonds.watermark_state == "WatermarkAdvanced"
 
 
 def test_the_watermark_blob_has_bs_three_fields(app, diamonds, tmp_path):
@@ -345,3 +362,51 @@ def test_a_run_is_told_over_http_in_bs_words(app, diamonds):
         diamonds.start()
         told = client.get("/v1/pipelines/diamonds").json()
         assert told["watermark_state"] == "RunCreated"
+
+
+def test_a_watermark_outlives_its_runs_and_is_read_by_the_next(app, diamonds, advance):
+    """[*] → WatermarkRead → RunCreated: Scheduler uses as watermarkBefore."""
+    go(app, diamonds.start())
+    app.channels.ack("ops", [message.id for message in app.channels.messages("ops")])
+    mark = diamonds.watermark
+    advance(60 * 86_400)
+    while app.runs.list():
+        assert app.maintain_once(), "retention must remove the run"
+    assert (diamonds.watermark, diamonds.watermark_state) == (mark, "WatermarkRead")
+    run = diamonds.start()
+    assert diamonds.watermark_state == "RunCreated"
+    assert (go(app, run).mode, run.window.start) == ("incremental", mark)
+
+
+COUNTING = """
+CREATE TABLE written (pid int, records int);
+CREATE FUNCTION count_written() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO written SELECT pg_backend_pid(), count(*) FROM changed;
+    PERFORM pg_sleep(0.02);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER counting AFTER INSERT ON diamonds REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_written();
+"""
+
+
+@pytest.mark.skipif(NEWEST is None, reason="only a server tells its statements apart")
+def test_a_hundred_diamonds_are_upserted_at_once_by_five_at_a_time(backends):
+    """Upsert: 100 diamonds/batch; Concurrency: 5 parallel batches."""
+    database, nivoda = backends.take(NEWEST), Nivoda(0)
+    app = mp.App(database.url)
+    diamonds = app.pipeline(
+        "diamonds", nivoda, key="id", partition_by="price", partitions=3, consolidators=1
+    )
+    go(app, diamonds.start())
+    for number in range(950):
+        nivoda.put(number, at=T0)
+    with database.raw() as raw:
+        raw.execute(COUNTING)
+        go(app, diamonds.start(full=True))
+        sizes = [size for (size,) in raw.execute("SELECT records FROM written ORDER BY 1")]
+        writers = raw.value("SELECT count(DISTINCT pid) FROM written")
+    app.close()
+    backends.drop(database)
+    assert (sum(sizes), max(sizes)) == (950, 100)
+    assert 2 <= writers <= 5

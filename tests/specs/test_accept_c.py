@@ -157,6 +157,8 @@ def test_a_message_is_sent_at_the_end_and_only_then(app, remote, advance):
     job = app.request("GET", remote.url, reply=REPLY, poll=MINUTE, channel="orders")
     assert told(app) == []
     app.drain()
+    assert phases(job) == ["REQUEST", "REQUESTING", "RESPONSE"]
+    assert job.refresh().as_spec("C") == "WAITING"
     assert told(app) == during == []
     advance(MINUTE)
     app.drain()

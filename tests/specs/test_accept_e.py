@@ -274,6 +274,7 @@ async def test_the_loop_goes_through_its_states_and_outlives_its_tasks(app):
         [worker] = await app.workers.list_async()
         states.add(worker.state)
         await asyncio.sleep(0.05)
+    assert app.settings.error_wait == 5, "ErrorWait: 5s delay before reconnect, at most"
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working

@@ -141,11 +141,17 @@ def test_every_move_of_the_slot_machine_is_made_and_keeps_the_count():
     slots.take(3)
     assert json.loads(slots.text()) == {SlotState.CLAIMING: 3}
     slots.start(2, taken=3)
+    assert json.loads(slots.text()) == {SlotState.PROCESSING: 2, SlotState.FREE: 1}
     ends = [
         Settlement(claimed("kept"), outcome.succeeded(None)),
         Settlement(claimed("lost"), outcome.failed(outcome.Problem(type="E", message=""))),
     ]
     for end in ends:
         slots.report(end.outcome)
+    assert json.loads(slots.text()) == {
+        SlotState.REPORTING_SUCCESS: 1,
+        SlotState.REPORTING_FAILURE: 1,
+        SlotState.FREE: 1,
+    }
     slots.settled(ends, {"kept"})
     assert json.loads(slots.text()) == {SlotState.FREE: 3}
