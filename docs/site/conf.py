@@ -22,7 +22,7 @@ html_title = "Milepost"
 extensions = ["myst_parser"]
 root_doc = "README"
 source_suffix = {".md": "markdown"}
-include_patterns = ["*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "deploy/*.md"]
 exclude_patterns = [".*", "build", "changelog.d", "dist", "src", "tests", "benchmarks", "tools"]
 
 myst_heading_anchors = 4
@@ -46,7 +46,8 @@ TUTORIALS = ("first-steps", "batches", "pipelines")
 EXPLANATIONS = ("how-it-works", "architecture", "comparison", "*")
 NAVIGATION = {
     "Tutorials": ["Overview </docs/README>", *(f"/docs/tutorial/{t}" for t in TUTORIALS)],
-    "How-to": ["/docs/how-to/*"],
+    "How-to": ["/docs/how-to/*", "/deploy/README"],
+    "Runbooks": ["/docs/runbooks/README", "/docs/runbooks/*"],
     "Explanation": [*(f"/docs/explanation/{e}" for e in EXPLANATIONS), "/docs/decisions/README"],
     "Specifications": [
         "/docs/specs/README",
