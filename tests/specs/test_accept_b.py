@@ -1,6 +1,7 @@
 """Spec B as its reader would try it: a feed of diamonds, its partitions, runs and watermark."""
 
 import json
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,7 @@ import pytest
 import milepost as mp
 from tests.support.databases import everyday_names
 from tests.support.serving import served
+from tests.support.spec_pages import SPECS
 
 T0 = datetime(2024, 1, 16, tzinfo=UTC)
 PAGE = 30
@@ -410,3 +412,30 @@ def test_a_hundred_diamonds_are_upserted_at_once_by_five_at_a_time(backends):
     backends.drop(database)
     assert (sum(sizes), max(sizes)) == (950, 100)
     assert 2 <= writers <= 5
+
+
+DECLARED = {
+    "UUID": "uuid",
+    "TEXT": "text",
+    "INTEGER": "bigint",  # wide enough for any of them
+    "BOOLEAN": "boolean",
+    "JSONB": "jsonb",
+    "TIMESTAMP": "timestamp with time zone",
+}
+
+
+@pytest.mark.skipif(NEWEST is None, reason="B declares PostgreSQL's types")
+def test_bs_tables_have_the_columns_and_types_that_b_declares(backends):
+    """CREATE TABLE run_metadata ( … ); CREATE TABLE worker_runs ( … ); partition_progress."""
+    page = SPECS["B"].read_text(encoding="utf-8")
+    tables = dict(re.findall(r"^CREATE TABLE (\w+) \((.*?)^\);", page, re.DOTALL | re.MULTILINE))
+    assert set(tables) == {"run_metadata", "worker_runs", "partition_progress"}
+    database = backends.take(NEWEST)
+    with database.raw() as raw:
+        for table, body in tables.items():
+            columns = re.findall(r"^  ([a-z_]+) ([A-Z]+)", body, re.MULTILINE)
+            assert raw.execute(
+                "SELECT column_name, data_type FROM information_schema.columns"
+                f" WHERE table_name = '{table}' ORDER BY ordinal_position"
+            ) == [(name, DECLARED[type_]) for name, type_ in columns]
+    backends.give_back(database)
