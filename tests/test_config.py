@@ -22,7 +22,10 @@ def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_her
     assert store_url(None, {}).target == "milepost.db"
 
 
-OPENING = ("request_allow", "request_ports", "host", "hosts", "request_redact", "request_secrets")
+OPENING = (
+    *("request_allow", "request_ports", "request_redact", "request_secrets"),
+    *("host", "hosts", "metrics"),
+)
 
 
 @pytest.mark.parametrize("name", OPENING)
@@ -32,7 +35,7 @@ def test_a_file_in_the_working_folder_opens_no_doors_and_one_that_is_named_does(
     """Whoever may write into a folder does not decide who is let in when something runs there."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "milepost.toml"
-    value = "80" if name == "request_ports" else "example"
+    value = "80" if name in ("request_ports", "metrics") else "example"
     file.write_text(f'{name} = "{value}"\n')
     with pytest.raises(Invalid, match=f"sets {name}: .*in the environment.*MILEPOST_CONFIG="):
         Settings.load({})

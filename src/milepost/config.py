@@ -308,6 +308,8 @@ class Settings:
     """How many connections a server process has open at once."""
     request_allow: Annotated[str, OPENS] = ""
     """Addresses, networks and hosts that requests may reach though they are not public."""
+    metrics: Annotated[str, OPENS] = ""
+    """Where a worker serves its metrics: PORT on this machine alone, or HOST:PORT; empty: no."""
     request_ports: Annotated[str, OPENS] = "80,443,8080,8443"
     """The ports of public hosts that requests may reach."""
     request_per_host: Annotated[int, POSITIVE] = 50
@@ -342,6 +344,16 @@ class Settings:
     def ports(self) -> tuple[int, ...]:
         """The ports of public hosts that a request may reach."""
         return tuple(int(word) for word in re.split(r"[,\s]+", self.request_ports) if word)
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """The host and port where a worker serves its metrics; None: nowhere."""
+        if not self.metrics:
+            return None
+        host, _, port = self.metrics.rpartition(":")
+        if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > PORT_MOST:
+            raise Invalid(f"metrics={self.metrics!r}: expected PORT or HOST:PORT, such as 9100")
+        return host.strip("[]") or "127.0.0.1", int(port)
 
     @property
     def redacted(self) -> tuple[str, ...]:
@@ -379,6 +391,7 @@ class Settings:
             raise Invalid(f"port={self.port} must be between 0 (any) and {PORT_MOST}")
         if not re.fullmatch(r"[0-9]{1,5}([,\s]+[0-9]{1,5})*", self.request_ports):
             raise Invalid("request_ports: expected numbers, such as 80,443")
+        _ = self.metrics_address
         self._check_kept()
 
     def _check_kept(self) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -24,6 +24,7 @@ from milepost.telemetry import Log, ThrottledLog
 
 if TYPE_CHECKING:
     from milepost.maintain.loop import Maintainer
+    from milepost.observe.metrics import WorkerMetrics
     from milepost.relay.channel import ChannelSpec
     from milepost.relay.inbound import Inbound, Receiver
     from milepost.relay.loop import Relay
@@ -44,6 +45,8 @@ class Runner(Host):
     _scheduled: dict[str, NewSchedule]
     _channels: "dict[str, ChannelSpec]"
     _inbound: "dict[str, Inbound]"
+    metrics: "WorkerMetrics | None" = None
+    """Where workers of this process count their work, if they do."""
 
     # Working
 
@@ -129,7 +132,33 @@ class Runner(Host):
         with Ending(self.settings.grace) if signals else nullcontext() as ending:
             return await self._run_worker(queues, concurrency, ending, recycle=recycle)
 
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Serve the metrics of this process, if the settings say where."""
+        address = self.settings.metrics_address
+        if address is None:
+            yield
+            return
+        from milepost.observe.metrics import WorkerMetrics, read, serving  # noqa: PLC0415 - asked for
+
+        own = self.metrics = self.metrics or WorkerMetrics()
+        with serving(*address, own, lambda: self.client.run(read)) as (host, port):
+            shown = f"[{host}]" if ":" in host else host
+            log.info("metrics are served", address=f"http://{shown}:{port}/metrics")
+            yield
+
     async def _run_worker(
+        self,
+        queues: Sequence[str] | None,
+        concurrency: int | None,
+        ending: Ending | None,
+        *,
+        recycle: bool,
+    ) -> bool:
+        with self._measured():
+            return await self._work(queues, concurrency, ending, recycle=recycle)
+
+    async def _work(
         self,
         queues: Sequence[str] | None,
         concurrency: int | None,
@@ -191,6 +220,8 @@ class Runner(Host):
             check_queues(queues)
         client, settings = self.client, self.settings
         driver = await client.async_driver()
+        if self.metrics is not None:
+            self.metrics.driver = driver
         if client.declared_bounds:
             await driver.run(declare, client.declared_bounds)
         if concurrency is not None:
@@ -203,6 +234,7 @@ class Runner(Host):
                 registry=self.registry,
                 settings=settings,
                 queues=queues,
+                metrics=self.metrics,
             ),
             maintainer=self._maintainer(driver, elected=elected),
             relay=self._relay(driver),
@@ -278,6 +310,7 @@ class Runner(Host):
             settings,
             scheduled=self._scheduled,
             hooks=self.client.hooks,
+            metrics=self.metrics,
             elected=elected,
         )
 

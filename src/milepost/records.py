@@ -259,6 +259,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     remaining_us: int | None
     origin_id: Id | None = None
     """The job whose idempotency key and steps it goes on with; None: its own."""
+    waited_us: int | None = None
+    """How long it was due; None unless that was asked for, and while a gate kept it."""
 
     @property
     def attempt(self) -> int:

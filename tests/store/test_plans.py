@@ -117,6 +117,7 @@ def claim(most: int) -> dict[str, Any]:
         "most": most,
         "kinds": ["k 1", "other 1"],
         "alone": False,
+        "timed": False,
     }
 
 
@@ -342,7 +343,14 @@ def steps_of(connection: sqlite3.Connection, name: str, parameters: dict[str, An
 @sizes
 def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
     lines = {"queue": ["default"] * 10, "priority": list(range(9, -1, -1)), "floor": [0] * 10}
-    given = {**lines, "worker_id": "w", "most": size, "kinds": '["k 1"]', "alone": False}
+    given = {
+        **lines,
+        "worker_id": "w",
+        "most": size,
+        "kinds": '["k 1"]',
+        "alone": False,
+        "timed": False,
+    }
     found = steps_of(lite, "job_claim", given)
     assert "SEARCH job USING INDEX job_claim (queue=? AND priority=? AND queued_seq>?)" in found
     assert "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)" in found

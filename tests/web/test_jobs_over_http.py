@@ -485,7 +485,7 @@ async def test_metrics_count_what_stands_where_and_never_by_what_callers_send(ap
     text = (await api.get("/metrics")).text
     assert 'milepost_jobs{queue="default",state="QUEUED"} 1.0' in text
     assert 'route="/v1/jobs/{job_id}",status="404"} 5.0' in text
-    assert "milepost_journal_weeks_full 0.0" in text
+    assert "milepost_journal_partition_full 0.0" in text
     assert "nothing-" not in text
     assert "/nowhere" not in text
     for n in range(205):

@@ -123,6 +123,9 @@ def dev(app: str, concurrency: int | None, port: int | None) -> None:
     loaded = load_app(app)
     loaded.counts()  # opens the store, and sets an empty one up
     _describe(loaded, shlex.quote(app))
+    from milepost.observe.metrics import WorkerMetrics
+
+    loaded.metrics = WorkerMetrics()  # the API of this process shows them
     with _serve_api(loaded, port), _print_counts(loaded):
         loaded.run_worker(None, concurrency)
     loaded.close()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 import click
@@ -28,18 +28,33 @@ STEADY_SECONDS = 60.0
 @click.option("--queue", "queues", multiple=True, help="Serve this queue only; may be repeated.")
 @options.concurrency
 @options.number("--processes", 1, "How many, under a supervisor.")
-def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes: int) -> None:
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve metrics for Prometheus there, on this machine alone unless HOST says otherwise.",
+)
+def worker(
+    app: str,
+    queues: tuple[str, ...],
+    concurrency: int | None,
+    processes: int,
+    metrics: str | None,
+) -> None:
     """Run a worker until SIGTERM or SIGINT.
 
     APP is MODULE:APP, as in app:app, or a file, as in app.py.
     The first signal drains: running jobs may end. A second one releases them at once. With
-    --processes N a supervisor starts N workers and restarts those that die.
+    --processes N a supervisor starts N workers and restarts those that die; the first serves
+    its metrics on PORT, the next on PORT + 1, and so on.
     """
     from milepost.queues import check_queues
 
     if queues:
         check_queues(queues)
     loaded = load_app(app)
+    if metrics is not None:
+        loaded.settings = replace(loaded.settings, metrics=metrics)
+        loaded.settings.check()
     if processes == 1:
         supervised = _leave_with_supervisor()
         click.echo(f"worker for {loaded.client.url}; Ctrl-C drains", err=True)
@@ -52,7 +67,10 @@ def worker(app: str, queues: tuple[str, ...], concurrency: int | None, processes
     arguments = [app, *(f"--queue={queue}" for queue in queues)]
     if concurrency is not None:
         arguments.append(f"--concurrency={concurrency}")
-    sys.exit(Supervisor(arguments, processes, grace=loaded.settings.grace).run())
+    supervisor = Supervisor(arguments, processes, grace=loaded.settings.grace)
+    if (address := loaded.settings.metrics_address) is not None:
+        supervisor.serve_metrics(*address)
+    sys.exit(supervisor.run())
 
 
 def _leave_with_supervisor() -> bool:
@@ -75,6 +93,8 @@ class _Place:
     """One of the supervised workers, and when the next one may take its place."""
 
     process: "subprocess.Popen[bytes] | None" = None
+    own: tuple[str, ...] = ()
+    """Arguments that the others do not have."""
     since: float = 0.0
     """When it was started; after its end, when it ended."""
     pause: float = 0.0
@@ -100,6 +120,11 @@ class Supervisor:
         self._grace = grace
         self._end_at = float("inf")
 
+    def serve_metrics(self, host: str, port: int) -> None:
+        """Have each of them serve its metrics, on a port of its own."""
+        for number, place in enumerate(self._places):
+            place.own = (f"--metrics={host}:{port + number if port else 0}",)
+
     @property
     def _live(self) -> "list[subprocess.Popen[bytes]]":
         return [place.process for place in self._places if place.process and place.is_alive]
@@ -124,12 +149,12 @@ class Supervisor:
             place.vacate(now)
             click.echo(f"worker {ended.pid} ended ({ended.returncode}); starting another", err=True)
         if now >= place.since + place.pause:
-            place.process, place.since = self._started(), now
+            place.process, place.since = self._started(place), now
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _started(self, place: _Place) -> "subprocess.Popen[bytes]":
         # In a group of its own: Ctrl-C reaches it once, through us, and not twice.
         known = {**os.environ, SUPERVISOR: str(os.getpid())}
-        child = subprocess.Popen(self._command, process_group=0, env=known)  # noqa: S603 - ourselves
+        child = subprocess.Popen([*self._command, *place.own], process_group=0, env=known)  # noqa: S603 - ourselves
         if self._stopping:  # the signal came while it was being made
             child.terminate()
         return child

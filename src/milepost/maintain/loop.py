@@ -11,6 +11,7 @@ from milepost.hooks import HookEvent, Hooks, one_call
 from milepost.maintain.chores import CHORES, Tally, expire_held, maintain, wake
 from milepost.maintain.retention import Retention
 from milepost.maintain.scheduler import Scheduler
+from milepost.observe.metrics import WorkerMetrics
 from milepost.store import timers, workers
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import Keep
@@ -32,6 +33,7 @@ class Maintainer:
         *,
         scheduled: Mapping[str, NewSchedule],
         hooks: Hooks | None = None,
+        metrics: WorkerMetrics | None = None,
         elected: bool = False,
     ) -> None:
         keep = Keep(
@@ -43,6 +45,7 @@ class Maintainer:
         )
         self._driver = driver
         self._hooks = hooks or Hooks()
+        self._metrics = metrics
         self._is_elected = elected
         self._scheduler = Scheduler(scheduled)
         archive = Path(settings.archive).expanduser() if settings.archive else None
@@ -78,6 +81,8 @@ class Maintainer:
         if self._hooks.at["sweep"]:
             sweep = self._hooks.watch(HookEvent(point="sweep", count=0), sweep, _ended)
         tally: Tally = await perform_async(sweep)
+        if self._metrics is not None:
+            self._metrics.lost(tally.lost, found="sweep")
         return tally
 
     async def _pause(self) -> float:

@@ -42,7 +42,9 @@ UPDATE job
        started_at = coalesce(started_at, {now})
   FROM picked
  WHERE job.id = picked.id AND picked.fence % 1 = 0
-RETURNING {columns:claim job. | job.deadline_at AS remaining_us}
+RETURNING {columns:claim job. | job.deadline_at AS remaining_us
+          | CASE WHEN :timed::boolean AND (job.due_at IS NOT NULL OR job.run_id IS NULL)
+            THEN coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}
 ), new AS MATERIALIZED (
   SELECT id FROM run
    WHERE id = ANY(ARRAY(SELECT DISTINCT run_id FROM taken WHERE run_id IS NOT NULL))
@@ -57,7 +59,8 @@ UPDATE run
  WHERE run.id = new.id
 )
 SELECT {columns:claim
-       | (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint AS remaining_us}
+       | (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint AS remaining_us
+       | (extract(epoch FROM {now} - waited_us) * 1000000)::bigint AS waited_us}
   FROM taken
 -- sqlite: bytes 4
 -- The outer loop is the line and the inner one the index, each in its order: ORDER BY would sort
@@ -68,7 +71,9 @@ SELECT json_group_array(json_array(
        CAST(group_concat(payload, '') AS BLOB),
        json_group_array(number)
   FROM (SELECT job.rowid AS number,
-               {columns:claim job. | job.deadline_at AS remaining_us}
+               {columns:claim job. | job.deadline_at AS remaining_us
+               | CASE WHEN :timed AND (job.due_at IS NOT NULL OR job.run_id IS NULL)
+                      THEN {now} - coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}
           FROM {rows:queue priority floor} AS line CROSS JOIN job INDEXED BY job_claim
          WHERE job.queue = line.queue AND job.priority = line.priority
            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor

@@ -58,6 +58,19 @@ UPDATE outbox SET attempts = attempts + :spent, error = :error, due_at = {now} +
  WHERE id = :id AND fence = :fence AND delivered_at IS NULL AND dead_at IS NULL
 RETURNING dead_at
 
+-- name: outbox_waiting
+-- The messages of each channel that wait: how many, and for how long the oldest, in microseconds.
+-- postgres
+SELECT channel, count(*), (extract(epoch FROM {now} - min(created_at)) * 1000000)::bigint
+  FROM outbox
+ WHERE delivered_at IS NULL AND dead_at IS NULL
+ GROUP BY channel
+-- sqlite
+SELECT channel, count(*), {now} - min(created_at)
+  FROM outbox
+ WHERE delivered_at IS NULL AND dead_at IS NULL
+ GROUP BY channel
+
 -- name: outbox_coming
 -- When each of these channels has something to deliver: microseconds until then, negative when overdue.
 -- postgres

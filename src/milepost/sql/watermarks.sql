@@ -128,6 +128,18 @@ UPDATE pipeline SET stale_at = NULL
            >= {now} - fresh_us)
 RETURNING id
 
+-- name: pipeline_lags
+-- How old each pipeline's watermark is, in microseconds, as `pipeline_stale` has it.
+-- postgres
+SELECT name, (extract(epoch FROM {now} - coalesce(
+         CASE measure WHEN 'time' THEN 'epoch'::timestamptz + mark{micros}
+                      ELSE last_run_completed_at END, created_at)) * 1000000)::bigint
+  FROM pipeline
+-- sqlite
+SELECT name, {now} - coalesce(
+         CASE measure WHEN 'time' THEN mark ELSE last_run_completed_at END, created_at)
+  FROM pipeline
+
 -- name: pipeline_stale
 -- Compares and sets: the caller that gets a row back sends the alert. What counts is the watermark, for
 -- a sequence the time it last moved; before that, the pipeline's first start.

@@ -344,6 +344,11 @@ class Connections:
                 return (yield from self._opened())
             raise unreachable(self.url, error) from error
 
+    def use(self) -> dict[str, int]:
+        """Tell how many are busy, and how many are idle."""
+        free: int = self._room._value  # noqa: SLF001 - asking costs those who take nothing
+        return {"busy": self._most - free, "idle": len(self._idle)}
+
     def give_back(self, connection: Any) -> None:
         """Keep a connection for the next caller; close those that nobody needed for long."""
         now = time.monotonic()

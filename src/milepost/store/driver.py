@@ -132,6 +132,10 @@ class AsyncDriver(Protocol):
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
         ...
 
+    def use(self) -> dict[str, int]:
+        """Tell how many of its connections are busy, and how many are idle."""
+        ...
+
     async def close(self) -> None:
         """Give everything back."""
         ...

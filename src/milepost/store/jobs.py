@@ -56,11 +56,13 @@ def claim(
     most: int,
     kinds: Sequence[str] | None = None,
     alone: bool = False,
+    timed: bool = False,
 ) -> Steps[list[Claim]]:
     """Take up to `most` jobs, first come first served within a priority.
 
     `kinds` are "name version" words; None takes any. A run whose first job this is begins. Suspects
-    are taken `alone` only, one at a time, and while the worker holds nothing.
+    are taken `alone` only, one at a time, and while the worker holds nothing. With `timed` each
+    says how long it waited.
     """
     if alone and (yield Call("job_held", {"worker_id": worker_id}, alone=True)):
         return []
@@ -74,6 +76,7 @@ def claim(
             "most": 1 if alone else most,
             "kinds": None if kinds is None else list(kinds),
             "alone": alone,
+            "timed": timed,
         },
         alone=True,
     )

@@ -143,6 +143,12 @@ def _require_channel(name: str) -> Steps[None]:
 # Delivering
 
 
+def waiting() -> Steps[list[tuple[str, int, float]]]:
+    """Tell of each channel how many messages wait, and for how many seconds the oldest."""
+    rows = yield Call("outbox_waiting", alone=True)
+    return [(channel, count, max(0.0, waited / 1e6)) for channel, count, waited in rows]
+
+
 def coming(names: Sequence[str]) -> Steps[dict[str, float]]:
     """Tell in how many seconds each channel has something to deliver; stopped ones have nothing."""
     rows = yield Call("outbox_coming", {"name": list(names)}, alone=True)

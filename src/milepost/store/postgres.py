@@ -336,6 +336,10 @@ class AsyncpgDriver:
         self._limit = limits.command
         self._connections = Connections(url, limits, asyncpg_library(), most=CONNECTIONS)
 
+    def use(self) -> dict[str, int]:
+        """Tell how many of its connections are busy, and how many are idle."""
+        return self._connections.use()
+
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction; again, from its start, if it lost a deadlock."""
 

@@ -48,6 +48,12 @@ def waiting() -> Steps[list[str]]:
     return [row[0] for row in rows]
 
 
+def oldest() -> Steps[dict[str, float]]:
+    """Tell for how many seconds the oldest job of each queue has been in it."""
+    rows = yield Call("queue_oldest", alone=True)
+    return {name: max(0.0, waited / 1e6) for name, waited in rows}
+
+
 def declare(bounds: Mapping[str, int]) -> Steps[None]:
     """Store how many jobs may wait in each of these queues; the program that started last wins."""
     for name, most in sorted(bounds.items()):

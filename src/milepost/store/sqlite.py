@@ -278,6 +278,12 @@ class AsyncSqliteDriver:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="milepost-sqlite")
         self._writer: Thread | None = None
 
+    def use(self) -> dict[str, int]:
+        """Tell how many of its threads are busy, and how many are idle."""
+        threads = self._threads
+        idle: int = threads._idle_semaphore._value  # noqa: SLF001 - as for connections
+        return {"busy": len(threads._threads) - idle, "idle": idle}  # noqa: SLF001 - likewise
+
     async def run(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in one transaction, perhaps sharing its commit with others."""
         if self._closed:  # its threads would say so in words of theirs

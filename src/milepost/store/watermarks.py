@@ -215,6 +215,12 @@ def listing() -> Steps[list[PipelineRow]]:
     return [_row(row) for row in (yield Call("pipeline_list"))]
 
 
+def lags() -> Steps[dict[str, float]]:
+    """Tell how many seconds each pipeline's watermark is behind."""
+    rows = yield Call("pipeline_lags", alone=True)
+    return {name: max(0.0, lag / 1e6) for name, lag in rows}
+
+
 def override(name: str, mark: int | None, *, actor: str, reason: str) -> Steps[PipelineRow]:
     """Set the watermark by hand, back or forth; the actor and the reason are kept."""
     row = yield from find(name)

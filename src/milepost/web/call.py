@@ -26,6 +26,7 @@ from milepost.faces import Flow, perform_async
 from milepost.handles import Jobs
 from milepost.hooks import one_call
 from milepost.ingest.pipeline import Pipeline
+from milepost.observe.metrics import WorkerMetrics
 from milepost.queues import Queues
 from milepost.records import NewJob
 from milepost.request.batch import Batches as RequestBatches
@@ -75,6 +76,8 @@ class Engine(Protocol):
     schedules: Schedules
     requests: Requests
     request_batches: RequestBatches
+    metrics: WorkerMetrics | None
+    """Where workers of this process count their work, if they do."""
 
     @property
     def batches(self) -> Sequence[Batch]:

@@ -18,6 +18,7 @@ from milepost.client import Client
 from milepost.clock import Clock, SystemClock
 from milepost.config import Settings
 from milepost.declare import Registry
+from milepost.observe.metrics import WorkerMetrics
 from milepost.store.driver import AsyncDriver
 
 
@@ -34,3 +35,5 @@ class Setup:
     queues: Sequence[str] | None = None
     """The queues that it serves; None for all of them."""
     clock: Clock = field(default_factory=SystemClock)
+    metrics: WorkerMetrics | None = None
+    """Where its work is counted, if it is."""

@@ -41,6 +41,7 @@ class Claimer:
         self._registry = setup.registry
         self._clock = setup.clock
         self._queues = None if setup.queues is None else list(setup.queues)
+        self._metrics = setup.metrics
         self._row = row
         self._slots = slots
         self._settler = settler
@@ -125,7 +126,12 @@ class Claimer:
         if not line:
             return []
         claims = await self._driver.run(
-            jobs.claim, worker_id=self._row.id, line=line, most=most, kinds=kinds
+            jobs.claim,
+            worker_id=self._row.id,
+            line=line,
+            most=most,
+            kinds=kinds,
+            timed=self._metrics is not None,
         )
         self._floors.learn(claims, began=began, ended=self._now)
         return claims
@@ -147,6 +153,8 @@ class Claimer:
         return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
 
     def _start(self, claims: list[Claim]) -> None:
+        if self._metrics is not None:
+            self._metrics.started(claims)
         started: dict[bool, list[RunningJob]] = {True: [], False: []}
         for claim in claims:
             definition = self._registry.find(claim.kind, claim.kind_version)

@@ -223,6 +223,7 @@ class AsyncLanes(Lanes):
             return self._executor.judge(running.definition, running.context, error)
         finally:
             running.active = False
+            running.seconds = self._loop.time() - running.began
 
     def stop_job(self, running: RunningJob, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled`, and a CancelledError where it waits."""
@@ -414,7 +415,7 @@ class ThreadLanes(Lanes):
             running.active = False
             self.zombies -= running.stuck
         # A rough running mean; threads may overwrite each other's, which does no harm.
-        seconds = time.monotonic() - running.began
+        seconds = running.seconds = time.monotonic() - running.began
         self._seconds += (seconds - self._seconds) / self.policy.mean_of
         return result
 

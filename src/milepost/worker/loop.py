@@ -67,7 +67,7 @@ class Worker:
         self._drained_at = 0.0
         self._pause = settings.poll_min
         self._watch = open_watch(setup.client.url, settings.limits)
-        self._slots = SlotTable(settings.concurrency)
+        self._slots = SlotTable(settings.concurrency, setup.metrics)
         self._row = row = WorkerRow(setup, self._slots, self._watch)
         self._settler = Settler(setup, row, self._slots, self._watch, relay)
         client = setup.client

@@ -61,6 +61,7 @@ class Settler:
     ) -> None:
         self._driver = setup.driver
         self._hooks = setup.client.hooks
+        self._metrics = setup.metrics
         self._clock = setup.clock
         self._row = row
         self._slots = slots
@@ -129,6 +130,7 @@ class Settler:
 
     async def _settle_some(self, batch: list[Settlement]) -> None:
         self._writing += 1
+        began = self._clock.monotonic()
         try:
             if self._hooks.at["settle"]:
                 event = HookEvent(point="settle", count=len(batch))
@@ -137,6 +139,8 @@ class Settler:
                 await self._settle(batch)
         finally:
             self._writing -= 1
+        if self._metrics is not None:
+            self._metrics.wrote(self._clock.monotonic() - began)
         if not (self._waiting or self._writing or self._postponed):
             self._quiet.set()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ import msgspec
 from milepost.context import Context
 from milepost.declare import Definition
 from milepost.lifecycle import SLOT, SlotState
+from milepost.observe.metrics import WorkerMetrics
 from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement
 from milepost.store.durable import AttemptProgress
@@ -44,6 +45,8 @@ class RunningJob:
     timer: asyncio.TimerHandle | None = None
     claimed: float = field(default_factory=time.monotonic)
     began: float | None = None
+    seconds: float | None = None
+    """How long its attempt took."""
     active: bool = False
     ended: bool = False
     outcome: Outcome | None = None
@@ -79,8 +82,9 @@ class RunningJob:
 class SlotTable:
     """The jobs that were claimed and are not settled yet; slots change by declared moves only."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, metrics: WorkerMetrics | None = None) -> None:
         self.size = size
+        self._metrics = metrics
         self.ran = 0
         """How many jobs have ended here."""
         self._counts: dict[str, int] = {state.value: 0 for state in SlotState}
@@ -138,6 +142,9 @@ class SlotTable:
 
     def settled(self, batch: Sequence[Settlement], held: set[str]) -> None:
         """Free the slots of jobs whose outcomes were written, or whose lease was lost before."""
+        if self._metrics is not None:
+            self._metrics.settled(self._ended(batch, held))
+            self._metrics.lost(len(batch) - len(held), found="settle")
         freed = {True: 0, False: 0}
         for settlement in batch:
             claim, move = settlement.claim, settlement.outcome.move
@@ -156,6 +163,15 @@ class SlotTable:
         for good, count in freed.items():
             self._move("reported", REPORTING[good], count)
         self.wake()
+
+    def _ended(
+        self, batch: Sequence[Settlement], held: set[str]
+    ) -> Iterator[tuple[Claim, Outcome, float | None]]:
+        for settlement in batch:
+            claim = settlement.claim
+            if claim.id in held:
+                running = self._running.get(claim.id)
+                yield claim, settlement.outcome, None if running is None else running.seconds
 
     def drop(self, *, good: bool | None) -> None:
         """Note that a job was released, or that its lease was lost before its outcome was written.
