@@ -16,7 +16,7 @@ from milepost.declare import Definition, Registry
 from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
 from milepost.faces import Flow, faces
-from milepost.handles import JobHandle, Jobs
+from milepost.handles import Errors, JobHandle, Jobs
 from milepost.hooks import HookFunction, check_point
 from milepost.job import Job, JobDecorator, define, error_classes
 from milepost.options import JobOptions, Whole
@@ -81,6 +81,7 @@ class App(Runner):
         self._batches: dict[tuple[str, int], Batch] = {}
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self.runs = Runs(self.client, self._report_type, self._fill)
+        self.errors = Errors(self.client)
         self.queues = Queues(self.client)
         self.workers = Workers(self.client)
         self._scheduled = {}

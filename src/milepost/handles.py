@@ -8,7 +8,7 @@ from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
-from milepost.records import FailedAttempt, Job, JobError
+from milepost.records import ErrorDetail, ErrorGroup, FailedAttempt, Job, JobError
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
 from milepost.store import creation, failures, jobs, outputs, reruns, unfit
 from milepost.store.driver import Steps
@@ -225,6 +225,25 @@ class JobHandle(Subject[Job], Generic[R]):
         transport = record.transport or "store"
         facts = Facts(record.state, record.fence, record.phase, transport)
         return job_view(spec, role=record.role).word(facts)
+
+
+class Errors:
+    """Looks errors up: those of one type and code, in one function, are one."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def _list(self, *, limit: int = 50) -> Flow[Sequence[ErrorGroup]]:
+        """Return the errors that were seen last, with how often and since when."""
+        return self._client.flow(failures.groups, most=limit)
+
+    list, list_async = faces(_list)
+
+    def _get(self, fingerprint: str) -> Flow[ErrorDetail]:
+        """Return one error with its last examples, and what its jobs share."""
+        return self._client.flow(failures.group, fingerprint)
+
+    get, get_async = faces(_get)
 
 
 class Jobs(Finder[JobHandle[Any]]):

@@ -388,6 +388,43 @@ class FailedAttempt(msgspec.Struct, frozen=True):
     fence: int = 0
 
 
+class ErrorGroup(msgspec.Struct, frozen=True):
+    """Attempts that failed with the same error: of one type and code, in one function."""
+
+    fingerprint: str
+    type: str
+    message: str
+    """As it was said last."""
+    code: str | None
+    place: str | None
+    kind: str | None
+    """The kind of the job that failed so last."""
+    count: int
+    """How many attempts failed so, of those that are kept."""
+    more: bool
+    """Whether there are more than were counted."""
+    failed: int
+    """How many jobs it ended."""
+    open: int
+    """How many jobs failed so last and go on."""
+    first_at: datetime
+    last_at: datetime
+    job_id: str
+    """The job that failed so last."""
+    hours: tuple[int, ...] = ()
+    """How often it came in each of the last 24 hours, the current one last."""
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """One group of errors, looked at closely."""
+
+    group: ErrorGroup
+    examples: tuple[tuple[str, FailedAttempt], ...]
+    """Jobs and the attempts of them that failed so last, the newest first."""
+    shared: Mapping[str, Mapping[str, int]]
+    """How many of its newest jobs are of each kind, version, queue and tenant."""
+
+
 class RunError(msgspec.Struct, frozen=True):
     """Why one job of a run failed."""
 

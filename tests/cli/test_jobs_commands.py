@@ -1,6 +1,7 @@
 """`milepost jobs`, `queues`, `workers`: looked at without an app, on every store."""
 
 import json
+import re
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_jobs_are_listed_newest_first_as_lines_and_as_json(prompt, app, kinds):
     shown = prompt("jobs", "ls")
     assert shown.code == 0
     head, *lines = shown.out.splitlines()
-    assert head.split("\t") == ["id", "kind", "state", "attempt", "queue", "created_at"]
+    assert head.split("\t") == ["id", "kind", "state", "attempt", "queue", "age", "ran", "error"]
     assert [line.split("\t")[0] for line in lines] == [second.id, first.id]
     listed = json.loads(prompt("jobs", "ls", "--json").out)
     assert [job["id"] for job in listed] == [second.id, first.id]
@@ -34,6 +35,8 @@ def test_a_list_is_filtered_and_turned_page_by_page(prompt, app, kinds):
     app.drain()
     failed = json.loads(prompt("jobs", "ls", "--state", "failed", "--json").out)
     assert [job["kind"] for job in failed] == ["refuse"]
+    [_, line] = prompt("jobs", "ls", "--state", "failed").out.splitlines()
+    assert re.search(r"\t\d+\.\d s\t\d+\.\d s\tFail: 3 is too large$", line)
     assert failed[0]["error"]["type"] == "Fail"
     assert failed[0]["error"]["message"] == "3 is too large"
     page = prompt("jobs", "ls", "--kind", "convert", "--limit", "1")
@@ -97,6 +100,25 @@ def test_a_history_that_was_summed_up_says_so(prompt, app, kinds):
     [entry] = json.loads(prompt("jobs", "history", job.id, "--json").out)
     assert (entry["seq"], entry["attempt"], json.loads(entry["detail"])["moves"]) == (3, 1, 3)
     assert prompt("verify").code == 0
+
+
+def test_errors_that_are_the_same_one_are_listed_and_shown(prompt, app, kinds):
+    none = prompt("errors", "ls")
+    assert (none.code, none.out, none.err) == (0, "", "no attempt failed; nothing to show\n")
+    bad, worse = kinds["refuse"].submit_many([(3,), (4,)])
+    app.drain()
+    [one] = json.loads(prompt("errors", "ls", "--json").out)
+    head, line = prompt("errors", "ls").out.splitlines()
+    assert head.split("\t") == ["fingerprint", "error", *head.split("\t")[2:]]
+    told = dict(zip(head.split("\t"), line.split("\t"), strict=True))
+    assert told["fingerprint"] == one["fingerprint"]
+    assert told["place"] == "newcomer.py:14 in refuse"
+    assert (told["count"], told["failed"], told["open"]) == ("2", "2", "0")
+    shown = prompt("errors", "show", one["fingerprint"]).out
+    assert 'by kind\t{"refuse": 2}\n' in shown
+    assert all(f"job {job.id}" in shown for job in (bad, worse))
+    assert shown.count("Traceback (most recent call last)") == 1
+    assert prompt("errors", "show", "nothing").code == 4
 
 
 def test_waiting_prints_the_result_and_exits_by_how_it_ended(prompt, app, kinds):

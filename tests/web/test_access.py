@@ -18,6 +18,7 @@ MATRIX = {
     ("GET", "/v1/jobs"): "read",
     ("GET", "/v1/jobs/{job_id}"): "read",
     ("GET", "/v1/jobs/{job_id}/history"): "read",
+    ("GET", "/v1/jobs/{job_id}/failures"): "read",
     ("GET", "/v1/jobs/{job_id}/outputs"): "read",
     ("POST", "/v1/jobs/{job_id}:cancel"): "operate",
     ("POST", "/v1/jobs/{job_id}:rerun"): "operate",
@@ -52,6 +53,8 @@ MATRIX = {
     ("GET", "/v1/runs/{run_id}/history"): "read",
     ("POST", "/v1/runs/{run_id}:cancel"): "operate",
     ("POST", "/v1/runs/{run_id}:resume"): "operate",
+    ("GET", "/v1/errors"): "read",
+    ("GET", "/v1/errors/{fingerprint}"): "read",
     ("GET", "/v1/queues"): "read",
     ("GET", "/v1/queues/{name}"): "read",
     ("POST", "/v1/queues/{name}:pause"): "operate",
@@ -115,7 +118,12 @@ def ask(method, path):
     return {
         "method": method,
         "url": path.format(
-            job_id=NOWHERE, run_id=NOWHERE, request_id=NOWHERE, name=name, token="guess"
+            job_id=NOWHERE,
+            run_id=NOWHERE,
+            request_id=NOWHERE,
+            name=name,
+            token="guess",
+            fingerprint="none",
         ),
         "json": BODIES.get(path) if method == "POST" else None,
     }
@@ -195,7 +203,7 @@ async def test_listings_show_a_bound_token_its_own_only(app, api, token):
 
     queues = (await api.get("/v1/queues", headers=slow)).json()["items"]
     assert [queue["name"] for queue in queues] == ["slow"]
-    for path in ("/v1/workers", "/v1/schedules", "/metrics"):
+    for path in ("/v1/workers", "/v1/errors", "/v1/errors/x", "/v1/schedules", "/metrics"):
         for header in (mine, slow):
             assert (await api.get(path, headers=header)).status_code == 403, path
 

@@ -400,10 +400,16 @@ async def test_a_list_leaves_out_what_was_run_again(app, api):
     location = (await api.post("/v1/jobs", json={"kind": "broken"})).headers["location"]
     await app.drain_async()
     failed = (await api.get(location)).json()
-    [one] = failed["failures"]
+    [one] = (await api.get(f"{location}/failures")).json()["items"]
     assert (one["attempt"], one["type"], one["message"]) == (1, "Fail", "no such format")
     assert "raise mp.Fail" in one["traceback"]
     assert one["fingerprint"] == failed["fingerprint"]
+    [group] = (await api.get("/v1/errors")).json()["items"]
+    assert (group["count"], group["failed"], group["job"]) == (1, 1, failed["id"])
+    same = (await api.get(f"/v1/errors/{group['fingerprint']}")).json()
+    assert same["shared"]["kind"] == {"broken": 1}
+    assert [(each["job"], each["type"]) for each in same["examples"]] == [(failed["id"], "Fail")]
+    told(await api.get("/v1/errors/none"), 404)
     again = await api.post(f"{location}:rerun")
     assert again.status_code == 202
     for asked, count in (("", 2), ("?superseded=false", 1), ("?superseded=true", 1)):

@@ -44,6 +44,7 @@ COMMANDS = {
     "config": ("milepost.cli.about", "Show the settings, and where each comes from."),
     "demo": ("milepost.demo.story", "Kill workers, show that nothing is lost or done twice."),
     "dev": ("milepost.cli.serve", "Run a file's app: store, worker, maintenance and API in one."),
+    "errors": ("milepost.cli.errors", "List errors that are the same one, show one."),
     "explain": ("milepost.cli.jobs", "Say why a job is, or is not, running."),
     "grants": ("milepost.cli.store", "Print the SQL that gives PostgreSQL roles their rights."),
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),

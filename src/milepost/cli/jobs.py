@@ -1,6 +1,8 @@
 """Commands on one job or many: `milepost submit`, `jobs`, `explain` and `replay`."""
 
 import shlex
+import sys
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from milepost.job import Job
     from milepost.records import Entry
 
-COLUMNS = ("id", "kind", "state", "attempt", "queue", "created_at")
+COLUMNS = ("id", "kind", "state", "attempt", "queue", "age", "ran", "error")
+NARROW = 110
+"""On a terminal that is not so wide the error has no room beside all of them."""
 
 
 @click.command(cls=StartCommand)
@@ -84,7 +88,11 @@ def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: 
     """List jobs, newest first."""
     superseded = False if latest else None
     found = at.jobs.list(superseded=superseded, limit=limit, cursor=before, **filters)
-    subjects.show_page(at, list(map(subjects.job_summary, found)), *COLUMNS, limit=limit)
+    rows = [subjects.job_line(job, as_json=at.as_json) for job in found]
+    is_narrow = sys.stdout.isatty() and get_terminal_size().columns < NARROW
+    left_out = ("attempt", "queue") if is_narrow else ()
+    columns = [name for name in COLUMNS if name not in left_out]
+    subjects.show_page(at, rows, *columns, limit=limit)
 
 
 @jobs.command()

@@ -5,6 +5,7 @@ import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,8 @@ _PROGRESS = ("state", "done", "progress")
 _COUNTERS = ("attempt", "errors", "losses", "polls", "releases", "retries")
 _TIMES = ("created_at", "started_at", "finished_at")
 FAILURE = ("attempt", "at", "type", "message", "code", "place", "traceback", "fingerprint")
+LINE = 80
+"""How much of an error a list shows."""
 _RELATIVES = ("run", "step", "parent", "rerun_of", "rerun_by")
 
 
@@ -43,6 +46,20 @@ def job_summary(handle: "JobHandle[Any]") -> dict[str, Any]:
         error=None if error is None else document(error, "type", "message", "code"),
         tags=_tags(handle.record),
     )
+
+
+def job_line(handle: "JobHandle[Any]", *, as_json: bool) -> dict[str, Any]:
+    """Say where a job stands; to people also how old it is, how long it ran, and its error."""
+    told = job_summary(handle)
+    if as_json:
+        return told
+    now = datetime.now(UTC)
+    begun, ended = told["started_at"], told["finished_at"]
+    runs = begun is not None and (ended is not None or handle.state == "RUNNING")
+    told["ran"] = span(((ended or now) - begun).total_seconds()) if runs else ""
+    told["age"] = age(now, told["created_at"])
+    told["error"] = "" if told["error"] is None else first_line(told["error"])[:LINE]
+    return told
 
 
 def job_document(handle: "JobHandle[Any]") -> dict[str, Any]:
@@ -77,6 +94,19 @@ def show_failures(failed: Sequence[Mapping[str, Any]]) -> None:
             for line in one["traceback"].splitlines():
                 click.echo(f"  {printable(line)}")
         before = one["traceback"]
+
+
+def age(now: datetime, then: datetime | None) -> str:
+    """Say how long ago something was, in its largest unit."""
+    return "" if then is None else span((now - then).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """Say a length of time in two digits or so: 0.4 s, 12 s, 5 min, 3 h, 12 d."""
+    for most, size, unit in ((1, 1, "s"), (120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < most:
+            return f"{seconds / size:.1f} {unit}" if most == 1 else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
 
 
 def first_line(error: Mapping[str, Any]) -> str:

@@ -1,13 +1,24 @@
 """Why jobs and runs ended badly: one account for handles, for the API and for final messages."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from milepost.errors import NotFound
 from milepost.lifecycle import Cause, JobState, RunState
-from milepost.records import FailedAttempt, Job, JobError, Run, RunError, StepCount
+from milepost.records import (
+    ErrorDetail,
+    ErrorGroup,
+    FailedAttempt,
+    Job,
+    JobError,
+    Run,
+    RunError,
+    StepCount,
+)
 from milepost.specs import CANCELLED, EXPIRED
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -19,6 +30,13 @@ NAMED_TEXT = 300
 ATTEMPTS = 1_000
 """How many failed attempts of a job are read at once, and how many are shown with it."""
 SHOWN = 20
+GROUPS = 1_000
+"""How many errors are told apart in a list."""
+LOOK = 10_000
+"""How many of anything are counted; then there are more."""
+LOOK_CLOSELY = 1_000
+HOURS = 24
+EXAMPLES = 10
 UNKNOWN = "no reason was recorded"
 
 TEXTS: Mapping[str, str] = MappingProxyType(
@@ -75,6 +93,57 @@ def attempt_of(fence: int, at: Any, error: str, fingerprint: str) -> FailedAttem
         fingerprint=fingerprint,
         fence=fence,
     )
+
+
+def groups(*, most: int = 50, fingerprint: str | None = None) -> Steps[list[ErrorGroup]]:
+    """Read the errors that were seen last, each once, with how often and since when."""
+    asked = {"most": most, "groups": GROUPS, "look": LOOK, "fingerprint": fingerprint}
+    rows = yield Call("error_groups", asked)
+    if not rows:
+        return []
+    # Of two jobs that failed at the same instant one is enough.
+    told = {row[0]: row for row in reversed(rows)}
+    named = [row[0] for row in rows if told[row[0]] is row]
+    hours: dict[str, list[int]] = {name: [0] * HOURS for name in named}
+    for name, back, count in (yield Call("error_hours", {"fingerprint": named, "look": LOOK})):
+        hours[name][HOURS - 1 - back] = count
+    return [_group(told[name], hours=hours[name]) for name in named]
+
+
+def _group(row: Sequence[Any], *, hours: Sequence[int]) -> ErrorGroup:
+    fingerprint, first_at, last_at, count, failed, going_on, job_id, fence, error, kind = row
+    last = attempt_of(fence, last_at, error, fingerprint)
+    return ErrorGroup(
+        fingerprint=fingerprint,
+        type=last.type,
+        message=last.message,
+        code=last.code,
+        place=last.place,
+        kind=kind,
+        count=count,
+        more=count >= LOOK,
+        failed=failed,
+        open=going_on,
+        first_at=instant(first_at),
+        last_at=last.at,
+        job_id=job_id,
+        hours=tuple(hours),
+    )
+
+
+def group(fingerprint: str) -> Steps[ErrorDetail]:
+    """Read one error: its last examples, and what its jobs share; or raise `NotFound`."""
+    found = yield from groups(most=1, fingerprint=fingerprint)
+    if not found:
+        raise NotFound(f"there is no error {fingerprint!r}; `milepost errors ls` lists them")
+    rows = yield Call("error_examples", {"fingerprint": fingerprint, "most": EXAMPLES})
+    jobs = yield Call("error_jobs", {"fingerprint": fingerprint, "look": LOOK_CLOSELY})
+    shared = {
+        name: dict(Counter(str(row[place]) for row in jobs).most_common(EXAMPLES))
+        for place, name in enumerate(("kind", "version", "queue", "tenant"))
+    }
+    examples = tuple((job_id, attempt_of(*row)) for job_id, *row in rows)
+    return ErrorDetail(found[0], examples, shared)
 
 
 def _read(error: str) -> dict[str, Any]:

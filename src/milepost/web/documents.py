@@ -175,10 +175,6 @@ class JobDocument(BaseModel):
     )
     arguments: Any = Field(default=None, description="Only where one job is asked for.")
     fingerprint: str | None = Field(default=None, description="The group of its last error.")
-    failures: list[FailureDocument] = Field(
-        default=[],
-        description="Why its last attempts failed, in order; only where one job is asked for.",
-    )
 
 
 class EntryDocument(BaseModel):
@@ -379,11 +375,7 @@ async def _whole(found: Subject[Any], client: Client) -> dict[str, Any]:
     )
     if isinstance(found, JobHandle):
         usage = await found.usage_async()
-        told = {**job_document(record, client), "usage": usage, "arguments": given}
-        if record.fingerprint is not None:
-            recent = await client.run_async(failures.attempts, record.id, most=failures.SHOWN)
-            told["failures"] = [document(FailureDocument, one) for one in recent]
-        return told
+        return {**job_document(record, client), "usage": usage, "arguments": given}
     assert isinstance(found, RunHandle)  # noqa: S101 - there is no third kind
     errors = await found.errors_async()
     return {

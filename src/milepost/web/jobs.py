@@ -14,6 +14,7 @@ from milepost.lifecycle import JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, Listed, NewJob
 from milepost.store import creation, jobs, queues, reruns, unfit
+from milepost.store import failures as stored_failures
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
 from milepost.web import documents, subjects
@@ -27,6 +28,7 @@ from milepost.web.call import (
     StoredAnswer,
     SubmitCall,
     ViewCall,
+    json_response,
 )
 from milepost.web.documents import (
     GENERAL,
@@ -103,6 +105,10 @@ class RerunOptions(RequestBody):
 
 class JobPage(PageDocument[JobDocument]):
     """A page of jobs, newest first."""
+
+
+class FailureList(documents.ListDocument[documents.FailureDocument]):
+    """Why the last attempts of a job failed, in order."""
 
 
 class OutputPage(PageDocument[Any]):
@@ -208,6 +214,15 @@ async def show(*, job_id: str, call: ViewCall, spec: Spec = None) -> Response:
 async def history(*, job_id: str, call: ReadCall, page: Paging) -> Response:
     """Read the moves of a job, in order, a page at a time."""
     return await subjects.history(call, call.app.jobs, job_id, page)
+
+
+@router.get("/v1/jobs/{job_id}/failures", responses=answers(FailureList, 404))
+async def failures(*, job_id: str, call: ReadCall) -> Response:
+    """Read why the last attempts of a job failed, in order, with their tracebacks."""
+    job = await visible(call, call.app.jobs, job_id)
+    found = await call.run(stored_failures.attempts, job.id, most=stored_failures.SHOWN)
+    items = [documents.document(documents.FailureDocument, one) for one in found]
+    return json_response({"items": items})
 
 
 @router.get("/v1/jobs/{job_id}/outputs", responses=answers(OutputPage, 404))

@@ -1,0 +1,70 @@
+"""Errors that are the same one are told as one: how often, since when, what their jobs share."""
+
+import pytest
+
+import milepost as mp
+from milepost.store import failures, workers
+
+
+@pytest.fixture
+def shop(app):
+    """Jobs that fail in two ways."""
+
+    @app.job(retries=1, retry_delay=0)
+    def sell(price: int) -> None:
+        raise ValueError(f"no customer pays {price}")
+
+    @app.job(retries=0)
+    def ship(to: str) -> None:
+        raise mp.Fail(f"{to} is too far", code="far")
+
+    @app.job(retries=9, retry_delay=3600)
+    def ask(whom: str) -> None:
+        raise TimeoutError
+
+    return sell, ship, ask
+
+
+def test_errors_are_grouped_and_counted(app, shop):
+    sell, ship, ask = shop
+    sold = sell.submit_many([(price,) for price in range(3)])
+    app.drain(5)
+    app.client.run(workers.advance_clock, 7200)
+    ship.submit("Pluto")
+    app.drain(5)
+    app.client.run(workers.advance_clock, 60)
+    ask.submit("Ada")
+    app.drain()
+
+    asked, shipped, priced = app.errors.list()
+    assert [one.fingerprint for one in app.errors.list(limit=1)] == [asked.fingerprint]
+    assert (priced.type, priced.code, priced.kind) == ("ValueError", "error", "sell")
+    assert priced.place.endswith("in shop.<locals>.sell")
+    assert (priced.count, priced.failed, priced.open, priced.more) == (6, 3, 0, False)
+    assert priced.job_id in {job.id for job in sold}
+    assert (priced.hours[-3:], sum(priced.hours)) == ((6, 0, 0), 6)
+    assert (shipped.type, shipped.code, shipped.count) == ("Fail", "far", 1)
+    assert shipped.hours[-1] == 1
+    assert (asked.message, asked.failed, asked.open) == ("raise TimeoutError", 0, 1)
+    assert priced.first_at <= priced.last_at < shipped.first_at < asked.last_at
+
+    found = app.errors.get(priced.fingerprint)
+    assert found.group.count == 6
+    assert found.shared == {
+        "kind": {"sell": 3},
+        "version": {"1": 3},
+        "queue": {"default": 3},
+        "tenant": {"": 3},
+    }
+    assert {job_id for job_id, _ in found.examples} == {job.id for job in sold}
+    assert all("no customer pays" in one.traceback for _, one in found.examples)
+    with pytest.raises(mp.NotFound, match="there is no error 'x'"):
+        app.errors.get("x")
+
+
+def test_an_outage_is_counted_up_to_a_number(app, shop, monkeypatch):
+    monkeypatch.setattr(failures, "LOOK", 4)
+    shop[0].submit_many([(price,) for price in range(3)])
+    app.drain(5)
+    [one] = app.errors.list()
+    assert (one.count, one.more, one.failed) == (4, True, 3)
