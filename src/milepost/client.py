@@ -3,13 +3,22 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 import msgspec
 import uuid_utils
@@ -18,6 +27,7 @@ from milepost.codec import Codec
 from milepost.config import Settings, StoreUrl
 from milepost.faces import Flow, Wait, faces, perform, perform_async
 from milepost.hooks import HookEvent, Hooks
+from milepost.kept_loop import KeptLoop
 from milepost.records import NewJob
 from milepost.store import creation, queues
 from milepost.store.allow import check_allowed
@@ -129,10 +139,14 @@ class Client:
         self._lenders: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLender] = (
             WeakKeyDictionary()
         )
+        self._kept_loop = KeptLoop(partial(_close_in_loop, self._async, self._lenders))
+        finalize(self, self._kept_loop.close)
 
     def leave_to_parent(self) -> None:
         """Open everything anew: two processes that talk over one connection garble each other."""
-        _inherited.append((self._driver, self._async, self._lender, self._lenders))
+        _inherited.append(
+            (self._driver, self._async, self._lender, self._lenders, self._kept_loop)
+        )
         self._begin()
         self.move_to(self.url)
 
@@ -235,6 +249,10 @@ class Client:
                 )
         return self._async[loop]
 
+    def run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine from outside of any event loop; its connections are kept for the next."""
+        return self._kept_loop.run(work)
+
     def lend(self, seconds: float = DAY_SECONDS) -> AbstractContextManager[LentConnection]:
         """Lend a connection in a transaction: committed at the end of the block, or undone."""
         check_allowed(self.url)
@@ -318,6 +336,7 @@ class Client:
 
     def close(self) -> None:
         """Close the synchronous way; `close_async` closes that of an event loop."""
+        self._kept_loop.close()
         self._lender.close()
         if self._driver is not None:
             self._driver.close()
@@ -325,13 +344,21 @@ class Client:
 
     async def close_async(self) -> None:
         """Close everything that the running loop opened."""
-        loop = asyncio.get_running_loop()
-        lender = self._lenders.pop(loop, None)
-        if lender is not None:
-            await lender.close()
-        driver = self._async.pop(loop, None)
-        if driver is not None:
-            await driver.close()
+        await _close_in_loop(self._async, self._lenders)
+
+
+async def _close_in_loop(
+    drivers: MutableMapping[asyncio.AbstractEventLoop, AsyncDriver],
+    lenders: MutableMapping[asyncio.AbstractEventLoop, AsyncLender],
+) -> None:
+    """Close everything that the running loop opened."""
+    loop = asyncio.get_running_loop()
+    lender = lenders.pop(loop, None)
+    if lender is not None:
+        await lender.close()
+    driver = drivers.pop(loop, None)
+    if driver is not None:
+        await driver.close()
 
 
 def _forked() -> None:

@@ -61,9 +61,7 @@ class Runner(Host):
         # A program that has its own way with Ctrl-C keeps it.
         usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         interrupts: list[int] = []
-        ran = asyncio.run(
-            self._and_close(self._drain(timeout, queues, interrupts if usual else None))
-        )
+        ran = self.client.run_in_loop(self._drain(timeout, queues, interrupts if usual else None))
         if interrupts:
             raise KeyboardInterrupt
         return ran
@@ -254,7 +252,7 @@ class Runner(Host):
     def relay_once(self) -> int:
         """Deliver the final messages that are due now; return how many arrived."""
         refuse_in_loop("relay_once")
-        return asyncio.run(self._and_close(self.relay_once_async()))
+        return self.client.run_in_loop(self.relay_once_async())
 
     async def relay_once_async(self) -> int:
         """Deliver the final messages that are due now; return how many arrived."""
@@ -294,7 +292,7 @@ class Runner(Host):
     def maintain_once(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
         refuse_in_loop("maintain_once")
-        return asyncio.run(self._and_close(self.maintain_once_async()))
+        return self.client.run_in_loop(self.maintain_once_async())
 
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""

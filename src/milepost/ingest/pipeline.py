@@ -1,6 +1,5 @@
 """A declared pipeline: starting runs of it, and asking where it has come to."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -299,13 +298,7 @@ class Pipeline(Declaration[S]):
     def plan(self, *, full: bool = False) -> Plan:
         """Count the source as the next run would, and show how it would be cut; nothing is kept."""
         refuse_in_loop("plan")
-        return asyncio.run(self._plan_and_close(full=full))
-
-    async def _plan_and_close(self, *, full: bool) -> Plan:
-        try:
-            return await self.plan_async(full=full)
-        finally:
-            await self.client.close_async()
+        return self.client.run_in_loop(self.plan_async(full=full))
 
     async def plan_async(self, *, full: bool = False) -> Plan:
         """Count the source as the next run would, and show how it would be cut; nothing is kept."""
