@@ -187,3 +187,4 @@ def test_a_job_that_was_lost_for_good_tells_why(app, process, metadata, advance)
 async def test_the_record_is_read_in_an_event_loop_too(app, process):
     job = await process.submit_async([])
     assert (await job.lifecycle_async())["state"] == "QUEUED"
+    await app.close_async()

@@ -1,5 +1,7 @@
 """What a worker says of failures: a line on stderr, or as the program has configured structlog."""
 
+import re
+
 import structlog
 
 import milepost as mp
@@ -25,7 +27,11 @@ def test_each_failed_attempt_is_told_on_stderr_and_nothing_on_stdout(app, capsys
     assert said.out == ""
     lines = said.err.splitlines()
     error = r"error='ValueError: a\x1b[31m is broken'"
-    told = [line.partition("] ")[2] for line in lines]
+    # Below each stands the traceback, indented.
+    whole = [line.partition("] ")[2] for line in lines if line[:1].isdigit()]
+    assert all(re.search(r" at='test_worker_says\.py:\d+ in declared\S+'", line) for line in whole)
+    told = [re.sub(r" at='.*?'", "", line) for line in whole]
+    assert any('raise ValueError(f"{document}' in line for line in lines)
     assert sorted(told) == sorted(
         [
             f"an attempt failed kind=convert job_id={first.id} attempt=1 {error} again_in='0 s'",

@@ -17,6 +17,7 @@ from milepost.client import Client
 from milepost.codec import Codec, JsonCodec
 from milepost.config import Settings
 from milepost.errors import Invalid
+from milepost.hooks import Hooks
 from milepost.records import Claim
 from milepost.store import durable, jobs
 from milepost.store.durable import SavedCursor
@@ -93,6 +94,7 @@ class _MemoryStore:
     ) -> None:
         self.codec = codec
         self.settings = Settings()
+        self.hooks = Hooks()
         self.steps = {name: self._encoded(value) for name, value in steps.items()}
         self.saved = SavedCursor(0, self._encoded(cursor))
         self.signals = [self._encoded(data) for data in signals]
