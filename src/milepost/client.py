@@ -144,9 +144,7 @@ class Client:
 
     def leave_to_parent(self) -> None:
         """Open everything anew: two processes that talk over one connection garble each other."""
-        _inherited.append(
-            (self._driver, self._async, self._lender, self._lenders, self._kept_loop)
-        )
+        _inherited.append((self._driver, self._async, self._lender, self._lenders, self._kept_loop))
         self._begin()
         self.move_to(self.url)
 
