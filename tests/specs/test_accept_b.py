@@ -172,6 +172,8 @@ def test_the_states_of_a_run_and_of_its_partitions_are_bs(app, diamonds, nivoda)
     partitions = set()
 
     def look(place):
+        if place == "map" and seen["map"]:
+            return
         seen[place].add(app.runs.get(run.id).as_spec("B"))
         if place == "fetch":
             partitions.update(words())

@@ -268,6 +268,24 @@ def test_a_request_that_is_cancelled_is_told_once_as_a_failure(app, caller, remo
     assert remote.asked == []
 
 
+def test_a_batch_that_is_cancelled_is_told_once_with_the_reason(app, caller, remote):
+    """FAIL: Yes: sends job failure to channel; before its first request and between two."""
+    waits = {"start_in": 2 * MINUTE}
+    idle = app.request_batch([("GET", remote.url, waits)], channel="orders")
+    begun = app.request_batch([("GET", remote.url), ("GET", remote.url, waits)], channel="orders")
+    app.drain()
+    for batch in (idle, begun):
+        caller.post(f"/v1/runs/{batch.id}:cancel", json={"reason": "ordered twice"})
+    app.drain()
+    messages = {message["id"]: message for message in told(app)}
+    assert set(messages) == {idle.id, begun.id}
+    for batch_id, message in messages.items():
+        for failure in (caller.get(f"/v1/requests/{batch_id}").json(), message):
+            assert (failure["state"], failure["error"]["code"]) == ("FAIL", "cancelled")
+            assert "ordered twice" in failure["error"]["message"]
+    assert len(remote.asked) == 1
+
+
 def test_a_post_that_is_repeated_makes_one_job(app, caller, remote):
     """C to T: POST … T to Q: add job; H-95: the same key is the same job."""
     spec = {"method": "GET", "url": remote.url}

@@ -20,10 +20,13 @@ SELECT id::text, state, version, current_step, ending FROM run
 SELECT id, state, version, current_step, ending FROM run WHERE id = :id
 
 -- name: run_move
+-- Why a run was cancelled stays with it: the move that ends it may come later than the request.
 -- postgres
 UPDATE run
    SET state = t.state, move = t.move, version = run.version + 1, actor = :actor, detail = t.detail,
        cause = coalesce(t.cause, run.cause), ending = coalesce(t.ending, run.ending),
+       error = CASE WHEN 'CANCELLED' IN (t.state, t.ending) AND t.detail IS NOT NULL
+                    THEN json_build_object('message', t.detail)::text ELSE error END,
        current_step = coalesce(t.current_step, run.current_step),
        phase = CASE WHEN t.move = 'stop' THEN run.phase ELSE t.phase END,
        watermark_after = coalesce('epoch'::timestamptz + t.watermark{micros}, run.watermark_after),
@@ -44,6 +47,8 @@ RETURNING run.id::text
 UPDATE run
    SET state = :state, move = :move, version = version + 1, actor = :actor, detail = :detail,
        cause = coalesce(:cause, cause), ending = coalesce(:ending, ending),
+       error = CASE WHEN 'CANCELLED' IN (:state, :ending) AND :detail IS NOT NULL
+                    THEN json_object('message', :detail) ELSE error END,
        current_step = coalesce(:current_step, current_step),
        phase = CASE WHEN :move = 'stop' THEN phase ELSE :phase END,
        watermark_after = coalesce(:watermark, watermark_after),

@@ -176,7 +176,7 @@ def run_failure(run: Run, steps: Sequence[StepCount], failed: Sequence[RunError]
     if count := sum(step.failed for step in steps):
         told.append(_named(count, steps, failed))
     if run.state == RunState.CANCELLED:
-        text = "; ".join([CANCELLED, *told])
+        text = "; ".join(dict.fromkeys([CANCELLED, *told]))
         return JobError("Cancelled", text, run.cause, CANCELLED)
     kind = stored.get("type") or run.cause or "unknown"
     code = stored.get("code") or run.cause

@@ -95,7 +95,16 @@ FUNCTIONS = {
 _MOVE = ("state", "version", "move", "actor", "detail", "phase", "finished_at")
 _SOME = {
     "job": (*_MOVE, "due_at", "delay_us", "queued_seq", "cancel_reason", "unfit"),
-    "run": (*_MOVE, "cause", "ending", "current_step", "started_at", "watermark_after", "report"),
+    "run": (
+        *_MOVE,
+        "cause",
+        "ending",
+        "current_step",
+        "started_at",
+        "watermark_after",
+        "report",
+        "error",
+    ),
     "step": ("opened", "filled_at"),
     "publication": ("run_id", "withdrawn"),
     "progress": ("message", "position"),
