@@ -17,6 +17,16 @@ def test_every_public_name_is_told():
     assert told() >= {*milepost.__all__, "testing"}
 
 
+def test_calls_members_and_fields_are_told_with_their_types():
+    page = api_page()
+    assert "| `drain(timeout: float = 0, *, queues: Sequence[str] \\| None = None) -> int` |" in page
+    assert "| `eta: timedelta \\| None` |" in page
+    assert "Fields: `type: str`, `message: str`, `cause: str | None`" in page
+    assert "typing." not in page
+    assert "collections.abc" not in page
+    assert "NoneType" not in page
+
+
 def test_whatever_is_told_says_what_it_is():
     for line in api_page().splitlines():
         assert not line.endswith("|  |"), line

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, get_overloads
+from typing import Any, get_overloads, get_type_hints
 
 import msgspec
 
@@ -171,10 +171,11 @@ def _section(title: str, entries: tuple[tuple[str, Any], ...]) -> str:
 
 
 def _fields(class_: type) -> list[str]:
-    """Name the fields of a record."""
+    """Name the fields of a record, with their types."""
     if issubclass(class_, msgspec.Struct):
-        return list(class_.__struct_fields__)
-    return [field.name for field in fields(class_)] if is_dataclass(class_) else []
+        hints = get_type_hints(class_)
+        return [_typed(name, hints[name]) for name in class_.__struct_fields__]
+    return [_typed(f.name, f.type) for f in fields(class_)] if is_dataclass(class_) else []
 
 
 def _members(class_: type) -> Iterator[tuple[str, Any]]:
@@ -198,7 +199,10 @@ def _declared(class_: type) -> dict[str, Any]:
 
 def _row(name: str, member: tuple[Any, bool]) -> str:
     value, has_twin = member
-    shown = name if isinstance(value, property) else f"{name}{_signature(_spoken(value))}"
+    if isinstance(value, property):
+        shown = _typed(name, inspect.signature(value.fget).return_annotation)
+    else:
+        shown = f"{name}{_signature(_spoken(value))}"
     means = _sentence(value) + (" *async*" if has_twin else "")
     return f"| `{_cell(shown)}` | {_cell(means)} |"
 
@@ -222,19 +226,35 @@ def _one_by_one(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
 
 
 def _signature(value: Any) -> str:
-    """Spell a call without its annotations, which a table has no room for."""
+    """Spell a call with its types; a class is called by name, and so returns nothing to tell."""
     try:
         signature = inspect.signature(value)
     except ValueError:
         return "()"
     kept = [
-        shown.replace(annotation=shown.empty)
+        shown
         for parameter in signature.parameters.values()
         if parameter.name != "self"
         for shown in _one_by_one(parameter)
     ]
-    text = str(signature.replace(parameters=kept, return_annotation=signature.empty))
-    return re.sub(r"<class '(\w+)'>", r"\1", text)
+    returned = signature.empty if inspect.isclass(value) else signature.return_annotation
+    return _brief(str(signature.replace(parameters=kept, return_annotation=returned)))
+
+
+def _typed(name: str, annotation: Any) -> str:
+    """Spell a name with its type, where it is told."""
+    if annotation is inspect.Signature.empty:
+        return name
+    spelled = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return f"{name}: {_brief(spelled)}"
+
+
+def _brief(text: str) -> str:
+    """Leave out the modules of types, and quotes around those that are named before they exist."""
+    text = re.sub(r"<class '([\w.]+)'>", r"\1", text).replace("NoneType", "None")
+    text = re.sub(r"\bForwardRef\('([^']*)'\)", r"\1", text)
+    text = re.sub(r"(: |-> |\[|, )'([A-Z][\w\[\], .|]*)'", r"\1\2", text)
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z~]|date|time)|~", "", text)
 
 
 def _sentence(value: Any) -> str:
@@ -312,6 +332,8 @@ def _testing() -> str:
     head = ["## `mp.testing`\n", "How it is used: [testing](../how-to/testing.md).\n"]
     parts = []
     for name in testing.__all__:
+        if name == "Context":  # told as `context`, which makes it
+            continue
         value = getattr(testing, name)
         parts += [f"### `mp.testing.{name}{_signature(value)}`", inspect.getdoc(value) or ""]
     return "\n".join(head) + "\n" + "\n\n".join(parts) + "\n"

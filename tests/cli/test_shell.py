@@ -100,6 +100,46 @@ def test_words_are_completed(monkeypatch, prompt, words, offered):
     assert completed(monkeypatch, prompt, words) == offered
 
 
+def test_names_that_the_store_and_the_app_know_are_completed(monkeypatch, prompt, folder):
+    from milepost.cli.values import load_app
+
+    app = load_app("newcomer.py")
+    convert, refuse = (vars(sys.modules["newcomer"])[name] for name in ("convert", "refuse"))
+    jobs = [convert.options(queue="slow").submit("a"), refuse.submit(1)]
+    app.schedule(convert, "0 2 * * *", name="nightly", args=("b",))
+    app.drain()
+    ids = {job.id for job in jobs}
+    beginning = jobs[0].id[:-4]
+
+    def offered(*words):
+        return completed(monkeypatch, prompt, ["milepost", *words])
+
+    assert offered("jobs", "show", "") == ids
+    assert offered("explain", beginning) == {i for i in ids if i.startswith(beginning)}
+    assert offered("runs", "show", "") == set()
+    assert offered("queues", "pause", "") == {"default", "slow"}
+    assert offered("jobs", "ls", "--queue", "s") == {"slow"}
+    assert offered("worker", "newcomer.py", "--queue", "sl") == {"slow"}
+    assert offered("jobs", "ls", "--kind", "") == {"convert", "refuse"}
+    assert offered("submit", "newcomer:app", "con") == {"convert"}
+    assert offered("schedules", "pause", "") == {"nightly"}
+    app.close()
+
+
+def test_completing_creates_nothing_and_says_nothing(monkeypatch, prompt, folder):
+    (folder / "broken.py").write_text("print('loud'); raise ValueError")
+    assert completed(monkeypatch, prompt, ["milepost", "jobs", "show", "0"]) == set()
+    assert completed(monkeypatch, prompt, ["milepost", "submit", "broken:app", ""]) == set()
+    assert not (folder / "milepost.db").exists()
+
+
+def test_the_package_itself_can_be_run():
+    done = subprocess.run(
+        [sys.executable, "-m", "milepost", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("milepost, version ")
+
+
 def test_completing_a_command_loads_none(monkeypatch):
     monkeypatch.setenv("_MILEPOST_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "milepost ")

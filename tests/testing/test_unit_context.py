@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import milepost as mp
-from milepost.testing import Context
+from milepost.testing import Context, context
 
 app = mp.App("sqlite:///never-opened.db")
 
@@ -21,7 +21,8 @@ def bill(ctx: mp.Context, order: str) -> str:
 
 
 def test_a_handler_runs_without_a_store_and_what_it_did_can_be_read():
-    ctx = Context()
+    ctx = context()
+    assert isinstance(ctx, Context)
     assert bill(ctx, "order") == "order-7-1"
     assert ctx.reports == [(0.5, "half")]
     assert ctx.usage == {"calls": 2}
@@ -43,7 +44,7 @@ def test_a_later_attempt_has_what_the_ones_before_it_left():
 
 
 def test_a_step_that_is_done_is_not_done_again():
-    ctx = Context(attempt=2, steps={"charge": "receipt-1"})
+    ctx = mp.testing.context(attempt=2, steps={"charge": "receipt-1"})
 
     def charge() -> str:
         raise AssertionError

@@ -20,7 +20,7 @@ SPECS = sorted({spec for views in VIEWS.values() for spec in views})
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script of a shell: of commands, ids, queues, kinds and other names.
 
     Put `eval "$(milepost completion bash)"`, or the same with zsh, where your shell starts; for
     fish it is `milepost completion fish | source`.

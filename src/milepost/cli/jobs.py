@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import click
 
-from milepost.cli import options, subjects
+from milepost.cli import complete, options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreCommand, StoreGroup
 from milepost.cli.output import document, printable, say, show_json, show_rows
 from milepost.cli.values import advice, find_declared, kinds, load_app, pairs, value
@@ -26,10 +26,10 @@ NARROW = 110
 
 
 @click.command(cls=StartCommand)
-@click.argument("kind")
+@click.argument("kind", shell_complete=complete.kinds)
 @click.argument("values", metavar="[ARG]...", nargs=-1)
 @options.repeated("--set", "named", metavar="NAME=VALUE", text="An argument by name.")
-@click.option("--queue", help="Another queue than the kind's own.")
+@click.option("--queue", shell_complete=complete.queues, help="Another queue than the kind's own.")
 @options.seconds("--start-in", "Not before then.")
 @click.option("--retries", type=click.IntRange(0), metavar="N", help="Instead of the kind's own.")
 @click.option("--unique", metavar="KEY", help="At most one such job that is not final.")
@@ -79,8 +79,8 @@ def jobs() -> None:
 
 @jobs.command("ls")
 @options.state(*JobState)
-@click.option("--kind", help="Only this kind.")
-@click.option("--queue", help="Only this queue.")
+@click.option("--kind", shell_complete=complete.kinds, help="Only this kind.")
+@click.option("--queue", shell_complete=complete.queues, help="Only this queue.")
 @click.option("--latest", is_flag=True, help="Leave out jobs that were run again.")
 @options.limit()
 @options.before

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from milepost.cli import complete
 from milepost.errors import NotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,8 +47,8 @@ before = click.option(
     help="Go on after the last one of the page before.",
 )
 after = click.option("--after", default="", metavar="KEY", help="Go on after this key.")
-name = click.argument("name")
-subject_id = click.argument("subject_id", metavar="ID")
+name = click.argument("name", shell_complete=complete.names)
+subject_id = click.argument("subject_id", metavar="ID", shell_complete=complete.ids)
 concurrency = click.option(
     "--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once."
 )

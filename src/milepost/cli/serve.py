@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
 
 import click
@@ -115,11 +116,22 @@ async def _serve(app: "App", serving: "Server", bound: "socket.socket") -> None:
     metavar="N",
     help="Where the API listens, on this machine.  [default: MILEPOST_PORT, then 8000 or any]",
 )
-def dev(app: str, concurrency: int | None, port: int | None) -> None:
+@click.option("--reload", is_flag=True, help="Start again when a Python file next to it changes.")
+def dev(app: str, concurrency: int | None, port: int | None, *, reload: bool) -> None:
     """Run a file's app: store, worker, maintenance and HTTP API in one process, until Ctrl-C.
 
     FILE is the file that declares the jobs, as in app.py; MODULE:APP is understood too.
     """
+    run = partial(_develop, app, concurrency, port)
+    if reload:
+        from milepost.cli.reload import run_reloading
+
+        run_reloading(app, run)
+    else:
+        run()
+
+
+def _develop(app: str, concurrency: int | None, port: int | None) -> None:
     loaded = load_app(app)
     loaded.counts()  # opens the store, and sets an empty one up
     _describe(loaded, shlex.quote(app))

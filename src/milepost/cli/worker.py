@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from milepost.cli import options
+from milepost.cli import complete, options
 from milepost.cli.values import load_app
 
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
@@ -25,7 +25,12 @@ STEADY_SECONDS = 60.0
 
 @click.command()
 @click.argument("app", metavar="APP")
-@click.option("--queue", "queues", multiple=True, help="Serve this queue only; may be repeated.")
+@click.option(
+    *("--queue", "queues"),
+    multiple=True,
+    shell_complete=complete.queues,
+    help="Serve this queue only; may be repeated.",
+)
 @options.concurrency
 @options.number("--processes", 1, "How many, under a supervisor.")
 @click.option(

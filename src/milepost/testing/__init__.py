@@ -16,13 +16,14 @@ if TYPE_CHECKING:
         fresh_store,
         fresh_store_async,
     )
-    from milepost.testing.unit import Context
+    from milepost.testing.unit import Context, context
 
 __all__ = [
     "Context",
     "StoreClock",
     "address",
     "connection",
+    "context",
     "crash_everywhere",
     "crash_everywhere_async",
     "fresh_store",
@@ -31,6 +32,7 @@ __all__ = [
 
 _HOMES = {
     "Context": "unit",
+    "context": "unit",
     "crash_everywhere": "everywhere",
     "crash_everywhere_async": "everywhere",
 }

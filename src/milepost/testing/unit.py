@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 import msgspec
 import uuid_utils
 
-from milepost import context
+from milepost import context as handlers
 from milepost.client import Client
 from milepost.codec import Codec, JsonCodec
 from milepost.config import Settings
@@ -23,9 +23,10 @@ from milepost.store import durable, jobs
 from milepost.store.durable import SavedCursor
 
 
-class Context(context.Context):
+class Context(handlers.Context):
     """A handler's context without a store: call the handler with it, then look at its effects.
 
+    `mp.testing.context(attempt=2)` makes one; `mp.testing.Context` is its class, for annotations.
     `steps` and `cursor` come from attempts before this one, `signals` from callers.
     Afterwards `ctx.steps`, `ctx.cursor`, `ctx.usage` and `ctx.reports` (each call of `progress`)
     tell the handler's effects. Inside `with ctx:` it is what `mp.current()` returns. A transaction
@@ -47,7 +48,7 @@ class Context(context.Context):
         if attempt < 1:
             raise Invalid(f"attempt={attempt}: attempts are counted from 1")
         self._kept = _MemoryStore(codec or JsonCodec(), steps or {}, cursor, signals)
-        self._token: Token[context.Context | None] | None = None
+        self._token: Token[handlers.Context | None] | None = None
         self.reports: list[tuple[float, str | None]] = []
         """The arguments of each call of `progress`, in order."""
         super().__init__(_claim(id or str(uuid_utils.uuid7()), attempt), self._kept.as_client())
@@ -74,16 +75,19 @@ class Context(context.Context):
         )
 
     def __enter__(self) -> Self:
-        self._token = context.running.set(self)
+        self._token = handlers.running.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._token is not None:
-            context.running.reset(self._token)
+            handlers.running.reset(self._token)
 
     def _note(self, share: float, text: str | None) -> None:
         super()._note(share, text)
         self.reports.append((share, text))
+
+
+context = Context
 
 
 class _MemoryStore:
