@@ -200,7 +200,8 @@ def _declared(class_: type) -> dict[str, Any]:
 def _row(name: str, member: tuple[Any, bool]) -> str:
     value, has_twin = member
     if isinstance(value, property):
-        shown = _typed(name, inspect.signature(value.fget).return_annotation)
+        annotations = getattr(value.fget, "__annotations__", {})
+        shown = _typed(name, annotations.get("return", inspect.Signature.empty))
     else:
         shown = f"{name}{_signature(_spoken(value))}"
     means = _sentence(value) + (" *async*" if has_twin else "")

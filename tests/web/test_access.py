@@ -70,6 +70,8 @@ MATRIX = {
     ("POST", "/v1/channels/{name}/messages:ack"): "operate",
     ("POST", "/v1/channels/{name}/messages:retry"): "operate",
     ("GET", "/metrics"): "read",
+    ("GET", "/"): None,
+    ("GET", "/docs"): None,
     ("GET", "/livez"): None,
     ("GET", "/readyz"): None,
     ("GET", "/openapi.json"): "any",

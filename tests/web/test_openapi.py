@@ -51,6 +51,19 @@ def test_every_operation_says_what_it_is_and_how_it_fails():
                 assert {"413", "415", "422"} <= set(operation["responses"]), path
 
 
+async def test_a_browser_is_answered_and_reads_every_operation(api):
+    first, page = await api.get("/"), await api.get("/docs")
+    for answer in (first, page):
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "//" not in answer.text.replace("http://", "")  # nothing is loaded from elsewhere
+    assert 'href="/docs"' in first.text
+    for path, methods in describe().openapi()["paths"].items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in page.text
+    assert "<td>unique</td><td>body</td><td>string | null</td>" in page.text
+
+
 def test_every_schema_that_is_referred_to_is_there():
     """A generated client follows each reference; problems pointed at a schema that was missing."""
     described = describe().openapi()

@@ -109,4 +109,7 @@ def _kinds(at: "Session", ctx: click.Context, _: str) -> Words:
     return ((kind, "") for kind in sorted({job.kind for job in at.jobs.list(limit=RECENT)}))
 
 
-ids, queues, kinds, names = map(_completion, (_ids, _queues, _kinds, _names))
+ids = _completion(_ids)
+queues = _completion(_queues)
+kinds = _completion(_kinds)
+names = _completion(_names)

@@ -40,8 +40,8 @@ REQUESTS = frozenset({request_kind.KIND, request_batch.KIND})
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="milepost"'}
 EVERYTHING = frozenset({"admin"})
 
-OPEN = frozenset({"/livez", "/readyz"})
-"""Paths for load balancers, without a token; they show nothing of the store."""
+OPEN = frozenset({"/", "/docs", "/livez", "/readyz"})
+"""Paths for browsers and load balancers, without a token; they show nothing of the store."""
 
 CALLBACK = re.compile(r"/v1/requests/[^/]+/callback/[^/]+")
 """Where a remote calls back: the address holds a secret of its own, made for one job."""

@@ -14,6 +14,7 @@ from milepost.web import (
     events,
     jobs,
     metrics,
+    pages,
     pipelines,
     queues,
     requests,
@@ -44,6 +45,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     channels.router,
     events.router,
     metrics.router,
+    pages.router,
 )
 """Every resource's routes."""
 
