@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from milepost.lifecycle import JOB, RUN, Cause, JobState, group_sql
 from milepost.machine import Machine, among
 from milepost.records import Limits
-from milepost.specs import CANCELLED, EXPIRED, JOB_VIEWS, RUN_VIEWS, View, Word, job_word_sql
+from milepost.specs import CANCELLED, EXPIRED, JOB_VIEWS, LOST, RUN_VIEWS, View, Word, job_word_sql
 
 Columns = Mapping[str, str]
 """A view's columns in order: name to SQL expression."""
@@ -240,7 +240,8 @@ def _job_lifecycle(job: Subject) -> str:
             f"    WHEN job.state = 'CANCELLED' THEN '{CANCELLED}'"
             " || coalesce(': ' || job.cancel_reason, '')\n"
             f"    WHEN {_cause(job)} = '{Cause.DEADLINE}' THEN '{EXPIRED}'\n"
-            f"    ELSE coalesce({job.message}, {_cause(job)})\n  END"
+            f"    ELSE coalesce({job.message}, {_cause(job)},\n"
+            f"      CASE WHEN job.losses > 0 THEN '{LOST}' END)\n  END"
         ),
         '"errorType"': (
             f"CASE\n    WHEN job.state IN {group_sql('unsuccessful')} THEN 'TERMINAL'\n"

@@ -357,7 +357,8 @@ VIEWS = {"job": JOB_VIEWS, "run": RUN_VIEWS, "worker": WORKER_VIEWS, "slot": SLO
 
 CANCELLED = "cancelled"
 EXPIRED = "its deadline has passed"
-"""D's `lastError` for jobs that ended without an error of their own."""
+LOST = "its worker died or its lease expired"
+"""D's `lastError` for jobs without an error of their own."""
 
 
 class Lifecycle(TypedDict):

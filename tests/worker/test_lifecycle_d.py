@@ -175,13 +175,17 @@ def test_an_expired_job_tells_why(app, process, metadata, advance):
     assert seen["errorType"] == "TERMINAL"
 
 
-def test_a_job_that_was_lost_for_good_tells_why(app, process, metadata, advance):
-    job = process.options(retries=0).submit([])
+LOST = ("attempts_exhausted", "its worker died or its lease expired")
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_job_that_was_lost_tells_why(app, process, metadata, advance, retries):
+    job = process.options(retries=retries).submit([])
     app.client.run(workers.register, workers.NewWorker(id="w", lease_us=30_000_000))
     app.client.run(jobs.claim, worker_id="w", line=jobs.lines(["default"]), most=1)
     advance(31)
     app.maintain_once()
-    assert metadata(job)["lastError"] == "attempts_exhausted"
+    assert metadata(job)["lastError"] == LOST[retries]
 
 
 async def test_the_record_is_read_in_an_event_loop_too(app, process):

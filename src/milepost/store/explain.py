@@ -7,7 +7,7 @@ import msgspec
 
 from milepost.lifecycle import JOB, Cause, JobState, RunState
 from milepost.records import Job, Run, StepCount, Worker
-from milepost.specs import CANCELLED, EXPIRED, Lifecycle
+from milepost.specs import CANCELLED, EXPIRED, LOST, Lifecycle
 from milepost.store import fanin, jobs, journal, queues, runs, workers
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
@@ -291,7 +291,9 @@ def _last_error(job: Job, cause: str | None) -> str | None:
         return CANCELLED + (f": {job.cancel_reason}" if job.cancel_reason is not None else "")
     if cause == Cause.DEADLINE:
         return EXPIRED
-    return cause if job.error is None else message_of(job.error)
+    if job.error is None:
+        return cause or (LOST if job.losses else None)
+    return message_of(job.error)
 
 
 def message_of(error: str) -> str:

@@ -84,7 +84,8 @@ SELECT
     ELSE coalesce(coalesce(CASE WHEN json_valid(job.error) THEN CAST(json_extract(job.error, '$.message') AS TEXT) END, job.error), coalesce(job.cause, CASE WHEN job.state = 'FAILED' THEN CASE CASE WHEN job.move = 'erase'
     THEN (SELECT move FROM journal WHERE subject_id = job.id AND machine = 'job'
       AND to_state IN ('SUCCEEDED', 'FAILED', 'CANCELLED') AND move <> 'erase' ORDER BY seq DESC LIMIT 1) ELSE job.move END
-    WHEN 'fail' THEN 'error' WHEN 'expire' THEN 'deadline' WHEN 'reject' THEN 'rejected' WHEN 'lose' THEN 'attempts_exhausted' END END))
+    WHEN 'fail' THEN 'error' WHEN 'expire' THEN 'deadline' WHEN 'reject' THEN 'rejected' WHEN 'lose' THEN 'attempts_exhausted' END END),
+      CASE WHEN job.losses > 0 THEN 'its worker died or its lease expired' END)
   END AS "lastError",
   CASE
     WHEN job.state IN ('FAILED', 'CANCELLED') THEN 'TERMINAL'
