@@ -10,7 +10,7 @@ from milepost.batch.handles import Runs
 from milepost.client import Client
 from milepost.codec import Codec
 from milepost.config import Settings, store_url
-from milepost.context import Context
+from milepost.context import Context, carry_job
 from milepost.cron import CronLine, MissedPolicy
 from milepost.declare import Definition, Registry
 from milepost.encrypt import chosen_codec
@@ -93,6 +93,7 @@ class App(Runner):
         self._inbound = {}
         self.channels = Channels(self.client)
         self._retry_on = error_classes("retry_on", retry_on, ())
+        carry_job()
         self._fail_on = error_classes("fail_on", fail_on, ())
 
     def _result_type(self, name: str, version: int) -> Any:

@@ -1,11 +1,13 @@
 """Context: the running attempt, as its handler holds it."""
 
+import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from numbers import Real
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -14,13 +16,15 @@ from milepost.codec import check_text
 from milepost.durable import Durable, StepCall, is_open
 from milepost.errors import Invalid
 from milepost.faces import Flow, faces, in_loop, perform, perform_async, refuse_in_loop
-from milepost.outcome import Outcome
+from milepost.outcome import LogLine, Outcome
 from milepost.policy import Cancelled, storable
 from milepost.records import Claim
 from milepost.store import durable
 from milepost.store.borrow import Home, borrow
 from milepost.store.durable import AttemptProgress
-from milepost.telemetry import job_log
+from milepost.store.logs import LINES_MOST
+from milepost.telemetry import job_log, whole_text
+from milepost.tracebacks import hidden
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,13 +35,17 @@ TEXT_LIMIT = 1_000
 MOST = 1e300
 """Beyond it an amount is a mistake, and a sum of such would be more than a database can store."""
 
+LINE_LIMIT = 8_000
+RawLine = tuple[float, str, str, str]
+"""A line as it was logged: time, level, logger, text."""
+
 running: ContextVar["Context | None"] = ContextVar("milepost_context", default=None)
 
 
 class _Parts:
     """Parts that most handlers never use, made when first used."""
 
-    __slots__ = ("durable", "log", "progress", "usage", "written_at")
+    __slots__ = ("durable", "lines", "log", "progress", "usage", "written_at")
 
     def __init__(self) -> None:
         self.usage: dict[str, float] = {}
@@ -46,6 +54,8 @@ class _Parts:
         self.written_at = -math.inf
         self.durable: Durable | None = None
         self.log: Any = None
+        # Filled by whichever thread logs: of too many, the last ones are kept.
+        self.lines: deque[RawLine] = deque(maxlen=LINES_MOST)
 
 
 class Context:
@@ -92,7 +102,11 @@ class Context:
         if self._parts.log is None:
             claim = self.claim
             self._parts.log = job_log(
-                job_id=claim.id, kind=claim.kind, attempt=claim.attempt, fence=claim.fence
+                self.keep_line,
+                job_id=claim.id,
+                kind=claim.kind,
+                attempt=claim.attempt,
+                fence=claim.fence,
             )
         return self._parts.log
 
@@ -180,6 +194,30 @@ class Context:
                     self._parts.progress.append(progress)
 
     write_progress, write_progress_async = faces(_write_progress)
+
+    # Lines that it logs
+
+    def keep_line(self, at: float, level: str, logger: str, text: str) -> None:
+        """Keep a line with the job."""
+        self._parts.lines.append((at, level, logger, text[: 2 * LINE_LIMIT]))
+
+    def take_lines(self) -> tuple[LogLine, ...]:
+        """Return lines that are not written yet, once, without secrets; the worker calls this."""
+        if self._made is None or not self._made.lines:
+            return ()
+        lines = self._made.lines
+        return tuple(self._shown(*lines.popleft()) for _ in range(len(lines)))
+
+    def _shown(self, at: float, level: str, logger: str, text: str) -> LogLine:
+        moment, shown = datetime.fromtimestamp(at, UTC), hidden(storable(text))[:LINE_LIMIT]
+        return LogLine(0, moment, level.lower(), self.claim.attempt, storable(logger), shown)
+
+    def put_back(self, lines: Sequence[LogLine]) -> None:
+        """Take lines again that could not be written; of too many, the last ones."""
+        kept = self._parts.lines
+        room = LINES_MOST - len(kept)
+        for line in reversed(lines[len(lines) - room :] if room < len(lines) else lines):
+            kept.appendleft((line.at.timestamp(), line.level, line.logger, line.text))
 
     # Durable state
 
@@ -333,6 +371,30 @@ class Context:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def carry_job() -> None:
+    """Have every record of `logging` name the job that logs it, and have the job keep its line.
+
+    A record's fields are those of the program's formats; outside a job they are None. It is done
+    when a record is made, before any handler of the program's sees it, and once a process.
+    """
+    usual = logging.getLogRecordFactory()
+    if getattr(usual, "carries_job", False):
+        return
+
+    def made(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record, context = usual(*args, **kwargs), running.get()
+        claim = None if context is None else context.claim
+        record.milepost_job_id = None if claim is None else claim.id
+        record.milepost_attempt = None if claim is None else claim.attempt
+        record.milepost_kind = None if claim is None else claim.kind
+        if context is not None:
+            context.keep_line(record.created, record.levelname, record.name, whole_text(record))
+        return record
+
+    made.carries_job = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(made)
 
 
 def current() -> Context:

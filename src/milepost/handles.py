@@ -8,9 +8,10 @@ from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
+from milepost.outcome import LogLine
 from milepost.records import ErrorDetail, ErrorGroup, FailedAttempt, Job, JobError
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
-from milepost.store import creation, failures, jobs, outputs, reruns, unfit
+from milepost.store import creation, failures, jobs, logs, outputs, reruns, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain, lifecycle
 from milepost.subjects import Finder, Subject, has_worker, page
@@ -91,6 +92,15 @@ class JobHandle(Subject[Job], Generic[R]):
     async def failures_async(self) -> list[FailedAttempt]:
         """Read why each attempt failed, in order."""
         return await self._client.run_async(failures.attempts, self.id)
+
+    @property
+    def logs(self) -> list[LogLine]:
+        """The last lines that its attempts have logged, in order; read now."""
+        return self._client.run(logs.read, self.id)
+
+    async def logs_async(self) -> list[LogLine]:
+        """Read the last lines that its attempts have logged, in order."""
+        return await self._client.run_async(logs.read, self.id)
 
     @property
     def rerun_of(self) -> str | None:

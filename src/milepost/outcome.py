@@ -1,6 +1,7 @@
 """What an attempt can come to, as a value. A worker returns one; the store alone writes it."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
@@ -31,6 +32,18 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return (msgspec.structs.replace(self, traceback=None) if self.traceback else self).text()
 
 
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a handler has logged."""
+
+    n: int
+    """Its number among the lines of its job; 0 until it is stored."""
+    at: datetime
+    level: str
+    attempt: int
+    logger: str
+    text: str
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A move that a worker asks for, with everything that goes into the same transaction.
 
@@ -52,6 +65,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     signature: str | None = None
     """The signature that the stored arguments do not fit."""
     phase: str | None = None
+    lines: tuple[LogLine, ...] = ()
+    """Lines that the attempt has logged and that are not written yet."""
     note: str | None = None
     """What is noted of the attempt just before it ends, and the phase that it is noted with."""
 

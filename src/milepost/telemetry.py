@@ -1,12 +1,16 @@
 """Names of log fields and the way to the log. structlog is loaded when a handler asks for it."""
 
+import logging
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 REPEAT_FIRST_SECONDS = 10.0
 REPEAT_LONGEST_SECONDS = 600.0
+JOB_LOGGER = "milepost.job"
 RECENT_SECONDS = 60.0
 RECENT_MOST = 1_000
 TRACEBACK = "exception"
@@ -105,16 +109,39 @@ def _word(value: Any) -> str:
     return text if text.isprintable() and " " not in text else repr(text)
 
 
-def job_log(**fields: Any) -> Any:
+def whole_text(record: logging.LogRecord) -> str:
+    """Write the message of a record, and its traceback; one that cannot be written says so."""
+    try:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[0] is not None:
+            text = f"{text}\n{''.join(traceback.format_exception(*record.exc_info))}"
+    except Exception as error:  # noqa: BLE001 - logging tells it where the record is handled
+        return f"(a line that cannot be written: {type(error).__name__})"
+    return text
+
+
+def job_log(keep: Callable[[float, str, str, str], None], **fields: Any) -> Any:
     """Return a logger of structlog whose every line names the job; fields are ids, not payloads.
 
-    Where the program has not configured structlog, lines go to stderr: stdout is for data.
+    Where the program has not configured structlog, lines go to stderr: stdout is for data. Each is
+    also passed to `keep`, as time, level, logger and text.
     """
     import structlog  # noqa: PLC0415 - it loads rich, which takes a quarter of a second
 
+    def kept(_: Any, level: str, event: Any) -> Any:
+        words = {name: value for name, value in event.items() if name not in fields}
+        said = [str(words.pop("event", "")), *(f"{name}={_word(words[name])}" for name in words)]
+        keep(time.time(), level, JOB_LOGGER, " ".join(said))
+        return event
+
     if structlog.is_configured():
-        return structlog.get_logger("milepost.job").bind(**fields)
+        # One that leads to logging is kept where all records are made.
+        if isinstance(structlog.get_config()["logger_factory"], structlog.stdlib.LoggerFactory):
+            return structlog.get_logger(JOB_LOGGER).bind(**fields)
+        chain = [kept, *structlog.get_config()["processors"]]
+        logger = structlog.get_config()["logger_factory"](JOB_LOGGER)
+        return structlog.wrap_logger(logger, chain).bind(**fields)
     *others, _ = structlog.get_config()["processors"]
     lines = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     logger = structlog.PrintLogger(sys.stderr)
-    return structlog.wrap_logger(logger, [*others, lines]).bind(**fields)
+    return structlog.wrap_logger(logger, [kept, *others, lines]).bind(**fields)

@@ -28,8 +28,8 @@ _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
 _SECRETS = re.compile(
     r"""(?ix)
     (?P<url>://[^/\s:@]*:)[^/\s@]+(?=@)
-    | (?P<name>[\w-]*(?:passw|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|credential)
-      [\w-]*["']?\s*[=:]\s*["']?) (?:[^\s"',;&)}\]]+)
+    | (?P<name>(?:passw|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|credential)
+      [\w-]{0,64}["']?\s{0,8}[=:]\s{0,8}["']?) (?:[^\s"',;&)}\]]+)
     | (?P<scheme>\b(?:bearer|basic)\s+) [\w.~+/=-]{8,}
     """
 )

@@ -142,6 +142,7 @@ async def jobs(app: mp.App, _database: Database, _remote: str) -> None:
     assert [one.type for one in await bad.failures_async()] == ["Fail"]
     [group] = await app.errors.list_async()
     assert (await app.errors.get_async(group.fingerprint)).examples[0][0] == bad.id
+    assert await good.logs_async() == []
     assert await waiting.signal_async("hello") is True
     with pytest.raises(mp.IllegalMove):
         await waiting.release_async()

@@ -1,7 +1,9 @@
 """`milepost jobs`, `queues`, `workers`: looked at without an app, on every store."""
 
 import json
+import logging
 import re
+import threading
 
 import pytest
 
@@ -367,3 +369,23 @@ def test_a_job_whose_arguments_do_not_fit_is_explained_and_released(prompt, app,
     assert (released.code, released.err) == (0, f"job {job.id} is QUEUED again\n")
     app.drain()
     assert job.refresh().result == "a.pdf"
+
+
+def test_the_lines_that_a_job_logged_are_shown_and_followed(prompt, app, kinds):
+    @app.job
+    def chat() -> None:
+        logging.getLogger("shop").warning("two\nlines \x1b[31m")
+
+    silent = kinds["convert"].submit("a")
+    job = chat.submit()
+    follower = threading.Thread(target=app.drain)
+    follower.start()
+    shown = prompt("jobs", "logs", job.id, "-f")  # until it is final
+    follower.join()
+    assert shown.code == 0
+    assert shown.out.splitlines()[0].endswith("warning  1 two")
+    assert shown.out.splitlines()[1] == "  lines \\x1b[31m"
+    [line] = [json.loads(one) for one in prompt("jobs", "logs", job.id, "--json").out.splitlines()]
+    assert (line["n"], line["level"], line["logger"]) == (1, "warning", "shop")
+    assert line["text"] == "two\nlines \x1b[31m"
+    assert f"job {silent.id} has logged nothing" in prompt("jobs", "logs", silent.id).err

@@ -19,6 +19,7 @@ MATRIX = {
     ("GET", "/v1/jobs/{job_id}"): "read",
     ("GET", "/v1/jobs/{job_id}/history"): "read",
     ("GET", "/v1/jobs/{job_id}/failures"): "read",
+    ("GET", "/v1/jobs/{job_id}/logs"): "read",
     ("GET", "/v1/jobs/{job_id}/outputs"): "read",
     ("POST", "/v1/jobs/{job_id}:cancel"): "operate",
     ("POST", "/v1/jobs/{job_id}:rerun"): "operate",

@@ -1,6 +1,7 @@
 """Jobs, runs, queues and schedules over HTTP: what C's caller sees, and how mistakes are told."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 import httpx2
@@ -49,6 +50,24 @@ async def test_a_caller_posts_looks_and_looks_again(app, api):
     assert "error" not in after
     moves = (await api.get(f"{location}/history")).json()["items"]
     assert [move["move"] for move in moves] == ["create", "claim", "succeed"]
+
+
+async def test_the_lines_that_a_job_logged_are_read_from_a_number_on(app, api):
+    @app.job
+    def chat() -> None:
+        for number in range(3):
+            logging.getLogger("shop").warning("line %d", number)
+
+    location = f"/v1/jobs/{(await chat.submit_async()).id}/logs"
+    assert (await api.get(location)).json() == {"items": [], "done": False}
+    await app.drain_async()
+    told = (await api.get(location)).json()
+    assert ([line["text"] for line in told["items"]], told["done"]) == (
+        ["line 0", "line 1", "line 2"],
+        True,
+    )
+    assert [line["n"] for line in (await api.get(f"{location}?after=2")).json()["items"]] == [3]
+    assert (await api.get(f"{location}?after=x")).status_code == 422
 
 
 async def test_one_job_is_told_with_its_usage(app, api):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import time
 
 import pytest
 
@@ -76,6 +77,14 @@ def test_a_fingerprint_knows_neither_lines_nor_folders_nor_values(shop):
     assert failed(shop().parse, "{").place == "till.py:10 in parse"
     assert failed(shop().parse, "{").fingerprint == failed(shop().parse, "]").fingerprint
     assert fingerprint(Problem(type="TimedOut", message=""), kind="convert") == "TimedOut@convert"
+
+
+def test_a_long_word_is_read_once():
+    """Read from each of its letters it would keep a worker busy for minutes."""
+    begun = time.monotonic()
+    for text in ("x" * 100_000, "token" * 20_000, "token " * 20_000):
+        assert hidden(text) == text
+    assert time.monotonic() - begun < 10
 
 
 def test_secrets_are_hidden_in_every_text_of_a_chain(shop):

@@ -2,18 +2,20 @@
 
 import shlex
 import sys
+import time
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
+import msgspec
 
 from milepost.cli import complete, options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreCommand, StoreGroup
 from milepost.cli.output import document, printable, say, show_json, show_rows
 from milepost.cli.values import advice, find_declared, kinds, load_app, pairs, value
 from milepost.errors import Invalid, NotFound
-from milepost.lifecycle import JobState
+from milepost.lifecycle import JOB, JobState
 
 if TYPE_CHECKING:
     from milepost.handles import JobHandle
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "age", "ran", "error")
 NARROW = 110
 """On a terminal that is not so wide the error has no room beside all of them."""
+FOLLOW_SECONDS = 0.5
 
 
 @click.command(cls=StartCommand)
@@ -124,6 +127,33 @@ def history(at: Session, subject_id: str) -> None:
     for entry, told in zip(found, entries, strict=True):
         told["detail"] = str(entry.summary or entry.detail or "")
     show_rows(entries)
+
+
+@jobs.command("logs")
+@options.subject_id
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job is final.")
+def show_logs(at: Session, subject_id: str, *, follow: bool) -> None:
+    """Show the last lines that a job has logged, at most 200, and 64 KiB.
+
+    They are written while it runs, about once a second. With --json each line is an object.
+    """
+    from milepost.store import logs
+
+    handle, last = at.jobs.find(subject_id), 0
+    while True:
+        ended = handle.refresh().state in JOB.terminal  # then no line comes after those read now
+        for line in at.client.run(logs.read, handle.id, after=last):
+            last = line.n
+            if at.as_json:
+                click.echo(msgspec.json.encode(line))
+                continue
+            text = "\n  ".join(map(printable, line.text.splitlines()))
+            click.echo(f"{line.at:%Y-%m-%d %H:%M:%S} {line.level:<8} {line.attempt} {text}")
+        if ended or not follow:
+            break
+        time.sleep(FOLLOW_SECONDS)
+    if not last and not at.as_json:
+        say(f"job {handle.id} has logged nothing at the level of its worker (--log-level)")
 
 
 def _history(at: Session, subject_id: str) -> "list[Entry]":

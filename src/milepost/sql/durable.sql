@@ -118,3 +118,32 @@ SELECT id, fence, :fraction, :message, {now}, {now} FROM job
 ON CONFLICT (job_id) DO UPDATE
   SET fence = excluded.fence, fraction = excluded.fraction, message = excluded.message,
       updated_at = excluded.updated_at
+
+-- name: log_hold
+-- The lines of jobs, whose rows are held: no other writer of theirs reads before this one has written.
+-- postgres
+SELECT job.id::text, job_log.content
+  FROM unnest(:id::uuid[], :fence::bigint[]) AS t (id, fence)
+  JOIN job ON job.id = t.id AND job.fence = t.fence AND job.move <> 'erase'
+  LEFT JOIN job_log ON job_log.job_id = job.id
+ ORDER BY job.id
+   FOR NO KEY UPDATE OF job
+-- sqlite: each
+SELECT job.id, job_log.content
+  FROM job LEFT JOIN job_log ON job_log.job_id = job.id
+ WHERE job.id = :id AND job.fence = :fence AND job.move <> 'erase'
+
+-- name: log_write
+-- postgres
+INSERT INTO job_log (job_id, fence, at, content)
+SELECT t.id, t.fence, {now}, t.content
+  FROM unnest(:id::uuid[], :fence::bigint[], :content::text[]) AS t (id, fence, content)
+ON CONFLICT (job_id) DO UPDATE
+  SET fence = excluded.fence, at = excluded.at, content = excluded.content
+-- sqlite: each
+INSERT INTO job_log (job_id, fence, at, content) VALUES (:id, :fence, {now}, :content)
+ON CONFLICT (job_id) DO UPDATE
+  SET fence = excluded.fence, at = excluded.at, content = excluded.content
+
+-- name: log_read
+SELECT content FROM job_log WHERE job_id = :id

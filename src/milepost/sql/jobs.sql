@@ -138,6 +138,9 @@ DELETE FROM durable_step WHERE job_id = :id
 -- What a handler said and where it stood are the user's; how much was done is not.
 UPDATE progress SET message = NULL, position = NULL WHERE job_id = :id
 
+-- name: log_erase
+DELETE FROM job_log WHERE job_id = :id
+
 -- name: output_erase
 DELETE FROM job_output WHERE job_id = :id
 

@@ -17,9 +17,10 @@ from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.options import HIGHEST
 from milepost.records import Claim, Job, Listed, Settlement
-from milepost.store import outputs, reruns, runs, unfit
+from milepost.store import logs, outputs, reruns, runs, unfit
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
+from milepost.store.logs import AttemptLines
 from milepost.tracebacks import fingerprint
 
 SIGNALS_MOST = 1_000
@@ -172,7 +173,7 @@ def _wake_signalled(settled: Sequence[Settlement], *, actor: str) -> Steps[None]
 
 def _has_effects(settlement: Settlement) -> bool:
     outcome = settlement.outcome
-    return bool(outcome.problem or outcome.usage or outcome.staged or outcome.note)
+    return bool(outcome.problem or outcome.usage or outcome.staged or outcome.note or outcome.lines)
 
 
 def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
@@ -222,6 +223,8 @@ def _effects(settled: Sequence[Settlement]) -> Steps[None]:
         yield Call("failure_add", _failure_columns(failed))
     if several := [s for s in settled if s.outcome.kept]:
         yield from outputs.put_kept(several)
+    if logged := [AttemptLines(s.claim, s.outcome.lines) for s in settled if s.outcome.lines]:
+        yield from logs.write(logged)
     if used := [s for s in settled if s.outcome.usage]:
         amounts = [(s.claim, name, value) for s in used for name, value in _usage(s)]
         yield Call(
@@ -361,7 +364,7 @@ def erase(job_id: str, *, actor: str | None) -> Steps[bool]:
     rows = yield Call("job_erase", {"id": job_id, "actor": actor})
     if rows:
         yield from reruns.refuse_needed(job_id)
-        for kept in ("failure", "signal", "durable", "progress", "output"):
+        for kept in ("failure", "signal", "durable", "progress", "output", "log"):
             yield Call(f"{kept}_erase", {"id": job_id})
     return bool(rows)
 

@@ -38,6 +38,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # What an attempt leaves behind.
     "durable_step": _open(worker="IU", admin="D"),
     "failure": _open(worker="I", admin="D"),
+    "job_log": _open(worker="IU", admin="D"),
     "progress": _open(worker="IU", admin="u"),
     "progress_carried": {"submit": "SI", "worker": "SI", "admin": "SI"},
     "usage": _open(worker="I"),

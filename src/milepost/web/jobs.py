@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from milepost.client import caller, new_id
 from milepost.errors import IllegalMove
-from milepost.lifecycle import JobState
+from milepost.lifecycle import JOB, JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, Listed, NewJob
-from milepost.store import creation, jobs, queues, reruns, unfit
+from milepost.store import creation, jobs, logs, queues, reruns, unfit
 from milepost.store import failures as stored_failures
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
@@ -48,6 +48,7 @@ RULES = rules(SubmitOptions)
 FEW = 16
 """How many results, each of which may be large, are read at once."""
 
+LineNumber = Annotated[int, Query(ge=0, description="The number of the last line that is known.")]
 StateFilter = Annotated[
     str | None, Query(description="A public word, such as PENDING, or the engine's own.")
 ]
@@ -113,6 +114,24 @@ class FailureList(documents.ListDocument[documents.FailureDocument]):
 
 class OutputPage(PageDocument[Any]):
     """A page of the results of a job that gave several, in order."""
+
+
+class LogLineDocument(BaseModel):
+    """A line that a handler has logged."""
+
+    n: int = Field(description="Its number among the lines of its job.")
+    at: str
+    level: str = Field(examples=["info"])
+    attempt: int
+    logger: str
+    text: str
+
+
+class LogPage(BaseModel):
+    """The last lines of a job, in order: at most 200, and 64 KiB."""
+
+    items: list[LogLineDocument]
+    done: bool = Field(description="Whether the job is final: no more lines come.")
 
 
 SUBMITTED = accepts(Receipt, JobDocument)
@@ -223,6 +242,14 @@ async def failures(*, job_id: str, call: ReadCall) -> Response:
     found = await call.run(stored_failures.attempts, job.id, most=stored_failures.SHOWN)
     items = [documents.document(documents.FailureDocument, one) for one in found]
     return json_response({"items": items})
+
+
+@router.get("/v1/jobs/{job_id}/logs", responses=answers(LogPage, 404))
+async def read_logs(*, job_id: str, call: ReadCall, after: LineNumber = 0) -> Response:
+    """Read the last lines that a job's attempts have logged, in order, those after a number."""
+    job = (await visible(call, call.app.jobs, job_id)).record
+    found = await call.run(logs.read, job.id, after=after)
+    return json_response({"items": found, "done": job.state in JOB.terminal})
 
 
 @router.get("/v1/jobs/{job_id}/outputs", responses=answers(OutputPage, 404))

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
+import msgspec
+
 from milepost import outcome
 from milepost.faces import Flow, perform, perform_async
 from milepost.hooks import HookEvent, one_call
@@ -70,6 +72,8 @@ class Lanes:
         running.outcome = result
         if running.timer is not None:
             running.timer.cancel()
+        if lines := running.context.take_lines():
+            result = msgspec.structs.replace(result, lines=lines)
         self._settler.report(running.claim, result)
 
     def _watch(self, running: RunningJob, body: Flow[Outcome]) -> Flow[Outcome]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.lifecycle import WorkerState
 from milepost.maintain.loop import Maintainer
-from milepost.store import durable, jobs, workers
+from milepost.store import durable, jobs, logs, workers
 from milepost.store.watch import open_watch
 from milepost.telemetry import Log
 from milepost.worker import Setup
@@ -326,6 +326,12 @@ class Worker:
                 self._slots.stop(*stopped)
         if progress := self._slots.take_progress():
             await self._driver.run(durable.write_progress, progress)
+        if lines := self._slots.take_lines():
+            try:
+                await self._driver.run(logs.write, lines)
+            except BaseException:
+                self._slots.put_back(lines)
+                raise
         await self._claimer.look_for_suspects()
 
 

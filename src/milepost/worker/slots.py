@@ -16,6 +16,7 @@ from milepost.observe.metrics import WorkerMetrics
 from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement
 from milepost.store.durable import AttemptProgress
+from milepost.store.logs import AttemptLines
 from milepost.telemetry import Log
 
 if TYPE_CHECKING:
@@ -114,6 +115,21 @@ class SlotTable:
     def take_progress(self) -> list[AttemptProgress]:
         """Give out the progress that handlers reported since the last call."""
         return [found for r in self._running.values() if (found := r.context.take_progress())]
+
+    def take_lines(self) -> list[AttemptLines]:
+        """Give out the lines that handlers logged since the last call."""
+        return [
+            AttemptLines(r.claim, found)
+            for r in self._running.values()
+            if (found := r.context.take_lines())
+        ]
+
+    def put_back(self, lines: Sequence[AttemptLines]) -> None:
+        """Take lines again that could not be written."""
+        for one in lines:
+            running = self._running.get(one.claim.id)
+            if running is not None and running.claim.fence == one.claim.fence:
+                running.context.put_back(one.lines)
 
     def text(self) -> str:
         """Render the counts for the worker's row."""

@@ -1,5 +1,13 @@
 -- What a running handler keeps for its next attempt: the steps it has done, and where it stands.
 
+-- The last lines that a job has logged, of all its attempts: JSON, one a line.
+CREATE TABLE job_log (
+  job_id uuid PRIMARY KEY NOT NULL,
+  fence bigint NOT NULL,                     -- the attempt that wrote last
+  at timestamptz NOT NULL,
+  content text NOT NULL
+);
+
 -- `step` is a stage of a run; this is a piece of one job's handler that is done and stays done.
 CREATE TABLE durable_step (
   job_id uuid NOT NULL,

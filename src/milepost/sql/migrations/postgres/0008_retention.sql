@@ -59,6 +59,7 @@ BEGIN
     DELETE FROM durable_step WHERE job_id = ANY (ids);
     DELETE FROM progress WHERE job_id = ANY (ids);
     DELETE FROM failure WHERE job_id = ANY (ids);
+    DELETE FROM job_log WHERE job_id = ANY (ids);
     DELETE FROM usage WHERE job_id = ANY (ids);
     DELETE FROM signal WHERE job_id = ANY (ids);
     DELETE FROM staged WHERE producer_id = ANY (ids);

@@ -83,6 +83,7 @@ BEGIN
   DELETE FROM durable_step WHERE job_id = OLD.id;
   DELETE FROM progress WHERE job_id = OLD.id;
   DELETE FROM failure WHERE job_id = OLD.id;
+  DELETE FROM job_log WHERE job_id = OLD.id;
   DELETE FROM usage WHERE job_id = OLD.id;
   DELETE FROM signal WHERE job_id = OLD.id;
   DELETE FROM staged WHERE producer_id = OLD.id;

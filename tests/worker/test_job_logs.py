@@ -1,0 +1,141 @@
+"""Lines that handlers log name their job, and the last ones are kept with it."""
+
+import asyncio
+import logging
+import threading
+
+import msgspec
+import pytest
+
+import milepost as mp
+from milepost.observe.verify import verify
+from milepost.store import jobs, logs
+from milepost.store.logs import BYTES_MOST, LINES_MOST
+
+logger = logging.getLogger("shop.tasks")
+
+
+@pytest.fixture(autouse=True)
+def info():
+    """Let the handlers' logger pass INFO, as a program's own configuration would."""
+    logger.setLevel(logging.INFO)
+    yield
+    logger.setLevel(logging.NOTSET)
+
+
+def texts(job):
+    return [line.text for line in job.logs]
+
+
+def test_lines_of_plain_and_asynchronous_handlers_are_kept_with_their_jobs(app, caplog):
+    @app.job(retries=1, retry_delay=0)
+    def plain(name: str) -> None:
+        logger.info("plain %s", name)
+        mp.current().log.info("bound", size=3)
+        if mp.current().attempt == 1:
+            logger.warning("again")
+            raise ConnectionError("away")
+
+    @app.job
+    async def awaited(name: str) -> None:
+        logger.info("awaited %s", name)
+        await asyncio.sleep(0)
+        await asyncio.to_thread(logger.info, "in a thread of its own")
+        logger.debug("below the level")
+
+    first, second, third = plain.submit("a"), awaited.submit("b"), awaited.submit("c")
+    app.drain(timeout=20)
+    assert texts(first) == ["plain a", "bound size=3", "again", "plain a", "bound size=3"]
+    assert [line.n for line in first.logs] == [1, 2, 3, 4, 5]
+    assert [(line.attempt, line.level) for line in first.logs[1:4]] == [
+        (1, "info"),
+        (1, "warning"),
+        (2, "info"),
+    ]
+    assert (texts(second), texts(third)) == (
+        ["awaited b", "in a thread of its own"],
+        ["awaited c", "in a thread of its own"],
+    )
+    told = [
+        (r.milepost_job_id, r.milepost_attempt) for r in caplog.records if r.name == logger.name
+    ]
+    assert {(first.id, 1), (first.id, 2), (second.id, 1), (third.id, 1)} == set(told)
+    logging.getLogger("shop").warning("outside a job")
+    assert caplog.records[-1].milepost_job_id is None
+
+
+def test_what_is_kept_is_bounded_and_has_no_secrets(app):
+    @app.job
+    def chatty() -> None:
+        for number in range(3 * LINES_MOST):
+            logger.info("line %d", number)
+
+    @app.job
+    def long() -> None:
+        for number in range(20):
+            logger.info("%d %s", number, "é" * 6_000)
+
+    @app.job
+    def careless() -> None:
+        logger.info("login with password=hunter2 at postgres://me:hunter2@host/db\0")
+        logger.info("%d", "no number")
+        logger.info("own fields", extra={"job_id": 7, "attempt": 9})
+        try:
+            int("token=hunter2")
+        except ValueError:
+            logger.exception("caught")
+
+    many, wide, open_ = chatty.submit(), long.submit(), careless.submit()
+    logging.raiseExceptions = False
+    try:
+        app.drain(timeout=20)
+    finally:
+        logging.raiseExceptions = True
+    assert texts(many) == [f"line {number}" for number in range(2 * LINES_MOST, 3 * LINES_MOST)]
+    assert texts(wide)[-1].startswith("19 é")
+    assert 3 < len(texts(wide)) < 20
+    assert sum(len(text.encode()) for text in texts(wide)) <= BYTES_MOST
+    assert open_.refresh().state == mp.JobState.SUCCEEDED
+    assert "hunter2" not in str(open_.logs)
+    assert "own fields" in texts(open_)
+    assert "Traceback" in texts(open_)[-1]
+    app.client.run(jobs.erase, open_.id, actor="test")
+    assert open_.logs == []
+
+
+def test_lines_are_written_while_a_job_runs_and_not_after_its_lease_is_lost(app, database):
+    seen, go_on, claims = threading.Event(), threading.Event(), []
+
+    @app.job
+    def slow() -> None:
+        logger.info("begun")
+        claims.append(mp.current().claim)
+        seen.set()
+        assert go_on.wait(20)
+        logger.info("over")
+
+    job = slow.submit()
+    drain = threading.Thread(target=app.drain, kwargs={"timeout": 20})
+    drain.start()
+    assert seen.wait(20)
+    while not job.logs:
+        threading.Event().wait(0.05)
+    assert (texts(job), job.refresh().state) == (["begun"], mp.JobState.RUNNING)
+    go_on.set()
+    drain.join()
+    assert texts(job) == ["begun", "over"]
+    # An attempt whose lease was lost writes nothing more.
+    claim = msgspec.structs.replace(claims[0], fence=claims[0].fence - 1)
+    with database.driver() as driver:
+        driver.run(logs.write, [logs.AttemptLines(claim, tuple(job.logs))])
+        assert verify(driver).problems == []
+    assert texts(job) == ["begun", "over"]
+
+
+def test_a_handler_that_logs_nothing_writes_nothing(app, raw):
+    @app.job
+    def quiet() -> None: ...
+
+    quiet.submit()
+    app.drain()
+    assert raw.value("SELECT count(*) FROM job_log") == 0
