@@ -115,7 +115,7 @@ GIVEN = {Context, HookEvent, JobHandle, RunHandle, Broker, Delivery}
 """Classes that nobody calls: they are handed out, or implemented."""
 HIDDEN = {
     App: {"client", "registry", "settings", "define", "receivers", "worker"},
-    Job: {"scheduled"},
+    Job: {"scheduled", "belongs_to"},
     JobHandle: {"read", "record"},
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
     Batch: {"client", "fill", "named", "parameters", "payload", "plan", "report_type"},

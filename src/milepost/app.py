@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 from milepost.batch.declaration import Batch, FailurePolicy
 from milepost.batch.handles import Runs
 from milepost.client import Client
-from milepost.codec import Codec
+from milepost.codec import Codec, check_text
 from milepost.config import Settings, store_url
 from milepost.context import Context, carry_job
 from milepost.cron import CronLine, MissedPolicy
@@ -62,12 +62,14 @@ class App(Runner):
         fail_on: tuple[type[BaseException], ...] = (),
         codec: Codec | None = None,
         migrate: bool = False,
+        channel: str | None = None,
         **settings: Any,
     ) -> None:
         """Take a store's address (or find it in the environment) and settings by name.
 
         An empty database is set up by itself; one with other tables in it, or with an older
-        schema, only if it is asked to `migrate`.
+        schema, only if it is asked to `migrate`. Jobs and runs that name no `channel` tell this
+        one how they ended.
         """
         self.settings = Settings.load(os.environ, **settings)
         self.client = Client(
@@ -76,6 +78,7 @@ class App(Runner):
             settings=self.settings,
             migrate_older=migrate,
         )
+        self.client.channel = None if channel is None else check_text(channel, what="channel")
         self.registry = Registry()
         self.jobs = Jobs(self.client, self._result_type)
         self._batches: dict[tuple[str, int], Batch] = {}
@@ -142,6 +145,10 @@ class App(Runner):
         * `name`: The kind's name; the function's own unless given.
         * `retry_on`: The errors that are followed by another attempt; the app's own unless given.
         * `fail_on`: More errors that end the job at once, in addition to the app's.
+        * `channel`: The channel that is told how the job ended; the app's own unless given, None:
+          nobody.
+        * `on_failure`: A job that is created, with the failed one's id, by the transaction that
+          makes it FAILED.
         * `version`: Counted up when waiting jobs must go on with the old code; versions stand side
           by side.
         """
@@ -203,7 +210,12 @@ class App(Runner):
     ) -> Definition:
         """Turn a function and the options of `@app.job` into a definition; batches call it."""
         return define(
-            function, dict(declared), retry_on=self._retry_on, fail_on=self._fail_on, what=what
+            function,
+            dict(declared),
+            retry_on=self._retry_on,
+            fail_on=self._fail_on,
+            channel=self.client.channel,
+            what=what,
         )
 
     @property

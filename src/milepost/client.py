@@ -114,6 +114,8 @@ class Client:
         self._look = look
         self.declared_bounds: dict[str, int] = {}
         self.hooks = Hooks()
+        self.channel: str | None = None
+        """The channel of jobs and runs that name none."""
         self._begin()
         self.move_to(url)
         _all.add(self)

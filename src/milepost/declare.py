@@ -17,6 +17,7 @@ from milepost.errors import Invalid
 from milepost.options import DEFAULTS, check, default, pinned, stored
 from milepost.outcome import Outcome
 from milepost.policy import Policy
+from milepost.records import NewJob
 
 _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -215,6 +216,10 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = DEFAULTS
     """Those that are stored with its jobs."""
     policy: Policy = Policy()
+    channel: str | None = None
+    """The channel that its jobs tell how they ended, unless a submit names one."""
+    on_failure: NewJob | None = None
+    """The job that is created when one of them fails, with a placeholder for its id."""
     feed: Callable[[Context], list[Any]] | None = None
     outlet: Outlet | None = None
 
@@ -222,7 +227,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse an invalid declaration, when it is declared."""
         check_text(self.name, what="name")
         try:
-            check({**self.options, "version": self.version})
+            check({**self.options, "version": self.version, "channel": self.channel})
         except Invalid as error:
             raise Invalid(f"job {self.name!r}: {error}") from error
 

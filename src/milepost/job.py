@@ -26,6 +26,7 @@ from milepost.records import NewJob, Template
 from milepost.store import creation
 from milepost.store.borrow import BorrowedConnection, borrow, require_same_kind
 from milepost.store.driver import Steps
+from milepost.store.followups import FAILED_ID
 from milepost.store.schedules import NewSchedule
 
 P = ParamSpec("P")
@@ -112,6 +113,10 @@ class Job(Generic[C, P, R, A]):
             given["tags"] = dict(tags)  # the caller may go on with theirs
         chosen = {**self._options, **given}
         return Job(self._app, self.definition, chosen, self._borrowed, policy=self._policy)
+
+    def belongs_to(self, app: Host) -> bool:
+        """Tell whether that app declared it."""
+        return self._app is app
 
     def within(self, connection: Any) -> "Job[C, P, R, A]":
         """Return a copy that submits inside the caller's own transaction."""
@@ -222,7 +227,7 @@ class Job(Generic[C, P, R, A]):
             tags=encode_tags(options.get("tags")),
             tenant=caller().tenant,
             trace=caller().trace,
-            channel=options.get("channel"),
+            channel=options.get("channel", self.definition.channel),
         )
 
     @cached_property
@@ -277,8 +282,24 @@ class JobDecorator:
     def __call__(self, function: Any, /) -> Any:
         """Declare the function."""
         definition = self._app.define(function, self._declared)
+        if (following := self._declared.get("on_failure")) is not None:
+            new = _followup(following, self._app)
+            definition = msgspec.structs.replace(definition, on_failure=new)
         self._app.registry.add(definition)
         return Job(self._app, definition)
+
+
+def _followup(job: Any, app: Host) -> NewJob:
+    """Make the job that follows on failures, or raise `Invalid`; its id is a placeholder."""
+    if not isinstance(job, Job) or not job.belongs_to(app):
+        raise Invalid(f"on_failure={job!r} must be a job that this app declared before")
+    new = job.new((FAILED_ID,), {})
+    if FAILED_ID.encode() not in (new.payload or b"") or new.unique_key is not None:
+        raise Invalid(
+            f"on_failure={job!r} takes one argument, the failed job's id as a text; it cannot be "
+            "unique, and a codec of your own must leave that text readable"
+        )
+    return msgspec.structs.replace(new, id=FAILED_ID)
 
 
 def define(
@@ -287,14 +308,18 @@ def define(
     *,
     retry_on: Errors,
     fail_on: Errors,
+    channel: str | None = None,
     what: str | None = None,
 ) -> Definition:
     """Turn a function and the options of `@app.job` into a definition.
 
-    `retry_on` and `fail_on` are the app's own; `what` names another decorator than `@app.job`.
+    `retry_on`, `fail_on` and `channel` are the app's own; `what` names another decorator than
+    `@app.job`, whose jobs belong to runs: these have a channel, and hooks of their own.
     """
     _check_handler(function, yields=what is not None)
     check_names(JobOptions, declared, what=what or "@app.job")
+    if what is not None and (refused := sorted({"channel", "on_failure"} & declared.keys())):
+        raise Invalid(f"{what} takes no {', '.join(refused)}: its run has one")
     name = declared.get("name")
     name = check_text(function.__name__ if name is None else name, what="name")
     policy = Policy(
@@ -310,6 +335,7 @@ def define(
         version=declared.get("version", default("version")),
         options=stored_options(declared),
         policy=policy,
+        channel=declared.get("channel", channel) if what is None else None,
     )
 
 

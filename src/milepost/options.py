@@ -193,7 +193,14 @@ class _Declaring(TypedDict, total=False):
     """More errors that end the job at once, in addition to the app's."""
 
 
-class Submitting(_Everywhere, total=False):
+class _Told(TypedDict, total=False):
+    """Taken by declarations of jobs and by submits."""
+
+    channel: Annotated[str | None, Text()]
+    """The channel that is told how the job ended; the app's own unless given, None: nobody."""
+
+
+class Submitting(_Everywhere, _Told, total=False):
     """Taken by submits: what one submission asks for beyond its declaration."""
 
     start_in: Annotated[float | None, Seconds()]
@@ -206,17 +213,17 @@ class Submitting(_Everywhere, total=False):
     """Texts by name, for people and programs that look at the job."""
     hold: Annotated[bool | None, Flag()]
     """Store the job without starting it; it starts once it is submitted."""
-    channel: Annotated[str | None, Text()]
-    """The channel that is told how the job ended."""
 
 
 class StepOptions(_Everywhere, _Handled, Retrying, _Declaring, total=False):
     """What steps, reducers and hooks of a batch take."""
 
 
-class JobOptions(StepOptions, total=False):
+class JobOptions(StepOptions, _Told, total=False):
     """What `@app.job` takes."""
 
+    on_failure: Annotated[Any, Rule()]
+    """A job that is created, with the failed one's id, by the transaction that makes it FAILED."""
     version: Annotated[int, Whole(least=1, default=1)]
     """Counted up when waiting jobs must go on with the old code; versions stand side by side."""
 

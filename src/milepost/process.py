@@ -16,6 +16,7 @@ from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.records import NewJob
 from milepost.request.kind import Requests
+from milepost.store import followups
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver
 from milepost.store.queues import declare
@@ -220,8 +221,7 @@ class Runner(Host):
         driver = await client.async_driver()
         if self.metrics is not None:
             self.metrics.driver = driver
-        if client.declared_bounds:
-            await driver.run(declare, client.declared_bounds)
+        await self._declare(driver)
         if concurrency is not None:
             settings = replace(settings, concurrency=concurrency)
             settings.check()
@@ -239,6 +239,14 @@ class Runner(Host):
             receivers=self.receivers(driver),
             recycle=recycle,
         )
+
+    async def _declare(self, driver: AsyncDriver) -> None:
+        """Store what this program declares and others act on."""
+        if self.client.declared_bounds:
+            await driver.run(declare, self.client.declared_bounds)
+        following = {(d.name, d.version): d.on_failure for d in self.registry}
+        if following:
+            await driver.run(followups.declare, following)
 
     async def _and_close(self, work: Awaitable[T]) -> T:
         """Await work in a loop made for it: connections opened there are closed there."""
@@ -296,7 +304,9 @@ class Runner(Host):
 
     async def maintain_once_async(self) -> int:
         """Do one pass of maintenance; return how much there was to do."""
-        maintainer = self._maintainer(await self.client.async_driver())
+        driver = await self.client.async_driver()
+        await self._declare(driver)
+        maintainer = self._maintainer(driver)
         return (await maintainer.whole_pass()).total
 
     def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":

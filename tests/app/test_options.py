@@ -60,7 +60,7 @@ def test_what_is_stored_has_a_column_in_every_row_that_stores_it():
 
 def test_places_take_what_is_declared_for_them():
     assert set(NewJobOptions.model_fields) == names(SubmitOptions)
-    assert names(StepOptions) == names(JobOptions) - {"version"}
+    assert names(StepOptions) == names(JobOptions) - {"version", "channel", "on_failure"}
     assert names(Submitting) <= names(RequestOptions)
     hinted = Batch.step.__globals__["StepOptions"]
     assert hinted is StepOptions

@@ -290,7 +290,7 @@ class Batch:
             params_key=params_key,
             params_keys_before=tuple(before),
             tags=encode_tags(options.tags),
-            channel=None
+            channel=self.client.channel
             if options.channel is None
             else check_text(options.channel, what="channel"),
             deadline_us=None if options.deadline is None else micros(options.deadline),

@@ -109,7 +109,7 @@ class Declaration(Generic[S]):
             codec=self.client.codec.name,
             actor=caller().actor,
             queue=self.options["queue"],
-            channel=self.options["channel"],
+            channel=self.options["channel"] or self.client.channel,
             **given,
         )
 

@@ -125,7 +125,7 @@ class Pipeline(Declaration[S]):
             overlap=self.span(options["overlap"]),
             margin=self.span(options["margin"]),
             queue=options["queue"],
-            channel=options["channel"],
+            channel=options["channel"] or self.client.channel,
             fresh_us=None if within is None else micros(within),
             **asked,
         )

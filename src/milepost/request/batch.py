@@ -178,7 +178,7 @@ class Batches:
             tenant=caller().tenant,
             trace=caller().trace,
             tags=encode_tags(asking.tags),
-            channel=asking.channel,
+            channel=asking.channel or client.channel,
             deadline_us=None if asking.deadline is None else micros(asking.deadline),
         )
         return new, self._plan(asking, final)
@@ -204,7 +204,8 @@ class Batches:
                 raise Invalid(f"a request of a batch takes no {', '.join(wrong)}")
             job, request = self._single.prepare(method, url, asked)
             made = job.new((request,), {})
-            inside = msgspec.structs.replace(made.template, run_id=run.id, step=0)
+            told = asked.get("channel")  # the app's own is told by the run
+            inside = msgspec.structs.replace(made.template, run_id=run.id, step=0, channel=told)
             yield msgspec.structs.replace(made, template=inside, ordinal=ordinal)
 
 

@@ -97,7 +97,7 @@ class Requests:
         self.default_limit = HostLimit(settings.request_per_host, read_rate(settings.request_rate))
         self.guard = AddressGuard(settings.request_allow, ports=settings.ports)
         self.recorder = Recorder(names=settings.redacted, most=settings.request_record)
-        self.definition = define(KIND, self.run)
+        self.definition = define(KIND, self.run, channel=host.client.channel)
         if can_send():  # elsewhere requests are left to workers that can
             host.registry.add(self.definition, own=True)
         options = {**DEFAULTS, "retries": 0}

@@ -17,7 +17,7 @@ from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.options import HIGHEST
 from milepost.records import Claim, Job, Listed, Settlement
-from milepost.store import logs, outputs, reruns, runs, unfit
+from milepost.store import followups, logs, outputs, reruns, runs, unfit
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.logs import AttemptLines
@@ -145,6 +145,8 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
     yield from _wake_signalled(held, actor=actor)
     touched = {s.claim.run_id for s in held if s.claim.run_id is not None}
     left = yield from runs.after_ends(touched, actor=actor, ended=held)
+    failed = [s.claim.id for s in held if s.outcome.state == JobState.FAILED]
+    yield from followups.create(failed, actor=actor)
     return Settled(settled, left)
 
 
@@ -332,6 +334,7 @@ def reject(job_id: str, *, reason: str, actor: str) -> Steps[bool]:
     """End a waiting job that no definition will ever run; False when it was not waiting."""
     rows = yield Call("job_reject", {"id": job_id, "reason": reason, "actor": actor})
     yield from runs.after_ends(runs.touched(rows), actor=actor)
+    yield from followups.create([row[0] for row in rows], actor=actor)
     return bool(rows)
 
 

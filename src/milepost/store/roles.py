@@ -54,6 +54,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "worker": _open(worker="IUD"),
     "queue": _open(admin="IU"),
     "queue_bound": _open(worker="IU", admin="IU"),
+    "followup": _open(worker="IUD", admin="IUD"),
     "schedule": _open(worker="IU", admin="U"),
     # The API. Answers and hashes are nobody's business who only looks at jobs.
     "token": {"submit": "S", "admin": "SIU"},

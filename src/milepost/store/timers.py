@@ -1,13 +1,17 @@
 """Moves of jobs that time makes: leases end, sleeps are over, deadlines are missed."""
 
-from milepost.store import runs
+from milepost.lifecycle import JobState
+from milepost.store import followups, runs
 from milepost.store.driver import Call, Steps
+
+FAILED = JobState.FAILED
 
 
 def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
     """Take running jobs from workers that are dead or unknown; answer with (id, state)."""
     rows = yield Call("job_lose", {"actor": actor, "most": most})
     yield from runs.after_ends(runs.touched(rows), actor=actor)
+    yield from followups.create([row[0] for row in rows if row[3] == FAILED], actor=actor)
     return [(row[0], row[3]) for row in rows]
 
 
@@ -30,12 +34,14 @@ def expire(*, actor: str, most: int) -> Steps[int]:
     """End jobs that missed their deadline or start and do not run; answer with how many."""
     rows = yield Call("job_expire", {"actor": actor, "most": most})
     yield from runs.after_ends(runs.touched(rows), actor=actor)
+    yield from followups.create([row[0] for row in rows], actor=actor)
     return len(rows)
 
 
 def expire_held(*, actor: str, hold_us: int, most: int) -> Steps[int]:
     """End held jobs that were not submitted in time (H-108); answer with how many."""
     rows = yield Call("job_expire_held", {"actor": actor, "hold_us": hold_us, "most": most})
+    yield from followups.create([row[0] for row in rows], actor=actor)
     return len(rows)
 
 
@@ -43,4 +49,5 @@ def reject_spent(*, actor: str, most: int) -> Steps[int]:
     """End jobs that can never be claimed again because their budget is spent (H-21)."""
     rows = yield Call("job_reject_spent", {"actor": actor, "most": most})
     yield from runs.after_ends(runs.touched(rows), actor=actor)
+    yield from followups.create([row[0] for row in rows], actor=actor)
     return len(rows)

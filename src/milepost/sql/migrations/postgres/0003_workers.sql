@@ -31,6 +31,14 @@ CREATE TABLE queue_bound (
   max_waiting integer NOT NULL CHECK (max_waiting >= 1)
 );
 
+-- The job that is created when one of a kind fails, as workers declare it.
+CREATE TABLE followup (
+  kind text NOT NULL,
+  kind_version integer NOT NULL,
+  template text NOT NULL,
+  PRIMARY KEY (kind, kind_version)
+);
+
 -- Written by the transaction that ends its subject; delivered at least once, under one stable id.
 CREATE TABLE outbox (
   id uuid PRIMARY KEY,

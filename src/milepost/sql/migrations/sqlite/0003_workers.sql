@@ -31,6 +31,14 @@ CREATE TABLE queue_bound (
   max_waiting INTEGER NOT NULL CHECK (max_waiting >= 1)
 ) STRICT;
 
+-- The job that is created when one of a kind fails, as workers declare it.
+CREATE TABLE followup (
+  kind TEXT NOT NULL,
+  kind_version INTEGER NOT NULL,
+  template TEXT NOT NULL,
+  PRIMARY KEY (kind, kind_version)
+) STRICT;
+
 -- Written by the transaction that ends its subject; delivered at least once, under one stable id.
 CREATE TABLE outbox (
   id TEXT PRIMARY KEY,
