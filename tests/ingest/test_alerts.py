@@ -40,6 +40,17 @@ def test_a_failed_run_is_told_once_in_bs_two_texts(app, shop):
     assert (event.told["subject"], event.told["severity"]) == ("Consolidation Failed", "error")
 
 
+def test_a_run_that_was_cancelled_is_not_told_as_a_failure(app, shop):
+    run = app.pipeline("told", shop, **OPTIONS, channel="people").start()
+    run.cancel("tried out")
+    app.drain()
+    [event] = messages(app)
+    assert (event.told["subject"], event.told["severity"]) == ("Run Cancelled", "warning")
+    assert msgspec.json.decode(event.body)["data"]["alert"]["text"] == (
+        f"Run {run.id} was cancelled. Watermark NOT advanced."
+    )
+
+
 @pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 def test_the_mail_of_a_failed_run_says_consolidation_failed_and_successes_stay_silent(app, shop):
     with receiving() as receiver:

@@ -235,6 +235,12 @@ def _alert(run: Run) -> dict[str, str] | None:
     """Say in B's two texts that a run of a pipeline did not end well."""
     if run.mode is None or run.state == RunState.SUCCEEDED:
         return None
+    if run.state == RunState.CANCELLED:
+        return {
+            "title": "Run Cancelled",
+            "text": f"Run {run.id} was cancelled. Watermark NOT advanced.",
+            "severity": "warning",
+        }
     return {
         "title": "Consolidation Failed",
         "text": f"Run {run.id} failed. Watermark NOT advanced.",
