@@ -164,6 +164,17 @@ def test_prometheus_takes_its_settings_and_each_alert_fires_when_it_should(tmp_p
     assert fired == {rule["alert"] for rule in ALERTS}
 
 
+@needs["promtool"]
+def test_prometheus_understands_every_question_of_the_dashboard(tmp_path):
+    asked = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    rules = [
+        {"record": f"asked_{number}", "expr": expression.replace("$queue", ".*")}
+        for number, expression in enumerate(asked)
+    ]
+    (tmp_path / "asked.yml").write_text(yaml.safe_dump({"groups": [{"name": "a", "rules": rules}]}))
+    ran("promtool", "check", "rules", tmp_path / "asked.yml")
+
+
 def test_grafana_reads_every_word_of_the_dashboard():
     register_default_plugins()
 
@@ -195,11 +206,17 @@ def lost(written, read, path=""):
 
 def metrics():
     """Name every series that a server or a worker shows."""
-    from milepost.web.metrics import HttpMetrics, StoreMetrics
+    from milepost.observe.metrics import StoreMetrics, WorkerMetrics, _Collected
+    from milepost.web.metrics import HttpMetrics
 
-    families = chain(
-        StoreMetrics({}, {}, {}, weeks_full=False).collect(), HttpMetrics().registry.collect()
-    )
+    class Driver:
+        def use(self):
+            return {"busy": 0, "idle": 0}
+
+    own = WorkerMetrics()
+    own.driver = Driver()
+    store = StoreMetrics({}, {}, {}, False, {}, (), {})
+    families = chain(_Collected(own, lambda: store).collect(), HttpMetrics().registry.collect())
     return {name for family in families for name in series(family)}
 
 
