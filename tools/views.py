@@ -362,7 +362,7 @@ JOB_COLUMNS = (
 )
 RUN_COLUMNS = (
     "id tenant kind kind_version queue priority state phase version move actor detail cause"
-    " current_step ending mode error tags unique_key parent_id rerun_of resumes"
+    " current_step ending mode error tags unique_key parent_id rerun_of resumes ordinal depth"
     " trace channel policy codec"
 )
 

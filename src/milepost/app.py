@@ -401,8 +401,9 @@ class App(Runner):
         """Send many requests as one run; one message goes to its channel once all have ended.
 
         Each is a dict of what `request` takes, or a tuple such as ("GET", url); `common` holds
-        for those that do not say otherwise. `final` is a call of its own, made at the end. Without
-        a policy the first failure stops the rest.
+        for those that do not say otherwise. One may be a batch itself: {"batch": [...], "channel",
+        "policy", "final"}. `final` is a call of its own, made at the end. Without a policy the
+        first failure stops the rest.
         """
         options = {n: v for n, v in locals().items() if n in BatchOptions.__struct_fields__}
         return self.request_batches.start(requests, BatchOptions(**options), common or {})

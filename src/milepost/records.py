@@ -461,6 +461,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
     rerun_of: str | None = None
     resumes: str | None = None
+    ordinal: int | None = None
+    depth: int | None = None
     watermark_before: datetime | None = None
     deadline_us: int | None = None
     hold_us: int | None = None
@@ -540,12 +542,31 @@ class Run(msgspec.Struct, frozen=True):
     parent_id: Id | None
     rerun_of: Id | None
     resumes: Id | None
+    ordinal: int | None
+    """The place of a batch among the items of its parent."""
+    depth: int | None
+    """How deep it stands in a tree of batches, 0 at the root; None: it is in none."""
     policy: str | None
     move: str
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
     deadline_at: datetime | None
+
+
+class ResponseRow(msgspec.Struct, frozen=True):
+    """The end of one request of a batch, or of a batch within it, as it is stored."""
+
+    id: str
+    ordinal: int | None
+    state: str
+    fence: int
+    phase: str | None
+    result: bytes | None
+    error: str | None
+    cause: str | None
+    cancel_reason: str | None
+    batch: bool = False
 
 
 class Queue(msgspec.Struct, frozen=True):

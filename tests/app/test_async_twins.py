@@ -310,12 +310,13 @@ async def pipelines(app: mp.App, _database: Database, _remote: str) -> None:
 async def requests(app: mp.App, _database: Database, remote: str) -> None:
     """Send, replay, send many."""
     job = await app.request_async("GET", remote)
-    batch = await app.request_batch_async([("GET", remote)])
+    batch = await app.request_batch_async([("GET", remote), {"batch": [("GET", remote)]}])
     await app.drain_async()
     again = await app.replay_async(job.id)
     await app.drain_async()
     assert (await job.refresh_async()).result == (await again.refresh_async()).result == {}
-    assert [one.state async for one in batch.responses_async()] == ["COMPLETE"]
+    assert [one.state async for one in batch.responses_async()] == ["COMPLETE", "COMPLETE"]
+    assert [len(await one.batches_async()) for one in await batch.batches_async()] == [0]
 
 
 # Who looks after it

@@ -148,6 +148,20 @@ def settle_batches_together(url: str, barrier: Any, batches: list[list[Claim]], 
     return len(batches)
 
 
+def cancel_trees(url: str, barrier: Any, roots: list[str], turns: int) -> int:
+    """Cancel trees of batches from above, while others settle what is in them."""
+    driver = opened(url)
+    for turn in range(turns):
+        barrier.wait(60)
+        for root in roots[turn::turns]:
+            driver.run(runs.cancel, root, reason="enough", actor="m")
+            for branch in reversed(driver.run(runs.tree, root)):
+                while driver.run(runs.cancel_rest, branch.id, actor="m", most=1):
+                    pass
+    driver.close()
+    return turns
+
+
 def settle_in_any_order(url: str, claims: list[Claim], seed: int) -> int:
     """Settle claims in batches over many runs; some yield outputs, some come again, some fail."""
     chance = random.Random(seed)

@@ -116,6 +116,11 @@ MOVES: dict[str, list[Any]] = {
 }
 ASKED: dict[str, dict[str, Any]] = {
     "run_lock": {"id": [RUN, OTHER]},
+    "run_lock_tree": {"id": [RUN, OTHER]},
+    "run_depths": {"id": [RUN, OTHER]},
+    "run_children_active": {"id": RUN, "most": 500},
+    "run_lost_children": {"id": RUN},
+    "run_tree": {"id": RUN},
     "run_peek": {"id": [RUN, OTHER]},
     "run_get": {"id": RUN},
     "run_steps": {"id": [RUN, OTHER]},
@@ -253,7 +258,7 @@ def lite(request, backends: Backends) -> Iterator[sqlite3.Connection]:
 
 
 GIVEN = ("json_each", "t", "chain", "CONSTANT", "clock", "first", "attempt", "unwanted")
-GIVEN += ("older", "newer", "line")
+GIVEN += ("older", "newer", "line", "tree", "jobs", "batches", "items")
 """What is walked because it came with the question, or was found by an index."""
 FEW = ("run_live", "run_late", "run_held", "publication_open")
 """Indexes of what is open only."""

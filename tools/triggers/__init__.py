@@ -152,6 +152,8 @@ GUARDS = {
             "watermark_after",
             "params_key",
             "resumes",
+            "ordinal",
+            "depth",
         ),
         immutable=(
             "id",
@@ -167,6 +169,8 @@ GUARDS = {
             "parent_id",
             "rerun_of",
             "resumes",
+            "ordinal",
+            "depth",
         ),
         unique=(_taken("run", _LIVE_RUN), _RESUMED),
     ),

@@ -220,9 +220,18 @@ class RunHandle(Subject[Run]):
         """Cancel it; answers with the state it is in now: STOPPING while a job still runs."""
         run, actor = self._client.flow, caller().actor
         yield from run(runs.cancel, self.id, reason=reason, actor=actor)
-        while (yield from run(runs.cancel_rest, self.id, actor=actor, most=BATCH)):
-            pass
+        yield from self._cancel_rest(self.id)
+        if (yield from self._refresh()).record.depth is None:
+            return self.state
+        # From the root down: a batch that stops is the first to stop those within it.
+        for branch in reversed((yield from run(runs.tree, self.id))):
+            yield from self._cancel_rest(branch.id)
         return (yield from self._refresh()).state
+
+    def _cancel_rest(self, run_id: str) -> Flow[None]:
+        actor = caller().actor
+        while (yield from self._client.flow(runs.cancel_rest, run_id, actor=actor, most=BATCH)):
+            pass
 
     cancel, cancel_async = faces(_cancel)
 
@@ -269,13 +278,11 @@ class RunHandle(Subject[Run]):
 
     def _refill(self, run_id: str) -> Flow["RunHandle"]:
         run, actor = self._client.flow, caller().actor
-        after: str | None = None
-        while after := (
-            yield from run(
-                chains.create_again, self.id, run_id, after=after, most=BATCH, actor=actor
-            )
-        ):
-            pass
+        for branch in (yield from run(runs.tree, run_id)):
+            again = partial(chains.create_again, branch.resumes or self.id, branch.id)
+            after: str | None = None
+            while after := (yield from run(again, after=after, most=BATCH, actor=actor)):
+                pass
         yield from run(chains.go_on, self.id, run_id, actor=actor)
         return RunHandle(self._client, run_id, type_of=self._type_of)
 
@@ -306,24 +313,8 @@ def _share(picture: chains.Picture) -> float:
 
 def resuming(old: Run) -> NewRun:
     """Describe a run that is to go on where an ended one stopped."""
-    return NewRun(
-        id=new_id(),
-        kind=old.kind,
-        kind_version=old.kind_version,
-        payload=old.payload,
-        codec=old.codec,
-        actor=caller().actor,
-        policy=old.policy,
-        queue=old.queue,
-        priority=old.priority,
-        tenant=old.tenant,
-        tags=old.tags,
-        trace=old.trace,
-        channel=old.channel,
-        params_key=old.params_key,
-        resumes=old.id,
-        hold_us=int(HOLD_SECONDS * 1_000_000),
-    )
+    hold_us = int(HOLD_SECONDS * 1_000_000)
+    return chains.again_of(old, new_id=new_id(), actor=caller().actor, hold_us=hold_us)
 
 
 class Runs(Finder[RunHandle]):

@@ -29,10 +29,11 @@ PROBLEMS_KEPT = 1_000
 Row = tuple[Any, ...]
 COUNTED = ("open", "succeeded", "failed", "cancelled")
 CHECKS: dict[str, tuple[Machine, str]] = {
-    "verify_runs": (RUN, "it is {} and has open jobs"),
+    "verify_runs": (RUN, "it is {} and has open jobs or batches"),
     "verify_kept": (JOB, "it has a {} of an attempt that it never had"),
     "verify_poisoned": (JOB, "it is poisoned, but was not claimed alone"),
     "verify_orphans": (JOB, "its run {} is not there"),
+    "verify_orphan_batches": (RUN, "its parent {} is not there"),
 }
 """Queries whose every row, an id and the values of a text, is a discrepancy."""
 COMPARED = ("version", "state", "move", "fence", "errors", "losses", "polls", "releases")

@@ -224,6 +224,7 @@ def _run(run: Run, *, room: int) -> Steps[dict[str, Any]]:
         "run_state": run.state.value,
         **_outcome(run, counted, failed),
         **({"resumes": run.resumes} if run.resumes else {}),
+        **({"parent_run": run.parent_id} if run.parent_id else {}),
         "steps": [{name: getattr(step, name) for name in COUNTED} for step in counted],
     }
     there = sum(step.succeeded + step.lost for step in counted)
@@ -267,16 +268,32 @@ def _outcome(run: Run, counted: Sequence[StepCount], failed: Sequence[RunError])
 def _children(run_id: str, room: int) -> Steps[list[dict[str, Any]]]:
     """Read the children that fit, in their order: never more bytes at once than may be told."""
     told: list[dict[str, Any]] = []
-    for ids in _portions((yield from outbox.children(run_id)), room):
-        found = yield from jobs.find(ids)
-        told += [_child(found[job_id]) for job_id in ids if job_id in found]
+    sized = yield from outbox.children(run_id)
+    batches = {item_id for item_id, _, batch in sized if batch}
+    for ids in _portions(sized, room):
+        found = yield from jobs.find([item_id for item_id in ids if item_id not in batches])
+        for item_id in ids:
+            if item_id in batches:
+                told.append((yield from _batch(item_id)))
+            elif item_id in found:
+                told.append(_child(found[item_id]))
     return told
 
 
-def _portions(sized: list[tuple[str, int]], room: int) -> list[list[str]]:
+def _batch(run_id: str) -> Steps[dict[str, Any]]:
+    """Tell how a batch within the batch ended; its own children are in a message of its own."""
+    run = yield from runs.get(run_id)
+    told = {"id": run.id, "kind": run.kind, "step": 0, "ordinal": run.ordinal}
+    told |= {"state": answer_word(run.state), "run_state": run.state.value}
+    if run.state == RunState.SUCCEEDED:
+        return {**told, "result": _pass_on(run.report, run.codec)}
+    return {**told, "error": _cut((yield from failures.batch_failure(run_id)))}
+
+
+def _portions(sized: list[tuple[str, int, bool]], room: int) -> list[list[str]]:
     portions: list[list[str]] = [[]]
     taken = 0
-    for job_id, size in sized:
+    for job_id, size, _ in sized:
         room -= size
         if room < 0:
             break

@@ -4,13 +4,38 @@
 -- postgres
 -- Not FOR UPDATE: a publication's foreign key shares the run's key, and two settlers that both
 -- share it could never both have it whole.
+-- Runs in a tree of batches are left out: `run_lock_tree` has them, level by level.
 SELECT id::text, state, version, current_step, ending FROM run
- WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[])))
+ WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND depth IS NULL
  ORDER BY run.id
    FOR NO KEY UPDATE
 -- sqlite: each
 -- There is one writer.
-SELECT id, state, version, current_step, ending FROM run WHERE id = :id
+SELECT id, state, version, current_step, ending FROM run WHERE id = :id AND depth IS NULL
+
+-- name: run_lock_tree
+-- Runs in trees of batches, those of one transaction from the deepest up (H-68).
+-- postgres
+SELECT id::text, state, version, current_step, ending, parent_id::text, depth FROM run
+ WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND depth IS NOT NULL
+ ORDER BY run.depth DESC, run.id
+   FOR NO KEY UPDATE
+-- sqlite: each
+SELECT id, state, version, current_step, ending, parent_id, depth FROM run
+ WHERE id = :id AND depth IS NOT NULL
+
+-- name: run_depths
+-- postgres
+SELECT id::text, depth FROM run WHERE id = ANY(:id::uuid[]) AND depth IS NOT NULL
+-- sqlite
+SELECT id, depth FROM run WHERE id IN (SELECT value FROM json_each(:id)) AND depth IS NOT NULL
+
+-- name: run_children_active
+-- Batches within a batch that go on.
+SELECT {text:id} FROM run
+ WHERE parent_id = :id AND state IN {active}
+ ORDER BY run.id
+ LIMIT :most
 
 -- name: run_peek
 -- postgres
@@ -121,7 +146,7 @@ RETURNING id, run_id, step
 
 -- name: run_late
 -- Runs that missed their deadline and are not stopping yet.
-SELECT {text:id} FROM run
+SELECT {text:id}, depth FROM run
  WHERE state IN {active} AND deadline_at <= {now}
  ORDER BY deadline_at
  LIMIT :most

@@ -49,7 +49,7 @@ RETURNING {columns:claim job. | job.deadline_at AS remaining_us
   SELECT id FROM run
    WHERE id = ANY(ARRAY(SELECT DISTINCT run_id FROM taken WHERE run_id IS NOT NULL))
      AND state = 'QUEUED'
-   ORDER BY id
+   ORDER BY depth DESC NULLS FIRST, id
      FOR NO KEY UPDATE
 ), begun AS (
 UPDATE run

@@ -199,18 +199,27 @@ UPDATE outbox SET dead_at = {now}, error = coalesce(error, 'nobody took it in ti
 RETURNING id
 
 -- name: message_jobs
--- The jobs of a run in their order, and about how large each is in a message.
+-- The jobs of a run in their order, with the batches within it, and about how large each is in a message.
 -- postgres
-SELECT id::text, 400 + coalesce(length(result), 0) + coalesce(octet_length(error), 0)
-  FROM job
- WHERE run_id = :id AND (state = 'RUNNING' OR state <> 'RUNNING')
- ORDER BY step, ordinal, job.id
+SELECT id::text, size, batch
+  FROM (SELECT id, step, ordinal, 400 + coalesce(length(result), 0) + coalesce(octet_length(error), 0) AS size,
+               false AS batch
+          FROM job
+         WHERE run_id = :id AND (state = 'RUNNING' OR state <> 'RUNNING')
+         UNION ALL
+        SELECT id, 0, ordinal, 400 + coalesce(length(report), 0), true FROM run WHERE parent_id = :id) AS items
+ ORDER BY step, ordinal, items.id
  LIMIT :most
 -- sqlite
-SELECT id, 400 + coalesce(length(result), 0) + coalesce(length(CAST(error AS BLOB)), 0)
-  FROM job
- WHERE run_id = :id
- ORDER BY step, ordinal, job.id
+SELECT id, size, batch
+  FROM (SELECT id, step, ordinal,
+               400 + coalesce(length(result), 0) + coalesce(length(CAST(error AS BLOB)), 0) AS size,
+               false AS batch
+          FROM job
+         WHERE run_id = :id
+         UNION ALL
+        SELECT id, 0, ordinal, 400 + coalesce(length(report), 0), true FROM run WHERE parent_id = :id) AS items
+ ORDER BY step, ordinal, id
  LIMIT :most
 
 -- name: message_worker

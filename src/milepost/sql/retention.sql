@@ -10,9 +10,10 @@ SELECT set_config('milepost.retaining', 'on', true),
 UPDATE retention SET active = 1, keeping_entries = :keeps
 
 -- name: retention_chain
--- These runs and those next to them in a chain of resumed runs: whose time is over?
+-- These runs, those next to them in a chain of resumed runs, and those of the same tree of batches: whose
+-- time is over?
 -- postgres
-SELECT run.id::text, run.resumes::text, run.state IN {final}
+SELECT run.id::text, run.resumes::text, run.parent_id::text, run.state IN {final}
        AND coalesce(run.finished_at,
                     (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
                         AND seq = run.version))
@@ -24,9 +25,9 @@ SELECT run.id::text, run.resumes::text, run.state IN {final}
        AND NOT EXISTS (SELECT 1 FROM outbox WHERE machine = 'run' AND subject_id = run.id
                           AND delivered_at IS NULL AND dead_at IS NULL)
   FROM run
- WHERE run.id = ANY (:id::uuid[]) OR run.resumes = ANY (:id::uuid[])
+ WHERE run.id = ANY (:id::uuid[]) OR run.resumes = ANY (:id::uuid[]) OR run.parent_id = ANY (:id::uuid[])
 -- sqlite
-SELECT run.id, run.resumes, run.state IN {final}
+SELECT run.id, run.resumes, run.parent_id, run.state IN {final}
        AND coalesce(run.finished_at,
                     (SELECT at FROM journal WHERE subject_id = run.id AND machine = 'run'
                         AND seq = run.version))
@@ -39,6 +40,7 @@ SELECT run.id, run.resumes, run.state IN {final}
                           AND delivered_at IS NULL AND dead_at IS NULL)
   FROM run
  WHERE run.id IN (SELECT value FROM json_each(:id)) OR run.resumes IN (SELECT value FROM json_each(:id))
+    OR run.parent_id IN (SELECT value FROM json_each(:id))
 
 -- name: retention_end
 -- postgres

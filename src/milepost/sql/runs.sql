@@ -5,10 +5,10 @@
 -- Waits for a rival's transaction: no row back means that the rival is there, and committed.
 INSERT INTO run (id, kind, kind_version, state, move, actor, payload, codec, policy, queue, priority,
                  tenant, unique_key, params_key, tags, trace, channel, mode, parent_id, rerun_of, resumes,
-                 watermark_before, deadline_at, due_at, created_at)
+                 ordinal, depth, watermark_before, deadline_at, due_at, created_at)
 VALUES (:id, :kind, :kind_version, :state, 'create', :actor, :payload, :codec, :policy, :queue,
         :priority, :tenant, :unique_key, :params_key, :tags::jsonb, :trace, :channel, :mode, :parent_id,
-        :rerun_of, :resumes, :watermark_before::timestamptz,
+        :rerun_of, :resumes, :ordinal, :depth, :watermark_before::timestamptz,
         {now} + :deadline_us::bigint{micros}, {now} + :hold_us::bigint{micros}, {now})
 ON CONFLICT (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN {final}
@@ -17,10 +17,10 @@ RETURNING id::text
 -- sqlite
 INSERT INTO run (id, kind, kind_version, state, move, actor, payload, codec, policy, queue, priority,
                  tenant, unique_key, params_key, tags, trace, channel, mode, parent_id, rerun_of, resumes,
-                 watermark_before, deadline_at, due_at, created_at)
+                 ordinal, depth, watermark_before, deadline_at, due_at, created_at)
 VALUES (:id, :kind, :kind_version, :state, 'create', :actor, :payload, :codec, :policy, :queue,
         :priority, :tenant, :unique_key, :params_key, :tags, :trace, :channel, :mode, :parent_id,
-        :rerun_of, :resumes, :watermark_before,
+        :rerun_of, :resumes, :ordinal, :depth, :watermark_before,
         {now} + :deadline_us{micros}, {now} + :hold_us{micros}, {now})
 RETURNING id
 
@@ -141,6 +141,11 @@ UNION ALL
 SELECT run_id::text, NULL, NULL, count(*) FROM job
  WHERE run_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND (errors + losses > 0 OR state = 'FAILED')
  GROUP BY run_id
+UNION ALL
+SELECT parent_id::text, 0, CASE state WHEN 'CREATED' THEN state WHEN 'QUEUED' THEN state ELSE 'RUNNING' END, count(*)
+  FROM run
+ WHERE parent_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND state NOT IN {final}
+ GROUP BY 1, 3
 -- sqlite: each
 SELECT run_id, step, state, count(*) FROM job
  WHERE run_id = :id AND state IN {open}
@@ -158,6 +163,11 @@ UNION ALL
 SELECT run_id, NULL, NULL, count(*) FROM job
  WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED')
  GROUP BY run_id
+UNION ALL
+SELECT parent_id, 0, CASE state WHEN 'CREATED' THEN state WHEN 'QUEUED' THEN state ELSE 'RUNNING' END, count(*)
+  FROM run
+ WHERE parent_id = :id AND state NOT IN {final}
+ GROUP BY 1, 3
 
 -- name: run_results
 -- postgres
@@ -185,8 +195,44 @@ SELECT id, result,
  LIMIT :most
 
 -- name: run_errors
-SELECT {text:job.id}, step.name, job.ordinal, job.cause, job.error
-  FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
- WHERE job.run_id = :id AND job.state = 'FAILED'
- ORDER BY job.id
- LIMIT :most
+-- Jobs that failed, and batches within a batch that did: those are told by their own children.
+SELECT * FROM (
+  SELECT {text:job.id}, step.name, job.ordinal, job.cause, job.error, false
+    FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
+   WHERE job.run_id = :id AND job.state = 'FAILED'
+   ORDER BY job.id
+   LIMIT :most) AS jobs
+UNION ALL
+SELECT * FROM (
+  SELECT {text:run.id}, 'batch', run.ordinal, run.cause, NULL, true
+    FROM run
+   WHERE run.parent_id = :id AND run.state = 'FAILED'
+   ORDER BY run.id
+   LIMIT :most) AS batches
+
+-- name: run_tree
+-- A batch and those within it, the deepest first.
+-- postgres
+-- For the planner: OFFSET keeps it from reading all runs into a hash.
+WITH RECURSIVE tree (id, parent_id, depth, state, resumes) AS (
+  SELECT id, parent_id, depth, state, resumes FROM run WHERE id = :id
+  UNION ALL
+  SELECT child.id, child.parent_id, child.depth, child.state, child.resumes
+    FROM tree CROSS JOIN LATERAL (SELECT * FROM run WHERE run.parent_id = tree.id OFFSET 0) child
+)
+SELECT id::text, parent_id::text, state, resumes::text FROM tree ORDER BY depth DESC, tree.id
+-- sqlite
+WITH RECURSIVE tree (id, parent_id, depth, state, resumes) AS (
+  SELECT id, parent_id, depth, state, resumes FROM run WHERE id = :id
+  UNION ALL
+  SELECT run.id, run.parent_id, run.depth, run.state, run.resumes
+    FROM tree JOIN run ON run.parent_id = tree.id
+)
+SELECT id, parent_id, state, resumes FROM tree ORDER BY depth DESC, id
+
+-- name: run_lost_children
+-- Batches within a batch that did not succeed.
+SELECT {columns:run}
+  FROM run
+ WHERE parent_id = :id AND state IN {unsuccessful}
+ ORDER BY run.id

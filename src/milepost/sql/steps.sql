@@ -19,6 +19,10 @@ INSERT INTO step_count (run_id, step, slot)
 WITH RECURSIVE numbered (slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM numbered WHERE slot + 1 < :slots)
 SELECT :run_id, :number, slot FROM numbered
 
+-- name: step_count_children
+-- A slot for the batches within a batch: they are items of its first step (H-68).
+INSERT INTO step_count (run_id, step, slot) VALUES (:run_id, 0, -2)
+
 -- name: step_filled
 -- Says that a held run was added to now.
 UPDATE step SET filled_at = {now} WHERE run_id = :run_id AND number = :number

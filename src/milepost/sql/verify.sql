@@ -61,6 +61,12 @@ SELECT {text:job.id}, {text:job.run_id}
   FROM job
  WHERE job.run_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id)
 
+-- name: verify_orphan_batches
+-- Batches within a batch that is not there (H-68).
+SELECT {text:child.id}, {text:child.parent_id}
+  FROM run AS child
+ WHERE child.parent_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = child.parent_id)
+
 -- name: verify_poisoned
 -- Only a loss alone makes a job poisoned. (A claim that was summed up with older history is unknown.)
 SELECT {text:job.id}
@@ -77,14 +83,19 @@ SELECT {text:id}, version, state, move, fence, NULL, actor, detail
  ORDER BY run.id
 
 -- name: verify_runs
--- Final runs that still have open jobs.
+-- Final runs that still have open jobs, or open batches within them.
 SELECT DISTINCT {text:run.id}, run.state
   FROM run JOIN job ON job.run_id = run.id
  WHERE run.state IN {final}
    AND job.state NOT IN {final}
+ UNION
+SELECT {text:run.id}, run.state
+  FROM run JOIN run AS child ON child.parent_id = run.id
+ WHERE run.state IN {final}
+   AND child.state NOT IN {final}
 
 -- name: verify_steps
--- Steps whose counters are not what their jobs say. Finished jobs may have left by retention, so there
+-- Steps whose counters are not what their jobs, and the batches among them, say. Finished jobs may have left by retention, so there
 -- may be fewer of them than were counted, never more. Both sides are added up, not joined, so that a
 -- job that nobody counts shows too.
 SELECT {text:run_id}, step, sum(open), sum(has_open), sum(succeeded), sum(has_succeeded),
@@ -98,7 +109,14 @@ SELECT {text:run_id}, step, sum(open), sum(has_open), sum(succeeded), sum(has_su
                0, CASE state WHEN 'SUCCEEDED' THEN 1 ELSE 0 END,
                0, CASE state WHEN 'FAILED' THEN 1 ELSE 0 END,
                0, CASE state WHEN 'CANCELLED' THEN 1 ELSE 0 END
-          FROM job WHERE run_id IS NOT NULL) AS both_sides
+          FROM job WHERE run_id IS NOT NULL
+         UNION ALL
+        SELECT parent_id, 0,
+               0, CASE WHEN state IN {final} THEN 0 ELSE 1 END,
+               0, CASE state WHEN 'SUCCEEDED' THEN 1 ELSE 0 END,
+               0, CASE state WHEN 'FAILED' THEN 1 ELSE 0 END,
+               0, CASE state WHEN 'CANCELLED' THEN 1 ELSE 0 END
+          FROM run WHERE parent_id IS NOT NULL) AS both_sides
  GROUP BY run_id, step
 HAVING sum(open) <> sum(has_open) OR sum(succeeded) < sum(has_succeeded)
     OR sum(failed) < sum(has_failed) OR sum(cancelled) < sum(has_cancelled)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
+import uuid_utils
 
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import RUN, RunState
@@ -25,6 +26,7 @@ def start(
     new: NewRun,
     plan: Sequence[NewStep],
     jobs: Sequence[NewJob],
+    batches: Sequence[runs.NewBatch] = (),
     *,
     hold: bool = False,
     reuse: bool = False,
@@ -40,7 +42,7 @@ def start(
                 return str(live[0][0])
         new = msgspec.structs.replace(new, unique_key=new.params_key)
     for _ in range(LONGEST):
-        run_id = yield from runs.create(new, plan, jobs, hold=hold)
+        run_id = yield from runs.create(new, plan, jobs, batches, hold=hold)
         if run_id == new.id:
             return run_id
         found = yield from runs.get(run_id)
@@ -67,14 +69,41 @@ def resume(old_id: str, new: NewRun) -> Steps[str]:
             f"run {old_id} is one of pipeline {old.kind!r}: `milepost pipelines resume {old_id}`, "
             "pipeline.run(id).resume() or POST /v1/pipelines/{name}/runs/{id}:resume does it"
         )
+    if old.parent_id is not None:
+        raise IllegalMove(
+            f"run {old_id} is a batch within run {old.parent_id}; resume that one: it resumes all "
+            "within it that did not succeed"
+        )
     if (newer := (yield from _resumed(old))) is not None:
         return newer
     yield from _refuse_whole(old)
+    yield from _create_held(old, msgspec.structs.replace(new, depth=old.depth))
+    return new.id
+
+
+def _create_held(old: Run, new: NewRun) -> Steps[None]:
+    """Create a run that resumes another, without jobs, and one for each lost batch within that."""
     yield from runs.create(new, [], [], hold=True)
-    ids = {"old_id": old_id, "new_id": new.id}
+    ids = {"old_id": old.id, "new_id": new.id}
     yield Call("step_copy", ids)
     yield Call("step_count_copy", ids)
-    return new.id
+    if old.depth is None:
+        return
+    for row in (yield Call("run_lost_children", {"id": old.id})):
+        child = runs.from_row(row)
+        # It is held as long as its parent is: that one is given up for both.
+        again = again_of(child, new_id=str(uuid_utils.uuid7()), actor=new.actor)
+        yield from _create_held(child, msgspec.structs.replace(again, parent_id=new.id))
+
+
+def again_of(old: Run, *, new_id: str, actor: str | None, hold_us: int | None = None) -> NewRun:
+    """Describe a run that is to go on where an ended one stopped."""
+    same = (
+        "kind kind_version payload codec policy queue priority tenant tags trace channel"
+        " params_key ordinal depth"
+    )
+    pinned = {name: getattr(old, name) for name in same.split()}
+    return NewRun(id=new_id, actor=actor, resumes=old.id, hold_us=hold_us, **pinned)
 
 
 def _resumed(old: Run) -> Steps[str | None]:
@@ -128,7 +157,10 @@ def create_again(
 def go_on(old_id: str, new_id: str, *, actor: str) -> Steps[None]:
     """Take over the outputs that the old run did not publish, and let the new one begin."""
     yield Call("publication_move", {"old_id": old_id, "new_id": new_id})
-    yield from runs.seal(new_id, actor=actor)
+    if (yield from runs.get(new_id)).depth is None:
+        yield from runs.seal(new_id, actor=actor)
+    else:
+        yield from runs.seal_tree(new_id, actor=actor)
 
 
 def chain(run_id: str) -> Steps[list[str]]:

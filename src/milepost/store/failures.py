@@ -15,14 +15,15 @@ from milepost.records import (
     FailedAttempt,
     Job,
     JobError,
+    ResponseRow,
     Run,
     RunError,
     StepCount,
 )
 from milepost.specs import CANCELLED, EXPIRED
+from milepost.store import fanin, runs
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
-from milepost.store.requests import ResponseRow
 
 NAMED = 3
 """How many of its children the text of a failed run names; `errors` has more."""
@@ -155,16 +156,20 @@ def _read(error: str) -> dict[str, Any]:
 
 
 def children(run_id: str, *, most: int) -> Steps[list[RunError]]:
-    """Read why jobs of a run failed, in the order of their ids."""
+    """Read why jobs of a run failed, and then why batches within it did, in the order of ids."""
     rows = yield Call("run_errors", {"id": run_id, "most": most})
-    return [_child(*row) for row in rows]
+    told = []
+    for child_id, step, ordinal, cause, error, batch in rows[:most]:
+        found = (yield from batch_failure(child_id)) if batch else last_error(error, cause)
+        found = found or JobError("unknown", UNKNOWN)
+        told.append(RunError(child_id, step, found.type, found.message, cause, found.code, ordinal))
+    return told
 
 
-def _child(
-    job_id: str, step: str, ordinal: int | None, cause: str | None, error: str | None
-) -> RunError:
-    found = last_error(error, cause) or JobError("unknown", UNKNOWN)
-    return RunError(job_id, step, found.type, found.message, cause, found.code, ordinal)
+def batch_failure(run_id: str) -> Steps[JobError]:
+    """Say why a batch within another did not succeed, and name the first of its own that failed."""
+    run, counted = (yield from runs.get(run_id)), (yield from fanin.steps(run_id))
+    return run_failure(run, counted, (yield from children(run_id, most=1)))
 
 
 def run_failure(run: Run, steps: Sequence[StepCount], failed: Sequence[RunError]) -> JobError:

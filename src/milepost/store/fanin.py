@@ -4,9 +4,13 @@ One function moves runs, `advance`: it takes runs that are locked, counts their 
 statement, decides (purely) and makes the moves. The transaction that ends a job calls it; so does
 maintenance. It reads only the columns that are pinned on the steps' rows, so it needs no user code.
 However many runs are advanced, the statements are as many as for one.
+
+A batch within a batch is an item of its parent: the transaction that ends it advances the parent
+too, and so on up (H-68). Locks are taken in one order: runs in no tree by id, then those in trees
+from the deepest level up, each level by id.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import uuid_utils
@@ -74,6 +78,8 @@ class LockedRun(msgspec.Struct, frozen=True):
     version: int
     current_step: int
     ending: str | None
+    parent_id: str | None = None
+    depth: int | None = None
 
     @property
     def live(self) -> bool:
@@ -83,14 +89,24 @@ class LockedRun(msgspec.Struct, frozen=True):
     def after(self, decision: Decision) -> "LockedRun":
         """Tell how it stands after a move."""
         current = self.current_step if decision.current_step is None else decision.current_step
-        return LockedRun(decision.state, self.version + 1, current, decision.ending or self.ending)
+        return msgspec.structs.replace(
+            self,
+            state=decision.state,
+            version=self.version + 1,
+            current_step=current,
+            ending=decision.ending or self.ending,
+        )
 
 
 class Progress(msgspec.Struct):
-    """The moves that each run made, and the runs that have more jobs to let through."""
+    """The moves that each run made, the runs that have more jobs to let through, and the parents.
+
+    A parent is one of a run that ended, with its depth.
+    """
 
     moves: dict[str, list[str]] = {}
     unfinished: set[str] = set()
+    parents: dict[str, int] = {}
 
 
 # Advancing
@@ -106,11 +122,32 @@ def advance_one(run_id: str, *, actor: str | None) -> Steps[list[str]]:
 
 
 def lock(run_ids: Iterable[str]) -> Steps[dict[str, LockedRun]]:
-    """Hold those of the runs that are there, in the order of their ids."""
+    """Hold those of the runs that are there: of a tree of batches, one at most."""
+    wanted = set(run_ids)
+    found = yield from lock_plain(wanted)
+    if len(found) < len(wanted):
+        found |= yield from lock_level(wanted - found.keys())
+    return found
+
+
+def lock_plain(run_ids: Iterable[str]) -> Steps[dict[str, LockedRun]]:
+    """Hold those of the runs that are in no tree of batches, in the order of their ids."""
     wanted = sorted(set(run_ids))
-    if not wanted:
-        return {}
-    return _by_id((yield Call("run_lock", {"id": wanted})))
+    return _by_id((yield Call("run_lock", {"id": wanted}))) if wanted else {}
+
+
+def lock_level(run_ids: Iterable[str]) -> Steps[dict[str, LockedRun]]:
+    """Hold runs that stand in trees of batches, the deepest first."""
+    return _by_id((yield Call("run_lock_tree", {"id": sorted(run_ids)})))
+
+
+def parents_of(runs: Mapping[str, LockedRun]) -> dict[str, int]:
+    """Name the parents of the batches among these that have ended, with their depths."""
+    return {
+        run.parent_id: run.depth - 1
+        for run in runs.values()
+        if run.parent_id is not None and run.depth is not None and run.state in RUN.terminal
+    }
 
 
 def _by_id(rows: Rows) -> dict[str, LockedRun]:
@@ -118,9 +155,47 @@ def _by_id(rows: Rows) -> dict[str, LockedRun]:
 
 
 def advance(locked: Mapping[str, LockedRun], *, actor: str | None) -> Steps[Progress]:
-    """Make every move that is due for runs that this transaction holds."""
+    """Make every move that is due for runs that this transaction holds, and then for parents."""
+    progress = yield from _advance(locked, actor=actor)
+    yield from ascend(progress.parents, actor=actor)
+    return progress
+
+
+def ascend(
+    parents: Mapping[str, int], *, actor: str | None, touched: Collection[str] = ()
+) -> Steps[None]:
+    """Advance the parents of batches that ended, and those `touched`, from the deepest up (H-68).
+
+    They come with their depths. A level is held once nothing below it is left to be held, so two
+    transactions that go up one tree do not wait for each other.
+    """
+    waiting = {**parents, **(yield from _depths(touched))}
+    ended_in = set(parents)
+    while waiting:
+        depth = max(waiting.values())
+        level = yield from lock_level(i for i, at in waiting.items() if at == depth)
+        level |= yield from _begin({i: run for i, run in level.items() if i in ended_in}, actor)
+        above = (yield from _advance(level, actor=actor)).parents
+        ended_in |= above.keys()
+        waiting = {i: at for i, at in waiting.items() if at != depth} | above
+
+
+def _depths(run_ids: Collection[str]) -> Steps[dict[str, int]]:
+    return dict((yield Call("run_depths", {"id": sorted(run_ids)}))) if run_ids else {}
+
+
+def _begin(parents: Mapping[str, LockedRun], actor: str | None) -> Steps[dict[str, LockedRun]]:
+    """Begin batches of which nothing but batches within them has begun."""
+    begun = Decision("begin", RunState.RUNNING)
+    fresh = {i: run for i, run in parents.items() if run.state == RunState.QUEUED}
+    if fresh:
+        yield from move({i: (run, begun) for i, run in fresh.items()}, actor=actor)
+    return {i: run.after(begun) for i, run in fresh.items()}
+
+
+def _advance(locked: Mapping[str, LockedRun], *, actor: str | None) -> Steps[Progress]:
     planned, counted = yield from _plan(locked)
-    progress = Progress({}, set())
+    progress = Progress({}, set(), {})
     held = dict(locked)
     while planned:
         # The first move that is due for each; then, where there is one, the second.
@@ -132,6 +207,7 @@ def advance(locked: Mapping[str, LockedRun], *, actor: str | None) -> Steps[Prog
         for run_id, decision in now.items():
             progress.moves.setdefault(run_id, []).append(decision.move)
             held[run_id] = held[run_id].after(decision)
+        progress.parents |= parents_of({run_id: held[run_id] for run_id in now})
         planned = {run_id: rest[1:] for run_id, rest in planned.items() if rest[1:]}
     return progress
 

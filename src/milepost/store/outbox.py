@@ -262,10 +262,10 @@ def retry(channel: str, ids: Sequence[str] | None = None) -> Steps[list[str]]:
     return [row[0] for row in rows]
 
 
-def children(run_id: str) -> Steps[list[tuple[str, int]]]:
-    """Name the first jobs of a run in their order, each with about its size in a message."""
+def children(run_id: str) -> Steps[list[tuple[str, int, bool]]]:
+    """Name the first items of a run in their order: about its size, and whether it is a batch."""
     rows = yield Call("message_jobs", {"id": run_id, "most": CHILDREN_MOST})
-    return [(job_id, size) for job_id, size in rows]
+    return [(item_id, size, bool(batch)) for item_id, size, batch in rows]
 
 
 def worker_run(job_id: str) -> Steps[tuple[str | None, int]]:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from milepost.records import Claim
-from milepost.store import chains, jobs
+from milepost.lifecycle import RunState
+from milepost.records import Claim, ResponseRow
+from milepost.store import chains, failures, jobs
 from milepost.store.driver import Call, Steps
 from milepost.store.jobs import Noted
 
@@ -48,20 +49,6 @@ def begin(begins: Sequence[Begin], *, actor: str | None) -> Steps[dict[str, Sign
     return begun
 
 
-class ResponseRow(msgspec.Struct, frozen=True):
-    """The end of one request of a batch, as it is stored."""
-
-    id: str
-    ordinal: int | None
-    state: str
-    fence: int
-    phase: str | None
-    result: bytes | None
-    error: str | None
-    cause: str | None
-    cancel_reason: str | None
-
-
 def response_page(
     run_id: str, *, after: tuple[str, str] | None, most: int, most_bytes: int
 ) -> Steps[tuple[list[ResponseRow], tuple[str, str] | None]]:
@@ -91,4 +78,10 @@ def responses(
 ) -> Steps[list[ResponseRow]]:
     """Read a page of a batch's requests; only successes if they `ended` before."""
     parameters = {"run_id": run_id, "after": after, "most": most, "ended": int(ended)}
-    return [ResponseRow(*row) for row in (yield Call("run_responses", parameters))]
+    rows = sorted((yield Call("run_responses", parameters)))[:most]
+    found = [ResponseRow(*row) for row in rows]
+    for place, row in enumerate(found):
+        if row.batch and row.state == RunState.FAILED:
+            why = msgspec.json.encode((yield from failures.batch_failure(row.id))).decode()
+            found[place] = msgspec.structs.replace(row, error=why)
+    return found

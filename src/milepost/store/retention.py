@@ -1,8 +1,9 @@
 """What leaves, and when: finished jobs and runs whose time is over, whole, in bounded batches.
 
 A row, what hangs on it and its entries in the journal leave in one transaction. The jobs of a run
-leave when the run may, and a chain of resumed runs is one. So is a chain of reruns: its newest job
-stays until the time of each is over, and takes those with it whose steps it goes on with.
+leave when the run may, and a chain of resumed runs, or a tree of batches, is one. So is a chain of
+reruns: its newest job stays until the time of each is over, and takes those with it whose steps it
+goes on with.
 
 What is still there after long (a job that polls for a year) would let the journal grow without end:
 the part of its history that is too old is summed up, in one entry from which a fold goes on
@@ -201,7 +202,7 @@ def _first_id(moment: datetime) -> str:
 
 
 def forget_chain(run_id: str, keep: Keep, *, most: int) -> Steps[int]:
-    """Let go of a run and all that it resumes or that resume it, if the time of each is over.
+    """Let go of a run, all in its tree of batches and in their chains, if the time of each is over.
 
     Their jobs leave first, at most so many at once; answer with how many rows left. It is to be
     asked again while anything does.
@@ -221,15 +222,15 @@ def forget_chain(run_id: str, keep: Keep, *, most: int) -> Steps[int]:
 
 
 def _chain(run_id: str, keep: Keep) -> Steps[dict[str, bool]]:
-    """Read a chain of resumed runs, from any of them: whether the time of each is over."""
+    """Read the runs that leave together, from any of them: whether the time of each is over."""
     chain: dict[str, bool] = {}
     asked: set[str] = set()
     unknown = {run_id}
     while unknown:
         rows = yield Call("retention_chain", {"id": sorted(unknown), **keep.parameters})
-        chain |= {row[0]: bool(row[2]) for row in rows}
+        chain |= {row[0]: bool(row[3]) for row in rows}
         asked |= unknown
-        unknown = {name for row in rows for name in row[:2] if name is not None} - asked
+        unknown = {name for row in rows for name in row[:3] if name is not None} - asked
     return chain
 
 

@@ -7,7 +7,7 @@ no counter or follows in transactions of its own. (Only a batch with soft outcom
 ends jobs twice; the driver repeats it if that collides.)
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -22,27 +22,66 @@ from milepost.store.driver import Call, Rows, Steps
 # Filling
 
 
+class NewBatch(msgspec.Struct, frozen=True):
+    """A batch about to be created as an item of another: its run, its steps, its items."""
+
+    run: NewRun
+    plan: Sequence[NewStep]
+    jobs: Sequence[NewJob]
+    batches: Sequence["NewBatch"] = ()
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """Where a run stands in its tree of batches."""
+
+    id: str
+    parent_id: str | None
+    state: str
+    resumes: str | None
+
+
 def create(
-    run: NewRun, plan: Sequence[NewStep], jobs: Sequence[NewJob], *, hold: bool = False
+    run: NewRun,
+    plan: Sequence[NewStep],
+    jobs: Sequence[NewJob],
+    batches: Sequence[NewBatch] = (),
+    *,
+    hold: bool = False,
 ) -> Steps[str]:
-    """Store a run, its steps and its first jobs, all or nothing (H-49); answer with its id.
+    """Store a run, its steps and its items, all or nothing (H-49); answer with its id.
 
     A taken unique key answers with the live run's id, and stores nothing.
     """
     if (rival := (yield from _create_run(run, hold=hold))) is not None:
         return rival
+    yield from _create_steps(run.id, plan)
+    yield from creation.create(jobs)
+    yield from _create_batches(run.id, batches)
+    if not hold:
+        yield from fanin.advance_one(run.id, actor=run.actor)
+    return run.id
+
+
+def _create_batches(parent_id: str, batches: Sequence[NewBatch]) -> Steps[None]:
+    """Store the batches within a batch; each has an item, so nothing is due for it yet."""
+    if batches:
+        yield Call("step_count_children", {"run_id": parent_id})
+    for one in batches:
+        yield from _create_run(one.run, hold=False)
+        yield from _create_steps(one.run.id, one.plan)
+        yield from creation.create(one.jobs)
+        yield from _create_batches(one.run.id, one.batches)
+
+
+def _create_steps(run_id: str, plan: Sequence[NewStep]) -> Steps[None]:
     first = min((step.number for step in plan), default=0)
     if plan:
         columns = {
             name: [getattr(step, name) for step in plan] for name in NewStep.__struct_fields__
         }
         opened = [not step.gated or step.number == first for step in plan]
-        yield Call("step_create", {**columns, "run_id": run.id, "opened": opened})
-        yield Call("step_count_create", {**columns, "run_id": run.id})
-    yield from creation.create(jobs)
-    if not hold:
-        yield from fanin.advance_one(run.id, actor=run.actor)
-    return run.id
+        yield Call("step_create", {**columns, "run_id": run_id, "opened": opened})
+        yield Call("step_count_create", {**columns, "run_id": run_id})
 
 
 def _create_run(run: NewRun, *, hold: bool) -> Steps[str | None]:
@@ -78,6 +117,19 @@ def seal(run_id: str, *, actor: str | None) -> Steps[bool]:
     yield from release_held([run_id], actor=actor, most=fanin.AT_ONCE)
     yield from fanin.advance_one(run_id, actor=actor)
     return True
+
+
+def seal_tree(run_id: str, *, actor: str | None) -> Steps[None]:
+    """Let a held batch begin with those within it, all of them or none (H-68)."""
+    ids = [branch.id for branch in (yield from tree(run_id))]
+    held = yield from fanin.lock_level(ids)
+    if held[run_id].state != RunState.CREATED:
+        return
+    sealed = fanin.Decision("seal", RunState.QUEUED)
+    going = {i: (run, sealed) for i, run in held.items() if run.state == RunState.CREATED}
+    yield from fanin.move(going, actor=actor)
+    yield from release_held(sorted(going), actor=actor, most=fanin.AT_ONCE)
+    yield from fanin.ascend({}, actor=actor, touched=list(going))
 
 
 def submit(run_id: str, *, actor: str | None) -> Steps[None]:
@@ -117,9 +169,11 @@ def after_ends(
     if not touched:
         return set()
     left = yield from outputs.announce(ended)
-    locked = yield from fanin.lock(touched)
+    locked = yield from fanin.lock_plain(touched)
     left |= yield from outputs.put(ended, locked, actor=actor)
     progress = yield from fanin.advance(locked, actor=actor)
+    if len(locked) < len(touched):
+        yield from fanin.ascend({}, actor=actor, touched=set(touched) - locked.keys())
     return left | progress.unfinished
 
 
@@ -145,7 +199,8 @@ def expire(*, actor: str, most: int) -> Steps[int]:
     """Fail runs that missed their deadline, as `cancel` cancels; answer with how many."""
     late = yield Call("run_late", {"most": most})
     ended = fanin.Decision("fail", RunState.FAILED, cause=Cause.DEADLINE)
-    for run_id in sorted(row[0] for row in late):
+    # In the order in which everybody holds runs: those in trees last.
+    for run_id, _ in sorted(late, key=lambda row: (row[1] is not None, row[0])):
         yield from _halt(run_id, ended, reason="deadline", actor=actor)
     return len(late)
 
@@ -154,12 +209,26 @@ def _halt(run_id: str, ended: fanin.Decision, *, reason: str, actor: str | None)
     run = yield from _locked(run_id)
     if not run.live:
         return run.state
-    counted = yield from fanin.steps(run_id)
-    if any(step.open for step in counted):
-        ended = fanin.Decision("stop", RunState.STOPPING, cause=ended.cause, ending=ended.state)
-    yield from fanin.move({run_id: (run, ended)}, actor=actor, detail=reason)
-    yield from fanin.follow({run_id: ended}, {run_id: counted}, actor=actor)
-    return ended.state
+    [state] = yield from _halt_all({run_id: run}, ended, reason=reason, actor=actor)
+    return state
+
+
+def _halt_all(
+    held: Mapping[str, fanin.LockedRun], ended: fanin.Decision, *, reason: str, actor: str | None
+) -> Steps[list[RunState]]:
+    """End live runs that are held, all of one level, or stop those that have open items."""
+    counted, _ = yield from fanin.counted_steps(sorted(held))
+    stop = fanin.Decision("stop", RunState.STOPPING, cause=ended.cause, ending=ended.state)
+    moves = {
+        run_id: stop if any(step.open for step in counted.get(run_id, ())) else ended
+        for run_id in held
+    }
+    chosen = {run_id: (run, moves[run_id]) for run_id, run in held.items()}
+    yield from fanin.move(chosen, actor=actor, detail=reason)
+    yield from fanin.follow(moves, counted, actor=actor)
+    after = {run_id: run.after(moves[run_id]) for run_id, run in held.items()}
+    yield from fanin.ascend(fanin.parents_of(after), actor=actor)
+    return [run.state for run in after.values()]
 
 
 def _locked(run_id: str) -> Steps[fanin.LockedRun]:
@@ -171,19 +240,29 @@ def _locked(run_id: str) -> Steps[fanin.LockedRun]:
 
 def cancel_rest(run_id: str, *, actor: str, most: int) -> Steps[int]:
     """Cancel more of what has not begun in a stopping run, and end the run with the last of it."""
-    state, *_ = yield from _peek(run_id)
-    if state != RunState.STOPPING:
+    run = yield from get(run_id)
+    if run.state != RunState.STOPPING:
         return 0
     rows = yield Call("job_cancel_stopped", {"run_id": run_id, "most": most, "actor": actor})
+    stopped = 0 if run.depth is None else (yield from _stop_children(run_id, actor, most))
     yield from fanin.advance_one(run_id, actor=actor)
-    return len(rows)
+    return len(rows) + stopped
 
 
-def _peek(run_id: str) -> Steps[tuple[RunState]]:
-    rows = yield Call("run_get", {"id": run_id})
-    if not rows:
-        raise NotFound(f"there is no run {run_id}")
-    return (RunState(rows[0][5]),)
+def _stop_children(run_id: str, actor: str, most: int) -> Steps[int]:
+    """Cancel batches within a stopping one, as far as that is one move of each (H-68)."""
+    rows = yield Call("run_children_active", {"id": run_id, "most": most})
+    held = yield from fanin.lock_level(row[0] for row in rows)
+    live = {child_id: child for child_id, child in held.items() if child.live}
+    if live:
+        cancelled = fanin.Decision("cancel", RunState.CANCELLED)
+        yield from _halt_all(live, cancelled, reason="the run is stopping", actor=actor)
+    return len(live)
+
+
+def tree(run_id: str) -> Steps[list[Branch]]:
+    """Read a run and the batches within it, the deepest first."""
+    return [Branch(*row) for row in (yield Call("run_tree", {"id": run_id}))]
 
 
 def forgotten(*, most: int) -> Steps[list[str]]:
@@ -210,7 +289,7 @@ def get(run_id: str) -> Steps[Run]:
     rows = yield Call("run_get", {"id": run_id})
     if not rows:
         raise NotFound(f"there is no run {run_id}")
-    return _run(rows[0])
+    return from_row(rows[0])
 
 
 def standing(run_ids: Sequence[str]) -> Steps[list[tuple[str, str]]]:
@@ -248,7 +327,7 @@ def listing(
             "most_bytes": most_bytes,
         },
     )
-    return Listed.of([_run(row[:-1]) for row in rows], rows, most=most)
+    return Listed.of([from_row(row[:-1]) for row in rows], rows, most=most)
 
 
 def live(*, after: str | None, most: int) -> Steps[list[tuple[str, RunState]]]:
@@ -257,4 +336,4 @@ def live(*, after: str | None, most: int) -> Steps[list[tuple[str, RunState]]]:
     return [(run_id, RunState(state)) for run_id, state in rows]
 
 
-_run = reader(Run)
+from_row = reader(Run)

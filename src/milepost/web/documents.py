@@ -17,11 +17,10 @@ from milepost.encrypt import is_sealed
 from milepost.errors import Invalid
 from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, RUN, JobState, RunState
-from milepost.records import Job, Run, RunError, Template
+from milepost.records import Job, ResponseRow, Run, RunError, Template
 from milepost.request.redact import show_arguments
 from milepost.specs import PUBLIC_WORDS, Lifecycle, answer_word, public
 from milepost.store import failures
-from milepost.store.requests import ResponseRow
 from milepost.subjects import Subject
 
 T = TypeVar("T")
@@ -245,6 +244,7 @@ class RunSummary(BaseModel):
     tenant: str | None = None
     channel: str | None = None
     resumes: str | None = None
+    parent_run: str | None = Field(default=None, description="The batch that it is an item of.")
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -313,12 +313,16 @@ class RequestBatchReceipt(RunReceipt):
 
 
 class ResponseDocument(BaseModel):
-    """The response to one request of a batch; once it ended, `result` or `error` is there."""
+    """The response to one request of a batch, or the end of a batch in it.
 
-    id: str
-    ordinal: int | None = Field(description="The place of its request in the batch, from 0.")
+    Once it ended, `result` or `error` is there.
+    """
+
+    id: str = Field(description="Of the request, or of the batch: GET /v1/requests/{id} shows it.")
+    ordinal: int | None = Field(description="Its place in the batch, from 0.")
     state: AnswerState
-    job_state: JobState
+    job_state: JobState | None = Field(default=None, description="Only of a request.")
+    run_state: RunState | None = Field(default=None, description="Only of a batch in the batch.")
     result: Any = None
     error: ErrorDocument | None = None
 
@@ -393,7 +397,7 @@ async def _whole(found: Subject[Any], client: Client) -> dict[str, Any]:
 
 def run_summary(run: Run) -> dict[str, Any]:
     """Say how a run stands, without its steps."""
-    return document(RunSummary, run, **_row(run))
+    return document(RunSummary, run, **_row(run), parent_run=run.parent_id)
 
 
 def _run_outcome(found: RunHandle, codec: Codec, errors: Sequence[RunError]) -> dict[str, Any]:
@@ -429,7 +433,7 @@ def job_document(job: Job, client: Client) -> dict[str, Any]:
 def response_document(row: ResponseRow, found: RunHandle, codec: Codec) -> dict[str, Any]:
     """Say what became of one request of a batch."""
     told: dict[str, Any] = {"id": row.id, "ordinal": row.ordinal}
-    told |= {"state": answer_word(row.state), "job_state": row.state}
+    told |= {"state": answer_word(row.state), "run_state" if row.batch else "job_state": row.state}
     if row.state == JobState.SUCCEEDED:
         told["result"] = carried(row.result, found.record.codec, codec)
     elif row.state in JOB.terminal:

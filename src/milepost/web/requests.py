@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Discriminator, Field, Tag
 from starlette.responses import Response
 
 from milepost.batch.declaration import Collect, FailFast, FailurePolicy, Tolerate
@@ -125,19 +125,19 @@ class NewRequest(RequestPart):
     poll_limit: int = bounded("poll_limit", DEFAULTS["poll_limit"])
 
 
-class NewRequestBatch(RequestPart):
-    """Requests that belong together."""
+def _item_kind(item: Any) -> str:
+    given = isinstance(item, dict) and "batch" in item
+    return "batch" if given or isinstance(item, NestedBatch) else "request"
 
-    requests: list[NewRequest] = Field(max_length=MOST)
+
+class BatchPart(RequestPart):
+    """Options of every batch of requests."""
+
     final: NewRequest | None = Field(default=None, description="A call of its own, at the end.")
     policy: Literal["fail_fast", "collect"] | float = Field(
         default="fail_fast", description="Or the share of requests that may fail."
     )
     channel: str | None = bounded("channel")
-    queue: str | None = bounded("queue")
-    priority: int = bounded("priority", DEFAULTS["priority"])
-    deadline: float | None = Field(default=None, gt=0)
-    tags: dict[str, str] | None = None
 
     @property
     def failure_policy(self) -> FailurePolicy:
@@ -145,6 +145,37 @@ class NewRequestBatch(RequestPart):
         if isinstance(self.policy, str):
             return FailFast() if self.policy == "fail_fast" else Collect()
         return Tolerate(self.policy)
+
+    def batch_options(self) -> dict[str, Any]:
+        """Say the options that every batch has, by the names that `app.request_batch` takes."""
+        final = None if self.final is None else self.final.options()
+        return {"policy": self.failure_policy, "final": final, "channel": self.channel}
+
+
+class NestedBatch(BatchPart):
+    """A batch within a batch, as one of its items; at most eight stand within one another."""
+
+    batch: list["BatchEntry"] = Field(min_length=1, max_length=MOST)
+
+    def options(self) -> dict[str, Any]:
+        """Say it as `app.request_batch` takes it."""
+        return {"batch": [one.options() for one in self.batch], **self.batch_options()}
+
+
+BatchEntry = Annotated[
+    Annotated[NewRequest, Tag("request")] | Annotated[NestedBatch, Tag("batch")],
+    Discriminator(_item_kind),
+]
+
+
+class NewRequestBatch(BatchPart):
+    """Requests that belong together."""
+
+    requests: list[BatchEntry] = Field(max_length=MOST)
+    queue: str | None = bounded("queue")
+    priority: int = bounded("priority", DEFAULTS["priority"])
+    deadline: float | None = Field(default=None, gt=0)
+    tags: dict[str, str] | None = None
 
 
 SENT = accepts(RequestReceipt, RequestDocument)
@@ -163,21 +194,19 @@ async def send(*, new: NewRequest, call: SubmitCall) -> Response:
 @router.post("/v1/requests:batch", status_code=202, responses=BATCH_SENT)
 async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
-    asking = BatchOptions(
-        policy=new.failure_policy,
-        final=None if new.final is None else new.final.options(),
-        **job_options(new.options()),
-    )
+    asking = BatchOptions(**job_options(new.options()) | new.batch_options())
     items = [one.options() for one in new.requests]
-    run, plan, made = call.app.request_batches.starting(items, asking, {})
-    call.principal.check_new(run.kind, queue=run.queue, priority=run.priority)
+    tree = call.app.request_batches.starting(items, asking, {})
+    made = [job for part in tree.parts for job in part.jobs]
+    if len(made) > MOST:
+        raise HttpProblem(422, f"requests: {len(made):,} in all; one call brings {MOST:,} at most")
+    call.principal.check_new(tree.run.kind, queue=tree.run.queue, priority=tree.run.priority)
     for job in made:
         check_template(call.principal, job)
-    for channel in {run.channel, *(job.template.channel for job in made)}:
+    told = {part.run.channel for part in tree.parts} | {job.template.channel for job in made}
+    for channel in told:
         await call.principal.check_channel(call.app.client, channel)
-    return await web_runs.create(
-        call, BATCH, lambda: partial(chains.start, run, plan, made), REQUESTS
-    )
+    return await web_runs.create(call, BATCH, lambda: partial(chains.start, *tree), REQUESTS)
 
 
 @router.get(

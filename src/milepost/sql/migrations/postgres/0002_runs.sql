@@ -13,9 +13,11 @@ CREATE TABLE run (
   version integer NOT NULL DEFAULT 1,
   kind_version integer NOT NULL DEFAULT 1,
   current_step integer NOT NULL DEFAULT 0,
-  parent_id uuid,
+  parent_id uuid,                            -- the batch that this one is an item of (H-68)
   rerun_of uuid,
   resumes uuid,
+  ordinal integer,                           -- its place among the parent's items
+  depth smallint,                            -- in a tree of batches: 0 at the root; else NULL
   priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
   state text NOT NULL,
   move text NOT NULL,
@@ -37,7 +39,9 @@ CREATE TABLE run (
   error text,
   tags jsonb,
   payload bytea,
-  report bytea
+  report bytea,
+  CHECK (depth BETWEEN 0 AND 8 AND (depth = 0) = (parent_id IS NULL)),
+  CHECK (depth IS NOT NULL OR parent_id IS NULL)
 );
 CREATE UNIQUE INDEX run_unique ON run (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
@@ -48,6 +52,7 @@ CREATE INDEX run_held ON run (due_at) WHERE state = 'CREATED';
 CREATE INDEX run_params ON run (tenant, kind, params_key)
   WHERE params_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
 CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
+CREATE INDEX run_parent ON run (parent_id) WHERE parent_id IS NOT NULL;
 -- One that was given up before it was filled leaves its place to another.
 CREATE UNIQUE INDEX run_resumes_once ON run (resumes)
   WHERE resumes IS NOT NULL AND state NOT IN ('FAILED', 'CANCELLED');
@@ -237,8 +242,10 @@ BEGIN
       OR NEW.params_key IS DISTINCT FROM OLD.params_key
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
-      OR NEW.resumes IS DISTINCT FROM OLD.resumes)
-          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes'
+      OR NEW.resumes IS DISTINCT FROM OLD.resumes
+      OR NEW.ordinal IS DISTINCT FROM OLD.ordinal
+      OR NEW.depth IS DISTINCT FROM OLD.depth)
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, ordinal, depth'
         WHEN TG_NAME = 'run_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN NEW.fence IS DISTINCT FROM OLD.fence
@@ -279,7 +286,7 @@ CREATE TRIGGER run_a_refuse_change AFTER UPDATE ON run FOR EACH ROW
   EXECUTE FUNCTION milepost_refuse_run();
 
 CREATE TRIGGER run_a_refuse_fixed
-  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, payload ON run FOR EACH ROW
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, ordinal, depth, payload ON run FOR EACH ROW
   WHEN (((NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
@@ -292,7 +299,9 @@ CREATE TRIGGER run_a_refuse_fixed
       OR NEW.params_key IS DISTINCT FROM OLD.params_key
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
-      OR NEW.resumes IS DISTINCT FROM OLD.resumes)
+      OR NEW.resumes IS DISTINCT FROM OLD.resumes
+      OR NEW.ordinal IS DISTINCT FROM OLD.ordinal
+      OR NEW.depth IS DISTINCT FROM OLD.depth)
       OR (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))))
   EXECUTE FUNCTION milepost_refuse_run();
 

@@ -167,3 +167,44 @@ CREATE TRIGGER job_steps_insert AFTER INSERT ON job
 CREATE TRIGGER job_steps_end AFTER UPDATE ON job
   REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_count_ends();
+
+-- A batch within a batch is an item of its parent's first step, counted by the moves that create and end
+-- it (H-68). It is counted in a slot of its own, -2, which is written by whoever holds the child: settlers
+-- of the parent's jobs hold the other slots before they hold any run.
+CREATE FUNCTION milepost_count_child() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF (TG_RELID = to_regclass('run')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
+  IF TG_OP = 'UPDATE' THEN
+    UPDATE step_count
+       SET open = open - 1, succeeded = succeeded + (NEW.state = 'SUCCEEDED')::int,
+           failed = failed + (NEW.state = 'FAILED')::int,
+           cancelled = cancelled + (NEW.state = 'CANCELLED')::int
+     WHERE run_id = NEW.parent_id AND step = 0 AND slot = -2;
+    RETURN NULL;
+  END IF;
+  -- The parent is being made, by this transaction or piece by piece.
+  UPDATE step_count SET open = open + 1
+   WHERE run_id = NEW.parent_id AND step = 0 AND slot = -2
+     AND EXISTS (SELECT 1 FROM run AS parent
+                  WHERE parent.id = NEW.parent_id AND parent.depth = NEW.depth - 1
+                    AND (parent.state = 'CREATED'
+                         OR EXISTS (SELECT 1 FROM journal
+                                     WHERE subject_id = parent.id AND machine = 'run' AND seq = 1
+                                       AND xid = pg_current_xact_id())));
+  IF NOT FOUND THEN
+    RAISE EXCEPTION USING ERRCODE = 'MP001',
+      MESSAGE = format('milepost: run %s: run %s takes no batch as an item', NEW.id, NEW.parent_id);
+  END IF;
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER run_b_count_child AFTER INSERT ON run FOR EACH ROW
+  WHEN (NEW.parent_id IS NOT NULL)
+  EXECUTE FUNCTION milepost_count_child();
+CREATE TRIGGER run_b_count_child_end AFTER UPDATE ON run FOR EACH ROW
+  WHEN (NEW.parent_id IS NOT NULL
+        AND NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+        AND OLD.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
+  EXECUTE FUNCTION milepost_count_child();

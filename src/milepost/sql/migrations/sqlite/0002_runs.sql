@@ -13,9 +13,11 @@ CREATE TABLE run (
   version INTEGER NOT NULL DEFAULT 1,
   kind_version INTEGER NOT NULL DEFAULT 1,
   current_step INTEGER NOT NULL DEFAULT 0,
-  parent_id TEXT,
+  parent_id TEXT,                            -- the batch that this one is an item of (H-68)
   rerun_of TEXT,
   resumes TEXT,
+  ordinal INTEGER,                           -- its place among the parent's items
+  depth INTEGER,                             -- in a tree of batches: 0 at the root; else NULL
   priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
   state TEXT NOT NULL,
   move TEXT NOT NULL,
@@ -37,7 +39,9 @@ CREATE TABLE run (
   error TEXT,
   tags TEXT,
   payload BLOB,
-  report BLOB
+  report BLOB,
+  CHECK (depth BETWEEN 0 AND 8 AND (depth = 0) = (parent_id IS NULL)),
+  CHECK (depth IS NOT NULL OR parent_id IS NULL)
 ) STRICT;
 CREATE UNIQUE INDEX run_unique ON run (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
@@ -48,6 +52,7 @@ CREATE INDEX run_held ON run (due_at) WHERE state = 'CREATED';
 CREATE INDEX run_params ON run (tenant, kind, params_key)
   WHERE params_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');
 CREATE INDEX run_resumes ON run (resumes) WHERE resumes IS NOT NULL;
+CREATE INDEX run_parent ON run (parent_id) WHERE parent_id IS NOT NULL;
 -- One that was given up before it was filled leaves its place to another.
 CREATE UNIQUE INDEX run_resumes_once ON run (resumes)
   WHERE resumes IS NOT NULL AND state NOT IN ('FAILED', 'CANCELLED');
@@ -220,7 +225,7 @@ BEGIN
 END;
 
 CREATE TRIGGER run_refuse_fixed
-  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, payload ON run
+  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, ordinal, depth, payload ON run
   WHEN (NEW.rowid IS NOT OLD.rowid
       OR (NEW.id IS NOT OLD.id
       OR NEW.tenant IS NOT OLD.tenant
@@ -234,7 +239,9 @@ CREATE TRIGGER run_refuse_fixed
       OR NEW.params_key IS NOT OLD.params_key
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
-      OR NEW.resumes IS NOT OLD.resumes)
+      OR NEW.resumes IS NOT OLD.resumes
+      OR NEW.ordinal IS NOT OLD.ordinal
+      OR NEW.depth IS NOT OLD.depth)
       OR (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload)))
 BEGIN
   SELECT
@@ -253,8 +260,10 @@ BEGIN
       OR NEW.params_key IS NOT OLD.params_key
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
-      OR NEW.resumes IS NOT OLD.resumes)
-        THEN RAISE(ABORT, 'milepost: run: these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes')
+      OR NEW.resumes IS NOT OLD.resumes
+      OR NEW.ordinal IS NOT OLD.ordinal
+      OR NEW.depth IS NOT OLD.depth)
+        THEN RAISE(ABORT, 'milepost: run: these never change: id, tenant, kind, kind_version, created_at, codec, policy, deadline_at, unique_key, params_key, parent_id, rerun_of, resumes, ordinal, depth')
       WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
         THEN RAISE(ABORT, 'milepost: run: the payload is fixed')
     END;

@@ -344,6 +344,8 @@ SELECT
   run.parent_id AS parent_id,
   run.rerun_of AS rerun_of,
   run.resumes AS resumes,
+  run.ordinal AS ordinal,
+  run.depth AS depth,
   run.trace AS trace,
   run.channel AS channel,
   run.policy AS policy,

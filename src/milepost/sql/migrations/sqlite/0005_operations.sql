@@ -87,3 +87,27 @@ BEGIN
      AND slot = coalesce(NEW.ordinal, 0) % (SELECT slots FROM step
                                              WHERE run_id = NEW.run_id AND number = NEW.step);
 END;
+
+-- A batch within a batch is an item of its parent's first step, counted by the moves that create and end
+-- it (H-68), in a slot of its own.
+CREATE TRIGGER run_count_child AFTER INSERT ON run WHEN NEW.parent_id IS NOT NULL
+BEGIN
+  UPDATE step_count SET open = open + 1
+   WHERE run_id = NEW.parent_id AND step = 0 AND slot = -2
+     AND EXISTS (SELECT 1 FROM run AS parent
+                  WHERE parent.id = NEW.parent_id AND parent.depth = NEW.depth - 1
+                    AND (parent.state = 'CREATED' OR parent.state = 'QUEUED'));
+  SELECT RAISE(ABORT, 'milepost: run: its parent takes no batch as an item') WHERE changes() = 0;
+END;
+CREATE TRIGGER run_count_child_end AFTER UPDATE ON run
+  WHEN NEW.parent_id IS NOT NULL
+   AND NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+   AND OLD.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+BEGIN
+  UPDATE step_count
+     SET open = open - 1,
+         succeeded = succeeded + (NEW.state = 'SUCCEEDED'),
+         failed = failed + (NEW.state = 'FAILED'),
+         cancelled = cancelled + (NEW.state = 'CANCELLED')
+   WHERE run_id = NEW.parent_id AND step = 0 AND slot = -2;
+END;
