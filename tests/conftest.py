@@ -9,6 +9,10 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 from hypothesis import settings
 
+# Before pydantic is imported, here and in programs that tests start: Logfire, which is there for
+# one recipe, would be loaded with the first model of each.
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+
 # Before anything imports it: a failing assertion of the suite then shows its values.
 pytest.register_assert_rewrite("tests.support.suite")
 

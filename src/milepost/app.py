@@ -347,6 +347,19 @@ class App(Runner):
 
         return declare
 
+    def opentelemetry(self, *, tracer_provider: Any = None, meter_provider: Any = None) -> None:
+        """Trace submits, attempts, steps, requests and messages, and count, by OpenTelemetry.
+
+        The program's own providers are used unless others are given. Without a provider of metrics
+        nothing is counted.
+        """
+        try:
+            from milepost.observe.otel import instrument  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise Unavailable("this needs an extra: pip install 'milepost[otel]'") from error
+        own = instrument(self.client, tracer_provider, meter_provider)
+        self.metrics = own or self.metrics
+
     # The API
 
     def asgi(self, *, access: str = "tokens", hosts: Sequence[str] = ()) -> "ASGIApp":

@@ -83,6 +83,16 @@ def acting(actor: str, *, tenant: str = "", trace: str | None = None) -> Iterato
         _caller.reset(known)
 
 
+@contextmanager
+def traced(trace: str) -> Iterator[None]:
+    """Have what is created in this task or thread belong to a trace."""
+    known = _caller.set(msgspec.structs.replace(_caller.get(), trace=trace))
+    try:
+        yield
+    finally:
+        _caller.reset(known)
+
+
 def new_id() -> str:
     """Make a time-ordered id."""
     return str(uuid_utils.uuid7())

@@ -61,7 +61,16 @@ class _Parts:
 class Context:
     """The attempt that is running: its id, its durable state, and whether it should stop."""
 
-    __slots__ = ("_client", "_made", "claim", "error", "outcome_if_interrupted", "reason")
+    __slots__ = (
+        "_client",
+        "_made",
+        "claim",
+        "error",
+        "link",
+        "outcome_if_interrupted",
+        "reason",
+        "trace",
+    )
 
     def __init__(self, claim: Claim, client: Client | None = None) -> None:
         self.claim = claim
@@ -70,6 +79,10 @@ class Context:
         """Its outcome if it is ended from outside now; None: another attempt follows."""
         self.error: BaseException | None = None
         """The error that ended it, where a hook is to see it."""
+        self.link: str | None = None
+        """The trace context of the failed attempt before, where a hook is to see it."""
+        self.trace: str | None = None
+        """The trace context that a hook has begun for the attempt."""
         self._client = client
         self._made: _Parts | None = None
 

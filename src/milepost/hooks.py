@@ -22,7 +22,7 @@ from milepost.telemetry import Log
 
 T = TypeVar("T")
 
-POINTS = ("submit", "attempt", "step", "settle", "sweep", "request", "message")
+POINTS = ("submit", "attempt", "step", "settle", "sweep", "request", "message", "gate")
 HOOK_SECONDS = 10.0
 """How long one half of an asynchronous hook may take; then it counts as failed."""
 
@@ -44,11 +44,14 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     """Which attempt, counted from 1."""
     name: str | None = None
-    """The name of a step, the channel of a message, the method and host of a request."""
+    """The name of a step, the channel of a message, the method and host of a request, the move of a
+    run at a gate."""
     count: int = 1
     """How many jobs are submitted or settled; of a sweep, at its end, how much there was to do."""
     trace: str | None = None
     """The W3C trace context that the job or message was stored with."""
+    link: str | None = None
+    """That of the failed attempt before this one, where a hook gave it one."""
     outcome: str | None = None
     """None at the beginning. Of an attempt it is the move ("succeed", "retry", …), of a step "done"
     or "recalled", of a request the status of its answer; of others "done", and "raised" if they
@@ -59,7 +62,9 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What the handler, or the operation, raised."""
 
     @classmethod
-    def of(cls, point: str, claim: Claim, *, name: str | None = None) -> "HookEvent":
+    def of(
+        cls, point: str, claim: Claim, *, name: str | None = None, link: str | None = None
+    ) -> "HookEvent":
         """Describe an operation of a claimed job."""
         return cls(
             point=point,
@@ -71,6 +76,7 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
             attempt=claim.attempt,
             name=name,
             trace=claim.trace,
+            link=link,
         )
 
 
@@ -167,6 +173,8 @@ class Hooks:
 
     def __init__(self) -> None:
         self.at: dict[str, tuple[Hook, ...]] = dict.fromkeys(POINTS, ())
+        self.links = False
+        """Whether attempts are told the trace context of the failed one before."""
 
     def add(self, point: str, function: HookFunction) -> None:
         """Declare a hook, or raise `Invalid`."""

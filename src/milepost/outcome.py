@@ -22,6 +22,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where it happened: file, line and function of the innermost frame of the user's."""
     fingerprint: str | None = None
     """The same for the same error, wherever and whenever it comes."""
+    trace: str | None = None
+    """The trace context of the attempt, if it had one of its own."""
 
     def text(self) -> str:
         """Render it as it is stored for its attempt."""

@@ -167,13 +167,9 @@ class WorkerMetrics:
         for found, count in self._losses.items():
             lost.add_metric((found,), count)
         yield from (settling, lost)
-        if self.driver is not None:
-            pool = _gauge(
-                "milepost_pool_connections", "Connections of a worker's pool.", ("state",)
-            )
-            for state, count in self.driver.use().items():
-                pool.add_metric((state,), count)
-            yield pool
+        told = "Connections of a worker's pool."
+        used = {} if self.driver is None else self.driver.use()
+        yield _family("milepost_pool_connections", told, "state", used)
 
 
 class StoreMetrics(msgspec.Struct, frozen=True, eq=False):

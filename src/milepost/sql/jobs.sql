@@ -92,6 +92,18 @@ SELECT count(*) FROM (
    WHERE state IN {submitted}
    LIMIT 1) AS anything
 
+-- name: failure_last
+-- postgres
+SELECT f.job_id::text, f.error
+  FROM unnest(:id::uuid[]) AS asked (id)
+ CROSS JOIN LATERAL (SELECT job_id, error FROM failure WHERE job_id = asked.id
+                      ORDER BY fence DESC LIMIT 1) AS f
+-- sqlite
+SELECT f.job_id, f.error
+  FROM json_each(:id) AS asked CROSS JOIN failure AS f
+ WHERE f.job_id = asked.value
+   AND f.fence = (SELECT max(fence) FROM failure WHERE job_id = asked.value)
+
 -- name: failure_list
 -- The last ones first: a job may be tried again for weeks.
 SELECT fence, at, error, fingerprint FROM failure WHERE job_id = :id ORDER BY fence DESC LIMIT :most

@@ -96,6 +96,13 @@ def attempt_of(fence: int, at: Any, error: str, fingerprint: str) -> FailedAttem
     )
 
 
+def traces(job_ids: Sequence[str]) -> Steps[dict[str, str]]:
+    """Read the trace context of the last failed attempt of each job that had one."""
+    rows = yield Call("failure_last", {"id": list(job_ids)})
+    found = {job_id: _read(error).get("trace") for job_id, error in rows}
+    return {job_id: str(trace) for job_id, trace in found.items() if trace}
+
+
 def groups(*, most: int = 50, fingerprint: str | None = None) -> Steps[list[ErrorGroup]]:
     """Read the errors that were seen last, each once, with how often and since when."""
     asked = {"most": most, "groups": GROUPS, "look": LOOK, "fingerprint": fingerprint}

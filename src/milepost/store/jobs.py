@@ -105,10 +105,14 @@ def suspect(
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The jobs that were held, and the runs that have more to publish or to let through a gate."""
+    """The jobs that were held, and the runs that have more to publish or to let through a gate.
+
+    `moves` are those that runs made meanwhile.
+    """
 
     held: set[str]
     left: set[str]
+    moves: Mapping[str, Sequence[str]] = {}
 
 
 def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
@@ -129,7 +133,7 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
         if waiting:
             rest = [s for s in ordered if s.claim.id not in waiting]
             others = (yield from settle_some(rest, actor=actor)) if rest else Settled(set(), set())
-            return Settled(others.held | waiting, others.left)
+            return Settled(others.held | waiting, others.left, others.moves)
     columns = {"actor": actor, **_columns(ordered)}
     # What may take more than one statement must not be committed by its first.
     plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
@@ -144,10 +148,10 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
     yield from _effects(held)
     yield from _wake_signalled(held, actor=actor)
     touched = {s.claim.run_id for s in held if s.claim.run_id is not None}
-    left = yield from runs.after_ends(touched, actor=actor, ended=held)
+    progress = yield from runs.after_ends(touched, actor=actor, ended=held)
     failed = [s.claim.id for s in held if s.outcome.state == JobState.FAILED]
     yield from followups.create(failed, actor=actor)
-    return Settled(settled, left)
+    return Settled(settled, progress.unfinished, progress.moves)
 
 
 def _settle_rows(

@@ -160,21 +160,22 @@ def touched(rows: Rows) -> set[str]:
 
 def after_ends(
     touched: Collection[str], *, actor: str | None, ended: Sequence[Settlement] = ()
-) -> Steps[set[str]]:
+) -> Steps[fanin.Progress]:
     """Look at the runs whose jobs just ended in this transaction.
 
-    What those of `ended` gave is published first. Answers with the runs that have more to publish,
-    or to let through a gate, than fits into a transaction.
+    What those of `ended` gave is published first. Answers with their moves, and the runs that have
+    more to publish, or to let through a gate, than fits into a transaction.
     """
     if not touched:
-        return set()
+        return fanin.Progress()
     left = yield from outputs.announce(ended)
     locked = yield from fanin.lock_plain(touched)
     left |= yield from outputs.put(ended, locked, actor=actor)
     progress = yield from fanin.advance(locked, actor=actor)
     if len(locked) < len(touched):
         yield from fanin.ascend({}, actor=actor, touched=set(touched) - locked.keys())
-    return left | progress.unfinished
+    progress.unfinished |= left
+    return progress
 
 
 def open_gates(run_ids: Sequence[str], *, actor: str, most: int) -> Steps[int]:

@@ -2,16 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from milepost import outcome
 from milepost.clock import Clock
 from milepost.context import Context
-from milepost.errors import LeaseLost
+from milepost.errors import LeaseLost, MilepostError
 from milepost.maintain.chores import in_batches
 from milepost.options import HIGHEST
 from milepost.records import Claim
-from milepost.store import jobs, queues, unfit
+from milepost.store import failures, jobs, queues, unfit
 from milepost.store.jobs import Line, lines
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
@@ -76,8 +76,16 @@ class Claimer:
                 claims = await self._claimed(most, kinds)
             finally:
                 self._slots.start(len(claims), taken=most)
-            self._start(claims)
+            self._start(claims, await self._links(claims) if self._client.hooks.links else {})
         return len(claims)
+
+    async def _links(self, claims: list[Claim]) -> Mapping[str, str]:
+        """Read the trace contexts of the failed attempts before these; without them it goes on."""
+        again = [claim.id for claim in claims if claim.errors]
+        try:
+            return await self._driver.run(failures.traces, again) if again else {}
+        except MilepostError:
+            return {}
 
     def _fitting(self) -> tuple[int, list[str]]:
         """Say how many jobs fit now, and of which kinds.
@@ -152,7 +160,7 @@ class Claimer:
     async def _suspect(self, kinds: list[str]) -> Line | None:
         return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
 
-    def _start(self, claims: list[Claim]) -> None:
+    def _start(self, claims: list[Claim], links: Mapping[str, str]) -> None:
         if self._metrics is not None:
             self._metrics.started(claims)
         started: dict[bool, list[RunningJob]] = {True: [], False: []}
@@ -164,6 +172,8 @@ class Claimer:
                 continue
             lane = self._tasks if definition.is_async else self._threads
             job = RunningJob(claim, definition, Context(claim, self._client), lane)
+            if links:
+                job.context.link = links.get(claim.id)
             started[definition.is_async].append(job)
         self._met_plain = bool(started[False])
         self._slots.hold([*started[True], *started[False]])

@@ -19,6 +19,7 @@ from weakref import WeakSet
 import msgspec
 
 from milepost import outcome
+from milepost.client import caller
 from milepost.faces import Flow, perform, perform_async
 from milepost.hooks import HookEvent, one_call
 from milepost.outcome import Outcome, Problem
@@ -85,7 +86,14 @@ class Lanes:
             context.error = None  # its frames hold the context
             return told
 
-        return self._hooks.watch(HookEvent.of("attempt", running.claim), body, ended)
+        event = HookEvent.of("attempt", running.claim, link=running.context.link)
+        return self._hooks.watch(event, self._traced(running, body), ended)
+
+    @staticmethod
+    def _traced(running: RunningJob, body: Flow[Outcome]) -> Flow[Outcome]:
+        """Record with a failure the trace context that a hook has begun for the attempt."""
+        running.context.trace = caller().trace
+        return _with_trace((yield from body), running.context.trace)
 
     def _refused(self, running: RunningJob) -> Outcome | None:
         """Say why a job that waited in its lane should not begin any more."""
@@ -115,7 +123,7 @@ class Lanes:
         """End an attempt whose time is over, and ask its handler to stop."""
         if not running.ended:
             result = running.context.outcome_if_interrupted or self._timed_out(running)
-            self._end(running, result)
+            self._end(running, _with_trace(result, running.context.trace))
             self.stop_job(running, "timeout")
 
     def _timed_out(self, running: RunningJob) -> Outcome:
@@ -134,6 +142,13 @@ class Lanes:
     def stop_job(self, running: RunningJob, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled` when it looks."""
         running.context.ask_to_stop(reason)
+
+
+def _with_trace(result: Outcome, trace: str | None) -> Outcome:
+    if trace is None or result.problem is None:
+        return result
+    problem = msgspec.structs.replace(result.problem, trace=trace)
+    return msgspec.structs.replace(result, problem=problem)
 
 
 def _expired(when: str) -> Outcome:

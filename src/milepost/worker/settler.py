@@ -11,7 +11,7 @@ worker's would.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -238,7 +238,19 @@ class Settler:
                 pause = min(pause * 2, LONGEST)
         if settled.left:
             self._publisher.want(settled.left)
+        if settled.moves and self._hooks.at["gate"]:
+            await self._show_gates(batch, settled.moves)
         return settled.held
+
+    async def _show_gates(
+        self, batch: Sequence[Settlement], moves: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Show hooks the moves that runs made when their jobs ended."""
+        traces = {s.claim.run_id: s.claim.trace for s in batch}
+        for run_id, made in moves.items():
+            for move in made:
+                event = HookEvent(point="gate", run_id=run_id, name=move, trace=traces.get(run_id))
+                await perform_async(self._hooks.watch(event, one_call(asyncio.sleep, 0)))
 
     async def _refuse(self, settlement: Settlement, error: Exception) -> None:
         """End a job whose outcome the store refuses: no attempt would change that."""
