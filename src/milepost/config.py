@@ -4,7 +4,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
@@ -253,6 +253,8 @@ KEEP_LEAST = 60.0
 HOLD_LIMIT = 3600.0
 """How long a held job or run may wait to be submitted, or to be added to (H-107, H-108)."""
 KEEP_MOST = 36_500 * 86_400.0
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,10 @@ class Settings:
     """How many bytes of a request's and a reply's body are recorded: 16384, 16KiB."""
     public_url: str = ""
     """The API's address as partners reach it, for callbacks."""
+    log_level: str = "info"
+    """The least level of lines that `worker`, `server` and `dev` log: debug to error."""
+    log_format: str = "text"
+    """How they write them: text, or json, an object a line."""
 
     @property
     def payload_most(self) -> int:
@@ -377,6 +383,12 @@ class Settings:
         loaded.check()
         return loaded
 
+    def chosen(self, **given: str | None) -> "Settings":
+        """Change those that are given, and refuse what they must not be."""
+        changed = replace(self, **{n: v for n, v in given.items() if v is not None})  # type: ignore[arg-type]
+        changed.check()
+        return changed
+
     def check(self) -> None:
         """Refuse settings that would lose leases or never do anything."""
         if self.heartbeat * 2 > self.lease:
@@ -391,6 +403,9 @@ class Settings:
             raise Invalid(f"port={self.port} must be between 0 (any) and {PORT_MOST}")
         if not re.fullmatch(r"[0-9]{1,5}([,\s]+[0-9]{1,5})*", self.request_ports):
             raise Invalid("request_ports: expected numbers, such as 80,443")
+        for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+            if getattr(self, name) not in known:
+                raise Invalid(f"{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
         _ = self.metrics_address
         self._check_kept()
 

@@ -17,11 +17,45 @@ TRACEBACK = "exception"
 """The field that holds a traceback, as structlog calls it: it stands below its line."""
 
 
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class Way:
+    """How the engine's lines go: the commands that run workers say so."""
+
+    by_logging = False
+    """By `logging`, and not to stderr."""
+    write: "Callable[[str, Line], None] | None" = None
+    """Writes a line at INFO where it ends up, without a record, which costs more than the line."""
+
+
+class Line:
+    """The message of a record: an event and its fields, written out where somebody reads it."""
+
+    __slots__ = ("event", "fields")
+
+    def __init__(self, event: str, fields: dict[str, Any]) -> None:
+        self.event = event
+        self.fields = fields
+
+    def __str__(self) -> str:
+        words = [
+            f"{name}={_word(value)}" for name, value in self.fields.items() if name != TRACEBACK
+        ]
+        below = self.fields.get(TRACEBACK)
+        if not below and self.event.isprintable():  # as most are
+            return " ".join([self.event, *words])
+        event, *more = self.event.splitlines() or [""]
+        more += (below or "").splitlines()
+        return "\n  ".join([" ".join([_shown(event), *words]), *map(_shown, more)])
+
+
 class Log:
     """The engine's own log: as the program has configured structlog, else lines on stderr.
 
-    It does not load structlog for that, which would take a quarter of a second in the middle of
-    an error: a program that has not loaded it cannot have configured it.
+    In commands that run workers they go by `logging`. It does not load structlog for that, which
+    would take a quarter of a second in the middle of an error: a program that has not loaded it
+    cannot have configured it.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,16 +69,39 @@ class Log:
         """Log an event."""
         self._write("info", event, fields)
 
-    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
-        structlog = sys.modules.get("structlog")
-        if structlog is not None and structlog.is_configured():
-            getattr(structlog.get_logger(self._name), level)(event, **fields)
-            return
-        below = fields.pop(TRACEBACK, None) or ""
-        words = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
-        now = datetime.now().astimezone()
-        lines = "".join(f"  {_shown(line)}\n" for line in below.splitlines())
-        sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {event} {words}\n{lines}")
+    @property
+    def wants_info(self) -> bool:
+        """Whether the program has asked for lines at INFO: by default it has not."""
+        return _configured() or logging.getLogger(self._name).isEnabledFor(logging.INFO)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Log an event that is only of interest where `wants_info` says so."""
+        self._write("info", event, fields, by_logging=True)
+
+    def _write(
+        self, level: str, event: str, fields: dict[str, Any], *, by_logging: bool = False
+    ) -> None:
+        if _configured():
+            getattr(sys.modules["structlog"].get_logger(self._name), level)(event, **fields)
+        elif by_logging and Way.write is not None:
+            Way.write(self._name, Line(event, fields))
+        elif by_logging or Way.by_logging:
+            log_line(self._name, LEVELS[level], Line(event, fields))
+        else:
+            now = datetime.now().astimezone()
+            sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {Line(event, fields)}\n")
+
+
+def _configured() -> bool:
+    structlog = sys.modules.get("structlog")
+    return structlog is not None and bool(structlog.is_configured())
+
+
+def log_line(name: str, level: int, line: Line, exc_info: Any = None) -> None:
+    """Hand a line to `logging`; where it was written is not looked up, which takes a while."""
+    logger = logging.getLogger(name)
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(name, level, "milepost", 0, line, (), exc_info))
 
 
 class Recently:
@@ -100,6 +157,8 @@ class ThrottledLog:
 
 def _shown(line: str) -> str:
     """Show a line of a text; control characters are shown, not sent to the terminal."""
+    if line.isprintable():
+        return line
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
@@ -120,6 +179,14 @@ def whole_text(record: logging.LogRecord) -> str:
     return text
 
 
+def _raised(event: Any) -> Any:
+    """Find the error that a line of structlog is about, if any."""
+    raised = event.get("exc_info")
+    if isinstance(raised, BaseException):
+        return type(raised), raised, raised.__traceback__
+    return sys.exc_info() if raised is True else raised or None
+
+
 def job_log(keep: Callable[[float, str, str, str], None], **fields: Any) -> Any:
     """Return a logger of structlog whose every line names the job; fields are ids, not payloads.
 
@@ -130,8 +197,12 @@ def job_log(keep: Callable[[float, str, str, str], None], **fields: Any) -> Any:
 
     def kept(_: Any, level: str, event: Any) -> Any:
         words = {name: value for name, value in event.items() if name not in fields}
-        said = [str(words.pop("event", "")), *(f"{name}={_word(words[name])}" for name in words)]
-        keep(time.time(), level, JOB_LOGGER, " ".join(said))
+        line = Line(str(words.pop("event", "")), words)
+        if Way.by_logging and not structlog.is_configured():
+            words.pop("exc_info", None)
+            log_line(JOB_LOGGER, LEVELS.get(level, logging.ERROR), line, _raised(event))
+            raise structlog.DropEvent
+        keep(time.time(), level, JOB_LOGGER, str(line))
         return event
 
     if structlog.is_configured():

@@ -1,10 +1,22 @@
 """What a worker says of failures: a line on stderr, or as the program has configured structlog."""
 
+import json
+import logging
 import re
+import subprocess
+import sys
+import warnings
+from contextlib import contextmanager
 
+import pytest
 import structlog
 
 import milepost as mp
+from milepost.cli.logs import logging_as
+from milepost.config import Settings
+from milepost.telemetry import Log
+
+pytestmark = pytest.mark.filterwarnings("default:old:UserWarning")
 
 
 def declared(app):
@@ -30,7 +42,11 @@ def test_each_failed_attempt_is_told_on_stderr_and_nothing_on_stdout(app, capsys
     # Below each stands the traceback, indented.
     whole = [line.partition("] ")[2] for line in lines if line[:1].isdigit()]
     assert all(re.search(r" at='test_worker_says\.py:\d+ in declared\S+'", line) for line in whole)
-    told = [re.sub(r" at='.*?'", "", line) for line in whole]
+    told = [re.sub(r" at='.*?'| outcome=\w+ duration=[0-9.e-]+$", "", line) for line in whole]
+    assert sorted(re.findall(r"outcome=(\w+) duration=[0-9]", " ".join(whole))) == [
+        *("fail", "fail"),
+        "retry",
+    ]
     assert any('raise ValueError(f"{document}' in line for line in lines)
     assert sorted(told) == sorted(
         [
@@ -73,3 +89,108 @@ def test_a_handlers_own_log_goes_to_stderr_too(app, capsys):
     assert "converted" in said.err
     assert f"job_id={job.id}" in said.err
     assert "\x1b" not in said.err
+
+
+# In commands that run workers
+
+
+@contextmanager
+def unconfigured(**settings):
+    """Log as a command does whose program has not configured logging: pytest has."""
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, []
+    try:
+        with logging_as(Settings(**settings)):
+            yield
+        assert root.handlers == []
+    finally:
+        root.handlers = before
+
+
+def chatty(app):
+    @app.job
+    def chat(name: str) -> None:
+        logging.getLogger("shop").info("hello %s\x1b, token=hunter2\nand more", name)
+        mp.current().log.info("bound", size=3)
+        logging.getLogger("httpx2").info("HTTP Request: GET https://partner.example")
+        warnings.warn("old", stacklevel=1)
+        if name == "bad":
+            raise mp.Fail("no such format")
+
+    return chat
+
+
+def test_each_attempt_is_one_line_with_its_outcome_and_duration(app, capsys):
+    chat = chatty(app)
+    good, bad = chat.submit("good"), chat.submit("bad")
+    with unconfigured(log_format="json"):
+        app.drain()
+    said = capsys.readouterr()
+    lines = [json.loads(line) for line in said.err.splitlines()]
+    assert said.out == ""
+    ended = {one["job_id"]: one for one in lines if "outcome" in one}
+    assert [
+        (one["level"], one["kind"], one["attempt"], one["outcome"], one["duration"] >= 0)
+        for one in (ended[good.id], ended[bad.id])
+    ] == [("info", "chat", 1, "succeed", True), ("warning", "chat", 1, "fail", True)]
+    assert ended[bad.id]["error"] == "Fail: no such format"
+    own = [one for one in lines if one["job_id"] == good.id and "outcome" not in one]
+    assert [(one["logger"], one["attempt"]) for one in own] == [
+        ("shop", 1),
+        ("milepost.job", 1),
+        ("py.warnings", 1),
+    ]
+    assert own[0]["event"] == "hello good\x1b, token=[redacted]\nand more"
+    assert (own[1]["event"], own[1]["size"]) == ("bound", 3)
+    assert [line.logger for line in good.logs] == ["shop", "milepost.job", "py.warnings"]
+
+
+def test_as_text_nothing_reaches_the_terminal_raw(app, capsys):
+    chatty(app).submit("good")
+    with unconfigured():
+        app.drain()
+    first, below, bound, *_, ended = capsys.readouterr().err.splitlines()
+    assert "[info     ] hello good\\x1b, token=[redacted] logger=shop kind=chat job_id=" in first
+    assert below == "  and more"
+    assert "bound size=3 kind=chat job_id=" in bound
+    assert re.search(r"an attempt ended kind=chat .* outcome=succeed duration=[0-9.e-]+$", ended)
+
+
+def test_above_info_nothing_is_written_or_formatted(app, capsys, monkeypatch):
+    monkeypatch.setattr(Log, "tell", None)
+    chatty(app).options(tags=None).submit("good")
+    with unconfigured(log_level="error"):
+        app.drain()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_program_that_configured_logging_has_its_own_way(app, caplog):
+    chat = chatty(app)
+    caplog.set_level(logging.INFO)
+    job = chat.submit("good")
+    with logging_as(Settings(log_format="json")):
+        app.drain()
+    [ended] = [str(r.msg) for r in caplog.records if r.name == "milepost.worker"]
+    assert ended.startswith(f"an attempt ended kind=chat job_id={job.id} attempt=1 outcome=succeed")
+
+
+def test_the_commands_take_a_level_and_a_format(tmp_path):
+    (tmp_path / "shop.py").write_text(
+        "import milepost as mp\napp = mp.App('sqlite:///shop.db')\n"
+        "@app.job\ndef stop() -> None:\n"
+        "    import os, signal\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+
+    def milepost(*words):
+        command = [sys.executable, "-m", "milepost.cli", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    assert milepost("submit", "shop.py", "stop").returncode == 0
+    ran = milepost("worker", "shop.py", "--log-level", "info", "--log-format", "json")
+    assert ran.returncode == 0
+    _, *lines = ran.stderr.splitlines()
+    told = [json.loads(line) for line in lines]  # and that it stops
+    assert [one["outcome"] for one in told if "outcome" in one] == ["succeed"]
+    assert milepost("worker", "shop.py", "--log-level", "loud").returncode == 2

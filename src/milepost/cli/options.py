@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from milepost.cli import complete
+from milepost.config import LOG_FORMATS, LOG_LEVELS
 from milepost.errors import NotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,6 +53,19 @@ subject_id = click.argument("subject_id", metavar="ID", shell_complete=complete.
 concurrency = click.option(
     "--concurrency", type=click.IntRange(1), metavar="N", help="How many jobs at once."
 )
+
+
+def logging(command: F) -> F:
+    """Add how the lines of a process are logged."""
+    level = click.option(
+        "--log-level", type=click.Choice(LOG_LEVELS), help="The least level.  [default: info]"
+    )
+    written = click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        help="How lines are written.  [default: text]",
+    )
+    return level(written(command))
 
 
 def seconds(flag: str, text: str) -> Callable[[F], F]:

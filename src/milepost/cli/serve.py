@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 import click
 
 from milepost.cli import options
+from milepost.cli.logs import logging_as
 from milepost.cli.output import format_counts, say
 from milepost.cli.values import kinds, load_app
 from milepost.codec import hints
@@ -52,7 +53,15 @@ PORT = click.IntRange(0, PORT_MOST)
 @click.option(
     "--root-path", default="", metavar="PREFIX", help="The prefix that a proxy takes away."
 )
-def server(app: str, host: str | None, port: int | None, hosts: str | None, root_path: str) -> None:
+@options.logging
+def server(
+    app: str,
+    host: str | None,
+    port: int | None,
+    hosts: str | None,
+    root_path: str,
+    **logged: str | None,
+) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT.
 
     APP is MODULE:APP, as in app:app, or a file, as in app.py. Every request needs a token
@@ -62,7 +71,7 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
     import asyncio
 
     loaded = load_app(app)
-    settings = loaded.settings
+    settings = loaded.settings = loaded.settings.chosen(**logged)
     chosen = settings.host if host is None else host
     try:
         from milepost.web.serve import is_public, link, listen
@@ -80,7 +89,8 @@ def server(app: str, host: str | None, port: int | None, hosts: str | None, root
         signal.signal(number, serving.handle_exit)
     click.echo(f"api     {link(bound)}")
     say(f"serving {loaded.client.url}; Ctrl-C stops")
-    asyncio.run(_serve(loaded, serving, bound))
+    with logging_as(settings):
+        asyncio.run(_serve(loaded, serving, bound))
 
 
 def _check_credentials(app: "App", host: str, *, public: bool) -> None:
@@ -117,12 +127,15 @@ async def _serve(app: "App", serving: "Server", bound: "socket.socket") -> None:
     help="Where the API listens, on this machine.  [default: MILEPOST_PORT, then 8000 or any]",
 )
 @click.option("--reload", is_flag=True, help="Start again when a Python file next to it changes.")
-def dev(app: str, concurrency: int | None, port: int | None, *, reload: bool) -> None:
+@options.logging
+def dev(
+    app: str, concurrency: int | None, port: int | None, *, reload: bool, **logged: str | None
+) -> None:
     """Run a file's app: store, worker, maintenance and HTTP API in one process, until Ctrl-C.
 
     FILE is the file that declares the jobs, as in app.py; MODULE:APP is understood too.
     """
-    run = partial(_develop, app, concurrency, port)
+    run = partial(_develop, app, concurrency, port, **logged)
     if reload:
         from milepost.cli.reload import run_reloading
 
@@ -131,14 +144,15 @@ def dev(app: str, concurrency: int | None, port: int | None, *, reload: bool) ->
         run()
 
 
-def _develop(app: str, concurrency: int | None, port: int | None) -> None:
+def _develop(app: str, concurrency: int | None, port: int | None, **logged: str | None) -> None:
     loaded = load_app(app)
+    loaded.settings = loaded.settings.chosen(**logged)
     loaded.counts()  # opens the store, and sets an empty one up
     _describe(loaded, shlex.quote(app))
     from milepost.observe.metrics import WorkerMetrics
 
     loaded.metrics = WorkerMetrics()  # the API of this process shows them
-    with _serve_api(loaded, port), _print_counts(loaded):
+    with logging_as(loaded.settings), _serve_api(loaded, port), _print_counts(loaded):
         loaded.run_worker(None, concurrency)
     loaded.close()
 

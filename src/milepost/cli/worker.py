@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 
 import click
 
 from milepost.cli import complete, options
+from milepost.cli.logs import logging_as
 from milepost.cli.values import load_app
 
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
@@ -38,12 +39,13 @@ STEADY_SECONDS = 60.0
     metavar="[HOST:]PORT",
     help="Serve metrics for Prometheus there, on this machine alone unless HOST says otherwise.",
 )
+@options.logging
 def worker(
     app: str,
     queues: tuple[str, ...],
     concurrency: int | None,
     processes: int,
-    metrics: str | None,
+    **chosen: str | None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT.
 
@@ -57,14 +59,13 @@ def worker(
     if queues:
         check_queues(queues)
     loaded = load_app(app)
-    if metrics is not None:
-        loaded.settings = replace(loaded.settings, metrics=metrics)
-        loaded.settings.check()
+    loaded.settings = loaded.settings.chosen(**chosen)
     if processes == 1:
         supervised = _leave_with_supervisor()
         click.echo(f"worker for {loaded.client.url}; Ctrl-C drains", err=True)
         gc.freeze()  # modules stay: no collection need look at them again
-        worn_out = loaded.run_worker(list(queues) or None, concurrency, recycle=True)
+        with logging_as(loaded.settings):
+            worn_out = loaded.run_worker(list(queues) or None, concurrency, recycle=True)
         if worn_out and not supervised:
             # The same process with nothing left in it; a supervisor does it in its own way.
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
@@ -72,6 +73,11 @@ def worker(
     arguments = [app, *(f"--queue={queue}" for queue in queues)]
     if concurrency is not None:
         arguments.append(f"--concurrency={concurrency}")
+    arguments += [
+        f"--{name.replace('_', '-')}={chosen[name]}"
+        for name in ("log_level", "log_format")
+        if chosen[name] is not None
+    ]
     supervisor = Supervisor(arguments, processes, grace=loaded.settings.grace)
     if (address := loaded.settings.metrics_address) is not None:
         supervisor.serve_metrics(*address)

@@ -93,6 +93,7 @@ def server(api: "ASGIApp", *, root_path: str = "", connections: int = CONNECTION
         lifespan="off",
         access_log=False,
         log_level="warning",
+        log_config=None,  # its lines go where all others go
         server_header=False,
         # A caller that claims to be a proxy could name any address as its own.
         proxy_headers=False,

@@ -75,7 +75,7 @@ class Lanes:
             running.timer.cancel()
         if lines := running.context.take_lines():
             result = msgspec.structs.replace(result, lines=lines)
-        self._settler.report(running.claim, result)
+        self._settler.report(running, result)
 
     def _watch(self, running: RunningJob, body: Flow[Outcome]) -> Flow[Outcome]:
         """Have hooks see an attempt; one that was ended from outside ends as it was told then."""

@@ -10,10 +10,11 @@ worker's would.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from milepost import outcome
 from milepost.errors import IllegalMove, Invalid, Unavailable
@@ -29,7 +30,7 @@ from milepost.store.watch import Watch
 from milepost.telemetry import TRACEBACK, Log, Recently
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
-from milepost.worker.slots import SlotTable
+from milepost.worker.slots import RunningJob, SlotTable
 
 if TYPE_CHECKING:
     from milepost.relay.loop import Relay
@@ -72,6 +73,8 @@ class Settler:
         self._postponed: deque[Settlement] = deque()
         self._logged: set[str] = set()
         self._told = Recently()
+        self._tells = log.wants_info
+        """Whether the attempts that ended well are logged: a line of each is not for nothing."""
         self._writing = 0
         self._wanted = asyncio.Event()
         self._wanted_second = asyncio.Event()
@@ -80,12 +83,14 @@ class Settler:
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    def report(self, claim: Claim, result: Outcome) -> None:
+    def report(self, running: RunningJob, result: Outcome) -> None:
         """Take the outcome of a job that has ended in its lane."""
         self._slots.report(result)
-        self.add(claim, result)
+        self.add(running.claim, result)
         if result.problem is not None:
-            self._log_failure(claim, result, result.problem)
+            self._log_failure(running, result, result.problem)
+        elif self._tells:
+            log.tell("an attempt ended", **_named(running), **_measured(running, result))
 
     def add(self, claim: Claim, result: Outcome) -> None:
         """Have an outcome written."""
@@ -201,7 +206,7 @@ class Settler:
         if self._relay is not None and any(settlement.claim.channel for settlement in batch):
             self._relay.wake()
 
-    def _log_failure(self, claim: Claim, result: Outcome, problem: Problem) -> None:
+    def _log_failure(self, running: RunningJob, result: Outcome, problem: Problem) -> None:
         """Log a failure; its traceback once a minute, for many jobs may fail alike."""
         first = problem.message.partition("\n")[0][:LOGGED]
         more: dict[str, str | None] = {}
@@ -213,11 +218,10 @@ class Settler:
             more[TRACEBACK] = problem.traceback
         log.warning(
             "a job failed" if result.state == JobState.FAILED else "an attempt failed",
-            kind=claim.kind,
-            job_id=claim.id,
-            attempt=claim.attempt,
+            **_named(running),
             error=f"{problem.type}: {first}" if first else problem.type,
             **more,
+            **_measured(running, result),
         )
 
     async def _written(self, batch: list[Settlement]) -> set[str]:
@@ -285,6 +289,18 @@ class Settler:
             log.warning("outcome not written, trying again", job_id=job_id, error=repr(error))
         self._postponed.append(settlement)
         self._wanted_again.set()
+
+
+def _named(running: RunningJob) -> dict[str, Any]:
+    claim = running.claim
+    return {"kind": claim.kind, "job_id": claim.id, "attempt": claim.attempt}
+
+
+def _measured(running: RunningJob, result: Outcome) -> dict[str, Any]:
+    seconds = running.seconds
+    if seconds is None:  # it never began, or its handler is still at it
+        seconds = 0.0 if running.began is None else time.monotonic() - running.began
+    return {"outcome": result.move, "duration": round(seconds, 6)}
 
 
 class Publisher:
