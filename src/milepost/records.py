@@ -513,6 +513,18 @@ class StepCount(msgspec.Struct, frozen=True):
         # A share like 0.29 has no exact float: 29 of 100 must still be tolerated.
         return self.lost <= self.tolerance * ended * (1 + 1e-9)
 
+    @property
+    def breach(self) -> str | None:
+        """Say in numbers how its policy is broken; None while it holds."""
+        ended = self.succeeded_before + self.succeeded + self.lost
+        if self.fail_fast and self.failed:
+            return f"{self.failed:,} of {ended:,} jobs of {self.name} failed, none may"
+        if self.within_tolerance:
+            return None
+        share = 100 * self.lost / ended
+        allowed = f"{100 * self.tolerance:g} % allowed"
+        return f"{share:.1f} % of {ended:,} jobs of {self.name} failed, {allowed}"
+
 
 class Run(msgspec.Struct, frozen=True):
     """A run as it stood when it was read."""

@@ -287,6 +287,11 @@ def test_tolerate_bears_its_share_and_no_more(app, failed, state):
     assert run.refresh().state == state
     if state == "SUCCEEDED":
         assert run.report == 1 + 2 + 3
+        return
+    told = "50.0 % of 4 jobs of load failed, 25 % allowed"
+    assert run.history[-1].detail == told
+    with pytest.raises(mp.JobFailed, match=f"policy; {told}, jobs that failed: 2"):
+        _ = run.report
 
 
 def test_a_failed_attempts_outputs_are_never_seen_h56(app):

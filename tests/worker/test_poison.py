@@ -102,3 +102,8 @@ def test_each_of_several_processes_is_its_own_company(tmp_path, app, database):
     assert [job.state for job in neighbours] == [mp.JobState.SUCCEEDED] * 5
     assert (killer.state, killer.error.cause) == (mp.JobState.FAILED, "poisoned")
     assert killer.record.losses == 3
+    told = "its process was killed by signal 9 while it ran alone; losses 3 (poison_limit 3)"
+    assert killer.error.message == f"{told}, errors 0 (retries 3)"
+    assert [one.type for one in killer.failures] == ["Lost"] * 3
+    ended = {group.fingerprint: group.failed for group in app.errors.list()}
+    assert ended == {"Lost@kill": 1, "Lost@sleep": 0}

@@ -10,7 +10,7 @@ import msgspec
 from milepost.client import Client, caller, new_id
 from milepost.errors import Invalid, JobFailed, NotFinished
 from milepost.faces import Flow, Stream, Wait, faces, perform_async, streams
-from milepost.lifecycle import RUN, JobState, RunState
+from milepost.lifecycle import RUN, Cause, JobState, RunState
 from milepost.records import NewJob, NewRun, Run, RunError
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import chains, failures, fanin, jobs, runs
@@ -154,9 +154,10 @@ class RunHandle(Subject[Run]):
         raise NotFinished(f"run {self.id} ({record.kind}) is {record.state}; wait() for it")
 
     def _why(self) -> str:
-        return (
-            f"{self.record.cause or 'cancelled'}, jobs that failed: {self.failed}; see run.errors"
-        )
+        cause = self.record.cause or "cancelled"
+        if cause == Cause.POLICY:
+            cause = "; ".join([cause, *failures.breaches(self.picture.steps)])
+        return f"{cause}, jobs that failed: {self.failed}; see run.errors"
 
     @property
     def failed(self) -> int:

@@ -2,19 +2,27 @@
 
 import gc
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from milepost.cli import complete, options
 from milepost.cli.logs import logging_as
 from milepost.cli.values import load_app
+
+if TYPE_CHECKING:
+    from milepost.app import App
 
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
 END_SECONDS = 10.0
@@ -78,10 +86,22 @@ def worker(
         for name in ("log_level", "log_format")
         if chosen[name] is not None
     ]
-    supervisor = Supervisor(arguments, processes, grace=loaded.settings.grace)
+    told = partial(_note_exit, loaded)
+    supervisor = Supervisor(arguments, processes, grace=loaded.settings.grace, on_end=told)
     if (address := loaded.settings.metrics_address) is not None:
         supervisor.serve_metrics(*address)
     sys.exit(supervisor.run())
+
+
+def _note_exit(app: "App", pid: int, exit_code: int) -> None:
+    """Keep how a worker's process ended, for the jobs that it lost. Nobody waits for the store."""
+    from milepost.store import workers
+
+    def note() -> None:
+        with suppress(Exception):  # the jobs are recovered without it
+            app.client.run(workers.note_exit, host=platform.node(), pid=pid, exit_code=exit_code)
+
+    threading.Thread(target=note, name="milepost-exit", daemon=True).start()
 
 
 def _leave_with_supervisor() -> bool:
@@ -124,11 +144,19 @@ class _Place:
 class Supervisor:
     """Keeps N worker processes alive, and drains them together."""
 
-    def __init__(self, arguments: list[str], processes: int, *, grace: float) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        processes: int,
+        *,
+        grace: float,
+        on_end: Callable[[int, int], None] = lambda _pid, _code: None,
+    ) -> None:
         self._command = [sys.executable, "-m", "milepost.cli", "worker", *arguments]
         self._places = [_Place() for _ in range(processes)]
         self._stopping = False
         self._grace = grace
+        self._on_end = on_end
         self._end_at = float("inf")
 
     def serve_metrics(self, host: str, port: int) -> None:
@@ -159,6 +187,7 @@ class Supervisor:
         if (ended := place.process) is not None:
             place.vacate(now)
             click.echo(f"worker {ended.pid} ended ({ended.returncode}); starting another", err=True)
+            self._on_end(ended.pid, ended.returncode)
         if now >= place.since + place.pause:
             place.process, place.since = self._started(place), now
 

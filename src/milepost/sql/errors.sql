@@ -1,7 +1,7 @@
--- Errors that are the same error, folded where they are read: nobody who fails waits for a group's row.
--- Whatever is counted is counted up to :look, so that an outage does not make its own page slow.
+-- Errors that are the same one, folded where they are read: nobody who fails waits for a group's row.
 
 -- name: error_groups
+-- Whatever is counted is counted up to :look, so that an outage does not make its own page slow.
 -- The groups that were seen last, and how their jobs stand now. Each fingerprint is one step along the index
 -- of failures.
 WITH RECURSIVE named (fingerprint, n) AS (

@@ -58,6 +58,14 @@ RETURNING id
 WITH lost AS MATERIALIZED (
   SELECT job.id, job.fence, (cancel_reason IS NOT NULL OR coalesce((SELECT run.state = 'STOPPING' FROM run WHERE run.id = job.run_id), false)) AS stopped,
          coalesce(phase = 'REQUESTING' AND policy = 'fail_unknown', false) AS unknown,
+         coalesce((SELECT CASE WHEN exit_code < 0 THEN 'its process was killed by signal ' || -exit_code
+                               WHEN exit_code IS NOT NULL THEN 'its process ended with code ' || exit_code
+                               ELSE 'nothing was heard of its worker for '
+                                    || round(extract(epoch FROM {now} - heartbeat_at)) || ' s' END
+                          FROM worker WHERE worker.id = job.worker_id), 'its worker is unknown') AS how,
+         (SELECT count(*) FROM (SELECT 1 FROM job other
+                                 WHERE other.worker_id = job.worker_id AND other.state = 'RUNNING'
+                                   AND other.id <> job.id LIMIT 1000) AS counted) AS others,
          job.losses + 1 >= job.poison_limit
          AND NOT EXISTS (SELECT 1 FROM job other
                           WHERE other.worker_id = job.worker_id AND other.state = 'RUNNING'
@@ -84,9 +92,20 @@ UPDATE job
                     WHEN {over} >= 0 THEN 'attempts_exhausted' END,
        losses = losses + CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN 0 ELSE 1 END,
        -- Sent, perhaps, and never heard of: another attempt might do it twice (H-91).
-       error = CASE WHEN lost.unknown AND NOT lost.stopped
+       error = CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN error
+                    WHEN lost.unknown
                     THEN '{"type":"OutcomeUnknown","message":"the worker died after the request was about to be sent and before its answer was recorded: ask the remote whether it was done, then rerun the job or leave it","kind":"permanent","code":"outcome_unknown"}'
-                    ELSE error END,
+                    ELSE '{"type":"Lost","message":"' || lost.how
+                         || CASE lost.others WHEN 0 THEN ' while it ran alone'
+                                 ELSE ' while it ran beside ' || lost.others || ' other jobs' END
+                         || '; losses ' || (losses + 1) || ' (poison_limit ' || poison_limit || '), errors '
+                         || errors || ' (retries ' || retries || ')","kind":"lost","code":"lost","attempt":'
+                         || (errors + losses + 1) || '}' END,
+       error_type = CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN error_type WHEN lost.unknown THEN 'OutcomeUnknown' ELSE 'Lost' END,
+       error_code = CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN error_code WHEN lost.unknown THEN 'outcome_unknown'
+                         WHEN lost.poisoned THEN 'poisoned' ELSE 'lost' END,
+       fingerprint = CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN fingerprint
+                          WHEN lost.unknown THEN 'OutcomeUnknown@' || kind ELSE 'Lost@' || kind END,
        finished_at = CASE WHEN lost.stopped OR lost.unknown OR coalesce(deadline_at <= {now}, false) OR lost.poisoned
                                OR {over} >= 0 THEN {now} END,
        due_at = {now}, delay_us = NULL, worker_id = NULL, version = version + 1, actor = :actor,
@@ -107,9 +126,20 @@ UPDATE job
                     WHEN lost.spent THEN 'attempts_exhausted' END,
        losses = losses + CASE WHEN lost.stopped OR lost.late THEN 0 ELSE 1 END,
        -- Sent, perhaps, and never heard of: another attempt might do it twice (H-91).
-       error = CASE WHEN lost.unknown AND NOT lost.stopped
+       error = CASE WHEN lost.stopped OR lost.late THEN error
+                    WHEN lost.unknown
                     THEN '{"type":"OutcomeUnknown","message":"the worker died after the request was about to be sent and before its answer was recorded: ask the remote whether it was done, then rerun the job or leave it","kind":"permanent","code":"outcome_unknown"}'
-                    ELSE error END,
+                    ELSE '{"type":"Lost","message":"' || lost.how
+                         || CASE lost.others WHEN 0 THEN ' while it ran alone'
+                                 ELSE ' while it ran beside ' || lost.others || ' other jobs' END
+                         || '; losses ' || (losses + 1) || ' (poison_limit ' || poison_limit || '), errors '
+                         || errors || ' (retries ' || retries || ')","kind":"lost","code":"lost","attempt":'
+                         || (errors + losses + 1) || '}' END,
+       error_type = CASE WHEN lost.stopped OR lost.late THEN error_type WHEN lost.unknown THEN 'OutcomeUnknown' ELSE 'Lost' END,
+       error_code = CASE WHEN lost.stopped OR lost.late THEN error_code WHEN lost.unknown THEN 'outcome_unknown'
+                         WHEN lost.poisoned THEN 'poisoned' ELSE 'lost' END,
+       fingerprint = CASE WHEN lost.stopped OR lost.late THEN fingerprint
+                          WHEN lost.unknown THEN 'OutcomeUnknown@' || kind ELSE 'Lost@' || kind END,
        finished_at = CASE WHEN lost.stopped OR lost.late OR lost.unknown OR lost.poisoned OR lost.spent
                           THEN {now} END,
        due_at = {now}, worker_id = NULL, version = version + 1, actor = :actor,
@@ -120,6 +150,14 @@ UPDATE job
                AS stopped,
                coalesce(deadline_at <= {now}, false) AS late,
                coalesce(phase = 'REQUESTING' AND policy = 'fail_unknown', false) AS unknown,
+               coalesce((SELECT CASE WHEN exit_code < 0 THEN 'its process was killed by signal ' || -exit_code
+                                     WHEN exit_code IS NOT NULL THEN 'its process ended with code ' || exit_code
+                                     ELSE 'nothing was heard of its worker for '
+                                          || (({now} - heartbeat_at) / 1000000) || ' s' END
+                                FROM worker WHERE worker.id = job.worker_id), 'its worker is unknown') AS how,
+               (SELECT count(*) FROM (SELECT 1 FROM job AS other
+                                       WHERE other.worker_id = job.worker_id AND other.state = 'RUNNING'
+                                         AND other.id <> job.id LIMIT 1000)) AS others,
                losses + 1 >= poison_limit
                AND NOT EXISTS (SELECT 1 FROM job AS other
                                 WHERE other.worker_id = job.worker_id AND other.state = 'RUNNING'
@@ -150,6 +188,8 @@ WITH late AS MATERIALIZED (
 )
 UPDATE job
    SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       error_type = coalesce(error_type, 'deadline'), error_code = coalesce(error_code, 'deadline'),
+       fingerprint = coalesce(fingerprint, 'deadline@' || kind),
        detail = CASE WHEN deadline_at <= {now} THEN 'deadline' ELSE 'start_within' END,
        finished_at = {now}
   FROM late
@@ -158,6 +198,8 @@ RETURNING job.id::text, job.run_id::text, job.step
 -- sqlite
 UPDATE job
    SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       error_type = coalesce(error_type, 'deadline'), error_code = coalesce(error_code, 'deadline'),
+       fingerprint = coalesce(fingerprint, 'deadline@' || kind),
        detail = CASE WHEN deadline_at <= {now} THEN 'deadline' ELSE 'start_within' END,
        finished_at = {now}
  WHERE rowid IN (
@@ -183,6 +225,8 @@ WITH late AS MATERIALIZED (
 )
 UPDATE job
    SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       error_type = coalesce(error_type, 'deadline'), error_code = coalesce(error_code, 'deadline'),
+       fingerprint = coalesce(fingerprint, 'deadline@' || kind),
        detail = 'hold_limit', finished_at = {now}
   FROM late
  WHERE job.id = late.id AND late.fence % 1 = 0
@@ -190,6 +234,8 @@ RETURNING job.id::text
 -- sqlite
 UPDATE job
    SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+       error_type = coalesce(error_type, 'deadline'), error_code = coalesce(error_code, 'deadline'),
+       fingerprint = coalesce(fingerprint, 'deadline@' || kind),
        detail = 'hold_limit', finished_at = {now}
  WHERE rowid IN (
          SELECT rowid FROM job
@@ -201,6 +247,8 @@ RETURNING id
 -- name: job_reject
 UPDATE job
    SET state = 'FAILED', move = 'reject', cause = 'rejected', version = version + 1,
+       error_type = coalesce(error_type, 'rejected'), error_code = coalesce(error_code, 'rejected'),
+       fingerprint = coalesce(fingerprint, 'rejected@' || kind),
        actor = :actor, detail = :reason, finished_at = {now}
  WHERE id = :id AND state IN {pending}
 RETURNING {text:id}, {text:run_id}, step
@@ -223,6 +271,8 @@ WITH spent AS MATERIALIZED (
 )
 UPDATE job
    SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1,
+       error_type = coalesce(error_type, 'attempts_exhausted'), error_code = coalesce(error_code, 'attempts_exhausted'),
+       fingerprint = coalesce(fingerprint, 'attempts_exhausted@' || kind),
        actor = :actor, detail = 'budget spent', finished_at = {now}
   FROM picked
  WHERE job.id = picked.id AND picked.fence % 1 = 0
@@ -230,6 +280,8 @@ RETURNING job.id::text, job.run_id::text, job.step
 -- sqlite
 UPDATE job
    SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1,
+       error_type = coalesce(error_type, 'attempts_exhausted'), error_code = coalesce(error_code, 'attempts_exhausted'),
+       fingerprint = coalesce(fingerprint, 'attempts_exhausted@' || kind),
        actor = :actor, detail = 'budget spent', finished_at = {now}
  WHERE rowid IN (SELECT rowid FROM job
                   WHERE {at_limit}
@@ -237,3 +289,26 @@ UPDATE job
                     AND {spent}
                   LIMIT :most)
 RETURNING id, run_id, step
+
+-- name: failure_ended
+-- Keeps why jobs were lost, or ended without an attempt that failed: as every failure it has its group.
+-- postgres
+INSERT INTO failure (job_id, fence, at, error, fingerprint)
+SELECT id, fence, {now},
+       CASE move WHEN 'lose' THEN error
+                 ELSE '{"type":"' || cause || '","message":"' || :text::text || '","kind":"permanent","code":"' || cause || '"}' END,
+       fingerprint
+  FROM job
+ WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[])))
+   AND move IN ('lose', 'expire', 'reject') AND fingerprint IS NOT NULL
+    ON CONFLICT DO NOTHING
+-- sqlite: each
+INSERT INTO failure (job_id, fence, at, error, fingerprint)
+SELECT id, fence, {now},
+       CASE move WHEN 'lose' THEN error
+                 ELSE '{"type":"' || cause || '","message":"' || :text || '","kind":"permanent","code":"' || cause || '"}' END,
+       fingerprint
+  FROM job
+ WHERE id = :id
+   AND move IN ('lose', 'expire', 'reject') AND fingerprint IS NOT NULL
+    ON CONFLICT DO NOTHING

@@ -47,6 +47,11 @@ UPDATE worker SET state = 'STOPPED', move = 'bury'
                ORDER BY id LIMIT :most)
 RETURNING id
 
+-- name: worker_exit
+-- Keeps how a worker's process ended, as its supervisor saw it: recovery tells it to the jobs that were lost.
+UPDATE worker SET exit_code = :exit_code
+ WHERE host = :host AND pid = :pid AND exit_code IS NULL AND state <> 'STOPPED'
+
 -- name: worker_prune
 DELETE FROM worker
  WHERE state = 'STOPPED' AND heartbeat_at < {now} - :keep_us{micros}

@@ -183,6 +183,8 @@ def run_failure(run: Run, steps: Sequence[StepCount], failed: Sequence[RunError]
     """Say why a run failed or was cancelled: which of its jobs failed, and why."""
     stored = {} if run.error is None else _read(run.error)
     told = [TEXTS[run.cause]] if run.cause and run.cause in TEXTS else []
+    if run.cause == Cause.POLICY:
+        told = breaches(steps)
     if stored.get("message"):
         told = [str(stored["message"])]
     if count := sum(step.failed for step in steps):
@@ -193,6 +195,11 @@ def run_failure(run: Run, steps: Sequence[StepCount], failed: Sequence[RunError]
     kind = stored.get("type") or run.cause or "unknown"
     code = stored.get("code") or run.cause
     return JobError(kind, "; ".join(told) or UNKNOWN, run.cause, code)
+
+
+def breaches(steps: Sequence[StepCount]) -> list[str]:
+    """Say in numbers which step broke the policy of its run: the first that did."""
+    return [step.breach for step in steps if step.breach][:1]
 
 
 def _named(count: int, steps: Sequence[StepCount], failed: Sequence[RunError]) -> str:

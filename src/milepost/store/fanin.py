@@ -341,7 +341,9 @@ def decide(
     if state == RunState.STOPPING:
         return None if open_jobs else _ending(ending)
     if cause := _fatal_cause(state, counted):
-        return _failure(cause, busy=open_jobs > 0)
+        told = next((step.breach for step in counted if step.breach), None)
+        ended = _failure(cause, busy=open_jobs > 0)
+        return msgspec.structs.replace(ended, detail=told) if cause == Cause.POLICY else ended
     if state == RunState.CREATED:
         return None
     if state == RunState.FINALIZING:
@@ -400,9 +402,10 @@ def _incomplete(reached: Sequence[StepCount], *, busy: bool) -> Decision:
         rule = RULES.get(step.role)
         if rule is not None and not step.within_tolerance:
             ended = step.succeeded + step.lost
-            told = f"{rule.skipped}: {step.lost} of {ended} {step.role}s did not succeed"
-            return msgspec.structs.replace(_failure(rule.incomplete, busy=busy), detail=told)
-    return _failure(Cause.POLICY, busy=busy)
+            skipped = f"{rule.skipped}: {step.lost} of {ended} {step.role}s did not succeed"
+            return msgspec.structs.replace(_failure(rule.incomplete, busy=busy), detail=skipped)
+    told = next((step.breach for step in reached if step.breach), None)
+    return msgspec.structs.replace(_failure(Cause.POLICY, busy=busy), detail=told)
 
 
 def _next_step(state: RunState, step: StepCount) -> Decision:

@@ -337,6 +337,9 @@ def ask_to_stop(*, worker_id: str) -> Steps[list[tuple[str, int, str]]]:
 def reject(job_id: str, *, reason: str, actor: str) -> Steps[bool]:
     """End a waiting job that no definition will ever run; False when it was not waiting."""
     rows = yield Call("job_reject", {"id": job_id, "reason": reason, "actor": actor})
+    if rows:
+        told = "no worker could take it; its history says why"
+        yield Call("failure_ended", {"id": [job_id], "text": told})
     yield from runs.after_ends(runs.touched(rows), actor=actor)
     yield from followups.create([row[0] for row in rows], actor=actor)
     return bool(rows)

@@ -1,8 +1,9 @@
 """Moves of jobs that time makes: leases end, sleeps are over, deadlines are missed."""
 
 from milepost.lifecycle import JobState
+from milepost.specs import EXPIRED
 from milepost.store import followups, runs
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Call, Rows, Steps
 
 FAILED = JobState.FAILED
 
@@ -10,6 +11,7 @@ FAILED = JobState.FAILED
 def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
     """Take running jobs from workers that are dead or unknown; answer with (id, state)."""
     rows = yield Call("job_lose", {"actor": actor, "most": most})
+    yield from _keep(rows, "")
     yield from runs.after_ends(runs.touched(rows), actor=actor)
     yield from followups.create([row[0] for row in rows if row[3] == FAILED], actor=actor)
     return [(row[0], row[3]) for row in rows]
@@ -33,6 +35,7 @@ def next_due() -> Steps[float | None]:
 def expire(*, actor: str, most: int) -> Steps[int]:
     """End jobs that missed their deadline or start and do not run; answer with how many."""
     rows = yield Call("job_expire", {"actor": actor, "most": most})
+    yield from _keep(rows, EXPIRED)
     yield from runs.after_ends(runs.touched(rows), actor=actor)
     yield from followups.create([row[0] for row in rows], actor=actor)
     return len(rows)
@@ -41,6 +44,7 @@ def expire(*, actor: str, most: int) -> Steps[int]:
 def expire_held(*, actor: str, hold_us: int, most: int) -> Steps[int]:
     """End held jobs that were not submitted in time (H-108); answer with how many."""
     rows = yield Call("job_expire_held", {"actor": actor, "hold_us": hold_us, "most": most})
+    yield from _keep(rows, "it was held, and not submitted within hold_limit")
     yield from followups.create([row[0] for row in rows], actor=actor)
     return len(rows)
 
@@ -48,6 +52,13 @@ def expire_held(*, actor: str, hold_us: int, most: int) -> Steps[int]:
 def reject_spent(*, actor: str, most: int) -> Steps[int]:
     """End jobs that can never be claimed again because their budget is spent (H-21)."""
     rows = yield Call("job_reject_spent", {"actor": actor, "most": most})
+    yield from _keep(rows, "its attempts are spent")
     yield from runs.after_ends(runs.touched(rows), actor=actor)
     yield from followups.create([row[0] for row in rows], actor=actor)
     return len(rows)
+
+
+def _keep(rows: Rows, text: str) -> Steps[None]:
+    """Keep why jobs were lost or ended, with the failures of their attempts."""
+    if rows:
+        yield Call("failure_ended", {"id": [row[0] for row in rows], "text": text})

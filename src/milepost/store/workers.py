@@ -57,6 +57,11 @@ def walk(
         yield from move(worker_id, name, source=WorkerState(state), slots=slots)
 
 
+def note_exit(*, host: str, pid: int, exit_code: int) -> Steps[None]:
+    """Keep how a worker's process ended: less than zero is a signal."""
+    yield Call("worker_exit", {"host": host, "pid": pid, "exit_code": exit_code})
+
+
 def renew(worker_id: str, *, lease_seconds: float, slots: str | None = None) -> Steps[None]:
     """Renew the lease on everything the worker holds, or raise `LeaseLost`."""
     parameters = {"id": worker_id, "lease_us": micros(lease_seconds), "slots": slots}

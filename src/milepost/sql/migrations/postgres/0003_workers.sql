@@ -7,6 +7,7 @@ CREATE TABLE worker (
   slots text,                                -- JSON: how many slots stand in each state
   host text,
   pid integer,
+  exit_code integer,                        -- of its process, if somebody saw it end; of a signal, less than 0
   program text,
   queues text,
   kinds text,

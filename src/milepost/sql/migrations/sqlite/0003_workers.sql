@@ -7,6 +7,7 @@ CREATE TABLE worker (
   slots TEXT,                                -- JSON: how many slots stand in each state
   host TEXT,
   pid INTEGER,
+  exit_code INTEGER,                        -- of its process, if somebody saw it end; of a signal, less than 0
   program TEXT,
   queues TEXT,
   kinds TEXT,
