@@ -168,11 +168,19 @@ class Runner(Host):
         caught = () if ending is None else (signal.SIGTERM, signal.SIGINT)
         first = None if ending is None else ending.begin
         stopped = asyncio.Event()
-        with on_signals(caught, stopped.set, first=first):
+        worker: Worker | None = None
+
+        def stop() -> None:
+            stopped.set()
+            if worker is not None:
+                worker.drain()
+
+        with on_signals(caught, stop, first=first):
             if not await self._reached(stopped):
                 return False
-        worker = await self.worker(queues, concurrency, recycle=recycle)
-        with on_signals(caught, worker.drain, first=first):
+            worker = await self.worker(queues, concurrency, recycle=recycle)
+            if stopped.is_set():
+                return False  # it came before there was a worker to be told
             async with self.requests.open():
                 await worker.run()
         return recycle and worker.worn_out
@@ -197,11 +205,11 @@ class Runner(Host):
                 away.warning("the store cannot be reached; waiting for it", error=str(error))
             else:
                 away.over("the store is there")
-                return True
+                break
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.error_wait):
                     await stopped.wait()
-        return False
+        return not stopped.is_set()
 
     async def worker(
         self,

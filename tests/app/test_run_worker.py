@@ -3,7 +3,10 @@
 import asyncio
 import signal
 
+import pytest
+
 import milepost as mp
+from milepost.worker.loop import Worker
 
 
 async def started(app: mp.App, **options: bool) -> asyncio.Task[None]:
@@ -40,3 +43,29 @@ async def test_or_leaves_them_to_the_server_it_is_part_of(app):
     task = await started(app, signals=False)
     assert signal.getsignal(signal.SIGTERM) is before
     assert await ended(app, task) == ["STOPPED"]
+
+
+@pytest.mark.parametrize("at", ["connecting", "declaring", "opening"])
+async def test_a_signal_while_a_worker_starts_stops_it(app, monkeypatch, at):
+    """It was unheard while the store was connected to, and killed the process just after."""
+    owner, name = {
+        "connecting": (app.client, "async_driver"),
+        "declaring": (app, "_declare"),
+        "opening": (Worker, "open"),
+    }[at]
+    usual = getattr(owner, name)
+
+    async def interrupted(*arguments):
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGTERM)
+        return await usual(*arguments)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nobody hears it"))
+    monkeypatch.setattr(owner, name, interrupted)
+    try:
+        async with asyncio.timeout(10):
+            assert not await app.run_worker_async()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert {worker.state for worker in await app.workers.list_async()} <= {"STOPPED"}
+    await app.close_async()
