@@ -19,6 +19,9 @@ _SCHEMA = re.compile(r"(?!pg_|information_schema$)[A-Za-z_][A-Za-z0-9_]{0,47}")
 _POOLER = "pooler=transaction"
 _EXPECTED = "sqlite:///file.db or postgresql://user@host/database"
 
+SQLITE_SHARED = (3, 51, 3)
+"""From this version of SQLite on several processes share a file safely."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:

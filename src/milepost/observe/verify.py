@@ -28,14 +28,14 @@ PROBLEMS_KEPT = 1_000
 
 Row = tuple[Any, ...]
 COUNTED = ("open", "succeeded", "failed", "cancelled")
-CHECKS: dict[str, tuple[Machine, str]] = {
-    "verify_runs": (RUN, "it is {} and has open jobs or batches"),
-    "verify_kept": (JOB, "it has a {} of an attempt that it never had"),
-    "verify_poisoned": (JOB, "it is poisoned, but was not claimed alone"),
-    "verify_orphans": (JOB, "its run {} is not there"),
-    "verify_orphan_batches": (RUN, "its parent {} is not there"),
+CHECKS: dict[str, tuple[str, Machine, str]] = {
+    "verify_runs": ("I15", RUN, "it is {} and has open jobs or batches"),
+    "verify_kept": ("I2", JOB, "it has a {} of an attempt that it never had"),
+    "verify_poisoned": ("I5", JOB, "it is poisoned, but was not claimed alone"),
+    "verify_orphans": ("I15", JOB, "its run {} is not there"),
+    "verify_orphan_batches": ("I15", RUN, "its parent {} is not there"),
 }
-"""Queries whose every row, an id and the values of a text, is a discrepancy."""
+"""Queries whose every row, an id and the values of a text, is a discrepancy; their promises."""
 COMPARED = ("version", "state", "move", "fence", "errors", "losses", "polls", "releases")
 
 
@@ -46,6 +46,8 @@ class Discrepancy:
     machine: str
     subject_id: str
     text: str
+    promise: str
+    """The one that does not hold, of docs/specs/promises.md."""
 
     def __str__(self) -> str:
         return f"{self.machine} {self.subject_id}: {self.text}"
@@ -68,12 +70,12 @@ class Findings:
         """Tell whether the journal and the rows agree, and their guards stand."""
         return self.found == 0
 
-    def add(self, machine: Machine | str, subject_id: str, text: str) -> None:
+    def add(self, machine: Machine | str, subject_id: str, text: str, promise: str = "I8") -> None:
         """Count a problem, and keep it while there are not too many."""
         self.found += 1
         if len(self.problems) < PROBLEMS_KEPT:
             name = machine if isinstance(machine, str) else machine.name
-            self.problems.append(Discrepancy(name, subject_id, text))
+            self.problems.append(Discrepancy(name, subject_id, text, promise))
 
 
 def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None) -> Findings:
@@ -87,12 +89,12 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
                 if progress is not None:
                     progress(findings.entries, total)
         for run_id, text in _miscounted(reader):
-            findings.add(RUN, run_id, text)
-        for name, (machine, text) in CHECKS.items():
+            findings.add(RUN, run_id, text, "I13")
+        for name, (promise, machine, text) in CHECKS.items():
             for subject_id, *values in reader.stream(Call(name), size=BATCH):
-                findings.add(machine, subject_id, text.format(*values))
+                findings.add(machine, subject_id, text.format(*values), promise)
         for machine_name, subject_id, text in reader.stream(Call("verify_messages"), size=BATCH):
-            findings.add(machine_name, subject_id, text)
+            findings.add(machine_name, subject_id, text, "I16")
     found = guards(driver)
     findings.guards = None if found.rendered is None else len(found.rendered)
     for guard, text in wrong(found):
@@ -236,7 +238,7 @@ def _compare(
     if replay.entries == 0:
         findings.add(machine, subject_id, "it has a row but no journal")
     elif replay.broken is not None:
-        findings.add(machine, subject_id, f"its journal is broken: {replay.broken}")
+        findings.add(machine, subject_id, f"its journal is broken: {replay.broken}", "I9")
     elif row is not None:
         for text in _differences(replay, row):
             findings.add(machine, subject_id, text)

@@ -94,16 +94,15 @@ def is_live(worker: Worker) -> bool:
 
 def can_take(worker: Worker, job: Job) -> bool:
     """Tell whether a worker is there, serves the job's queue and knows its kind."""
-    return is_live(worker) and _serves(worker, job) and _knows(worker, job)
+    return is_live(worker) and takes(worker, job.queue, job.kind, job.kind_version)
 
 
-def _serves(worker: Worker, job: Job) -> bool:
-    return worker.queues is None or job.queue in msgspec.json.decode(worker.queues)
-
-
-def _knows(worker: Worker, job: Job) -> bool:
-    word = f"{job.kind} {job.kind_version}"
-    return worker.kinds is None or word in msgspec.json.decode(worker.kinds)
+def takes(worker: Worker, queue: str, kind: str | None = None, version: int = 1) -> bool:
+    """Tell whether a worker serves a queue, and knows a kind if one is named."""
+    if worker.queues is not None and queue not in msgspec.json.decode(worker.queues):
+        return False
+    known = kind is None or worker.kinds is None
+    return known or f"{kind} {version}" in msgspec.json.decode(worker.kinds or "[]")
 
 
 def _reasons(facts: JobFacts) -> Why:
@@ -224,12 +223,12 @@ def _hindered(facts: JobFacts) -> Why:
 def _without_worker(facts: JobFacts) -> Why:
     job, live = facts.job, facts.live
     kind = f"{job.kind} version {job.kind_version}"
-    serving = [worker for worker in live if _serves(worker, job)]
+    serving = [worker for worker in live if takes(worker, job.queue)]
     if not live:
         yield "no_worker", "no worker is alive: start one with `milepost worker APP`"
     elif not serving:
         yield "no_worker_for_queue", f"none of {len(live)} live workers serves queue {job.queue!r}"
-    elif not any(_knows(worker, job) for worker in serving):
+    elif not any(can_take(worker, job) for worker in serving):
         yield (
             "no_worker_for_kind",
             f"none of {len(serving)} live workers of its queue knows {kind}: deploy one that does",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from milepost.config import SQLITE_SHARED
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.lifecycle import WorkerState
 from milepost.maintain.loop import Maintainer
@@ -33,7 +34,6 @@ log = Log("milepost.worker")
 FEW = 8
 SWITCH_SECONDS = 0.0005
 TICK_SECONDS = 1.0
-SQLITE_SHARED = (3, 51, 3)
 SHARED = (
     "several processes share a SQLite file: before SQLite 3.51.3 that can, rarely, damage it. Run "
     "one process, upgrade SQLite, or use PostgreSQL"

@@ -11,6 +11,7 @@ import uuid_utils
 
 from milepost import outcome
 from milepost.config import StoreUrl
+from milepost.observe.doctor import broken
 from milepost.observe.verify import verify
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Template
@@ -98,7 +99,8 @@ class Store:
 
     def problems(self) -> list[str]:
         """List what should be impossible, by the second opinion."""
-        return [str(problem) for problem in verify(self._second).problems]
+        found = (*verify(self._second).problems, *broken(self._second))
+        return [str(problem) for problem in found]
 
     def close(self) -> None:
         """Give everything back."""

@@ -1,0 +1,122 @@
+"""`milepost doctor`: find what should be impossible and what is wrong around a store; repair it."""
+
+import sys
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from milepost.cli.bars import bar
+from milepost.cli.command import Session, StoreCommand, open_session
+from milepost.cli.output import printable, say, show_json
+from milepost.observe.doctor import Diagnosis, Finding, diagnose, repair
+from milepost.store.connect import open_driver
+
+if TYPE_CHECKING:
+    from milepost.client import Client
+
+SHOWN = 20
+"""How many findings alike are printed."""
+ENTRIES_PER_UPDATE = 2_000
+HEALTHY, BROKEN, ATTENTION = 0, 1, 6
+"""Exit codes: nothing was found; a promise does not hold; something wants attention."""
+
+
+@click.command(cls=StoreCommand)
+@click.option(
+    "--repair",
+    "repairs",
+    is_flag=True,
+    help="Make the legal moves that are due, each of them journalled; then look again.",
+)
+def doctor(at: Session, *, repairs: bool) -> None:
+    """Find what should be impossible in a store and what is wrong around it.
+
+    Folds and compares as `milepost verify` does, checks the promises that one store can show, moves
+    that have been due for over a minute, and the environment: schema, guards, rights, clocks, WAL
+    and SQLite's version, old transactions, bloat, dead workers, queues that no worker serves,
+    channels that lag. Each finding says what to do. It only reads, unless --repair is given.
+
+    --repair moves jobs and runs as maintenance does, and cancels jobs that should have ended. It
+    changes nothing while a guard is missing, for its moves would not be checked or journalled.
+
+    Exit code 0: nothing was found. 1: a promise does not hold, or a guard or the schema is wrong.
+    6: only things that want attention, such as a queue without workers.
+    """
+    found = _diagnosis(at)
+    if repairs:
+        repaired = _repaired(at, found)
+        found, before = _diagnosis(at), found
+        say(f"repaired {max(0, before.found - found.found)} of {before.found} findings")
+        for finding, why in repaired:
+            say(f"not repaired: {finding}: {why}")
+    if at.as_json:
+        show_json(_document(found))
+    else:
+        _print(found)
+    sys.exit(_code(found))
+
+
+def _diagnosis(at: Session) -> Diagnosis:
+    driver = open_driver(at.store, look=True)
+    try:
+        with bar("looking") as update:
+
+            def advance(done: int, total: int) -> None:
+                if done % ENTRIES_PER_UPDATE == 0 or done == total:
+                    update(completed=done, total=total)
+
+            return diagnose(driver, at.store, progress=advance)
+    finally:
+        driver.close()
+
+
+def _repaired(at: Session, found: Diagnosis) -> list[tuple[Finding, str]]:
+    if not found.guarded:
+        say("nothing was repaired: a guard is missing, so a move would not be journalled")
+        return []
+    wanted = [finding for finding in found.findings if finding.repairable]
+    if not wanted:
+        return []
+    with open_session(at.store, access="write") as session:
+        return session.client.run_in_loop(_repair(session.client, wanted, session.actor))
+
+
+async def _repair(client: "Client", wanted: list[Finding], actor: str) -> list[tuple[Finding, str]]:
+    from milepost.maintain.chores import maintain
+
+    driver = await client.async_driver()
+    refused = await repair(driver, wanted, actor=actor)
+    while (await maintain(driver)).total:  # what one move makes due is made too
+        pass
+    return refused
+
+
+def _code(found: Diagnosis) -> int:
+    if not found.found:
+        return HEALTHY
+    return BROKEN if any(f.breaks_promise for f in found.findings) else ATTENTION
+
+
+def _print(found: Diagnosis) -> None:
+    def alike(finding: Finding) -> tuple[bool, str, str, str]:
+        return (not finding.breaks_promise, finding.code, finding.subject, finding.advice)
+
+    for (_, code, _, _), group in groupby(sorted(found.findings, key=alike), key=alike):
+        findings = list(group)
+        for finding in findings[:SHOWN]:
+            name = printable(f"{finding.subject} {finding.id}: {finding.text}")
+            click.echo(f"{code}\t{name}")
+        if len(findings) > SHOWN:
+            click.echo(f"\t… and {len(findings) - SHOWN} more (--json lists up to 1,000)")
+        click.echo(f"\tdo: {printable(findings[0].advice)}")
+    compared = found.compared
+    looked = "" if compared is None else f": {compared.entries:,} entries folded, "
+    rows = "" if compared is None else f"{compared.rows:,} live rows compared"
+    click.echo(f"{f'{found.found} findings' if found.found else 'healthy'}{looked}{rows}")
+
+
+def _document(found: Diagnosis) -> dict[str, object]:
+    names = ("code", "subject", "id", "text", "advice", "repairable", "breaks_promise")
+    listed = [{name: getattr(finding, name) for name in names} for finding in found.findings]
+    return {"healthy": not found.found, "found": found.found, "findings": listed}
