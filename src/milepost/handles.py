@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
+from milepost import filters
 from milepost.client import Client, caller, new_id
 from milepost.codec import limited
 from milepost.errors import Invalid, JobFailed, NotFinished, NotFound
 from milepost.faces import Flow, Stream, faces, streams
 from milepost.lifecycle import JOB, JobState
 from milepost.outcome import LogLine
-from milepost.records import ErrorDetail, ErrorGroup, FailedAttempt, Job, JobError
+from milepost.records import ErrorDetail, ErrorGroup, FailedAttempt, Job, JobError, Listed
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
-from milepost.store import creation, failures, jobs, logs, outputs, reruns, unfit
+from milepost.store import creation, failures, jobs, logs, outputs, reruns, search, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation, explain, lifecycle
 from milepost.subjects import Finder, Subject, has_worker, page
@@ -268,18 +269,25 @@ class Jobs(Finder[JobHandle[Any]]):
         kind: str | None = None,
         queue: str | None = None,
         superseded: bool | None = None,
+        where: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> Flow[Sequence[JobHandle[Any]]]:
+    ) -> Flow[Listed[JobHandle[Any]]]:
         """Return a page, newest first; the next one starts at the last id as `cursor`.
 
         With `superseded=False` jobs that were run again are left out: the newest of each chain
-        speaks for it.
+        speaks for it. `where` is a filter, `"state:failed tag.customer:42 age:>1h error:Timeout"`;
+        a page of it may stop early, and has a `next`, the `cursor` of the next page, or None.
         """
-        where = page(JobState, state=state, kind=kind, cursor=cursor, limit=limit)
-        where |= {"queue": queue, "superseded": superseded}
-        found = yield from self._client.flow(jobs.listing, **where)
-        return [self._handle(record) for record in found]
+        asked = page(JobState, state=state, kind=kind, cursor=cursor, limit=limit)
+        asked |= {"queue": queue, "superseded": superseded}
+        if where is None:
+            found = yield from self._client.flow(jobs.listing, **asked)
+            return found.of_each(self._handle)
+        words = {name: asked.pop(name) for name in ("state", "kind", "queue")}
+        sought = filters.parse(where) & filters.where(**words)
+        found = yield from self._client.flow(search.page, sought, **asked)
+        return found.of_each(self._handle)
 
     list, list_async = faces(_list)
 

@@ -1,6 +1,6 @@
 """What the store hands out: frozen rows, and the fold that turns a journal back into one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
@@ -15,6 +15,7 @@ from milepost.outcome import Outcome
 from milepost.specs import STEP_ROLE
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 SNAPSHOT: Final = "snapshot"
 """The entry that stands for itself and all before it, when a history is too old to be whole."""
@@ -44,6 +45,11 @@ class Listed(list[T]):
     """A page of what was asked for; `more` may follow where it ended at its number or its size."""
 
     more: bool = False
+    next: str | None = None
+    """Of a search: the id that the next page begins after; None if all was looked at."""
+    looked_to: datetime | None = None
+    """Of a search whose page is not full, though more may follow: when the last job that it looked
+    at was created."""
 
     @classmethod
     def of(cls, found: Iterable[T], rows: Sequence[Sequence[Any]], *, most: int) -> "Listed[T]":
@@ -51,6 +57,17 @@ class Listed(list[T]):
         page = cls(found)
         total = rows[-1][-1] if rows else 0
         page.more = total > len(page) or total >= most
+        return page
+
+    def after(self, before: "Listed[T]") -> "Listed[T]":
+        """Put the page before this one in front of it."""
+        self[:0] = before
+        return self
+
+    def of_each(self, made: Callable[[T], U]) -> "Listed[U]":
+        """Make something of each; the page stays as it is."""
+        page = Listed(map(made, self))
+        page.more, page.next, page.looked_to = self.more, self.next, self.looked_to
         return page
 
 

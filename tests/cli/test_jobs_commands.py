@@ -52,6 +52,25 @@ def test_a_list_is_filtered_and_turned_page_by_page(prompt, app, kinds):
     assert prompt("jobs", "ls", "--queue", "elsewhere", "--json").out == "[]\n"
 
 
+def test_a_list_is_searched_and_says_how_far_it_looked(prompt, app, kinds, monkeypatch):
+    kinds["convert"].options(tags={"user": "42"}).submit("a")
+    kinds["convert"].submit_many([(str(n),) for n in range(5)])
+    kinds["refuse"].submit(3)
+    app.drain()
+    found = json.loads(prompt("jobs", "ls", "--where", "tag.user:42 -state:failed", "--json").out)
+    assert [job["tags"] for job in found] == [{"user": "42"}]
+    wrong = prompt("jobs", "ls", "--where", "state:failed sate:x")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "column 14: there is no key 'sate'; did you mean state?" in wrong.err
+    monkeypatch.setattr("milepost.store.search.LOOK", 2)
+    on = prompt("jobs", "ls", "--where", 'error:"too large"')
+    assert "3 is too large" in on.out
+    assert "looked at" not in on.err
+    monkeypatch.setattr("milepost.cli.jobs.LOOKS", 1)
+    stopped = prompt("jobs", "ls", "--where", "kind:none")
+    assert re.search(r"looked at jobs back to .*; go on: --before \S{36}\n", stopped.err)
+
+
 def test_one_job_is_shown_with_what_it_was_given_and_what_came_out(prompt, app, kinds):
     job = kinds["convert"].options(tags={"user": "42"}).submit("a", format="html")
     app.drain()

@@ -70,6 +70,24 @@ async def test_the_lines_that_a_job_logged_are_read_from_a_number_on(app, api):
     assert (await api.get(f"{location}?after=x")).status_code == 422
 
 
+async def test_jobs_are_searched_and_a_page_says_how_far_it_looked(app, api, monkeypatch):
+    for _ in range(5):
+        await api.post("/v1/jobs", json=CALL)
+    tagged = {**CALL, "options": {"tags": {"user": "42"}}}
+    made = (await api.post("/v1/jobs", json=tagged)).json()
+    found = await api.get("/v1/jobs", params={"where": "tag.user:42 state:pending"})
+    assert [job["id"] for job in found.json()["items"]] == [made["id"]]
+    assert found.json()["next"] is None
+    wrong = await api.get("/v1/jobs", params={"where": "sate:x"})
+    assert "column 1: there is no key 'sate'" in told(wrong, 422)
+    monkeypatch.setattr("milepost.store.search.LOOK", 3)
+    page = (await api.get("/v1/jobs", params={"where": "-kind:convert", "limit": 2})).json()
+    assert (page["items"], bool(page["next"]), bool(page["looked_to"])) == ([], True, True)
+    asked = {"where": "-kind:convert", "limit": 2, "cursor": page["next"]}
+    assert (await api.get("/v1/jobs", params=asked)).json()["items"] == []
+    told(await api.get("/v1/jobs", params={**asked, "where": "kind:convert"}), 422)
+
+
 async def test_one_job_is_told_with_its_usage(app, api):
     @app.job
     def spend(ctx: mp.Context) -> None:

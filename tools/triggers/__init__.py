@@ -113,6 +113,7 @@ GUARDS = {
             "start_by",
             "policy",
             "unique_key",
+            "tags",
             "parent_id",
             "rerun_of",
             "origin_id",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from milepost.records import Entry
 
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "age", "ran", "error")
+LOOKS = 20
+"""How many times a search looks on by itself, each at some thousand jobs."""
 NARROW = 110
 """On a terminal that is not so wide the error has no room beside all of them."""
 FOLLOW_SECONDS = 0.5
@@ -84,18 +86,31 @@ def jobs() -> None:
 @options.state(*JobState)
 @click.option("--kind", shell_complete=complete.kinds, help="Only this kind.")
 @click.option("--queue", shell_complete=complete.queues, help="Only this queue.")
+@options.where("Only jobs that fit")
 @click.option("--latest", is_flag=True, help="Leave out jobs that were run again.")
 @options.limit()
 @options.before
 def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: Any) -> None:
-    """List jobs, newest first."""
-    superseded = False if latest else None
-    found = at.jobs.list(superseded=superseded, limit=limit, cursor=before, **filters)
+    """List jobs, newest first.
+
+    A filter has KEY:VALUE terms, and all must hold: 'state:failed kind:convert,load age:<1h'. A
+    comma is "or", a leading dash "not". Keys: state kind queue tag.NAME run created age duration
+    error fingerprint worker tenant key.
+    """
+    filters["superseded"] = False if latest else None
+    found = at.jobs.list(limit=limit, cursor=before, **filters)
+    for _ in range(LOOKS):
+        if found.looked_to is None:
+            break
+        room = limit - len(found)
+        found = at.jobs.list(limit=room, cursor=found.next, **filters).after(found)
     rows = [subjects.job_line(job, as_json=at.as_json) for job in found]
     is_narrow = sys.stdout.isatty() and get_terminal_size().columns < NARROW
     left_out = ("attempt", "queue") if is_narrow else ()
     columns = [name for name in COLUMNS if name not in left_out]
     subjects.show_page(at, rows, *columns, limit=limit)
+    if found.looked_to is not None and not at.as_json:
+        say(f"looked at jobs back to {printable(found.looked_to)}; go on: --before {found.next}")
 
 
 @jobs.command()

@@ -68,6 +68,13 @@ def logging(command: F) -> F:
     return level(written(command))
 
 
+def where(text: str) -> Callable[[F], F]:
+    """Add a filter of jobs."""
+    return click.option(
+        "--where", metavar="FILTER", help=f"{text}: 'state:failed tag.customer:42 age:>1h'."
+    )
+
+
 def seconds(flag: str, text: str) -> Callable[[F], F]:
     """Add a number of seconds."""
     return click.option(flag, type=SECONDS, metavar="SECONDS", help=text)

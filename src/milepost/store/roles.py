@@ -45,6 +45,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # The record: written by triggers alone.
     "journal": _open(),
     "watermark_entry": _open(),
+    "job_tag": _open(),
     # Who decides, and who is at work.
     "clock": _open(),
     "migration": _open(),

@@ -1,6 +1,7 @@
 """/v1/jobs: submit, look, wait, and act on jobs."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -8,12 +9,13 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.responses import Response
 
+from milepost import filters
 from milepost.client import caller, new_id
 from milepost.errors import IllegalMove
 from milepost.lifecycle import JOB, JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, Listed, NewJob
-from milepost.store import creation, jobs, logs, queues, reruns, unfit
+from milepost.store import creation, jobs, logs, queues, reruns, search, unfit
 from milepost.store import failures as stored_failures
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
@@ -106,6 +108,10 @@ class RerunOptions(RequestBody):
 
 class JobPage(PageDocument[JobDocument]):
     """A page of jobs, newest first."""
+
+    looked_to: datetime | None = Field(
+        default=None, description="Of a page of `where` that stopped early: up to when it looked."
+    )
 
 
 class FailureList(documents.ListDocument[documents.FailureDocument]):
@@ -200,27 +206,36 @@ async def listing(
     superseded: Annotated[
         bool | None, Query(description="false leaves out jobs that were run again.")
     ] = None,
+    where: Annotated[
+        str | None,
+        Query(
+            max_length=filters.LONGEST,
+            description="A filter; a page of it may stop early, with `looked_to` and a cursor.",
+            examples=["state:failed tag.customer:42 age:>1h error:Timeout"],
+        ),
+    ] = None,
 ) -> Response:
     """List jobs, newest first."""
-    filters = {"state": state, "kind": kind, "queue": queue, "run": run, "superseded": superseded}
-    found = await call.run(find, call.principal, filters, **page.before(filters))
-    return page.listed(found, lambda job: documents.job_document(job, call.app.client), filters)
+    asked = {"state": state, "kind": kind, "queue": queue, "run": run, "superseded": superseded}
+    asked |= {} if where is None else {"where": where}
+    found = await call.run(find, call.principal, asked, **page.before(asked))
+    return page.listed(found, lambda job: documents.job_document(job, call.app.client), asked)
 
 
-def find(principal: Principal, filters: Mapping[str, Any], **window: Any) -> Steps[Listed[Job]]:
+def find(principal: Principal, asked: Mapping[str, Any], **window: Any) -> Steps[Listed[Job]]:
     """Find the jobs that the caller may see and that these filters let through, newest first."""
-    run = filters.get("run")
-    return (
-        yield from jobs.listing(
-            states=documents.states(filters.get("state"), JobState),
-            kind=filters.get("kind"),
-            queue=filters.get("queue"),
-            run_id=None if run is None else id_within(run, what="run"),
-            superseded=filters.get("superseded"),
-            **window,
-            **principal.filters,
-        )
-    )
+    run = asked.get("run")
+    run_id = None if run is None else id_within(run, what="run")
+    states = documents.states(asked.get("state"), JobState)
+    kind, queue, superseded = asked.get("kind"), asked.get("queue"), asked.get("superseded")
+    if asked.get("where") is None:
+        words: dict[str, Any] = {"kind": kind, "queue": queue, "run_id": run_id, "states": states}
+        bounds = {**window, **principal.filters}
+        return (yield from jobs.listing(superseded=superseded, **words, **bounds))
+    sought = filters.parse(asked["where"])
+    sought &= filters.where(state=asked.get("state"), kind=kind, queue=queue, run=run_id)
+    sought &= filters.where(tenant=principal.tenant, queue=principal.queues)
+    return (yield from search.page(sought, superseded=superseded, **window))
 
 
 @router.get("/v1/jobs/{job_id}", responses=SHOWN)

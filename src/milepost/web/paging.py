@@ -96,8 +96,9 @@ class PageQuery(msgspec.Struct, frozen=True):
         by: str = "id",
     ) -> Response:
         """Answer with the rows of a store's listing; the next page goes on after the last one."""
-        last = str(getattr(found[-1], by)) if found.more else None
-        return self.response([show(one) for one in found], last, filters)
+        last = found.next or (str(getattr(found[-1], by)) if found.more else None)
+        more = {} if found.looked_to is None else {"looked_to": found.looked_to}
+        return self.response([show(one) for one in found], last, filters, **more)
 
     def named(self, found: Mapping[str, Any]) -> Response:
         """Answer with documents that have a name, in the order of the names."""
@@ -114,11 +115,11 @@ class PageQuery(msgspec.Struct, frozen=True):
         return self.response(items, names[len(items) - 1] if len(items) < len(names) else None)
 
     def response(
-        self, items: list[Any], last: str | None, filters: Mapping[str, Any] = {}
+        self, items: list[Any], last: str | None, filters: Mapping[str, Any] = {}, **more: Any
     ) -> Response:
         """Write a page; without the `last` of its items there is no page after it."""
         following = None if last is None else cursor(last, filters)
-        response = json_response({"items": items, "next": following})
+        response = json_response({"items": items, "next": following, **more})
         if following is not None:
             scope = self.request.scope
             given = self.request.query_params.multi_items()

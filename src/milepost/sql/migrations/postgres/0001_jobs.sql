@@ -263,13 +263,14 @@ BEGIN
       OR NEW.start_by IS DISTINCT FROM OLD.start_by
       OR NEW.policy IS DISTINCT FROM OLD.policy
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.tags IS DISTINCT FROM OLD.tags
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
       OR NEW.origin_id IS DISTINCT FROM OLD.origin_id
       OR NEW.run_id IS DISTINCT FROM OLD.run_id
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
-          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal'
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal'
         WHEN TG_NAME = 'job_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
@@ -392,7 +393,7 @@ CREATE TRIGGER job_a_refuse_count
   EXECUTE FUNCTION milepost_refuse_job();
 
 CREATE TRIGGER job_a_refuse_fixed
-  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
   WHEN (((NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
@@ -408,6 +409,7 @@ CREATE TRIGGER job_a_refuse_fixed
       OR NEW.start_by IS DISTINCT FROM OLD.start_by
       OR NEW.policy IS DISTINCT FROM OLD.policy
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.tags IS DISTINCT FROM OLD.tags
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
       OR NEW.origin_id IS DISTINCT FROM OLD.origin_id

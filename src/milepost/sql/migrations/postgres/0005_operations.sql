@@ -67,6 +67,11 @@ CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 CREATE INDEX job_fingerprint ON job (fingerprint, id) INCLUDE (state) WHERE fingerprint IS NOT NULL;
 CREATE INDEX job_error_type ON job (error_type, id) WHERE error_type IS NOT NULL;
 CREATE INDEX job_error_code ON job (error_code, id) WHERE error_code IS NOT NULL;
+-- Jobs as people search for them, newest first. A job that is queued, runs and succeeds, without a unique
+-- key, stands in none of these.
+CREATE INDEX job_state ON job (state, id)
+  WHERE state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'RETRYING', 'CANCELLED');
+CREATE INDEX job_key ON job (unique_key, id) WHERE unique_key IS NOT NULL;
 -- Few: jobs of runs that failed or were lost at least once, whatever became of them.
 CREATE INDEX job_errored ON job (run_id)
   WHERE run_id IS NOT NULL AND (errors + losses > 0 OR state = 'FAILED');
@@ -208,3 +213,30 @@ CREATE TRIGGER run_b_count_child_end AFTER UPDATE ON run FOR EACH ROW
         AND NEW.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
         AND OLD.state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED'))
   EXECUTE FUNCTION milepost_count_child();
+
+-- Tags, by name and the beginning of their value, newest first: a row for each tag of a job, none for jobs
+-- without. Triggers write it, and nobody else: tags never change.
+CREATE TABLE job_tag (
+  name text NOT NULL,
+  value text NOT NULL,
+  job_id uuid NOT NULL,
+  PRIMARY KEY (name, value, job_id)
+);
+CREATE FUNCTION milepost_tag() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF (TG_RELID = to_regclass('job')) IS NOT TRUE THEN
+    RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
+  END IF;
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO job_tag (name, value, job_id)
+    SELECT key, left(value, 200), NEW.id FROM jsonb_each_text(NEW.tags) WHERE value IS NOT NULL;
+  ELSE
+    DELETE FROM job_tag USING jsonb_each_text(OLD.tags) AS had (key, value)
+     WHERE job_tag.name = had.key AND job_tag.value = left(had.value, 200) AND job_tag.job_id = OLD.id;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER job_tags_insert AFTER INSERT ON job FOR EACH ROW
+  WHEN (jsonb_typeof(NEW.tags) = 'object') EXECUTE FUNCTION milepost_tag();
+CREATE TRIGGER job_tags_delete AFTER DELETE ON job FOR EACH ROW
+  WHEN (jsonb_typeof(OLD.tags) = 'object') EXECUTE FUNCTION milepost_tag();

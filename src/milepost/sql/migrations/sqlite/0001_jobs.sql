@@ -227,7 +227,6 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         AND NEW.finished_at IS was.finished_at
         AND NEW.phase IS was.phase
         AND NEW.cause IS was.cause
-        AND NEW.tags IS was.tags
         AND NEW.trace IS was.trace
         AND NEW.channel IS was.channel
         AND NEW.worker_id IS was.worker_id
@@ -295,7 +294,6 @@ BEGIN
         AND NEW.finished_at IS was.finished_at
         AND NEW.phase IS was.phase
         AND NEW.cause IS was.cause
-        AND NEW.tags IS was.tags
         AND NEW.trace IS was.trace
         AND NEW.channel IS was.channel
         AND NEW.worker_id IS was.worker_id
@@ -333,7 +331,6 @@ BEGIN
         AND NEW.cause IS was.cause
         AND NEW.payload IS was.payload
         AND NEW.error IS was.error
-        AND NEW.tags IS was.tags
         AND NEW.trace IS was.trace
         AND NEW.channel IS was.channel
         AND NEW.worker_id IS was.worker_id
@@ -356,7 +353,7 @@ BEGIN
 END;
 
 CREATE TRIGGER job_refuse_fixed
-  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
+  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
   WHEN (NEW.rowid IS NOT OLD.rowid
       OR (NEW.id IS NOT OLD.id
       OR NEW.tenant IS NOT OLD.tenant
@@ -373,6 +370,7 @@ CREATE TRIGGER job_refuse_fixed
       OR NEW.start_by IS NOT OLD.start_by
       OR NEW.policy IS NOT OLD.policy
       OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.tags IS NOT OLD.tags
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
       OR NEW.origin_id IS NOT OLD.origin_id
@@ -400,13 +398,14 @@ BEGIN
       OR NEW.start_by IS NOT OLD.start_by
       OR NEW.policy IS NOT OLD.policy
       OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.tags IS NOT OLD.tags
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
       OR NEW.origin_id IS NOT OLD.origin_id
       OR NEW.run_id IS NOT OLD.run_id
       OR NEW.step IS NOT OLD.step
       OR NEW.ordinal IS NOT OLD.ordinal)
-        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, parent_id, rerun_of, origin_id, run_id, step, ordinal')
+        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal')
       WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
         THEN RAISE(ABORT, 'milepost: job: the payload is fixed')
     END;

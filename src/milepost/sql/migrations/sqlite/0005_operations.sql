@@ -60,6 +60,11 @@ CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 CREATE INDEX job_fingerprint ON job (fingerprint, id, state) WHERE fingerprint IS NOT NULL;
 CREATE INDEX job_error_type ON job (error_type, id) WHERE error_type IS NOT NULL;
 CREATE INDEX job_error_code ON job (error_code, id) WHERE error_code IS NOT NULL;
+-- Jobs as people search for them, newest first. A job that is queued, runs and succeeds, without a unique
+-- key, stands in none of these.
+CREATE INDEX job_state ON job (state, id)
+  WHERE state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'RETRYING', 'CANCELLED');
+CREATE INDEX job_key ON job (unique_key, id) WHERE unique_key IS NOT NULL;
 -- Few: jobs of runs that failed or were lost at least once, whatever became of them.
 CREATE INDEX job_errored ON job (run_id)
   WHERE run_id IS NOT NULL AND (errors + losses > 0 OR state = 'FAILED');
@@ -110,4 +115,26 @@ BEGIN
          failed = failed + (NEW.state = 'FAILED'),
          cancelled = cancelled + (NEW.state = 'CANCELLED')
    WHERE run_id = NEW.parent_id AND step = 0 AND slot = -2;
+END;
+
+-- Tags, by name and the beginning of their value, newest first: a row for each tag of a job, none for jobs
+-- without. Triggers write it, and nobody else: tags never change.
+CREATE TABLE job_tag (
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  job_id TEXT NOT NULL,
+  PRIMARY KEY (name, value, job_id)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER job_tags_insert AFTER INSERT ON job WHEN NEW.tags IS NOT NULL
+BEGIN
+  INSERT OR IGNORE INTO job_tag (name, value, job_id)
+  SELECT key, substr(value, 1, 200), NEW.id FROM json_each(CASE WHEN json_valid(NEW.tags) THEN NEW.tags END)
+   WHERE type = 'text';
+END;
+CREATE TRIGGER job_tags_delete AFTER DELETE ON job WHEN OLD.tags IS NOT NULL
+BEGIN
+  DELETE FROM job_tag
+   WHERE job_id = OLD.id
+     AND (name, value) IN (SELECT key, substr(value, 1, 200)
+                             FROM json_each(CASE WHEN json_valid(OLD.tags) THEN OLD.tags END));
 END;

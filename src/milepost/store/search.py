@@ -1,0 +1,269 @@
+"""Searches for jobs: which index serves a filter, and how far a page looks.
+
+A filter of one term is read off an index, or off the ids where jobs that fit are everywhere. Of
+several, one term is the source and the others are compared row by row: a page looks at `LOOK` rows
+at most, then says up to where it looked, and the next page goes on from there.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from milepost.filters import EVER, TAG, WORDS, Interval, Term, Where
+from milepost.lifecycle import GROUPS, JobState
+from milepost.records import Job, Listed
+from milepost.store import jobs, workers
+from milepost.store.catalog import DIALECTS, Statement, filled, query
+from milepost.store.driver import Call, Rows, Steps
+from milepost.store.instants import EPOCH, instant
+
+LOOK = 10_000
+"""How many rows a page looks at."""
+EARLY_US, LATE_US = 86_400_000_000, 900_000_000
+"""How far the clock of a program that makes ids may be from the store's: ids bound a walk."""
+Texts = Mapping[str, str]
+"""A piece of a statement, for each database."""
+ALL = list(map(str, JobState))
+LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_COLUMNS = {
+    **{word: word for word in WORDS},
+    "run": "run_id",
+    "worker": "worker_id",
+    "key": "unique_key",
+}
+_SEEN = (
+    "state, kind, queue, run_id, worker_id, tenant, unique_key, fingerprint, error_type,"
+    " error_code, error, tags, created_at, started_at, finished_at"
+)
+UNUSUAL = "unusual"
+"""The states of the index `job_state`, as one part of a source."""
+TAG_LENGTH = 200
+"""So many characters of a tag's value stand in its index."""
+_FEW = {"RUNNING": "job_held", "QUEUED": "job_claim"}
+_HAVING = {
+    "FAILED": ("state = v.value AND state = 'FAILED'",),
+    "fingerprint": ("fingerprint = v.value",),
+    "error": ("fingerprint = v.value", "error_type = v.value", "error_code = v.value"),
+    "key": ("unique_key = v.value",),
+}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Where the rows of a page come from; `whole` if nothing else need be looked at."""
+
+    parts: tuple[str, ...]
+    given: tuple[str, ...] = ()
+    tag: str = ""
+    whole: bool = False
+
+
+WALK = Plan(("walk",))
+
+
+def page(
+    where: Where,
+    *,
+    superseded: bool | None = None,
+    before: str | None = None,
+    most: int = 100,
+    most_bytes: int | None = None,
+) -> Steps[Listed[Job]]:
+    """Read the newest jobs that a filter lets through; `next` says where to go on."""
+    now_us = ((yield from workers.now()) - EPOCH) // EPOCH.resolution
+    plan = yield from _plan(where)
+    source = {
+        **_bounds(where.created(now_us), before),
+        "given": list(plan.given),
+        "tag": plan.tag,
+        "states": where.only("state") or ALL,
+        "look": most if plan.whole and superseded is None else LOOK,
+    }
+    wanted = _parameters(where, now_us=now_us, superseded=superseded)
+    rows = yield from _asked("page", plan, {**source, **wanted, "most": most})
+    ids = _fitting(rows, most_bytes)
+    known = yield from jobs.find(ids)
+    found = Listed(known[one] for one in ids if one in known)
+    if len(rows) == most or len(ids) < len(rows):
+        found.next = ids[-1]
+    else:
+        yield from _tell_looked(found, plan, source)
+    found.more = found.next is not None
+    return found
+
+
+def _asked(what: str, plan: Plan, given: Mapping[str, Any]) -> Steps[Rows]:
+    statement = _statement(what, plan.parts)
+    used = query(statement, "sqlite").parameters
+    return (yield Call(statement, {name: given[name] for name in used}))
+
+
+def _fitting(rows: Sequence[Sequence[Any]], most_bytes: int | None) -> list[str]:
+    """Leave out those that stand behind more content than a page may hold."""
+    ids: list[str] = []
+    room = most_bytes
+    for job_id, size in rows:
+        if room is not None:
+            if ids and room <= 0:
+                break
+            room -= size or 0
+        ids.append(job_id)
+    return ids
+
+
+def _tell_looked(found: Listed[Job], plan: Plan, source: Mapping[str, Any]) -> Steps[None]:
+    """Say up to where a page looked that did not get full, unless it looked at everything."""
+    for count, last, at in (yield from _asked("looked", plan, source)):
+        if count >= source["look"]:
+            found.next, found.looked_to = last, instant(at)
+
+
+# Sources
+
+
+def _plan(where: Where) -> Steps[Plan]:
+    """Choose the term that leaves the fewest rows, as far as that can be known."""
+    for key in ("key", "worker", "fingerprint", "run", "error", TAG):
+        for term in where.of(key, negated=False):
+            if not any(value.text for value in term.values):
+                is_long = any(len(word) >= TAG_LENGTH for word in term.words)
+                whole = len(where.terms) == 1 and not (key == TAG and is_long)
+                return Plan((key,), tuple(term.words), tag=term.name, whole=whole)
+    states = where.only("state")
+    if states is None or JobState.SUCCEEDED in states:
+        return WALK
+    if JobState.QUEUED in states:
+        [(count,)] = yield Call("search_queued", {"look": LOOK})
+        if count >= LOOK:
+            return WALK
+    # Terms that contradict each other leave no state; an index then gives nothing.
+    parts = sorted({UNUSUAL if state in GROUPS[UNUSUAL] else state for state in states}) or [
+        UNUSUAL
+    ]
+    return Plan(tuple(parts), tuple(states), whole=len(where.terms) == len(where.of("state")))
+
+
+@cache
+def _statement(what: str, parts: tuple[str, ...]) -> Statement:
+    """Fill a template in with its source: the walk, or the ids of all these parts."""
+    if parts == WALK.parts:
+        source = _filled("walk", seen=_SEEN)
+    else:
+        every = [one for part in parts for one in _ids(part)]
+        ids = {
+            dialect: " UNION ALL ".join(filter(None, (one[dialect] for one in every)))
+            for dialect in DIALECTS
+        }
+        source = _filled("found", ids=ids, seen=_SEEN)
+    texts = _filled(what, source=source, words=_words())
+    return Statement(f"search:{what}:{'+'.join(parts)}", **texts)
+
+
+def _ids(part: str) -> list[Texts]:
+    """Say where the ids of a part come from; those of one part may come from several indexes."""
+    match part:
+        case "run":
+            # On SQLite the index of runs has those that are RUNNING, too.
+            running = _few("RUNNING", postgres="run_id = ANY(:given::uuid[])")
+            return [_filled("run"), {**running, "sqlite": ""}]
+        case "worker":
+            listed = "worker_id IN (SELECT value FROM json_each(:given))"
+            return [_few("RUNNING", postgres="worker_id = ANY(:given::text[])", sqlite=listed)]
+        case "tag":
+            return [
+                _each(
+                    "name = :tag AND value = substr(v.value, 1, 200)", table="job_tag", id="job_id"
+                )
+            ]
+        case "RUNNING" | "QUEUED":
+            return [_few(part)]
+        case "unusual":
+            return [_each(_filled(part))]
+        case _:
+            return [_each(having) for having in _HAVING[part]]
+
+
+def _each(having: str | Texts, *, table: str = "job", id: str = "job.id") -> Texts:  # noqa: A002 - its column
+    return _filled("each", having=having, table=table, id=id)
+
+
+def _few(state: str, **more: str) -> Texts:
+    having = {
+        dialect: " AND ".join(filter(None, (f"state = '{state}'", more.get(dialect))))
+        for dialect in DIALECTS
+    }
+    return _filled("few", having=having, index=_FEW[state])
+
+
+def _filled(template: str, **words: str | Texts) -> Texts:
+    spelled = {
+        dialect: {
+            word: text if isinstance(text, str) else text[dialect] for word, text in words.items()
+        }
+        for dialect in DIALECTS
+    }
+    made = filled(f"search:{template}", "", spelled)
+    return {"postgres": made.postgres, "sqlite": made.sqlite}
+
+
+# Conditions
+
+
+def _words() -> Texts:
+    """Compare each word of a row with those that it may and may not have."""
+    conditions: dict[str, list[str]] = {dialect: [] for dialect in DIALECTS}
+    for key, column in _COLUMNS.items():
+        kind = "uuid" if key == "run" else "text"
+        for sense, form in (("only", "{}"), ("never", "({}) IS NOT TRUE")):
+            given = f":{sense}_{key}"
+            array, listed = f"ANY({given}::{kind}[])", f"(SELECT value FROM json_each({given}))"
+            fits = {"postgres": f"seen.{column} = {array}", "sqlite": f"seen.{column} IN {listed}"}
+            absent = {"postgres": f"{given}::{kind}[] IS NULL", "sqlite": f"{given} IS NULL"}
+            for dialect, told in conditions.items():
+                told.append(f"({absent[dialect]} OR {form.format(fits[dialect])})")
+    return {dialect: " AND ".join(told) for dialect, told in conditions.items()}
+
+
+def _parameters(where: Where, *, now_us: int, superseded: bool | None) -> dict[str, Any]:
+    """Give what the rows of a source are compared with."""
+    duration = where.of("duration")
+    return {
+        **{f"only_{key}": where.only(key) for key in WORDS},
+        **{f"never_{key}": where.never(key) for key in WORDS},
+        "superseded": superseded,
+        "created": _listed(where.created(now_us), where.of("created") + where.of("age")),
+        "duration": _listed(where.duration(), duration),
+        "not_run": all(term.negated for term in duration),
+        "tags": _listed([_tag(term) for term in where.of(TAG)], where.of(TAG)),
+        "errors": _listed([_error(term) for term in where.of("error")], where.of("error")),
+    }
+
+
+def _listed(value: object, terms: Sequence[Term]) -> str | None:
+    return msgspec.json.encode(value).decode() if terms else None
+
+
+def _tag(term: Term) -> dict[str, Any]:
+    return {"name": term.name, "values": term.words, "negated": term.negated}
+
+
+def _error(term: Term) -> dict[str, Any]:
+    # An error is stored as JSON: a quote in it has a backslash there.
+    texts = [
+        json.dumps(value.word, ensure_ascii=False)[1:-1] for value in term.values if value.text
+    ]
+    return {"words": term.words, "texts": texts, "negated": term.negated}
+
+
+def _bounds(created: Sequence[Interval], before: str | None) -> dict[str, str]:
+    """Bound a walk by the ids that jobs of that time have; they begin with the time."""
+    low, high = (created[0][0], created[-1][1]) if created else (0, 0)
+    last = LAST if high == EVER else _id_at(high + LATE_US)
+    return {"low": _id_at(low - EARLY_US), "before": min(last, before or LAST)}
+
+
+def _id_at(at_us: int) -> str:
+    digits = f"{max(0, at_us) // 1000:012x}"
+    return f"{digits[:8]}-{digits[8:]}-0000-0000-000000000000"
