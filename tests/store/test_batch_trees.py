@@ -201,10 +201,11 @@ def test_the_database_counts_a_child_and_refuses_a_forged_one(store):
     root, [child] = made.run.id, made.batches
     forged = "INSERT INTO run (id, kind, state, move, parent_id, depth, ordinal) VALUES"
     lone = start(store, Tree([True], POLICIES[0])).run.id
-    for parent, depth in ((root, 2), (lone, 1), (new_id(), 1), (root, None), (root, 9)):
-        told = "NULL" if depth is None else depth
-        with pytest.raises(Exception, match=r"no batch as an item|CHECK|check constraint"):
-            store.rows(f"{forged} ('{new_id()}', 'k', 'QUEUED', 'create', '{parent}', {told}, 1)")
+    wrong = [(f"'{root}'", depth) for depth in ("NULL", 0, 2, 9)]
+    wrong += [(f"'{lone}'", 1), (f"'{new_id()}'", 1), ("NULL", 1), ("NULL", -1)]
+    for parent, depth in wrong:
+        with pytest.raises(Exception, match="takes no such batch as an item"):
+            store.rows(f"{forged} ('{new_id()}', 'k', 'QUEUED', 'create', {parent}, {depth}, 1)")
     # A legal move by hand is counted too; maintenance then advances the parent.
     store.rows(
         "UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1"

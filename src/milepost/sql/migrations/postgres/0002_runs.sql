@@ -17,7 +17,7 @@ CREATE TABLE run (
   rerun_of uuid,
   resumes uuid,
   ordinal integer,                           -- its place among the parent's items
-  depth smallint CHECK (depth BETWEEN 0 AND 8),   -- in a tree of batches: 0 at the root; else NULL
+  depth smallint,                            -- in a tree of batches: 0 at the root; else NULL
   priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
   state text NOT NULL,
   move text NOT NULL,
@@ -39,9 +39,7 @@ CREATE TABLE run (
   error text,
   tags jsonb,
   payload bytea,
-  report bytea,
-  CHECK ((depth = 0) = (parent_id IS NULL)),
-  CHECK (depth IS NOT NULL OR parent_id IS NULL)
+  report bytea
 );
 CREATE UNIQUE INDEX run_unique ON run (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');

@@ -193,20 +193,21 @@ BEGIN
   UPDATE step_count SET open = open + 1
    WHERE run_id = NEW.parent_id AND step = 0 AND slot = -2
      AND EXISTS (SELECT 1 FROM run AS parent
-                  WHERE parent.id = NEW.parent_id AND parent.depth = NEW.depth - 1
+                  WHERE parent.id = NEW.parent_id AND parent.depth = NEW.depth - 1 AND NEW.depth <= 8
                     AND (parent.state = 'CREATED'
                          OR EXISTS (SELECT 1 FROM journal
                                      WHERE subject_id = parent.id AND machine = 'run' AND seq = 1
                                        AND xid = pg_current_xact_id())));
   IF NOT FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'MP001',
-      MESSAGE = format('milepost: run %s: run %s takes no batch as an item', NEW.id, NEW.parent_id);
+      MESSAGE = format('milepost: run %s: its parent %s takes no such batch as an item', NEW.id,
+                       coalesce(NEW.parent_id::text, '(none)'));
   END IF;
   RETURN NULL;
 END $$;
 
 CREATE TRIGGER run_b_count_child AFTER INSERT ON run FOR EACH ROW
-  WHEN (NEW.parent_id IS NOT NULL)
+  WHEN (NEW.parent_id IS NOT NULL OR NEW.depth <> 0)
   EXECUTE FUNCTION milepost_count_child();
 CREATE TRIGGER run_b_count_child_end AFTER UPDATE ON run FOR EACH ROW
   WHEN (NEW.parent_id IS NOT NULL

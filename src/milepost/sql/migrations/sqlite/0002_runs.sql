@@ -17,7 +17,7 @@ CREATE TABLE run (
   rerun_of TEXT,
   resumes TEXT,
   ordinal INTEGER,                           -- its place among the parent's items
-  depth INTEGER CHECK (depth BETWEEN 0 AND 8),    -- in a tree of batches: 0 at the root; else NULL
+  depth INTEGER,                             -- in a tree of batches: 0 at the root; else NULL
   priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
   state TEXT NOT NULL,
   move TEXT NOT NULL,
@@ -39,9 +39,7 @@ CREATE TABLE run (
   error TEXT,
   tags TEXT,
   payload BLOB,
-  report BLOB,
-  CHECK ((depth = 0) = (parent_id IS NULL)),
-  CHECK (depth IS NOT NULL OR parent_id IS NULL)
+  report BLOB
 ) STRICT;
 CREATE UNIQUE INDEX run_unique ON run (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED');

@@ -95,14 +95,14 @@ END;
 
 -- A batch within a batch is an item of its parent's first step, counted by the moves that create and end
 -- it (H-68), in a slot of its own.
-CREATE TRIGGER run_count_child AFTER INSERT ON run WHEN NEW.parent_id IS NOT NULL
+CREATE TRIGGER run_count_child AFTER INSERT ON run WHEN NEW.parent_id IS NOT NULL OR NEW.depth <> 0
 BEGIN
   UPDATE step_count SET open = open + 1
    WHERE run_id = NEW.parent_id AND step = 0 AND slot = -2
      AND EXISTS (SELECT 1 FROM run AS parent
-                  WHERE parent.id = NEW.parent_id AND parent.depth = NEW.depth - 1
+                  WHERE parent.id = NEW.parent_id AND parent.depth = NEW.depth - 1 AND NEW.depth <= 8
                     AND (parent.state = 'CREATED' OR parent.state = 'QUEUED'));
-  SELECT RAISE(ABORT, 'milepost: run: its parent takes no batch as an item') WHERE changes() = 0;
+  SELECT RAISE(ABORT, 'milepost: run: its parent takes no such batch as an item') WHERE changes() = 0;
 END;
 CREATE TRIGGER run_count_child_end AFTER UPDATE ON run
   WHEN NEW.parent_id IS NOT NULL
