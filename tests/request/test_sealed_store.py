@@ -7,6 +7,7 @@ SQLite file, is searched for it (H-105).
 import base64
 import hashlib
 import json
+import logging
 import sqlite3
 import string
 import threading
@@ -104,6 +105,7 @@ def test_h105_jobs_leave_nothing_in_the_clear(app, database):
     @app.job(retries=1, retry_delay=0)
     def work(ctx: mp.Context, text: str, *, how: str = CANARY) -> str:
         ctx.progress(0.5, f"at {text}")
+        logging.getLogger("shop").warning("at %s", text)
         ctx.save({"at": text})
         assert ctx.step("look", lambda: f"{text} found") == f"{text} found"
         if ctx.attempt == 1:
@@ -138,6 +140,7 @@ def test_h105_jobs_leave_nothing_in_the_clear(app, database):
     again = failed.rerun()
     app.drain()
     assert again.refresh().error.message == f"{CANARY} cannot be done"
+    assert [line.text for line in done.logs] == [f"at {CANARY}"] * 2
     assert_blind(app, database)
 
 

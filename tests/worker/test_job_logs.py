@@ -9,7 +9,7 @@ import pytest
 
 import milepost as mp
 from milepost.observe.verify import verify
-from milepost.store import jobs, logs
+from milepost.store import jobs, logs, workers
 from milepost.store.logs import BYTES_MOST, LINES_MOST
 
 logger = logging.getLogger("shop.tasks")
@@ -132,10 +132,18 @@ def test_lines_are_written_while_a_job_runs_and_not_after_its_lease_is_lost(app,
     assert texts(job) == ["begun", "over"]
 
 
-def test_a_handler_that_logs_nothing_writes_nothing(app, raw):
+def test_a_handler_that_logs_nothing_writes_nothing_and_lines_leave_with_their_job(app, raw):
     @app.job
     def quiet() -> None: ...
 
+    @app.job
+    def chatty() -> None:
+        logger.info("hello")
+
     quiet.submit()
+    job = chatty.submit()
     app.drain()
+    assert raw.execute("SELECT CAST(job_id AS text) FROM job_log") == [(job.id,)]
+    app.client.run(workers.advance_clock, 8 * 86_400.0)
+    app.maintain_once()
     assert raw.value("SELECT count(*) FROM job_log") == 0
