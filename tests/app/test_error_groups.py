@@ -1,9 +1,12 @@
 """Errors that are the same one are told as one: how often, since when, what their jobs share."""
 
+import re
+
 import pytest
 
 import milepost as mp
 from milepost.store import failures, workers
+from milepost.store.catalog import query
 
 
 @pytest.fixture
@@ -68,3 +71,33 @@ def test_an_outage_is_counted_up_to_a_number(app, shop, monkeypatch):
     app.drain(5)
     [one] = app.errors.list()
     assert (one.count, one.more, one.failed) == (4, True, 3)
+
+
+FILL = """
+INSERT INTO failure (job_id, fence, at, error, fingerprint)
+SELECT gen_random_uuid(), 1, now() - n * interval '1 s', '{}', 'f' || n % 30
+  FROM generate_series(1, 20000) AS n
+"""
+FAILED = """
+INSERT INTO job (id, kind, state, move, fingerprint)
+SELECT gen_random_uuid(), 'k', 'FAILED', 'fail', 'f' || n % 30
+  FROM generate_series(1, 20000) AS n
+"""
+
+
+def test_a_list_of_errors_walks_along_indexes(app, database):
+    app.errors.list()
+    asked = query("error_groups", database.dialect).text
+    given = {"most": "50", "groups": "1000", "look": "1000", "fingerprint": "NULL"}
+    for name, value in given.items():
+        asked = re.sub(rf":{name}\b", value, asked)
+    with database.raw() as raw:
+        if database.dialect == "sqlite":
+            plan = "\n".join(row[-1] for row in raw.execute(f"EXPLAIN QUERY PLAN {asked}"))
+        else:
+            raw.execute("ALTER TABLE job DISABLE TRIGGER USER")
+            for statement in (FILL, FAILED, "ANALYZE failure", "ANALYZE job"):
+                raw.execute(statement)
+            plan = "\n".join(row[0] for row in raw.execute(f"EXPLAIN {asked}"))
+    assert not re.search(r"SCAN (failure|job)\b|Seq Scan on|job_pkey on job  .*Filter|Bitmap", plan)
+    assert plan.count("job_fingerprint") == 2

@@ -1,7 +1,8 @@
 -- Errors that are the same one, folded where they are read: nobody who fails waits for a group's row.
 
 -- name: error_groups
--- Whatever is counted is counted up to :look, so that an outage does not make its own page slow.
+-- Whatever is counted is counted up to :look, so that an outage does not make its own page slow. (BETWEEN, and
+-- the fingerprint in the order: so PostgreSQL walks its index, and not all jobs, to the limit.)
 -- The groups that were seen last, and how their jobs stand now. Each fingerprint is one step along the index
 -- of failures.
 WITH RECURSIVE named (fingerprint, n) AS (
@@ -21,15 +22,21 @@ WITH RECURSIVE named (fingerprint, n) AS (
 SELECT picked.fingerprint,
        (SELECT min(at) FROM failure WHERE fingerprint = picked.fingerprint),
        picked.last_at,
-       (SELECT count(*) FROM (SELECT 1 FROM failure WHERE fingerprint = picked.fingerprint LIMIT :look) AS counted),
+       (SELECT count(*) FROM (SELECT 1 FROM failure WHERE fingerprint BETWEEN picked.fingerprint AND picked.fingerprint
+                                 ORDER BY failure.fingerprint LIMIT (SELECT CAST(:look AS bigint))) AS counted),
        (SELECT count(*) FILTER (WHERE state = 'FAILED')
-          FROM (SELECT state FROM job WHERE fingerprint = picked.fingerprint ORDER BY job.id DESC LIMIT :look) AS now),
+          FROM (SELECT state FROM job WHERE fingerprint BETWEEN picked.fingerprint AND picked.fingerprint
+                 ORDER BY job.fingerprint DESC, job.id DESC LIMIT (SELECT CAST(:look AS bigint))) AS now),
        (SELECT count(*) FILTER (WHERE state NOT IN {final})
-          FROM (SELECT state FROM job WHERE fingerprint = picked.fingerprint ORDER BY job.id DESC LIMIT :look) AS now),
+          FROM (SELECT state FROM job WHERE fingerprint BETWEEN picked.fingerprint AND picked.fingerprint
+                 ORDER BY job.fingerprint DESC, job.id DESC LIMIT (SELECT CAST(:look AS bigint))) AS now),
        {text:failure.job_id}, failure.fence, failure.error,
        (SELECT kind FROM job WHERE job.id = failure.job_id)
   FROM picked
   JOIN failure ON failure.fingerprint = picked.fingerprint AND failure.at = picked.last_at
+              AND failure.job_id = (SELECT job_id FROM failure AS newest
+                                     WHERE newest.fingerprint = picked.fingerprint
+                                     ORDER BY newest.at DESC LIMIT 1)
  ORDER BY picked.last_at DESC, picked.fingerprint, failure.job_id DESC
 
 -- name: error_hours
@@ -65,6 +72,6 @@ SELECT {text:job_id}, fence, at, error, fingerprint
 -- The newest jobs whose last error it is: what do they share?
 SELECT kind, kind_version, queue, tenant
   FROM job
- WHERE fingerprint = :fingerprint
- ORDER BY job.id DESC
+ WHERE fingerprint BETWEEN :fingerprint AND :fingerprint
+ ORDER BY job.fingerprint DESC, job.id DESC
  LIMIT :look

@@ -33,9 +33,10 @@ ATTEMPTS = 1_000
 SHOWN = 20
 GROUPS = 1_000
 """How many errors are told apart in a list."""
-LOOK = 10_000
-"""How many of anything are counted; then there are more."""
-LOOK_CLOSELY = 1_000
+LOOK = 1_000
+"""How many of anything are counted for each error of a list; then there are more."""
+LOOK_CLOSELY = 10_000
+"""The same, where one error is asked for."""
 HOURS = 24
 EXAMPLES = 10
 UNKNOWN = "no reason was recorded"
@@ -105,7 +106,8 @@ def traces(job_ids: Sequence[str]) -> Steps[dict[str, str]]:
 
 def groups(*, most: int = 50, fingerprint: str | None = None) -> Steps[list[ErrorGroup]]:
     """Read the errors that were seen last, each once, with how often and since when."""
-    asked = {"most": most, "groups": GROUPS, "look": LOOK, "fingerprint": fingerprint}
+    look = LOOK if fingerprint is None else LOOK_CLOSELY
+    asked = {"most": most, "groups": GROUPS, "look": look, "fingerprint": fingerprint}
     rows = yield Call("error_groups", asked)
     if not rows:
         return []
@@ -113,12 +115,12 @@ def groups(*, most: int = 50, fingerprint: str | None = None) -> Steps[list[Erro
     told = {row[0]: row for row in reversed(rows)}
     named = [row[0] for row in rows if told[row[0]] is row]
     hours: dict[str, list[int]] = {name: [0] * HOURS for name in named}
-    for name, back, count in (yield Call("error_hours", {"fingerprint": named, "look": LOOK})):
+    for name, back, count in (yield Call("error_hours", {"fingerprint": named, "look": look})):
         hours[name][HOURS - 1 - back] = count
-    return [_group(told[name], hours=hours[name]) for name in named]
+    return [_group(told[name], hours=hours[name], look=look) for name in named]
 
 
-def _group(row: Sequence[Any], *, hours: Sequence[int]) -> ErrorGroup:
+def _group(row: Sequence[Any], *, hours: Sequence[int], look: int) -> ErrorGroup:
     fingerprint, first_at, last_at, count, failed, going_on, job_id, fence, error, kind = row
     last = attempt_of(fence, last_at, error, fingerprint)
     return ErrorGroup(
@@ -129,7 +131,7 @@ def _group(row: Sequence[Any], *, hours: Sequence[int]) -> ErrorGroup:
         place=last.place,
         kind=kind,
         count=count,
-        more=count >= LOOK,
+        more=count >= look,
         failed=failed,
         open=going_on,
         first_at=instant(first_at),
@@ -145,7 +147,7 @@ def group(fingerprint: str) -> Steps[ErrorDetail]:
     if not found:
         raise NotFound(f"there is no error {fingerprint!r}; `milepost errors ls` lists them")
     rows = yield Call("error_examples", {"fingerprint": fingerprint, "most": EXAMPLES})
-    jobs = yield Call("error_jobs", {"fingerprint": fingerprint, "look": LOOK_CLOSELY})
+    jobs = yield Call("error_jobs", {"fingerprint": fingerprint, "look": LOOK})
     shared = {
         name: dict(Counter(str(row[place]) for row in jobs).most_common(EXAMPLES))
         for place, name in enumerate(("kind", "version", "queue", "tenant"))
