@@ -182,7 +182,7 @@ async def test_a_worker_and_an_app_work_behind_a_transaction_pooler(
             worker.send_signal(signal.SIGTERM)
         told = [worker.communicate(timeout=60)[1] for worker in workers]
     assert [handle.error for handle in ended if handle.state != "SUCCEEDED"] == []
-    assert ["Traceback" in text for text in told] == [False, False], told
+    assert ["\nTraceback" in text for text in told] == [False, False], told
     await app.close_async()
     with database.raw() as raw:
         effects = [number for (number,) in raw.execute("SELECT number FROM effect")]

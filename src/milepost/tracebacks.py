@@ -28,7 +28,8 @@ _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
 _SECRETS = re.compile(
     r"""(?ix)
     (?P<url>://[^/\s:@]*:)[^/\s@]+(?=@)
-    | (?P<name>(?:passw|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|credential)
+    | (?!(?<=\{)secret:[\w.-]{1,200}\})  # the name of a secret is none
+      (?P<name>(?:passw|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|credential)
       [\w-]{0,64}["']?\s{0,8}[=:]\s{0,8}["']?) (?:[^\s"',;&)}\]]+)
     | (?P<scheme>\b(?:bearer|basic)\s+) [\w.~+/=-]{8,}
     """
@@ -171,7 +172,7 @@ def _folded(stack: traceback.StackSummary, modules: Mapping[str, object]) -> tra
     if (more := len(frames) - FRAMES) > 0:
         told = f"{more} more frames"
         frames[:more] = [traceback.FrameSummary(told, 0, "", line="")]
-    return _FoldedStack.from_list(frames)
+    return _FoldedStack(frames)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -38,7 +38,7 @@ def test_a_list_is_filtered_and_turned_page_by_page(prompt, app, kinds):
     failed = json.loads(prompt("jobs", "ls", "--state", "failed", "--json").out)
     assert [job["kind"] for job in failed] == ["refuse"]
     [_, line] = prompt("jobs", "ls", "--state", "failed").out.splitlines()
-    assert re.search(r"\t\d+\.\d s\t\d+\.\d s\tFail: 3 is too large$", line)
+    assert re.search(r"\t[\d.]+ s\t[\d.]+ s\tFail: 3 is too large$", line)
     assert failed[0]["error"]["type"] == "Fail"
     assert failed[0]["error"]["message"] == "3 is too large"
     page = prompt("jobs", "ls", "--kind", "convert", "--limit", "1")

@@ -187,8 +187,9 @@ async def test_a_call_goes_out_on_a_fresh_connection_when_the_kept_ones_have_end
     for _ in range(5):
         await asyncio.gather(*(run() for _ in range(8)))
         with psycopg.connect(database.url, autocommit=True) as administrator:
+            # The time is what it waits at most until they have ended.
             administrator.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
                 " WHERE pid <> pg_backend_pid() AND datname = current_database()"
             )
         time.sleep(0.05)  # noqa: ASYNC251 - meanwhile the loop must not notice either

@@ -106,7 +106,11 @@ class Nats:
         return []
 
     async def close(self) -> None:
-        """Hang up; the next use connects anew."""
+        """Hang up; the next use connects anew, and at once."""
+        await self._hang_up()
+        self._away_until = 0.0
+
+    async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         self._subjects.clear()
         self._consumers.clear()
@@ -119,7 +123,7 @@ class Nats:
         self._enter_loop()
         async with self._opening:
             if self._connection is None or not self._connection.is_connected:
-                await self.close()
+                await self._hang_up()
                 self._connection = await self._connect()
             stream = self._connection.jetstream(timeout=ACK_SECONDS)
             if self._stream is not None and subject not in self._subjects:
