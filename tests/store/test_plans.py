@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from milepost.store.catalog import query, with_same
+from milepost.store.jobs import ERROR_WORDS
 from milepost.store.postgres import array
 from milepost.store.sqlite_calls import _alike, _packed
 from tests.support.databases import Backends, Database, Raw, backend_names
@@ -132,6 +133,7 @@ def settle(raw: Raw, count: int) -> dict[str, Any]:
         "result": [b"%d" % number for number in range(size)],
         "actor": "w",
         **{name: [None] * size for name in ("delay_us", "error", "cause", "detail")},
+        **{name: [] for name in ERROR_WORDS},
     }
 
 
@@ -328,7 +330,7 @@ def steps_of(connection: sqlite3.Connection, name: str, parameters: dict[str, An
     statement = query(name, "sqlite")
     lists = {name: parameters.pop(name.removesuffix("*")) for name in statement.rows}
     same = frozenset(name for name, values in lists.items() if _alike(values))
-    parameters |= {name.removesuffix("*"): lists.pop(name)[0] for name in same}
+    parameters |= {name.removesuffix("*"): (lists.pop(name) or [None])[0] for name in same}
     texts = (with_same(name, same) if statement.rows else statement).texts
     given = {**parameters, "picked": "[]", **(_packed(lists, slice(0, 1)) if lists else {})}
     if statement.rows:
@@ -365,6 +367,7 @@ def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
 def test_a_settle_on_sqlite_looks_each_job_up_by_its_id(lite, size, alike):
     given = {name: list(range(size)) for name in ("id", "fence", "move", "state", "delay_us")}
     given |= {name: [None] * size for name in ("error", "cause", "detail")}
+    given |= {name: [] for name in ERROR_WORDS}
     given |= {"result": [b"%d" % number for number in range(size)], "actor": "w"}
     if alike:
         given |= {name: v[:1] * size for name, v in given.items() if name not in ("id", "actor")}
