@@ -82,7 +82,9 @@ def test_a_lost_child_fails_its_parent_and_both_say_why(app, remote):
     assert error.message == lost.error.message
     [message] = app.channels.pull("orders").messages
     assert message["data"]["jobs"][1]["error"]["message"] == lost.error.message
-    assert "batch 1 (policy): 1 of 2 jobs failed" in message["data"]["error"]["message"]
+    why = message["data"]["error"]["message"]
+    assert "batch 1 (policy): " in why
+    assert "request 1 (http_404)" in why
     tolerant = app.request_batch([*get(remote, "a"), inner], policy=mp.Tolerate(0.5))
     app.drain()
     assert tolerant.refresh().state == "SUCCEEDED"

@@ -20,7 +20,7 @@ from tests.support.prove import size
 from tests.support.suite.store import BAD, GOOD, Store, new_id, opened, plan
 
 POLICIES = ({"fail_fast": True}, {"fail_fast": False}, {"fail_fast": False, "tolerance": 0.5})
-LIVE = f"SELECT id FROM run WHERE state NOT IN {tuple(sorted(RUN.terminal))}"
+DEADLINE_SECONDS = 10_000
 
 
 @pytest.fixture(scope="module", params=backend_names())
@@ -76,7 +76,8 @@ class Tree:
 def start(store: Store, tree: Tree) -> NewBatch:
     """Store a tree in a queue of its own."""
     made: NewBatch = tree.made(f"q-{new_id()}")
-    store.run(chains.start, made.run, made.plan, made.jobs, made.batches)
+    run = replace(made.run, deadline_us=DEADLINE_SECONDS * 1_000_000)
+    store.run(chains.start, run, made.plan, made.jobs, made.batches)
     return made
 
 
@@ -100,7 +101,12 @@ def disturb(store: Store, chance: random.Random, root: str) -> bool:
     live = [i for i, b in branches(store, root).items() if b.state not in RUN.terminal]
     if not live or chance.random() > 0.15:
         return False
-    store.run(runs.cancel, chance.choice(live), reason="enough", actor="somebody")
+    if chance.random() < 0.2:
+        store.advance(DEADLINE_SECONDS)
+        store.run(runs.expire, actor="m", most=100)
+        assert store.run_state(root) in ("STOPPING", *RUN.terminal)
+    else:
+        store.run(runs.cancel, chance.choice(live), reason="enough", actor="somebody")
     return True
 
 

@@ -122,8 +122,9 @@ def run_summary(handle: "RunHandle") -> dict[str, Any]:
     return document(
         handle.record,
         *("id", "batch", "version", "priority", *_PROGRESS, "cause"),
-        *(*_TIMES, "deadline_at", "tags", "resumes"),
+        *(*_TIMES, "deadline_at", "tags", "resumes", "parent_run"),
         done=handle.done,
+        parent_run=handle.record.parent_id,
         progress=ended if handle.done else round(handle.progress, 3),
         tags=_tags(handle.record),
     )

@@ -1,7 +1,8 @@
 """Operations on jobs. Each is a generator over named queries, run in one transaction by a driver.
 
 Lock order, here and everywhere: jobs by id, then the counters of ends in the order of their key,
-then runs by id, then the counters of new jobs; after that only inserts, or SKIP LOCKED.
+then runs by id (those in trees of batches last, from the deepest up), then the counters of new
+jobs; after that only inserts, or SKIP LOCKED.
 """
 
 import re
