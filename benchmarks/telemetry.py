@@ -142,8 +142,11 @@ def main() -> None:
     parser.add_argument("--only", choices=("postgres", "sqlite"))
     parser.add_argument("--plain", action="store_true", help="plain functions, in threads")
     parser.add_argument("--cpu", action="store_true", help="per second of the worker's CPU")
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="these alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    for name in set(KINDS) - set(options.kind or KINDS):
+        del KINDS[name]
     report: dict[str, dict[str, float]] = {}
     with server() as admin, tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         for dialect in ("sqlite", "postgres"):

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry import metrics, trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from milepost.client import Client, traced
 from milepost.errors import MilepostError
@@ -29,7 +28,6 @@ BAD = ("retry", "fail", "expire", "raised", "undelivered")
 FRESH_SECONDS = 1.0
 """How long the figures of the store are told before they are read again."""
 Hook = Generator[None, HookEvent, None]
-_propagator = TraceContextTextMapPropagator()
 
 
 class Tracing:
@@ -53,7 +51,8 @@ class Tracing:
 
     def attempt(self, event: HookEvent) -> Hook:
         """Span an attempt, as a consumer's: below the submit, with a link to the one before."""
-        links = [Link(_span_context(event.link))] if event.link else []
+        before = _span_context(event.link) if event.link else None
+        links = [] if before is None else [Link(before)]
         told = _described(event, "process", "process")
         told["milepost.attempt"] = event.attempt
         name = f"process {event.kind}"
@@ -102,22 +101,20 @@ class Tracing:
         links: Iterable[Link] = (),
     ) -> Iterator[Span]:
         """Make a span the current one: what is stored meanwhile belongs to it."""
-        with self._tracer.start_as_current_span(
-            name,
-            parent,
-            kind,
-            dict(attributes),
-            list(links),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            found = span.get_span_context()
-            if not found.is_valid:  # nobody has set up OpenTelemetry
+        span = self._tracer.start_span(name, parent, kind, dict(attributes), list(links))
+        found = span.get_span_context()
+        token = attach(trace.set_span_in_context(span))
+        try:
+            if found.is_valid:
+                with traced(
+                    f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+                ):
+                    yield span
+            else:  # nobody has set up OpenTelemetry
                 yield span
-                return
-            flags = found.trace_flags
-            with traced(f"00-{found.trace_id:032x}-{found.span_id:016x}-{flags:02x}"):
-                yield span
+        finally:
+            detach(token)
+            span.end()
 
 
 def _described(event: HookEvent, operation: str, kind: str) -> dict[str, Any]:
@@ -148,11 +145,19 @@ def _told(span: Span, done: HookEvent) -> None:
 
 def _context(traceparent: str | None) -> Context:
     """Make the context of a parent; without one, that of a new trace."""
-    return _propagator.extract({"traceparent": traceparent or ""}, context=Context())
+    found = None if traceparent is None else _span_context(traceparent)
+    parent = trace.NonRecordingSpan(found or trace.INVALID_SPAN_CONTEXT)
+    return trace.set_span_in_context(parent, Context())
 
 
-def _span_context(traceparent: str) -> trace.SpanContext:
-    return trace.get_current_span(_context(traceparent)).get_span_context()
+def _span_context(traceparent: str) -> trace.SpanContext | None:
+    """Read a stored context, which was checked when it was stored."""
+    try:
+        _, trace_id, span_id, flags = traceparent.split("-")
+        ids = int(trace_id, 16), int(span_id, 16)
+        return trace.SpanContext(*ids, is_remote=True, trace_flags=trace.TraceFlags(int(flags, 16)))
+    except ValueError:
+        return None
 
 
 # Metrics

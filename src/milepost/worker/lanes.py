@@ -21,7 +21,7 @@ import msgspec
 from milepost import outcome
 from milepost.client import caller
 from milepost.faces import Flow, perform, perform_async
-from milepost.hooks import HookEvent, one_call
+from milepost.hooks import Ended, HookEvent, one_call
 from milepost.outcome import Outcome, Problem
 from milepost.worker.execute import Executor, Interrupted, TimedOut, leave
 from milepost.worker.heartbeat import WorkerRow
@@ -77,8 +77,8 @@ class Lanes:
             result = msgspec.structs.replace(result, lines=lines)
         self._settler.report(running, result)
 
-    def _watch(self, running: RunningJob, body: Flow[Outcome]) -> Flow[Outcome]:
-        """Have hooks see an attempt; one that was ended from outside ends as it was told then."""
+    def _event(self, running: RunningJob) -> tuple[HookEvent, Ended[Outcome]]:
+        """Give an attempt as hooks see it; one ended from outside ends as it was told then."""
 
         def ended(result: Outcome) -> dict[str, Any]:
             context = running.context
@@ -86,14 +86,7 @@ class Lanes:
             context.error = None  # its frames hold the context
             return told
 
-        event = HookEvent.of("attempt", running.claim, link=running.context.link)
-        return self._hooks.watch(event, self._traced(running, body), ended)
-
-    @staticmethod
-    def _traced(running: RunningJob, body: Flow[Outcome]) -> Flow[Outcome]:
-        """Record with a failure the trace context that a hook has begun for the attempt."""
-        running.context.trace = caller().trace
-        return _with_trace((yield from body), running.context.trace)
+        return HookEvent.of("attempt", running.claim, link=running.context.link), ended
 
     def _refused(self, running: RunningJob) -> Outcome | None:
         """Say why a job that waited in its lane should not begin any more."""
@@ -223,7 +216,17 @@ class AsyncLanes(Lanes):
             await rest
 
     async def _watched(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
-        return await perform_async(self._watch(running, one_call(self._called, running, task)))
+        event, ended = self._event(running)
+        call = self._traced if self._hooks.links else self._called
+        if self._hooks.plain["attempt"]:
+            return await self._hooks.watch_await(event, ended, call, running, task)
+        body: Flow[Outcome] = one_call(call, running, task)
+        return await perform_async(self._hooks.watch(event, body, ended))
+
+    async def _traced(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
+        """Record with a failure the trace context that a hook has begun for the attempt."""
+        running.context.trace = caller().trace
+        return _with_trace(await self._called(running, task), running.context.trace)
 
     async def _called(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
         running.task = task
@@ -424,12 +427,10 @@ class ThreadLanes(Lanes):
             self._tell(self._set_timer, running)
         # A copy of its own for each: no job sees another's context variables.
         variables = self._variables.copy()
-        run, definition, context = self._executor.run, running.definition, running.context
         if self._hooks.at["attempt"]:
-            watched = self._watch(running, one_call(run, definition, context))
-            result = variables.run(perform, watched)
+            result = variables.run(self._watched, running)
         else:
-            result = variables.run(run, definition, context)
+            result = variables.run(self._executor.run, running.definition, running.context)
         with self._count:
             running.active = False
             self.zombies -= running.stuck
@@ -437,6 +438,19 @@ class ThreadLanes(Lanes):
         seconds = running.seconds = time.monotonic() - running.began
         self._seconds += (seconds - self._seconds) / self.policy.mean_of
         return result
+
+    def _watched(self, running: RunningJob) -> Outcome:
+        event, ended = self._event(running)
+        if self._hooks.plain["attempt"]:
+            return self._hooks.watch_call(event, ended, self._traced, running)
+        body: Flow[Outcome] = one_call(self._traced, running)
+        return perform(self._hooks.watch(event, body, ended))
+
+    def _traced(self, running: RunningJob) -> Outcome:
+        """Record with a failure the trace context that a hook has begun for the attempt."""
+        context = running.context
+        context.trace = caller().trace
+        return _with_trace(self._executor.run(running.definition, context), context.trace)
 
     def _hand_back(self, running: RunningJob, result: Outcome) -> None:
         self._done.append((running, result))
