@@ -10,22 +10,24 @@ SELECT seen.id::text,
  WHERE {words}
    AND (:superseded::boolean IS NULL
         OR EXISTS (SELECT 1 FROM job AS newer WHERE newer.rerun_of = seen.id) = :superseded::boolean)
+   AND (:created_low::bigint IS NULL
+        OR seen.created_at >= 'epoch'::timestamptz + :created_low::bigint{micros}
+           AND seen.created_at < 'epoch'::timestamptz + :created_high::bigint{micros})
    AND (:created::text IS NULL OR EXISTS (
         SELECT 1 FROM jsonb_array_elements(:created::text::jsonb) AS t (pair)
-         WHERE extract(epoch FROM seen.created_at) * 1000000 >= (t.pair ->> 0)::bigint
-           AND extract(epoch FROM seen.created_at) * 1000000 < (t.pair ->> 1)::bigint))
-   AND (:duration::text IS NULL
-        OR :not_run::boolean AND (seen.started_at IS NULL OR seen.finished_at IS NULL AND seen.state <> 'RUNNING')
-        OR EXISTS (
-        SELECT 1
-          FROM jsonb_array_elements(:duration::text::jsonb) AS t (pair),
-               extract(epoch FROM CASE seen.state WHEN 'RUNNING' THEN {now} ELSE seen.finished_at END - seen.started_at)
-                 AS ran (seconds)
-         WHERE ran.seconds * 1000000 >= (t.pair ->> 0)::bigint AND ran.seconds * 1000000 < (t.pair ->> 1)::bigint))
+         WHERE seen.created_at >= 'epoch'::timestamptz + (t.pair ->> 0)::bigint{micros}
+           AND seen.created_at < 'epoch'::timestamptz + (t.pair ->> 1)::bigint{micros}))
+   AND (:ran_low::bigint IS NULL
+        OR :not_run::boolean AND {ran} IS NULL
+        OR {ran} >= :ran_low::bigint{micros} AND {ran} < :ran_high::bigint{micros})
+   AND (:ran::text IS NULL OR :not_run::boolean AND {ran} IS NULL OR EXISTS (
+        SELECT 1 FROM jsonb_array_elements(:ran::text::jsonb) AS t (pair)
+         WHERE {ran} >= (t.pair ->> 0)::bigint{micros} AND {ran} < (t.pair ->> 1)::bigint{micros}))
    AND (:tags::text IS NULL OR NOT EXISTS (
         SELECT 1 FROM jsonb_array_elements(:tags::text::jsonb) AS t (one)
          WHERE coalesce((t.one -> 'values') ? (seen.tags ->> (t.one ->> 'name')), false)
                = (t.one ->> 'negated')::boolean))
+   AND (:has_error::boolean IS FALSE OR seen.error_type IS NOT NULL OR seen.error IS NOT NULL)
    AND (:errors::text IS NULL OR NOT EXISTS (
         SELECT 1 FROM jsonb_array_elements(:errors::text::jsonb) AS t (one)
          WHERE (coalesce((t.one -> 'words') ?| ARRAY[seen.error_type, seen.error_code, seen.fingerprint], false)
@@ -35,6 +37,7 @@ SELECT seen.id::text,
  ORDER BY seen.id DESC
  LIMIT :most
 -- sqlite
+-- Rows come in the order of their source: an order of its own would have all of it read first.
 SELECT seen.id,
        (SELECT coalesce(length(payload), 0) + coalesce(length(result), 0) + coalesce(length(error), 0)
           FROM job WHERE job.id = seen.id)
@@ -42,37 +45,39 @@ SELECT seen.id,
  WHERE {words}
    AND (:superseded IS NULL
         OR EXISTS (SELECT 1 FROM job AS newer WHERE newer.rerun_of = seen.id) = :superseded)
+   AND (:created_low IS NULL OR seen.created_at >= :created_low AND seen.created_at < :created_high)
    AND (:created IS NULL OR EXISTS (
         SELECT 1 FROM json_each(:created) AS t
          WHERE seen.created_at >= json_extract(t.value, '$[0]') AND seen.created_at < json_extract(t.value, '$[1]')))
-   AND (:duration IS NULL
-        OR :not_run AND (seen.started_at IS NULL OR seen.finished_at IS NULL AND seen.state <> 'RUNNING')
-        OR EXISTS (
-        SELECT 1 FROM json_each(:duration) AS t
-         WHERE CASE seen.state WHEN 'RUNNING' THEN {now} ELSE seen.finished_at END - seen.started_at
-                 >= json_extract(t.value, '$[0]')
-           AND CASE seen.state WHEN 'RUNNING' THEN {now} ELSE seen.finished_at END - seen.started_at
-                 < json_extract(t.value, '$[1]')))
+   AND (:ran_low IS NULL
+        OR :not_run AND {ran} IS NULL
+        OR {ran} >= :ran_low AND {ran} < :ran_high)
+   AND (:ran IS NULL OR :not_run AND {ran} IS NULL OR EXISTS (
+        SELECT 1 FROM json_each(:ran) AS t
+         WHERE {ran} >= json_extract(t.value, '$[0]') AND {ran} < json_extract(t.value, '$[1]')))
    AND (:tags IS NULL OR NOT EXISTS (
         SELECT 1 FROM json_each(:tags) AS t
          WHERE EXISTS (SELECT 1 FROM json_each(seen.tags) AS tag, json_each(t.value, '$.values') AS one
                         WHERE tag.key = json_extract(t.value, '$.name') AND tag.value = one.value)
                = json_extract(t.value, '$.negated')))
+   AND (NOT :has_error OR seen.error_type IS NOT NULL OR seen.error IS NOT NULL)
    AND (:errors IS NULL OR NOT EXISTS (
         SELECT 1 FROM json_each(:errors) AS t
          WHERE (EXISTS (SELECT 1 FROM json_each(t.value, '$.words') AS word
                          WHERE word.value IN (seen.error_type, seen.error_code, seen.fingerprint))
                 OR EXISTS (SELECT 1 FROM json_each(t.value, '$.texts') AS said WHERE instr(seen.error, said.value) > 0))
                = json_extract(t.value, '$.negated')))
- ORDER BY seen.id DESC
  LIMIT :most
 
 -- name: search:looked
--- How many rows of its source a page looked at, and which was the last.
-SELECT count(*) OVER (), {text:looked.id}, looked.created_at
+-- The last row of its source that a page looked at, if it looked at as many as it may.
+-- postgres
+SELECT looked.id::text, looked.created_at
   FROM ({source}) AS looked
- ORDER BY looked.id
- LIMIT 1
+ ORDER BY looked.id DESC
+ LIMIT 1 OFFSET :look::bigint - 1
+-- sqlite
+SELECT looked.id, looked.created_at FROM ({source}) AS looked LIMIT 1 OFFSET :look - 1
 
 -- name: search:walk
 -- A source: jobs as they were created.
@@ -97,7 +102,6 @@ SELECT ids.id, {seen}
 SELECT ids.id, {seen}
   FROM (SELECT DISTINCT id FROM ({ids}) AS every ORDER BY id DESC LIMIT :look) AS ids
  CROSS JOIN job ON job.id = ids.id
- ORDER BY ids.id DESC
 
 -- name: search:each
 -- The newest of each value that was asked for.
@@ -155,3 +159,21 @@ state = v.value AND state IN {unusual}
 -- name: search_queued
 -- Whether so many jobs are queued.
 SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'QUEUED' LIMIT :look) AS queued
+
+-- name: search_newest_queued
+-- The newest job that is queued. The last of each queue and priority are newest, give or take some: a job has
+-- its id a moment before it has its place in line.
+WITH RECURSIVE named (queue) AS (
+  SELECT min(queue) FROM job WHERE state = 'QUEUED'
+  UNION ALL
+  SELECT (SELECT min(queue) FROM job WHERE state = 'QUEUED' AND queue > named.queue)
+    FROM named WHERE named.queue IS NOT NULL
+), level (priority) AS (
+  VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)
+)
+SELECT max(newest)
+  FROM (SELECT (SELECT max(last.id)
+                  FROM (SELECT {text:job.id} AS id FROM job
+                         WHERE job.state = 'QUEUED' AND job.queue = named.queue AND job.priority = level.priority
+                         ORDER BY job.queued_seq DESC LIMIT :most) AS last) AS newest
+          FROM named CROSS JOIN level) AS every

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -22,6 +23,8 @@ from milepost.store.instants import EPOCH, instant
 
 LOOK = 10_000
 """How many rows a page looks at."""
+NEAR = 1_000
+"""How many of the last in line are looked at for the newest of them."""
 EARLY_US, LATE_US = 86_400_000_000, 900_000_000
 """How far the clock of a program that makes ids may be from the store's: ids bound a walk."""
 Texts = Mapping[str, str]
@@ -42,6 +45,7 @@ UNUSUAL = "unusual"
 """The states of the index `job_state`, as one part of a source."""
 TAG_LENGTH = 200
 """So many characters of a tag's value stand in its index."""
+_RAN = "(CASE seen.state WHEN 'RUNNING' THEN {now} ELSE seen.finished_at END - seen.started_at)"
 _FEW = {"RUNNING": "job_held", "QUEUED": "job_claim"}
 _HAVING = {
     "FAILED": ("state = v.value AND state = 'FAILED'",),
@@ -58,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True):
     given: tuple[str, ...] = ()
     tag: str = ""
     whole: bool = False
+    newest: str | None = None
+    """Where a walk may begin; nothing that is sought is newer."""
 
 
 WALK = Plan(("walk",))
@@ -75,7 +81,7 @@ def page(
     now_us = ((yield from workers.now()) - EPOCH) // EPOCH.resolution
     plan = yield from _plan(where)
     source = {
-        **_bounds(where.created(now_us), before),
+        **_bounds(where.created(now_us), before, plan.newest),
         "given": list(plan.given),
         "tag": plan.tag,
         "states": where.only("state") or ALL,
@@ -115,9 +121,8 @@ def _fitting(rows: Sequence[Sequence[Any]], most_bytes: int | None) -> list[str]
 
 def _tell_looked(found: Listed[Job], plan: Plan, source: Mapping[str, Any]) -> Steps[None]:
     """Say up to where a page looked that did not get full, unless it looked at everything."""
-    for count, last, at in (yield from _asked("looked", plan, source)):
-        if count >= source["look"]:
-            found.next, found.looked_to = last, instant(at)
+    for last, at in (yield from _asked("looked", plan, source)):
+        found.next, found.looked_to = last, instant(at)
 
 
 # Sources
@@ -137,7 +142,7 @@ def _plan(where: Where) -> Steps[Plan]:
     if JobState.QUEUED in states:
         [(count,)] = yield Call("search_queued", {"look": LOOK})
         if count >= LOOK:
-            return WALK
+            return (yield from _backlog()) if states == [JobState.QUEUED] else WALK
     # Terms that contradict each other leave no state; an index then gives nothing.
     parts = sorted({UNUSUAL if state in GROUPS[UNUSUAL] else state for state in states}) or [
         UNUSUAL
@@ -145,19 +150,26 @@ def _plan(where: Where) -> Steps[Plan]:
     return Plan(tuple(parts), tuple(states), whole=len(where.terms) == len(where.of("state")))
 
 
+def _backlog() -> Steps[Plan]:
+    """Walk from the newest job that is queued: of many, the others are next to it."""
+    [(newest,)] = yield Call("search_newest_queued", {"most": NEAR})
+    return msgspec.structs.replace(WALK, newest=newest)
+
+
 @cache
 def _statement(what: str, parts: tuple[str, ...]) -> Statement:
     """Fill a template in with its source: the walk, or the ids of all these parts."""
+    seen = _SEEN if what == "page" else "created_at"
     if parts == WALK.parts:
-        source = _filled("walk", seen=_SEEN)
+        source = _filled("walk", seen=seen)
     else:
         every = [one for part in parts for one in _ids(part)]
         ids = {
             dialect: " UNION ALL ".join(filter(None, (one[dialect] for one in every)))
             for dialect in DIALECTS
         }
-        source = _filled("found", ids=ids, seen=_SEEN)
-    texts = _filled(what, source=source, words=_words())
+        source = _filled("found", ids=ids, seen=seen)
+    texts = _filled(what, source=source, words=_words(), ran=_RAN)
     return Statement(f"search:{what}:{'+'.join(parts)}", **texts)
 
 
@@ -228,17 +240,27 @@ def _words() -> Texts:
 
 def _parameters(where: Where, *, now_us: int, superseded: bool | None) -> dict[str, Any]:
     """Give what the rows of a source are compared with."""
-    duration = where.of("duration")
+    duration, errors = where.of("duration"), where.of("error")
+    dated = bool(where.of("created") or where.of("age"))
     return {
         **{f"only_{key}": where.only(key) for key in WORDS},
         **{f"never_{key}": where.never(key) for key in WORDS},
         "superseded": superseded,
-        "created": _listed(where.created(now_us), where.of("created") + where.of("age")),
-        "duration": _listed(where.duration(), duration),
+        **_between("created", where.created(now_us) if dated else None),
+        **_between("ran", where.duration() if duration else None),
         "not_run": all(term.negated for term in duration),
         "tags": _listed([_tag(term) for term in where.of(TAG)], where.of(TAG)),
-        "errors": _listed([_error(term) for term in where.of("error")], where.of("error")),
+        "errors": _listed([_error(term) for term in errors], errors),
+        "has_error": any(not term.negated for term in errors),
     }
+
+
+def _between(name: str, given: Sequence[Interval] | None) -> dict[str, Any]:
+    """Bound a time; most filters leave one interval, which is compared more quickly than a list."""
+    if given is not None and len(given) == 1:
+        return {f"{name}_low": given[0][0], f"{name}_high": given[0][1], name: None}
+    several = None if given is None else msgspec.json.encode(given).decode()
+    return {f"{name}_low": None, f"{name}_high": None, name: several}
 
 
 def _listed(value: object, terms: Sequence[Term]) -> str | None:
@@ -257,11 +279,12 @@ def _error(term: Term) -> dict[str, Any]:
     return {"words": term.words, "texts": texts, "negated": term.negated}
 
 
-def _bounds(created: Sequence[Interval], before: str | None) -> dict[str, str]:
+def _bounds(created: Sequence[Interval], before: str | None, newest: str | None) -> dict[str, str]:
     """Bound a walk by the ids that jobs of that time have; they begin with the time."""
     low, high = (created[0][0], created[-1][1]) if created else (0, 0)
     last = LAST if high == EVER else _id_at(high + LATE_US)
-    return {"low": _id_at(low - EARLY_US), "before": min(last, before or LAST)}
+    begins = LAST if newest is None else str(UUID(int=UUID(newest).int + 1))
+    return {"low": _id_at(low - EARLY_US), "before": min(last, before or LAST, begins)}
 
 
 def _id_at(at_us: int) -> str:

@@ -1,0 +1,194 @@
+"""The first page of every single filter, in a store with a long past: by an index, within 50 ms."""
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from milepost import filters
+from milepost.store import search
+from milepost.store.catalog import query
+from milepost.store.driver import Call, Driver, Rows
+from milepost.store.sqlite_calls import _bound
+from tests.support.databases import Backends, Database, Raw, everyday_names
+from tests.support.prove import PROVING
+
+FINISHED, OPEN = (1_000_000, 100_000) if PROVING else (20_000, 2_000)
+SECONDS_MAX = 0.05
+ROUNDS = 40
+RUN = "01900000-0000-7000-8000-00000000beef"
+STEP_MS = 2_500
+"""A job every so many milliseconds: a million of them are a month."""
+FIRST_MS = 1_790_000_000_000
+COLUMNS = (
+    "id, kind, state, move, queue, tenant, unique_key, created_at, started_at, finished_at, due_at,"
+    " worker_id, tags, run_id, step, error, error_type, error_code, fingerprint, payload"
+)
+FIRST = (FINISHED + OPEN) // 2
+"""Half of the jobs are older than those that are open, and half are newer."""
+
+pytestmark = pytest.mark.prove
+
+NOTHING = ("tag.customer:none", "error:none", "age:<1h")
+FAR = ("state:pending", "duration:>1s", "duration:>1d")
+"""Jobs that are none of the newest, and no index tells where: the page says how far it looked."""
+
+FILTERS = [
+    *("state:succeeded", "state:failed", "state:cancelled", "state:queued", "state:running"),
+    *("state:waiting", "state:retrying", "state:pending", "state:failed,cancelled"),
+    "-state:succeeded",
+    *("kind:kind7", "-kind:kind7", "queue:queue3", "tenant:tenant2", "key:key-500"),
+    *("tag.customer:70", "tag.half:0", "tag.customer:none", "-tag.customer:70"),
+    *("age:<1h", "age:>1h", "age:>10d", "created:<2026-09-25", "created:>2020-01-01"),
+    *("duration:>1s", "duration:<1s", "duration:>1d", f"run:{RUN}", "worker:w0"),
+    *(
+        "error:Timeout",
+        "error:far",
+        "error:none",
+        'error:"number 1"',
+        "fingerprint:f1",
+        "-error:far",
+    ),
+]
+
+
+def rows(count: str, *, id: str, at: str, state: str, json: str) -> str:  # noqa: A002 - its SQL
+    """Make jobs as they would stand after long use; one in fifty failed, one in ten has tags."""
+    ended = f"{state} IN ('SUCCEEDED', 'FAILED')"
+    failed = f"{state} = 'FAILED'"
+    return (
+        f"SELECT {id}, 'kind' || (i % 10), {state}, 'create', 'queue' || (i % 5),"
+        " 'tenant' || (i % 4),"
+        f" CASE WHEN i % 100 = 0 THEN 'key-' || i END, {at},"
+        f" CASE WHEN {ended} OR {state} = 'RUNNING' THEN {at} END, CASE WHEN {ended} THEN {at} END,"
+        f" CASE WHEN {state} IN ('WAITING', 'RETRYING') THEN {at} END,"
+        f" CASE WHEN {state} = 'RUNNING' THEN 'w' || (i % 10) END,"
+        f" CASE WHEN i % 10 = 0 THEN {json} END,"
+        f" CASE WHEN i % 4 = 1 THEN '{RUN}'{'::uuid' if 'uuid' in id else ''} END,"
+        " CASE WHEN i % 4 = 1 THEN 0 END,"
+        f' CASE WHEN {failed} THEN \'{{"type":"Timeout","message":"number \' || i || \'"}}\' END,'
+        f" CASE WHEN {failed} THEN 'Timeout' END, CASE WHEN {failed} THEN 'far' END,"
+        f" CASE WHEN {failed} THEN 'f' || (i % 100 / 50) END, {count}"
+    )
+
+
+STATE = (
+    f"CASE WHEN i < {FIRST} OR i >= {FIRST + OPEN}"
+    " THEN CASE WHEN i % 50 = 0 THEN 'FAILED' WHEN i % 75 = 0 THEN 'CANCELLED' ELSE 'SUCCEEDED' END"
+    " WHEN i % 500 = 0 THEN 'RUNNING' WHEN i % 5 = 0 THEN 'WAITING' WHEN i % 7 = 0 THEN 'RETRYING'"
+    " ELSE 'QUEUED' END"
+)
+
+
+def fill(raw: Raw) -> None:
+    total = FINISHED + OPEN
+    if raw.dialect == "postgres":
+        raw.execute("ALTER TABLE job DISABLE TRIGGER USER")
+        made = rows(
+            "'\\x7b7d'::bytea",
+            id="(lpad(to_hex(ms), 12, '0') || '70008000' || lpad(to_hex(i), 12, '0'))::uuid",
+            at="to_timestamp(ms / 1000.0)",
+            state=STATE,
+            json="jsonb_build_object('customer', (i % 1000)::text, 'half', (i % 2)::text)",
+        )
+        counted = f"SELECT i, {FIRST_MS} + i::bigint * {STEP_MS} AS ms"
+        source = f"({counted} FROM generate_series(0, {total - 1}) AS i) AS s"
+        raw.execute(f"INSERT INTO job ({COLUMNS}) {made} FROM {source}")
+        raw.execute("INSERT INTO job_tag SELECT key, value, job.id FROM job, jsonb_each_text(tags)")
+        raw.execute("ALTER TABLE job ENABLE TRIGGER USER")
+        add_run(raw)
+        raw.execute("VACUUM ANALYZE")
+        return
+    for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+        raw.execute(f"DROP TRIGGER {name}")
+    made = rows(
+        "x'7b7d'",
+        id="printf('%08x-%04x-7000-8000-%012x', ms / 65536, ms % 65536, i)",
+        at="ms * 1000",
+        state=STATE,
+        json="json_object('customer', CAST(i % 1000 AS TEXT), 'half', CAST(i % 2 AS TEXT))",
+    )
+    counted = (
+        f"WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {total - 1}),"
+        f" s AS (SELECT i, {FIRST_MS} + i * {STEP_MS} AS ms FROM n)"
+    )
+    raw.execute(f"{counted} INSERT INTO job ({COLUMNS}) {made} FROM s")
+    raw.execute("INSERT INTO job_tag SELECT key, value, job.id FROM job, json_each(job.tags)")
+    add_run(raw)
+
+
+def add_run(raw: Raw) -> None:
+    made = f"VALUES ('{RUN}', 'k', 'CREATED', 'create')"
+    raw.execute(f"INSERT INTO run (id, kind, state, move) {made}")
+    raw.add_step(RUN)
+
+
+@pytest.fixture(scope="module", params=everyday_names())
+def filled(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Database]:
+    made = backends.fresh(request.param)
+    with made.raw() as raw:
+        fill(raw)
+    yield made
+    backends.drop(made)
+
+
+def plan(raw: Raw, call: Call) -> str:
+    statement = query(call.name, raw.dialect)
+    if raw.dialect == "sqlite":
+        connection: sqlite3.Connection = raw.connection
+        told = connection.execute(f"EXPLAIN QUERY PLAN {statement.text}", _bound(call.parameters))
+        return "\n".join(row[3] for row in told)
+    cursor = raw.connection.execute(f"EXPLAIN {statement.format}", call.parameters)
+    return "\n".join(row[0] for row in cursor.fetchall())
+
+
+def watched(driver: Driver, text: str) -> tuple[Any, list[Call]]:
+    """Search, and keep the statements that the search made."""
+    calls: list[Call] = []
+
+    def operation():
+        steps = search.page(filters.parse(text), most=50)
+        answer: Rows | None = None
+        while True:
+            try:
+                call = steps.send(answer) if answer is not None else next(steps)
+            except StopIteration as end:
+                return end.value
+            if not isinstance(call.name, str):
+                calls.append(call)
+            answer = yield call
+
+    return driver.run(operation), calls
+
+
+WHOLE = re.compile(r"Seq Scan on job\b|SCAN job(?! USING (COVERING )?INDEX job_(held|claim))")
+"""A plan that reads a table, or an index, from end to end; few jobs are held or wait in line."""
+
+
+def test_the_first_page_of_each_filter_is_read_off_an_index(filled):
+    slow = {}
+    with filled.driver() as driver, filled.raw() as raw:
+        for text in FILTERS:
+            page, calls = watched(driver, text)
+            assert page or page.next or text in NOTHING, text
+            assert page or not PROVING or text in (*NOTHING, *FAR), text
+            plans = "\n".join(plan(raw, call) for call in calls)
+            assert not WHOLE.search(plans), f"{text}\n{plans}"
+            if PROVING:
+                seconds = p95(driver, text)
+                print(f"{raw.dialect} {text}: {len(page)} in {seconds * 1000:.1f} ms")
+                if seconds > SECONDS_MAX:
+                    slow[text] = (seconds, plans)
+    assert slow == {}
+
+
+def p95(driver: Driver, text: str) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        driver.run(search.page, filters.parse(text), most=50)
+        times.append(time.perf_counter() - begun)
+    return sorted(times)[int(ROUNDS * 0.95) - 1]
