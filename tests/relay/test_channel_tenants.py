@@ -107,8 +107,7 @@ BODIES = {
     "/v1/jobs": {"kind": "convert", "args": ["a"], "options": {"channel": "orders"}},
     "/v1/requests": {"url": "https://partner.example", "channel": "orders"},
     "/v1/requests:batch": {
-        "requests": [{"url": "https://partner.example"}],
-        "channel": "orders",
+        "requests": [{"batch": [{"url": "https://partner.example"}], "channel": "orders"}],
     },
     "/v1/batches/letters/runs": {"params": 1, "options": {"channel": "orders"}},
 }

@@ -114,6 +114,9 @@ async def test_priorities_beyond_a_tokens_own_are_refused(app, api, token):
     }
     for path, body in bodies.items():
         assert (await api.post(path, json=body, headers=low)).status_code == 403, path
+    deep = {"requests": [{"batch": [REQUEST, {"batch": bodies["/v1/requests:batch"]["requests"]}]}]}
+    assert (await api.post("/v1/requests:batch", json=deep, headers=low)).status_code == 403
+    assert app.runs.list() == []
     [job_id] = await app.client.create_async([app.new_job("broken", [], {}, {"priority": 9})])
     await app.drain_async()
     assert (await api.post(f"/v1/jobs/{job_id}:rerun", headers=low)).status_code == 403
