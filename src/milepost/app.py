@@ -270,12 +270,13 @@ class App(Runner):
 
         Any name is a queue without this. The bound holds for every program that submits, the HTTP
         API included, from when a worker of this app has started; the program that started last
-        has the last word. Jobs of steps and schedules, retries and reruns are not refused.
+        has the last word, and without `max_waiting` lifts the bound. Jobs of steps and schedules,
+        retries and reruns are not refused.
         """
         check_queues([name])
         if max_waiting is not None:
             Whole(least=1).check("max_waiting", max_waiting)
-            self.client.declared_bounds[name] = max_waiting
+        self.client.declared_bounds[name] = max_waiting
 
     def channel(
         self,

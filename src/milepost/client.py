@@ -122,7 +122,7 @@ class Client:
         self._migrate_older = migrate_older
         self._create = create and not look
         self._look = look
-        self.declared_bounds: dict[str, int] = {}
+        self.declared_bounds: dict[str, int | None] = {}
         self.hooks = Hooks()
         self.channel: str | None = None
         """The channel of jobs and runs that name none."""
@@ -318,19 +318,27 @@ class Client:
     def _refuse_full(self, new: Sequence[NewJob]) -> Flow[None]:
         # Before they share a statement: jobs that do not fit stop no others.
         if time.monotonic() >= self._bounds_due:
-            self._bounds_due = time.monotonic() + BOUNDS_SECONDS
-            self._bounds = yield from self.flow(queues.bounds)
-        bounds = self.bounds
+            yield from self.flow(self._read_bounds)
+        bounds = self._known_bounds()
         if bounds and any(job.template.queue in bounds for job in new):
             yield from self.flow(creation.refuse_full, new, bounds)
 
-    @property
-    def bounds(self) -> Mapping[str, int]:
-        """How many jobs may wait in a queue: as this program declares it, or as the store has it.
+    def create_in_bounds(self, new: Sequence[NewJob]) -> Steps[list[str]]:
+        """Store jobs in a transaction that is open, or raise `QueueFull`."""
+        yield from self._read_bounds()
+        yield from creation.refuse_full(new, self._known_bounds())
+        return (yield from creation.create(new))
 
-        The store's word is the newest; it was read up to `BOUNDS_SECONDS` ago.
-        """
-        return {**self.declared_bounds, **self._bounds}
+    def _read_bounds(self) -> Steps[None]:
+        """Read how many jobs may wait in each queue, unless that is known."""
+        if time.monotonic() >= self._bounds_due:
+            self._bounds_due = time.monotonic() + BOUNDS_SECONDS
+            self._bounds = yield from queues.bounds()
+
+    def _known_bounds(self) -> dict[str, int]:
+        # The store's word is the newest; it was read up to `BOUNDS_SECONDS` ago.
+        known = {**self.declared_bounds, **self._bounds}
+        return {name: most for name, most in known.items() if most is not None}
 
     def _create_together(self, submits: list[Sequence[NewJob]]) -> list[list[str]]:
         ids = iter(self.run(creation.create, [job for new in submits for job in new]))

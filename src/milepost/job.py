@@ -4,7 +4,7 @@ import inspect
 import sqlite3
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -23,7 +23,6 @@ from milepost.options import declared as stored_options
 from milepost.outcome import micros
 from milepost.policy import Policy, retry_policy
 from milepost.records import NewJob, Template
-from milepost.store import creation
 from milepost.store.borrow import BorrowedConnection, borrow, require_same_kind
 from milepost.store.driver import Steps
 from milepost.store.followups import FAILED_ID
@@ -183,7 +182,7 @@ class Job(Generic[C, P, R, A]):
         """Return the operation that stores jobs, if the connection speaks the store's dialect."""
         client = self._app.client
         require_same_kind(borrowed, client.url)
-        return client.through(partial(creation.create_in_bounds, bounds=client.bounds))
+        return client.through(client.create_in_bounds)
 
     def new(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """Make a job for the caller to store, or raise `Invalid`."""

@@ -72,6 +72,28 @@ def test_the_bound_holds_for_programs_that_do_not_declare_it(app, database):
         assert [queue.max_waiting for queue in other.queues.list()] == [1]
 
 
+def test_a_unique_key_that_is_taken_gives_its_live_job_though_the_queue_is_full(app):
+    """Who submits again after a lost answer is told of the job, and not that it was refused."""
+    note = declared(app, 1).options(unique="order-7")
+    first = note.submit("a")
+    assert note.submit("a").id == first.id
+    assert [job.id for job in note.submit_many([("a",), ("a",)])] == [first.id] * 2
+    with pytest.raises(mp.QueueFull, match="1 more"):
+        note.options(unique="order-8").submit_many([("b",), ("b",)])
+    assert waiting(app) == 1
+
+
+def test_a_bound_is_lifted_by_a_declaration_without_it(app, database):
+    declared(app, 1)
+    app.drain()
+    with closing(mp.App(database.url)) as newer:
+        note = declared(newer, None)
+        newer.queue("slow")
+        newer.drain()
+        note.submit_many([("a",), ("b",)])
+        assert [queue.max_waiting for queue in newer.queues.list()] == [None]
+
+
 def test_the_program_that_started_last_has_the_last_word(app, database):
     declared(app, 1)
     app.drain()
@@ -84,8 +106,10 @@ def test_the_program_that_started_last_has_the_last_word(app, database):
 
 
 def test_a_submit_within_the_callers_transaction_is_refused_alike(app, database):
-    note = declared(app, 1)
-    note.submit("a")
+    declared(app, 1).submit("a")
+    app.maintain_once()
+    other = mp.App(database.url)
+    note = declared(other, None)  # it has never read the bound
     url = StoreUrl.parse(database.url)
     connect = sqlite3.connect if url.can.file else psycopg.connect
     connection = connect(url.target if url.can.file else database.url)
@@ -94,6 +118,7 @@ def test_a_submit_within_the_callers_transaction_is_refused_alike(app, database)
             note.within(connection).submit("b")
     finally:
         connection.close()
+        other.close()
     assert waiting(app) == 1
 
 

@@ -61,7 +61,7 @@ INSERT INTO queue_bound (name, max_waiting) VALUES (:name, :max_waiting)
 ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting
 
 -- name: queue_bounds
-SELECT name, max_waiting FROM queue_bound
+SELECT name, max_waiting FROM queue_bound WHERE max_waiting IS NOT NULL
 
 -- name: queue_depth
 -- Counts up to so many: a long queue costs no more than a full one.

@@ -1,6 +1,5 @@
 """How jobs come into being: one, many, held, one per unique key, or as a step has it pinned."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
@@ -34,21 +33,30 @@ def refuse_full(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[None
 
     Nothing is locked: submits at the same moment may exceed a bound together.
     """
-    wanted = Counter(job.template.queue for job in jobs if job.template.state == JobState.QUEUED)
+    wanted: dict[str, list[NewJob]] = {}
+    for job in jobs:
+        if job.template.state == JobState.QUEUED:
+            wanted.setdefault(job.template.queue, []).append(job)
     for name in sorted(bounds.keys() & wanted.keys()):
-        most, count = bounds[name], wanted[name]
+        most = bounds[name]
         [(waiting,)] = yield Call("queue_depth", {"name": name, "most": most})
-        if waiting + count > most:
+        if waiting + len(wanted[name]) <= most:
+            continue
+        count = yield from _count_new(wanted[name])
+        if count and waiting + count > most:
             raise QueueFull(
                 f"queue {name!r} has {waiting:,} jobs waiting and room for {most:,}: {count:,} more"
                 " do not fit; submit later, add workers, or raise max_waiting"
             )
 
 
-def create_in_bounds(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[list[str]]:
-    """Store jobs as `create` does, or raise `QueueFull` if they do not fit into their queues."""
-    yield from refuse_full(jobs, bounds)
-    return (yield from create(jobs))
+def _count_new(jobs: Sequence[NewJob]) -> Steps[int]:
+    """Count the jobs that would be created: a unique key that is taken answers with its job."""
+    count = sum(job.unique_key is None for job in jobs)
+    for tenant, kind, key in sorted({_key(job) for job in jobs if job.unique_key is not None}):
+        asked = {"tenant": tenant, "kind": kind, "unique_key": key}
+        count += not (yield Call("job_live_by_key", asked))
+    return count
 
 
 def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:

@@ -54,8 +54,11 @@ def oldest() -> Steps[dict[str, float]]:
     return {name: max(0.0, waited / 1e6) for name, waited in rows}
 
 
-def declare(bounds: Mapping[str, int]) -> Steps[None]:
-    """Store how many jobs may wait in each of these queues; the program that started last wins."""
+def declare(bounds: Mapping[str, int | None]) -> Steps[None]:
+    """Store how many jobs may wait in each of these queues, None for any number.
+
+    The program that started last wins.
+    """
     for name, most in sorted(bounds.items()):
         yield Call("queue_bound", {"name": name, "max_waiting": most})
 

@@ -15,8 +15,8 @@ from milepost.errors import IllegalMove
 from milepost.lifecycle import JOB, JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, Listed, NewJob
-from milepost.store import creation, jobs, logs, queues, reruns, search, unfit
 from milepost.store import failures as stored_failures
+from milepost.store import jobs, logs, reruns, search, unfit
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
 from milepost.web import documents, subjects
@@ -179,8 +179,7 @@ def check_template(principal: Principal, job: NewJob) -> None:
 
 
 def _created(job: NewJob, call: Call, face: Face) -> Steps[StoredAnswer]:
-    bounds = {**call.app.client.declared_bounds, **(yield from queues.bounds())}
-    [job_id] = yield from creation.create_in_bounds([job], bounds)
+    [job_id] = yield from call.app.client.create_in_bounds([job])
     if job_id == job.id:
         return acceptance(job.id, job.template, face)
     return (yield from _known(job_id, call.principal, face))

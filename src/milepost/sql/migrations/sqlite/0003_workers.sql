@@ -29,7 +29,7 @@ CREATE TABLE queue (
 -- How many jobs may wait in a queue. Apart from it: workers declare bounds, and pause nothing.
 CREATE TABLE queue_bound (
   name TEXT PRIMARY KEY,
-  max_waiting INTEGER NOT NULL CHECK (max_waiting >= 1)
+  max_waiting INTEGER CHECK (max_waiting >= 1)
 ) STRICT;
 
 -- The job that is created when one of a kind fails, as workers declare it.
