@@ -31,6 +31,8 @@ from milepost.request.reply import Judge
 from milepost.request.secrets import Secrets
 from milepost.schedules import Schedules
 from milepost.store import jobs
+from milepost.store.blockers import explain_any
+from milepost.store.explain import Explanation
 from milepost.subjects import checked_id
 from milepost.workers import Workers
 
@@ -455,6 +457,12 @@ class App(Runner):
         self.requests.limit(host, concurrency=concurrency, rate=rate)
 
     # The store
+
+    def _explain(self, subject: str, name: str) -> Flow[Explanation]:
+        """Say why a queue, schedule, channel, pipeline, job or run stands where it does."""
+        return self.client.flow(explain_any, subject, name)
+
+    explain, explain_async = faces(_explain)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count jobs by queue and state."""

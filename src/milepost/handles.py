@@ -14,7 +14,7 @@ from milepost.records import ErrorDetail, ErrorGroup, FailedAttempt, Job, JobErr
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
 from milepost.store import creation, failures, jobs, logs, outputs, reruns, search, unfit
 from milepost.store.driver import Steps
-from milepost.store.explain import Explanation, explain, lifecycle
+from milepost.store.explain import lifecycle
 from milepost.subjects import Finder, Subject, has_worker, page
 
 R = TypeVar("R")
@@ -215,12 +215,6 @@ class JobHandle(Subject[Job], Generic[R]):
         return JobHandle(self._client, job_id, type_=self._type)
 
     rerun, rerun_async = faces(_rerun)
-
-    def _explain(self) -> Flow[Explanation]:
-        """Say why it is, or is not, running now; `.text` is for people."""
-        return self._client.flow(explain, self.id)
-
-    explain, explain_async = faces(_explain)
 
     def _lifecycle(self) -> Flow[Lifecycle]:
         """Read its record in the names of spec D: `jobId`, `retryCount`, `lastError` and so on."""

@@ -18,8 +18,9 @@ from milepost.faces import Flow, faces, pause, stack_level
 from milepost.machine import Machine
 from milepost.records import Entry, Job, Run
 from milepost.store import journal, workers
+from milepost.store.blockers import explain_any
 from milepost.store.driver import Steps
-from milepost.store.explain import can_take
+from milepost.store.explain import Explanation, can_take
 
 Record = TypeVar("Record", Job, Run)
 H = TypeVar("H")
@@ -104,6 +105,12 @@ class Subject(ABC, Generic[Record]):
         raise self._too_late(timeout)
 
     wait, wait_async = faces(_wait, blocks=True)
+
+    def _explain(self) -> Flow[Explanation]:
+        """Say why it is, or is not, running now; `.text` is for people, `.next` what follows."""
+        return self._client.flow(explain_any, self.what, self.id)
+
+    explain, explain_async = faces(_explain)
 
     def _rest(self, look: "Pause") -> Flow[None]:
         """Wait before the next look, and warn once if there is no worker for it."""

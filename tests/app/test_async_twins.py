@@ -137,6 +137,7 @@ async def jobs(app: mp.App, _database: Database, _remote: str) -> None:
     again = await bad.rerun_async()
     assert await again.chain_async() == [bad.id, again.id]
     assert "signal" in (await waiting.explain_async()).reasons
+    assert (await app.explain_async("queue", "default")).state == "active"
     assert (await good.lifecycle_async())["state"] == "SUCCEEDED"
     assert await good.usage_async() == {}
     assert [one.type for one in await bad.failures_async()] == ["Fail"]

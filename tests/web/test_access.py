@@ -13,6 +13,7 @@ from milepost.web.api import create_api, describe
 
 NOWHERE = "018f0000-0000-7000-8000-000000000000"
 
+EXPLAIN = "/v1/explain/channel/news"
 MATRIX = {
     ("POST", "/v1/jobs"): "submit",
     ("GET", "/v1/jobs"): "read",
@@ -54,6 +55,7 @@ MATRIX = {
     ("GET", "/v1/runs/{run_id}/history"): "read",
     ("POST", "/v1/runs/{run_id}:cancel"): "operate",
     ("POST", "/v1/runs/{run_id}:resume"): "operate",
+    ("GET", "/v1/explain/{subject}/{name}"): "read",
     ("GET", "/v1/errors"): "read",
     ("GET", "/v1/errors/{fingerprint}"): "read",
     ("GET", "/v1/queues"): "read",
@@ -127,6 +129,7 @@ def ask(method, path):
             name=name,
             token="guess",
             fingerprint="none",
+            subject="queue",
         ),
         "json": BODIES.get(path) if method == "POST" else None,
     }
@@ -206,7 +209,7 @@ async def test_listings_show_a_bound_token_its_own_only(app, api, token):
 
     queues = (await api.get("/v1/queues", headers=slow)).json()["items"]
     assert [queue["name"] for queue in queues] == ["slow"]
-    for path in ("/v1/workers", "/v1/errors", "/v1/errors/x", "/v1/schedules", "/metrics"):
+    for path in ("/v1/workers", "/v1/errors", "/v1/errors/x", "/v1/schedules", "/metrics", EXPLAIN):
         for header in (mine, slow):
             assert (await api.get(path, headers=header)).status_code == 403, path
 

@@ -34,6 +34,7 @@ from milepost.errors import (
 __all__ = ["main"]
 
 COMMANDS = {
+    "at": ("milepost.cli.looks", "Show a job, a run or a queue as it stood at a time."),
     "batches": ("milepost.cli.batches", "List batches, start a run of one."),
     "bench": ("milepost.cli.bench", "Measure a store next to hand-written SQL."),
     "channels": (
@@ -46,7 +47,10 @@ COMMANDS = {
     "dev": ("milepost.cli.serve", "Run a file's app: store, worker, maintenance and API in one."),
     "doctor": ("milepost.cli.doctor", "Find what is wrong in a store and around it; repair it."),
     "errors": ("milepost.cli.errors", "List errors that are the same one, show one."),
-    "explain": ("milepost.cli.jobs", "Say why a job is, or is not, running."),
+    "explain": (
+        "milepost.cli.looks",
+        "Say why a job, run, queue, schedule, channel or pipeline stands still.",
+    ),
     "grants": ("milepost.cli.store", "Print the SQL that gives PostgreSQL roles their rights."),
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),
     "machine": ("milepost.cli.about", "Show a lifecycle as a diagram and a table."),

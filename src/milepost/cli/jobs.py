@@ -12,7 +12,7 @@ import msgspec
 
 from milepost.cli import complete, options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreCommand, StoreGroup
-from milepost.cli.output import document, printable, say, show_json, show_rows
+from milepost.cli.output import printable, say, show_json, show_rows
 from milepost.cli.values import advice, find_declared, kinds, load_app, pairs, value
 from milepost.errors import Invalid, NotFound
 from milepost.lifecycle import JOB, JobState
@@ -230,19 +230,6 @@ def rerun(at: Session, subject_id: str, *, fresh: bool) -> None:
         return
     click.echo(again.id)
     say(f"job {handle.id} runs again as {again.id}")
-
-
-@click.command(cls=StoreCommand)
-@options.subject_id
-def explain(at: Session, subject_id: str) -> None:
-    """Say why a job is, or is not, running now. No app is needed."""
-    told = at.jobs.find(subject_id).explain()
-    if at.as_json:
-        show_json(document(told, "id", "kind", "state", "reasons", "details", id=told.job_id))
-        return
-    click.echo(printable(f"job {told.job_id} ({told.kind}) is {told.state}:"))
-    for detail in told.details:
-        click.echo(f"  {printable(detail)}")
 
 
 @click.command(cls=StoreCommand)

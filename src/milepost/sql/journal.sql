@@ -34,6 +34,17 @@ SELECT seq, move, from_state, to_state, fence, at, actor, detail, NULL
  WHERE subject_id = :id AND machine = :machine
  ORDER BY seq
 
+-- name: journal_queue
+-- How many jobs of a queue stood in each state at a time: what the last entry until then says.
+SELECT journal.to_state, count(*)
+  FROM job JOIN journal ON journal.subject_id = job.id AND journal.machine = 'job'
+   AND journal.seq = (SELECT max(until.seq) FROM journal AS until
+                       WHERE until.subject_id = job.id AND until.machine = 'job'
+                         AND until.at <= :moment)
+ WHERE job.queue = :queue
+ GROUP BY journal.to_state
+ ORDER BY journal.to_state
+
 -- name: journal_count
 SELECT count(*) FROM journal
 

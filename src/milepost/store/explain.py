@@ -1,6 +1,6 @@
 """Why a job is, or is not, running now: looked up, and said so that a person understands it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import msgspec
@@ -17,20 +17,31 @@ Why = Iterator[tuple[str, str]]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a job is, or is not, running now."""
+    """Why a job is, or is not, running now; or why something else stands where it does."""
 
-    job_id: str
+    id: str
+    """The id of a job or a run, or the name of a queue, schedule, channel or pipeline."""
     kind: str
-    state: JobState
+    state: str
     reasons: tuple[str, ...]
     """One word for each reason, the nearest first: `due`, `queue_paused`, `no_worker`, …"""
     details: tuple[str, ...]
     """The same reasons in sentences."""
+    subject: str = "job"
+    """Or `run`, `queue`, `schedule`, `channel`, `pipeline`."""
+    next: str = ""
+    """The next thing that will happen."""
 
     @property
     def text(self) -> str:
         """Everything in one sentence."""
-        return f"job {self.job_id} ({self.kind}) is {self.state}: {'; '.join(self.details)}"
+        return f"{self.heading}: {'; '.join(self.details)}"
+
+    @property
+    def heading(self) -> str:
+        """What it is and where it stands."""
+        kind = "" if self.kind == self.subject else f" ({self.kind})"
+        return f"{self.subject} {self.id}{kind} is {self.state}"
 
     def __str__(self) -> str:
         return self.text
@@ -78,7 +89,40 @@ def explain(job_id: str) -> Steps[Explanation]:
     )
     told = list(_reasons(facts))
     words, details = zip(*told, strict=True)
-    return Explanation(job.id, job.kind, job.state, words, details)
+    return Explanation(job.id, job.kind, job.state, words, details, next=_next(job, words))
+
+
+NEXT = {
+    "succeeded": "nothing: a final state is final",
+    "failed": "nothing, unless it is run again: `milepost jobs rerun ID`",
+    "cancelled": "nothing, unless it is run again: `milepost jobs rerun ID`",
+    "lease_over": "maintenance takes it from its worker, and it runs again",
+    "asked_to_stop": "its worker stops it at the next check, or at the end of its lease",
+    "running": "its attempt ends, or its lease does",
+    "spent": "maintenance ends it",
+    "deadline": "maintenance ends it",
+    "run_stopping": "it is cancelled with its run",
+    "unfit": "a worker whose function takes its arguments claims it",
+    "held": "submit() queues it",
+    "gate": "its gate opens with the end of the last open job before it",
+    "signal": "a signal queues it",
+    "due": "it is queued when it is due",
+    "overdue": "any worker's maintenance queues it",
+    "queue_paused": "nothing, until its queue is resumed: `milepost queues resume QUEUE`",
+    "no_worker": "the first worker that starts and knows its kind claims it",
+    "no_worker_for_queue": "the first worker that serves its queue claims it",
+    "no_worker_for_kind": "the first worker that is deployed with its kind and version claims it",
+    "broker": "maintenance hands it to its broker",
+    "alone": "a worker with nothing else to do claims it",
+    "busy": "the next of them that is free claims it",
+    "in_line": "one of them claims it",
+}
+"""What follows, by the word of the reason that decides; the one that stands first here wins."""
+
+
+def _next(job: Job, words: Sequence[str]) -> str:
+    then = next((then for word, then in NEXT.items() if word in words), "")
+    return then.replace("ID", job.id).replace("QUEUE", job.queue)
 
 
 def _misfit(job: Job) -> Steps[str | None]:
@@ -199,11 +243,11 @@ def _due(facts: JobFacts) -> Why:
         return
     left = (due - facts.now).total_seconds()
     if left > 0:
-        yield "due", f"it is due in {_span(left)}, at {due.isoformat(timespec='seconds')}"
+        yield "due", f"it is due in {span(left)}, at {due.isoformat(timespec='seconds')}"
     else:
         yield (
             "overdue",
-            f"it has been due for {_span(-left)}: maintenance, which any worker does, sends it on",
+            f"it has been due for {span(-left)}: maintenance, which any worker does, sends it on",
         )
 
 
@@ -231,8 +275,16 @@ def _without_worker(facts: JobFacts) -> Why:
     elif not any(can_take(worker, job) for worker in serving):
         yield (
             "no_worker_for_kind",
-            f"none of {len(serving)} live workers of its queue knows {kind}: deploy one that does",
+            f"none of {len(serving)} live workers of its queue knows {kind}: deploy one that does"
+            + _known(serving, job),
         )
+
+
+def _known(serving: Sequence[Worker], job: Job) -> str:
+    """Tell which versions of its kind are deployed."""
+    known = {word for worker in serving for word in msgspec.json.decode(worker.kinds or "[]")}
+    versions = sorted(word.rpartition(" ")[2] for word in known if word.startswith(f"{job.kind} "))
+    return f" (they know {job.kind} version {', '.join(versions)})" if versions else ""
 
 
 def _in_line(facts: JobFacts) -> tuple[str, str]:
@@ -254,7 +306,7 @@ def _free(worker: Worker) -> bool:
     return bool(slots.get("FREE") or slots.get("CLAIMING"))
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """Say how long, as a person would."""
     for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 1.5 * size:

@@ -34,6 +34,12 @@ def _entries(rows: Rows) -> list[Entry]:
     return entries
 
 
+def queue_at(queue: str, moment: datetime) -> Steps[dict[str, int]]:
+    """Count the jobs of a queue by their states at that time; those that are kept still."""
+    rows = yield Call("journal_queue", {"queue": queue, "moment": moment})
+    return dict(map(tuple, rows))
+
+
 def standing_at(subject_id: str, moment: datetime, *, machine: str = "job") -> Steps[Standing]:
     """Tell how a job or run stood at that time, or raise `NotFound` if it did not exist yet."""
     entries = yield from history(subject_id, machine=machine)

@@ -113,6 +113,23 @@ class FailureDocument(BaseModel):
     fingerprint: str | None = Field(default=None, description="The group of its error.")
 
 
+class PastDocument(BaseModel):
+    """A job or a run as it stood at a time; a run counts no attempts."""
+
+    subject: str
+    id: str
+    at: datetime
+    state: str
+    move: str = Field(description="The last one until then.")
+    version: int
+    attempt: int
+    fence: int
+    errors: int
+    losses: int
+    polls: int
+    releases: int
+
+
 class Receipt(BaseModel):
     """A job as it was accepted."""
 

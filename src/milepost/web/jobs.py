@@ -43,7 +43,7 @@ from milepost.web.documents import (
 from milepost.web.paging import PAGE_BYTES, Paging
 from milepost.web.problems import HttpProblem, answers, problems
 from milepost.web.route import Route
-from milepost.web.subjects import Spec, acceptance, accepted, accepts, id_within, visible
+from milepost.web.subjects import At, Spec, acceptance, accepted, accepts, id_within, visible
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 RULES = rules(SubmitOptions)
@@ -141,7 +141,9 @@ class LogPage(BaseModel):
 
 
 SUBMITTED = accepts(Receipt, JobDocument)
-SHOWN = answers(JobDocument | documents.LifecycleDocument | documents.WordDocument, 404)
+SHOWN = answers(
+    JobDocument | documents.LifecycleDocument | documents.WordDocument | documents.PastDocument, 404
+)
 ACTED = answers(Receipt, 404, 409, 413, 415, description="How it stands now.")
 
 
@@ -238,9 +240,9 @@ def find(principal: Principal, asked: Mapping[str, Any], **window: Any) -> Steps
 
 
 @router.get("/v1/jobs/{job_id}", responses=SHOWN)
-async def show(*, job_id: str, call: ViewCall, spec: Spec = None) -> Response:
+async def show(*, job_id: str, call: ViewCall, spec: Spec = None, at: At = None) -> Response:
     """Say how a job stands; with `Prefer: wait=n`, once it has ended or the time is over."""
-    return await subjects.show(call, call.app.jobs, job_id, spec)
+    return await subjects.show(call, call.app.jobs, job_id, spec, at)
 
 
 @router.get("/v1/jobs/{job_id}/history", responses=answers(documents.HistoryPage, 404))

@@ -10,13 +10,14 @@ from starlette.responses import Response
 from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue
-from milepost.store import queues
+from milepost.store import journal, queues
 from milepost.store.driver import Steps
 from milepost.web.call import Call, OperateCall, ReadCall, json_response
 from milepost.web.documents import PageDocument
 from milepost.web.paging import LongPaging
 from milepost.web.problems import answers
 from milepost.web.route import Route
+from milepost.web.subjects import At, in_utc
 
 router = APIRouter(route_class=Route, tags=["queues"])
 
@@ -57,11 +58,13 @@ async def listing(*, call: ReadCall, page: LongPaging) -> Response:
 
 
 @router.get("/v1/queues/{name}", responses=answers(QueueDocument, 404))
-async def show(*, name: str, call: ReadCall) -> Response:
-    """Show one queue."""
+async def show(*, name: str, call: ReadCall, at: At = None) -> Response:
+    """Show one queue; as it stood at a time, its jobs that are still kept are counted."""
     found = (await _visible(call)).get(name)
     if found is None:
         raise _unknown(name)
+    if at is not None:
+        found = Queue(name, await call.run(journal.queue_at, name, in_utc(at)))
     return json_response(found)
 
 

@@ -25,10 +25,10 @@ from milepost.web.jobs import Reason, StateFilter
 from milepost.web.paging import PageQuery, Paging
 from milepost.web.problems import answers
 from milepost.web.route import Route
-from milepost.web.subjects import Spec, acceptance, accepted, accepts, visible
+from milepost.web.subjects import At, Spec, acceptance, accepted, accepts, visible
 
 router = APIRouter(route_class=Route, tags=["runs"])
-SHOWN = answers(RunDocument | documents.WordDocument, 404)
+SHOWN = answers(RunDocument | documents.WordDocument | documents.PastDocument, 404)
 RUN_ACCEPTED = accepts(RunReceipt, RunDocument, 404)
 
 
@@ -78,9 +78,9 @@ async def listing(
 
 
 @router.get("/v1/runs/{run_id}", responses=SHOWN)
-async def show(*, run_id: str, call: ViewCall, spec: Spec = None) -> Response:
+async def show(*, run_id: str, call: ViewCall, spec: Spec = None, at: At = None) -> Response:
     """Say how a run stands; with `Prefer: wait=n`, once it has ended or the time is over."""
-    return await subjects.show(call, call.app.runs, run_id, spec)
+    return await subjects.show(call, call.app.runs, run_id, spec, at)
 
 
 @router.get("/v1/runs/{run_id}/history", responses=answers(documents.HistoryPage, 404))

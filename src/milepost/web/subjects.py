@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,11 +22,12 @@ from milepost.records import Job, Run, Template
 from milepost.store import jobs, journal, runs
 from milepost.store.driver import Steps
 from milepost.subjects import Finder, Subject, checked_id
-from milepost.web.call import Call, StoredAnswer
+from milepost.web.call import Call, StoredAnswer, json_response
 from milepost.web.documents import (
     GENERAL,
     EntryDocument,
     Face,
+    PastDocument,
     document,
     in_words,
     receipt,
@@ -43,6 +45,10 @@ Spec = Annotated[
         "`D`, of a job, gives D's record in D's names.",
         examples=["D"],
     ),
+]
+At = Annotated[
+    datetime | None,
+    Query(description="Say how it stood at this time, folded from the journal; UTC by default."),
 ]
 RETRY = {"Retry-After": "1"}
 LOOK_FIRST = 0.01
@@ -92,12 +98,28 @@ def check_visible(call: Call, record: Job | Run) -> None:
         raise NotFound(f"there is no {what} {record.id}")
 
 
-async def show(call: Call, finder: Finder[Handle], subject_id: str, spec: str | None) -> Response:
-    """Read a job or a run, and say how it stands, perhaps in the words of a spec."""
+async def show(
+    call: Call,
+    finder: Finder[Handle],
+    subject_id: str,
+    spec: str | None,
+    at: datetime | None = None,
+) -> Response:
+    """Read a job or a run, and say how it stands, or stood, perhaps in the words of a spec."""
     found = await visible(call, finder, subject_id)
+    if at is not None:
+        stood = await call.run(journal.standing_at, found.id, in_utc(at), machine=found.what)
+        return json_response(
+            document(PastDocument, stood, subject=found.what, id=found.id, at=in_utc(at))
+        )
     if spec is not None:
         return await answer(call, found, lambda: in_words(found, spec.upper()))
     return await answer(call, found, lambda: whole_document(found, call.app.client))
+
+
+def in_utc(at: datetime) -> datetime:
+    """Read a time that says no zone as UTC."""
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 async def answer(

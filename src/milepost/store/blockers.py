@@ -1,0 +1,269 @@
+"""Why a run, a queue, a schedule, a channel or a pipeline stands still, and what happens next."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from milepost.errors import Invalid, NotFound
+from milepost.lifecycle import JOB, RUN, JobState, RunState
+from milepost.records import Job, Run, StepCount, Worker
+from milepost.store import (
+    fanin,
+    jobs,
+    outbox,
+    pipelines,
+    queues,
+    runs,
+    schedules,
+    watermarks,
+    workers,
+)
+from milepost.store.driver import Call, Steps
+from milepost.store.explain import Explanation, Why, explain, is_live, span, takes
+
+OPEN = msgspec.json.encode([state.value for state in JOB.states if state not in JOB.terminal])
+LOOKED = 200
+"""How many open jobs of a run are looked at to find the one that it waits for."""
+NO_WORKER = "no worker is alive: start one with `milepost worker APP`"
+
+
+def explain_any(subject: str, name: str) -> Steps[Explanation]:
+    """Say why a job, run, queue, schedule, channel or pipeline stands where it does."""
+    if subject not in EXPLAINED:
+        raise Invalid(f"{subject!r} cannot be explained; there are {', '.join(EXPLAINED)}")
+    return (yield from EXPLAINED[subject](name))
+
+
+def _told(subject: str, name: str, why: Why, *, kind: str, state: str, then: str) -> Explanation:
+    words, details = zip(*why, strict=True)
+    return Explanation(name, kind, state, words, details, subject, then)
+
+
+def _live() -> Steps[list[Worker]]:
+    return [worker for worker in (yield from workers.listing()) if is_live(worker)]
+
+
+# Runs
+
+
+def explain_run(run_id: str) -> Steps[Explanation]:
+    """Say which step and which job a run waits for."""
+    run = yield from runs.get(run_id)
+    steps = yield from fanin.steps(run_id)
+    if run.state in RUN.terminal:
+        why, then = iter([_run_ended(run)]), "nothing: a final state is final"
+        if run.state != RunState.SUCCEEDED:
+            then = f"nothing, unless it is resumed: `milepost runs resume {run.id}`"
+        return _told("run", run.id, why, kind=run.kind, state=run.state, then=then)
+    found = yield from jobs.listing(run_id=run_id, states=OPEN.decode(), most=LOOKED)
+    first = min(
+        found, key=lambda job: (job.step or 0, job.state == "RUNNING", job.id), default=None
+    )
+    told = (yield from explain(first.id)) if first is not None else None
+    why = _run_waits(run, steps, found, told)
+    return _told("run", run.id, why, kind=run.kind, state=run.state, then=_run_next(run, steps))
+
+
+def _nearness(job: Job) -> tuple[int, bool, str]:
+    """Order jobs by how near a run's next move waits for them; one that runs is not stuck."""
+    return (job.step or 0, job.state == JobState.RUNNING, job.id)
+
+
+def _run_ended(run: Run) -> tuple[str, str]:
+    cause = f" ({run.cause})" if run.cause else ""
+    return run.state.lower(), f"it ended {run.state}{cause}"
+
+
+def _run_waits(
+    run: Run, steps: Sequence[StepCount], found: Sequence[Job], told: Explanation | None
+) -> Why:
+    if run.state == RunState.CREATED:
+        yield "held", "it is still being filled or planned: nobody has submitted it yet"
+    if run.state == RunState.STOPPING:
+        yield "stopping", f"it ends {run.ending} once the jobs that run have ended"
+    for step in steps:
+        if step.open and (step.number <= run.current_step or run.state == RunState.STOPPING):
+            counts = Counter(job.state.value for job in found if job.step == step.number)
+            listed = ", ".join(f"{count} {state}" for state, count in counts.items())
+            yield (
+                "step",
+                f"step {step.name} has {step.open} open" + (f": {listed}" if listed else ""),
+            )
+        elif step.open and step.gated and not step.opened:
+            yield "gate", f"the gate of step {step.name} is closed: {step.open} jobs wait at it"
+    if told is not None:
+        yield told.reasons[0], told.text
+    if not any(step.open for step in steps) and run.state != RunState.CREATED:
+        yield "overdue", "it has no open job: maintenance, which any worker does, moves it on"
+
+
+def _run_next(run: Run, steps: Sequence[StepCount]) -> str:
+    if run.state == RunState.CREATED:
+        return "it begins when it is submitted, or its plan is stored"
+    if run.state == RunState.STOPPING:
+        return f"it becomes {run.ending} with the end of its last open job"
+    later = [step for step in steps if step.number > run.current_step and step.role != "reduce"]
+    if later and later[0].open:
+        return f"step {later[0].name} goes on with the end of the last open job before it"
+    if run.state != RunState.FINALIZING and any(step.role == "reduce" for step in steps):
+        return "its reducer runs after the last open job"
+    return "it ends with its last open job"
+
+
+# Queues
+
+
+def explain_queue(name: str) -> Steps[Explanation]:
+    """Say whether jobs of a queue are claimed, and by which workers."""
+    known = {queue.name: queue for queue in (yield from queues.listing())}
+    if name not in known:
+        there = ", ".join(known) or "none"
+        raise NotFound(f"no job was ever in a queue {name!r}; there are: {there}")
+    queue, live = known[name], (yield from _live())
+    age = (yield from queues.oldest()).get(name)
+    kinds = [row for row in (yield Call("doctor_queued", {"grace_us": 0})) if row[0] == name]
+    why: list[tuple[str, str]] = []
+    if queue.paused:
+        since = f" since {queue.paused_at:%Y-%m-%d %H:%M:%S}" if queue.paused_at else ""
+        why.append(("queue_paused", f"it was paused by {queue.paused_by or 'somebody'}{since}"))
+    why += _unserved(name, kinds, live)
+    waiting = queue.counts.get("QUEUED", 0)
+    if queue.max_waiting is not None and waiting >= queue.max_waiting:
+        why.append(("full", f"it is full: {waiting} of {queue.max_waiting} wait"))
+    serving = sum(takes(worker, name) for worker in live)
+    oldest = f", the oldest for {span(age)}" if age else ""
+    busy = queue.counts.get("RUNNING", 0)
+    line = f"{waiting} jobs wait{oldest}; {busy} run; {serving} live workers serve it"
+    why.append(("in_line" if waiting else "empty", line))
+    state = "paused" if queue.paused else "active"
+    return _told("queue", name, iter(why), kind="queue", state=state, then=_queue_next(name, why))
+
+
+def _unserved(
+    name: str, kinds: Sequence[tuple[str, str, int, int, str]], live: Sequence[Worker]
+) -> list[tuple[str, str]]:
+    if not live:
+        return [("no_worker", NO_WORKER)]
+    if not any(takes(worker, name) for worker in live):
+        return [("no_worker_for_queue", f"none of {len(live)} live workers serves it")]
+    return [
+        (
+            "no_worker_for_kind",
+            f"none of its live workers knows {kind} version {version}: {count} jobs wait for one",
+        )
+        for _, kind, version, count, _ in kinds
+        if not any(takes(worker, name, kind, version) for worker in live)
+    ]
+
+
+def _queue_next(name: str, why: Sequence[tuple[str, str]]) -> str:
+    words = {word for word, _ in why}
+    if "queue_paused" in words:
+        return f"nothing, until it is resumed: `milepost queues resume {name}`"
+    if words & {"no_worker", "no_worker_for_queue", "no_worker_for_kind"}:
+        return "the first worker that serves it and knows the kind claims the oldest job"
+    return "the next free worker claims the oldest job" if "in_line" in words else "nothing waits"
+
+
+# Schedules, channels, pipelines
+
+
+def explain_schedule(name: str) -> Steps[Explanation]:
+    """Say whether a schedule fires, and when."""
+    listed = {schedule.name: schedule for schedule in (yield from schedules.listing())}
+    if name not in listed:
+        raise schedules.missing(name, listed)
+    found = listed[name]
+    live = yield from _live()
+    why: list[tuple[str, str]] = []
+    if found.state == "vanished":
+        why.append(("vanished", "no running worker declares it: it is kept, and does not fire"))
+    if found.paused:
+        why.append(("paused", f"it was paused by {found.paused_by or 'somebody'}"))
+    if not live:
+        why.append(("no_worker", NO_WORKER))
+    late = (found.read_at - found.next_at).total_seconds()
+    if late > 0 and not why:
+        why.append(
+            ("overdue", f"it has been due for {span(late)}: a worker's maintenance fires it")
+        )
+    last = "it never fired"
+    if found.last_at is not None:
+        last = f"it fired {found.fired} times, last at {_time(found.last_at)}: {found.last_job_id}"
+    why.append(("fired", last))
+    then = f"it fires at {_time(found.next_at)}"
+    if found.state == "paused":
+        then = f"nothing, until it is resumed: `milepost schedules resume {name}`"
+    elif found.state == "vanished" or not live:
+        then = "nothing, until a worker of the program that declares it runs"
+    return _told("schedule", name, iter(why), kind=found.kind, state=found.state, then=then)
+
+
+def _time(at: datetime) -> str:
+    return at.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+
+
+def explain_channel(name: str) -> Steps[Explanation]:
+    """Say whether messages leave through a channel, and what keeps them."""
+    known = {channel.name: channel for channel in (yield from outbox.known())}
+    if name not in known:
+        raise NotFound(f"there is no channel {name!r}; there are: {', '.join(known) or 'none'}")
+    channel, live = known[name], (yield from _live())
+    ages = {each: age for each, _, age in (yield from outbox.waiting())}
+    [failing, *_] = [*(yield from outbox.listing(name, state="waiting", most=LOOKED))[-1:], None]
+    why: list[tuple[str, str]] = []
+    if channel.state == "stopped":
+        why.append(("stopped", f"it was stopped by {channel.stopped_by} ({channel.reason})"))
+    if channel.state == "vanished":
+        why.append(("vanished", "no running program declares it: nothing is delivered"))
+    if channel.kind != "pull" and not live:
+        why.append(("no_worker", f"nobody delivers: {NO_WORKER}"))
+    if failing is not None and failing.error:
+        tried = f"its oldest message failed {failing.attempts} times"
+        why.append(("failing", f"{tried}, last with: {failing.error}"))
+    if channel.dead:
+        why.append(("dead", f"{channel.dead} messages are dead: `milepost channels dead {name}`"))
+    age = ages.get(name)
+    waits = f"{channel.waiting} messages wait" + (f", the oldest for {span(age)}" if age else "")
+    why.append(("waiting" if channel.waiting else "empty", waits))
+    then = "nothing waits"
+    if channel.state == "stopped":
+        then = f"nothing, until it is started: `milepost channels start {name}`"
+    elif channel.kind == "pull" and channel.waiting:
+        then = "somebody pulls them, and acknowledges each"
+    elif failing is not None:
+        then = f"the oldest is tried again at {_time(failing.due_at)}"
+    return _told("channel", name, iter(why), kind=channel.kind, state=channel.state, then=then)
+
+
+def explain_pipeline(name: str) -> Steps[Explanation]:
+    """Say how far a pipeline has read, and which run is next or hinders it."""
+    row = yield from watermarks.find(name)
+    lag = (yield from watermarks.lags()).get(name, 0.0)
+    latest = yield from pipelines.latest(row.id)
+    gaps = yield from pipelines.gaps(row.id)
+    stands = "nothing was ever read to its end" if row.mark is None else f"it is {span(lag)} behind"
+    why = [("watermark", f"its watermark: {stands}")]
+    if gaps:
+        why.append(("gaps", f"{len(gaps)} partitions of ended runs were never read"))
+    then = f"nothing, until a run starts: `milepost pipelines start APP {name}`"
+    state = "idle"
+    if latest is not None:
+        told = yield from explain_run(latest.run_id)
+        state = told.state
+        why.append(("run", told.text))
+        if latest.state not in RUN.terminal:
+            then = told.next
+    return _told("pipeline", name, iter(why), kind=row.target, state=state, then=then)
+
+
+EXPLAINED: dict[str, Callable[[str], Steps[Explanation]]] = {
+    "job": explain,
+    "run": explain_run,
+    "queue": explain_queue,
+    "schedule": explain_schedule,
+    "channel": explain_channel,
+    "pipeline": explain_pipeline,
+}
