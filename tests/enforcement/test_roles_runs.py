@@ -45,6 +45,11 @@ ATTACKS = [
         "INSERT INTO job (id, kind, state, move, run_id, step, ordinal)"
         " VALUES (gen_random_uuid(), 'all.first', 'QUEUED', 'create', '{over}', 0, 99)"
     ),
+    (
+        "BEGIN; INSERT INTO step_count (run_id, step, slot) VALUES ('{going}', 0, -2); "
+        "INSERT INTO run (id, kind, state, move, parent_id, depth)"
+        " VALUES (gen_random_uuid(), 'all', 'QUEUED', 'create', '{going}', 1)"
+    ),
     # A cursor that no attempt saved.
     "INSERT INTO progress (job_id, fence, position) VALUES ('{queued}', 0, 'forged')",
     "INSERT INTO progress (job_id, fence, next_offset) VALUES ('{queued}', 0, 99)",
@@ -238,3 +243,16 @@ def test_no_worker_changes_what_a_job_gave_once_it_ended(staff: Company):
     ):
         assert refused(staff, "worker", attack), attack
     assert staff.owner.execute("SELECT * FROM job_output ORDER BY seq") == before
+
+
+def test_a_tree_of_batches_is_started_stopped_and_resumed_by_a_client(staff: Company) -> None:
+    """And ended by a worker: its rights suffice to count a batch in its parent (H-68)."""
+    client, worker = mp.App(staff.url("submit")), mp.App(staff.url("worker"))
+    item = {"url": "http://127.0.0.1:9", "retries": 0}
+    batch = client.request_batch([{"batch": [{"batch": [item]}]}])
+    assert batch.cancel() == "CANCELLED"
+    again = batch.resume()
+    worker.drain()
+    assert (again.refresh().state, again.failed) == ("FAILED", 1)
+    client.close()
+    worker.close()
