@@ -65,6 +65,22 @@ def test_errors_are_grouped_and_counted(app, shop):
         app.errors.get("x")
 
 
+def test_what_ended_without_an_attempt_is_counted_too(app, shop):
+    sell, _, ask = shop
+    late = sell.options(start_in=9, deadline=5).submit(1)
+    asked = ask.options(deadline=5).submit("Ada")
+    app.drain()
+    app.client.run(workers.advance_clock, 6)
+    app.drain()
+    [one] = late.failures
+    assert (one.type, one.message) == ("deadline", "its deadline has passed")
+    groups = {group.fingerprint: group.failed for group in app.errors.list()}
+    assert groups.pop("deadline@sell") == 1
+    # Whoever failed before it was too late keeps the error that it failed with.
+    assert list(groups) == [asked.refresh().record.fingerprint]
+    assert asked.error.cause == "deadline"
+
+
 def test_an_outage_is_counted_up_to_a_number(app, shop, monkeypatch):
     monkeypatch.setattr(failures, "LOOK", 4)
     shop[0].submit_many([(price,) for price in range(3)])

@@ -206,6 +206,7 @@ def test_one_run_is_shown_with_its_steps_its_report_and_its_errors(prompt, farm)
     assert (shown["id"], shown["state"], shown["cause"]) == (run.id, "FAILED", "policy")
     assert (shown["parameters"], shown["report"], shown["done"]) == ({"fields": 3}, None, True)
     assert shown["steps"][1]["counts"] == {"FAILED": 1, "SUCCEEDED": 2}
+    assert shown["error"]["message"].startswith("1 of 3 jobs of mow failed, none may; ")
     [error] = shown["errors"]
     assert (error["step"], error["type"], error["message"]) == (
         *("mow", "Fail"),

@@ -131,10 +131,14 @@ def run_summary(handle: "RunHandle") -> dict[str, Any]:
 
 
 def run_document(handle: "RunHandle") -> dict[str, Any]:
-    """Say everything of a run: its steps, its parameters and report, why jobs of it failed."""
+    """Say everything of a run: its steps, its parameters and report, why it and its jobs failed."""
+    from milepost.store import failures
+
     record = handle.record
     steps = ("name", "role", "gated", "opened", "counts")
     causes = ("job_id", "step", "type", "message", "cause")
+    bad = handle.done and handle.state != "SUCCEEDED"
+    why = failures.run_failure(record, handle.picture.steps, handle.errors) if bad else None
     return {
         **run_summary(handle),
         "current_step": handle.current_step,
@@ -144,6 +148,7 @@ def run_document(handle: "RunHandle") -> dict[str, Any]:
         "parameters": _shown(handle),
         "report": _stored(record, record.report),
         "steps": [document(step, *steps) for step in handle.steps],
+        "error": None if why is None else document(why, "type", "message", "code"),
         "errors": [document(error, *causes) for error in handle.errors],
     }
 
