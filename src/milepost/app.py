@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 
 from milepost.batch.declaration import Batch, FailurePolicy
 from milepost.batch.handles import Runs
+from milepost.bulk import Bulk
 from milepost.client import Client
 from milepost.codec import Codec, check_text
 from milepost.config import Settings, store_url
@@ -85,6 +86,7 @@ class App(Runner):
         self.jobs = Jobs(self.client, self._result_type)
         self._batches: dict[tuple[str, int], Batch] = {}
         self._pipelines: dict[str, Pipeline[Any]] = {}
+        self.bulk = Bulk(self)
         self.runs = Runs(self.client, self._report_type, self._fill)
         self.errors = Errors(self.client)
         self.queues = Queues(self.client)

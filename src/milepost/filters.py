@@ -141,14 +141,22 @@ def where(**words: str | Sequence[str] | None) -> Where:
     return Where(tuple(Term(key, tuple(map(Value, told))) for key, told in given.items()))
 
 
-def parse(text: str) -> Where:
-    """Read a filter, or raise `Invalid` with the column of what is wrong."""
-    if len(text) > LONGEST:
+def until(now_us: int) -> Where:
+    """Make a filter that leaves out jobs that are created from now on."""
+    return Where((Term("created", (Value(_spelled(now_us + 1), "<"),)),))
+
+
+def parse(text: str, *, stored: bool = False) -> Where:
+    """Read a filter, or raise `Invalid` with the column of what is wrong.
+
+    One that was `stored` may be longer than people may write it.
+    """
+    if len(text) > LONGEST and not stored:
         raise Invalid(f"a filter has at most {LONGEST:,} characters, this one {len(text):,}")
     terms: list[Term] = []
     at = _skipped(text, 0)
     while at < len(text):
-        if len(terms) == TERMS_MOST:
+        if len(terms) == TERMS_MOST and not stored:
             raise _wrong(at, f"a filter has at most {TERMS_MOST} terms")
         term, at = _term(text, at)
         terms.append(term)

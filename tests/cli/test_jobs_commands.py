@@ -71,6 +71,27 @@ def test_a_list_is_searched_and_says_how_far_it_looked(prompt, app, kinds, monke
     assert re.search(r"looked at jobs back to .*; go on: --before \S{36}\n", stopped.err)
 
 
+def test_many_jobs_are_acted_on_by_a_filter_which_is_counted_first(prompt, app, kinds, monkeypatch):
+    jobs = [kinds["convert"].options(start_in=3600).submit(str(n)) for n in range(3)]
+    refused = kinds["refuse"].submit(3)
+    app.drain()
+    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text))
+    asked = []
+    done = prompt("jobs", "cancel", "--where", "kind:convert", "--reason", "no more")
+    assert (done.code, asked) == (0, ["3 jobs fit; cancel them?"])
+    assert "stops it\ncancel: 3 of 3 jobs" in done.err
+    assert {job.refresh().state for job in jobs} == {"CANCELLED"}
+    assert jobs[0].history[-1].actor.startswith("cli:")
+    again = prompt("jobs", "rerun", "--where", "state:failed", "--yes", "--json")
+    assert {**json.loads(again.out), "job": 0} == {"job": 0, "matched": 1, "done": 1}
+    app.drain()
+    assert "none fits" in prompt("jobs", "erase", "--where", "kind:none").err
+    assert prompt("jobs", "erase", refused.id).code == 0
+    assert refused.refresh().record.payload is None
+    assert [prompt("jobs", "cancel").code, prompt("jobs", "erase", "1", "--yes").code] == [2, 2]
+    assert len(asked) == 1
+
+
 def test_one_job_is_shown_with_what_it_was_given_and_what_came_out(prompt, app, kinds):
     job = kinds["convert"].options(tags={"user": "42"}).submit("a", format="html")
     app.drain()

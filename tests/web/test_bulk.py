@@ -98,3 +98,16 @@ async def test_what_does_not_fit_is_told(api, subtests):
     for body in MISFITS:
         with subtests.test(body=str(body)[:80]):
             assert (await api.post("/v1/jobs:bulk", json=body)).status_code == 422
+
+
+async def test_all_that_a_filter_finds_are_acted_on_by_a_job(app, api):
+    await submitted(api, 3)
+    asked = {"action": "cancel", "where": "kind:convert state:pending", "reason": "no more"}
+    posted = await api.post("/v1/jobs:bulk", json=asked)
+    assert posted.status_code == 202
+    await app.drain_async(queues=["bulk"])
+    done = (await api.get(posted.headers["location"])).json()
+    assert (done["state"], done["result"]["done"]) == ("COMPLETE", 3)
+    for other in ({"action": "erase", "where": None}, {"where": "sate:x"}, {"ids": ["a"]}):
+        wrong = {**asked, **other}
+        assert (await api.post("/v1/jobs:bulk", json=wrong)).status_code == 422

@@ -14,7 +14,7 @@ from milepost.cli import complete, options, subjects
 from milepost.cli.command import AppSession, Session, StartCommand, StoreCommand, StoreGroup
 from milepost.cli.output import printable, say, show_json, show_rows
 from milepost.cli.values import advice, find_declared, kinds, load_app, pairs, value
-from milepost.errors import Invalid, NotFound
+from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import JOB, JobState
 
 if TYPE_CHECKING:
@@ -196,11 +196,53 @@ def wait(at: Session, subject_id: str, timeout: float | None) -> None:
 
 
 @jobs.command(access="write")
-@options.subject_id
+@options.chosen
 @options.reason("cancelled")
-def cancel(at: Session, subject_id: str, reason: str) -> None:
-    """Cancel a job, or ask the worker that runs it to stop."""
-    subjects.cancel(at, at.jobs.find(subject_id), reason)
+def cancel(at: Session, subject_id: str | None, reason: str, **many: Any) -> None:
+    """Cancel a job, or ask the worker that runs it to stop; or all jobs that fit a filter."""
+    if (job_id := _one(subject_id, **many)) is None:
+        _act_on_all(at, "cancel", reason=reason, **many)
+    else:
+        subjects.cancel(at, at.jobs.find(job_id), reason)
+
+
+def _one(subject_id: str | None, *, where: str | None, yes: bool) -> str | None:
+    """Return the id of the one job that is meant, None if a filter says which."""
+    if (subject_id is None) == (where is None):
+        raise click.UsageError("give an ID, or --where with a filter")
+    if yes and where is None:
+        raise click.UsageError("--yes is for --where")
+    return subject_id
+
+
+def _act_on_all(at: Session, action: str, *, where: str, yes: bool, **how: Any) -> None:
+    """Count the jobs that fit, ask, and have a job act on them; run it here unless a worker does.
+
+    Whoever cancels that job, or presses Ctrl-C here, stops the rest.
+    """
+    from milepost import filters
+    from milepost.app import App
+    from milepost.bulk import QUEUE, superseded
+    from milepost.store import search
+
+    sought = filters.parse(where)
+    count, is_whole = at.client.run(search.count, sought, superseded=superseded(action))
+    said = f"{count:,}{'' if is_whole else ' or more'} {'job fits' if count == 1 else 'jobs fit'}"
+    if count == 0:
+        at.answer({"matched": 0, "done": 0}, "none fits; nothing to do")
+        return
+    if not yes:
+        click.confirm(f"{said}; {action} {'it' if count == 1 else 'them'}?", abort=True, err=True)
+    app = App(at.store.address)
+    try:
+        job = app.bulk.start(action, sought, **how)
+        say(f"job {job.id} does it; {at.typed(f'jobs cancel {job.id}')} stops it")
+        subjects.follow_here(job, lambda: app.drain(queues=[QUEUE]))
+        done = job.refresh().result
+        told = {"job": job.id, "matched": done.matched, "done": done.done}
+        at.answer(told, f"{action}: {done.done:,} of {done.matched:,} jobs")
+    finally:
+        app.close()
 
 
 @jobs.command(access="write")
@@ -215,21 +257,39 @@ def release(at: Session, subject_id: str) -> None:
 
 
 @jobs.command(access="write")
-@options.subject_id
+@options.chosen
 @click.option("--fresh", is_flag=True, help="Start over, with an idempotency key of its own.")
-def rerun(at: Session, subject_id: str, *, fresh: bool) -> None:
+def rerun(at: Session, subject_id: str | None, *, fresh: bool, **many: Any) -> None:
     """Run a finished job again, as a new job that points at the old one; print the new id.
 
     It goes on from the steps that are recorded, under the same idempotency key. A job that
-    SUCCEEDED needs --fresh.
+    SUCCEEDED needs --fresh. With --where all jobs that fit and may be run again are.
     """
-    handle = at.jobs.find(subject_id)
+    if (job_id := _one(subject_id, **many)) is None:
+        _act_on_all(at, "rerun", fresh=fresh, **many)
+        return
+    handle = at.jobs.find(job_id)
     again = handle.rerun(fresh=fresh).refresh()
     if at.as_json:
         show_json(subjects.job_document(again))
         return
     click.echo(again.id)
     say(f"job {handle.id} runs again as {again.id}")
+
+
+@jobs.command(access="write")
+@options.chosen
+def erase(at: Session, subject_id: str | None, **many: Any) -> None:
+    """Empty a finished job of its content: arguments, result, errors. Its history stays."""
+    if (job_id := _one(subject_id, **many)) is None:
+        _act_on_all(at, "erase", **many)
+        return
+    from milepost.store import jobs as stored
+
+    handle = at.jobs.find(job_id)
+    if not at.client.run(stored.erase, handle.id, actor=at.actor):
+        raise IllegalMove(f"job {handle.id} has not ended; cancel it first")
+    at.answer(subjects.job_summary(handle.refresh()), f"job {handle.id} is erased")
 
 
 @click.command(cls=StoreCommand)

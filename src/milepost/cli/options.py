@@ -55,6 +55,13 @@ concurrency = click.option(
 )
 
 
+def chosen(command: F) -> F:
+    """Add the choice of one job by its id, or of many by a filter, which are counted first."""
+    one = click.argument("subject_id", metavar="[ID]", required=False)
+    agreed = click.option("--yes", is_flag=True, help="With --where: do not ask.")
+    return one(where("Instead of an ID, all jobs that fit")(agreed(command)))
+
+
 def logging(command: F) -> F:
     """Add how the lines of a process are logged."""
     level = click.option(

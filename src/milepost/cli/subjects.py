@@ -3,14 +3,14 @@
 import json
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from milepost.cli.bars import spinner, watch_bars
+from milepost.cli.bars import bar, spinner, watch_bars
 from milepost.cli.command import Session
 from milepost.cli.output import document, printable, say, show_json
 from milepost.errors import IllegalMove
@@ -233,6 +233,28 @@ def await_end(
         why, rest = at.typed(f"runs show {handle.id}"), at.typed(f"runs resume {handle.id}")
         say(f"{why} tells why; {rest} tries the rest")
     getattr(handle, outcome)  # raises, and says how it ended
+
+
+def follow_here(handle: "JobHandle[Any]", work: "Callable[[], object]") -> None:
+    """Do a job's work in a thread, and draw its bar; Ctrl-C cancels it and waits for its end."""
+    from threading import Thread
+
+    worker = Thread(target=work, name="milepost-here")
+    worker.start()
+    try:
+        with bar(handle.kind) as draw:
+            while not handle.refresh().done:
+                draw(completed=handle.progress or 0, total=1.0, description=_stands(handle))
+                worker.join(0.2) if worker.is_alive() else handle.wait()
+    except KeyboardInterrupt:
+        handle.cancel("Ctrl-C at the prompt")
+        handle.wait()
+    finally:
+        worker.join()
+
+
+def _stands(handle: "JobHandle[Any]") -> str:
+    return printable(handle.progress_text or handle.state.value)
 
 
 def _follow(handle: "Handle", timeout: float | None, *, has_lines: bool) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from milepost.filters import EVER, TAG, WORDS, Interval, Term, Where
+from milepost.filters import EVER, TAG, WORDS, Interval, Term, Where, until
 from milepost.lifecycle import GROUPS, JobState
 from milepost.records import Job, Listed
 from milepost.store import jobs, workers
@@ -23,6 +23,8 @@ from milepost.store.instants import EPOCH, instant
 
 LOOK = 10_000
 """How many rows a page looks at."""
+LOOKS = 100
+"""How often a count looks."""
 NEAR = 1_000
 """How many of the last in line are looked at for the newest of them."""
 EARLY_US, LATE_US = 86_400_000_000, 900_000_000
@@ -78,7 +80,24 @@ def page(
     most_bytes: int | None = None,
 ) -> Steps[Listed[Job]]:
     """Read the newest jobs that a filter lets through; `next` says where to go on."""
-    now_us = ((yield from workers.now()) - EPOCH) // EPOCH.resolution
+    found = yield from ids(
+        where, superseded=superseded, before=before, most=most, most_bytes=most_bytes
+    )
+    known = yield from jobs.find(found)
+    found[:] = [job_id for job_id in found if job_id in known]
+    return found.of_each(known.__getitem__)
+
+
+def ids(
+    where: Where,
+    *,
+    superseded: bool | None = None,
+    before: str | None = None,
+    most: int = LOOK,
+    most_bytes: int | None = None,
+) -> Steps[Listed[str]]:
+    """Name the newest jobs that a filter lets through; `next` says where to go on."""
+    now_us = yield from _now_us()
     plan = yield from _plan(where)
     source = {
         **_bounds(where.created(now_us), before, plan.newest),
@@ -89,15 +108,34 @@ def page(
     }
     wanted = _parameters(where, now_us=now_us, superseded=superseded)
     rows = yield from _asked("page", plan, {**source, **wanted, "most": most})
-    ids = _fitting(rows, most_bytes)
-    known = yield from jobs.find(ids)
-    found = Listed(known[one] for one in ids if one in known)
-    if len(rows) == most or len(ids) < len(rows):
-        found.next = ids[-1]
+    found = Listed(_fitting(rows, most_bytes))
+    if len(rows) == most or len(found) < len(rows):
+        found.next = found[-1]
     else:
         yield from _tell_looked(found, plan, source)
     found.more = found.next is not None
     return found
+
+
+def count(where: Where, *, superseded: bool | None = None) -> Steps[tuple[int, bool]]:
+    """Count the jobs that a filter lets through; False if there may be more than were counted."""
+    counted, before = 0, None
+    for _ in range(LOOKS):
+        found = yield from ids(where, superseded=superseded, before=before)
+        counted, before = counted + len(found), found.next
+        if before is None:
+            return counted, True
+    return counted, False
+
+
+def fixed(where: Where) -> Steps[Where]:
+    """Say ages as times, and leave out jobs that are created from now on."""
+    now_us = yield from _now_us()
+    return where.fixed(now_us) & until(now_us)
+
+
+def _now_us() -> Steps[int]:
+    return ((yield from workers.now()) - EPOCH) // EPOCH.resolution
 
 
 def _asked(what: str, plan: Plan, given: Mapping[str, Any]) -> Steps[Rows]:
@@ -119,7 +157,7 @@ def _fitting(rows: Sequence[Sequence[Any]], most_bytes: int | None) -> list[str]
     return ids
 
 
-def _tell_looked(found: Listed[Job], plan: Plan, source: Mapping[str, Any]) -> Steps[None]:
+def _tell_looked(found: Listed[str], plan: Plan, source: Mapping[str, Any]) -> Steps[None]:
     """Say up to where a page looked that did not get full, unless it looked at everything."""
     for last, at in (yield from _asked("looked", plan, source)):
         found.next, found.looked_to = last, instant(at)

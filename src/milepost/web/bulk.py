@@ -7,19 +7,21 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
+from milepost import filters
+from milepost.bulk import KIND
 from milepost.client import caller
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, Listed
 from milepost.store import jobs, reruns
 from milepost.store.driver import Steps
 from milepost.web.access import Principal
-from milepost.web.call import OperateCall
-from milepost.web.documents import RequestBody
-from milepost.web.jobs import find
+from milepost.web.call import Call, OperateCall
+from milepost.web.documents import JobDocument, Receipt, RequestBody
+from milepost.web.jobs import create, find
 from milepost.web.paging import PageQuery, cursor
-from milepost.web.problems import answers
+from milepost.web.problems import HttpProblem, answers
 from milepost.web.route import Route
-from milepost.web.subjects import id_within
+from milepost.web.subjects import accepts, id_within
 
 router = APIRouter(route_class=Route, tags=["jobs"])
 PORTION = 25
@@ -37,11 +39,18 @@ class JobFilter(RequestBody):
 
 
 class BulkAction(RequestBody):
-    """An action, and its jobs: by `ids`, or by a `filter`."""
+    """An action, and its jobs: by `ids`, by a `filter`, or all that a `where` finds."""
 
-    action: Literal["cancel", "rerun"]
+    action: Literal["cancel", "rerun", "erase"]
     ids: list[str] | None = Field(default=None, min_length=1, max_length=MOST)
     filter: JobFilter | None = None
+    where: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=filters.LONGEST,
+        description="All jobs that fit; a job of the engine's own acts on them, some at a time.",
+        examples=["state:failed error:Timeout age:<1d"],
+    )
     cursor: str | None = Field(
         default=None, max_length=1000, description="`next` of the answer before."
     )
@@ -53,8 +62,10 @@ class BulkAction(RequestBody):
 
     @model_validator(mode="after")
     def _one_way(self) -> "BulkAction":
-        if (self.ids is None) == (self.filter is None):
-            raise ValueError("give either ids or a filter")
+        if sum(given is not None for given in (self.ids, self.filter, self.where)) != 1:
+            raise ValueError("give either ids, a filter or a where")
+        if self.action == "erase" and self.where is None:
+            raise ValueError("erase takes a where; POST /v1/jobs/{id}:erase is for one job")
         if self.filter is not None and not self.filters:
             raise ValueError("a filter says at least one of state, kind, queue, run")
         return self
@@ -75,17 +86,39 @@ class BulkDocument(BaseModel):
     next: str | None = Field(description="Where to go on; null once the filter is through.")
 
 
-@router.post("/v1/jobs:bulk", responses=answers(BulkDocument, 409, 413, 415))
+BULK = {**answers(BulkDocument, 409, 413, 415), **accepts(Receipt, BulkDocument | JobDocument)}
+
+
+@router.post("/v1/jobs:bulk", responses=BULK)
 async def bulk(*, action: BulkAction, call: OperateCall) -> Response:
     """Cancel many jobs, or run many again: those named, or those that a filter finds.
 
     It is one transaction: all of what is counted is done, or nothing is. A foreign id is not there.
     A filter finds no job that was run again before: the newest of a chain speaks for it.
+    With `where` it is a job of its own, which is accepted: cancel that to stop it. Only a token
+    with the scope `admin` may erase.
     """
+    if action.where is not None:
+        return await _started(action, call)
     page = PageQuery(call.request, action.limit, action.cursor)
     trace = caller().trace
     window = page.before(action.filters)
     return await call.once(lambda: _acted(action, call.principal, window, trace))
+
+
+async def _started(action: BulkAction, call: Call) -> Response:
+    """Create the job that acts on all that a filter finds, within the caller's bounds."""
+    if action.action == "erase" and not call.principal.may("admin"):
+        raise HttpProblem(403, "erasing needs a token with the scope admin")
+    sought = filters.parse(action.where or "") & filters.where(tenant=call.principal.tenant)
+    job = await call.app.bulk.prepare_async(
+        action.action,
+        sought,
+        actor=call.principal.actor,
+        reason=action.reason,
+        fresh=action.fresh,
+    )
+    return await create(call, KIND, lambda: job)
 
 
 def _acted(

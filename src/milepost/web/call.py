@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from milepost.batch.declaration import Batch
 from milepost.batch.handles import Runs
+from milepost.bulk import Bulk
 from milepost.client import Client
 from milepost.codec import marks
 from milepost.config import Settings
@@ -71,6 +72,7 @@ class Engine(Protocol):
     client: Client
     settings: Settings
     jobs: Jobs
+    bulk: Bulk
     runs: Runs
     queues: Queues
     schedules: Schedules
