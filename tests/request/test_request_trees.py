@@ -201,7 +201,7 @@ def test_a_tree_over_http(app, http, remote):
     inner = {"batch": [one, bad], "policy": 0.5, "channel": "orders", "final": one}
     new = {"requests": [one, {"batch": [inner]}]}
     headers = {"Idempotency-Key": "once"}
-    posted = [http.post("/v1/requests:batch", json=new, headers=headers) for _ in range(2)]
+    posted = [http.post("/v1/batches", json=new, headers=headers) for _ in range(2)]
     assert [answer.status_code for answer in posted] == [202, 202]
     assert len(app.runs.list()) == 3
     where = posted[1].headers["location"]

@@ -30,6 +30,7 @@ MATRIX = {
     ("POST", "/v1/jobs:bulk"): "operate",
     ("POST", "/v1/requests"): "submit",
     ("POST", "/v1/requests:batch"): "submit",
+    ("POST", "/v1/batches"): "submit",
     ("GET", "/v1/requests/{request_id}"): "read",
     ("POST", "/v1/requests/{job_id}/callback/{token}"): "address",
     ("GET", "/v1/batches"): "read",
@@ -90,6 +91,7 @@ BODIES = {
     "/v1/jobs:bulk": {"action": "cancel", "ids": [NOWHERE]},
     "/v1/requests": {"url": "https://partner.example"},
     "/v1/requests:batch": {"requests": []},
+    "/v1/batches": {"requests": []},
     "/v1/pipelines/{name}/runs/{run_id}:retry": {"partition": 0},
 }
 

@@ -48,6 +48,7 @@ async def making(app):
         "/v1/jobs:bulk": ("/v1/jobs:bulk", {"action": "rerun", "ids": [job_id]}),
         "/v1/requests": ("/v1/requests", REQUEST),
         "/v1/requests:batch": ("/v1/requests:batch", {"requests": [REQUEST]}),
+        "/v1/batches": ("/v1/batches", {"requests": [REQUEST]}),
         "/v1/batches/{name}/runs": ("/v1/batches/letters/runs", {"params": {"count": 1}}),
         "/v1/pipelines/{name}/runs": ("/v1/pipelines/stones/runs", {}),
         "/v1/pipelines/{name}:remap": ("/v1/pipelines/stones:remap", None),

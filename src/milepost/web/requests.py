@@ -191,6 +191,7 @@ async def send(*, new: NewRequest, call: SubmitCall) -> Response:
     return await create(call, job.definition.name, make, REQUESTS)
 
 
+@router.post("/v1/batches", status_code=202, responses=BATCH_SENT)
 @router.post("/v1/requests:batch", status_code=202, responses=BATCH_SENT)
 async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
