@@ -67,6 +67,7 @@ COMMANDS = {
     "server": ("milepost.cli.serve", "Serve the HTTP API of an app."),
     "submit": ("milepost.cli.jobs", "Submit a job."),
     "tokens": ("milepost.cli.tokens", "Create, list and revoke tokens of the HTTP API."),
+    "top": ("milepost.cli.top", "Watch queues, workers, the slowest jobs and errors live."),
     "verify": ("milepost.cli.store", "Fold the journal and compare it with the live rows."),
     "worker": ("milepost.cli.worker", "Run a worker, or several under a supervisor."),
     "workers": ("milepost.cli.operate", "List the workers."),

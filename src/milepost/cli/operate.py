@@ -179,8 +179,14 @@ def _worker(worker: Worker) -> dict[str, Any]:
         queues=json.loads(worker.queues) if worker.queues else None,
         kinds=json.loads(worker.kinds) if worker.kinds else None,
         slots=slots,
-        busy=sum(count for name, count in slots.items() if name != "FREE"),
+        busy=busy_slots(worker),
     )
+
+
+def busy_slots(worker: Worker) -> int:
+    """Count the slots of a worker that are at work."""
+    slots = json.loads(worker.slots) if worker.slots else {}
+    return sum(count for name, count in slots.items() if name != "FREE")
 
 
 def _words(names: list[str] | None) -> str:

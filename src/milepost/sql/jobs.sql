@@ -158,3 +158,21 @@ DELETE FROM job_output WHERE job_id = :id
 
 -- name: signal_erase
 DELETE FROM signal WHERE job_id = :id
+
+-- name: job_slowest
+-- The jobs that have run for longest, with the microseconds since they were claimed.
+-- postgres
+SELECT job.id::text, job.kind, job.worker_id,
+       (extract(epoch FROM {now} - journal.at) * 1000000)::bigint
+  FROM job JOIN journal ON journal.subject_id = job.id AND journal.machine = 'job'
+   AND journal.move = 'claim' AND journal.fence = job.fence
+ WHERE job.state = 'RUNNING'
+ ORDER BY journal.at, job.id
+ LIMIT :most
+-- sqlite
+SELECT job.id, job.kind, job.worker_id, {now} - journal.at
+  FROM job JOIN journal ON journal.subject_id = job.id AND journal.machine = 'job'
+   AND journal.move = 'claim' AND journal.fence = job.fence
+ WHERE job.state = 'RUNNING'
+ ORDER BY journal.at, job.id
+ LIMIT :most
