@@ -19,6 +19,7 @@ from milepost.context import Context
 from milepost.encrypt import EncryptingCodec
 from milepost.errors import MilepostError
 from milepost.handles import JobHandle, Jobs
+from milepost.history import Entry
 from milepost.hooks import HookEvent
 from milepost.ingest.declaration import Declaration
 from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Removals
@@ -28,7 +29,7 @@ from milepost.job import Job
 from milepost.options import JobOptions, SubmitOptions, rules
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
-from milepost.records import Entry, JobError, Queue, RunError, Worker
+from milepost.records import JobError, Queue, RunError, Worker
 from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing
 from milepost.relay.nats import Nats
 from milepost.relay.pull import Channels

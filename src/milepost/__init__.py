@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from milepost.handles import JobHandle
+    from milepost.history import Entry
     from milepost.hooks import HookEvent
     from milepost.ingest.handles import PartitionState, PipelineRun
     from milepost.ingest.pipeline import Pipeline
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from milepost.job import Job
     from milepost.lifecycle import JobState, RunState
     from milepost.policy import TRANSIENT, Cancelled, Fail, Later
-    from milepost.records import Entry, JobError, Queue, RunError, Worker
+    from milepost.records import JobError, Queue, RunError, Worker
     from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing, Undelivered
     from milepost.relay.nats import Nats
     from milepost.request.batch import RequestBatch, Response
@@ -120,7 +121,7 @@ _HOMES = {
     "Counts": "milepost.store.pages",
     "Delivery": "milepost.relay.broker",
     "EncryptingCodec": "milepost.encrypt",
-    "Entry": "milepost.records",
+    "Entry": "milepost.history",
     "Explanation": "milepost.store.explain",
     "Fail": "milepost.policy",
     "FailFast": "milepost.batch.declaration",

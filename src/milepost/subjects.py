@@ -15,8 +15,9 @@ import uuid_utils
 from milepost.client import Client
 from milepost.errors import Invalid, NotFound, WaitTimeout
 from milepost.faces import Flow, faces, pause, stack_level
+from milepost.history import Entry
 from milepost.machine import Machine
-from milepost.records import Entry, Job, Run
+from milepost.records import Job, Run
 from milepost.store import journal, workers
 from milepost.store.blockers import explain_any
 from milepost.store.driver import Steps

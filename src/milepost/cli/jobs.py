@@ -19,8 +19,8 @@ from milepost.lifecycle import JOB, JobState
 
 if TYPE_CHECKING:
     from milepost.handles import JobHandle
+    from milepost.history import Entry
     from milepost.job import Job
-    from milepost.records import Entry
 
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "age", "ran", "error")
 LOOKS = 20

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from milepost.batch.handles import RunHandle
     from milepost.handles import JobHandle
-    from milepost.records import Entry, Job, Run
+    from milepost.history import Entry
+    from milepost.records import Job, Run
 
     Handle = JobHandle[Any] | RunHandle
 

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import msgspec
 
+from milepost.history import Entry
 from milepost.ingest.handles import PartitionState, PipelineRun
-from milepost.records import Entry
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import journal, outbox
 from milepost.store.outbox import Message

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from milepost.errors import IllegalMove
+from milepost.history import SNAPSHOT, Entry, Standing
 from milepost.lifecycle import JOB, RUN, JobState
 from milepost.machine import Machine
-from milepost.records import SNAPSHOT, Entry, Standing
 from milepost.store import archive
 from milepost.store.archive import ArchivedEntry
 from milepost.store.driver import Call, Driver, Reader

@@ -20,13 +20,14 @@ from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
 from milepost.faces import Flow, Wait
 from milepost.handles import JobHandle
+from milepost.history import Entry
 from milepost.job import Job
 from milepost.lifecycle import JOB
 from milepost.options import DEFAULTS, Submitting, read
 from milepost.outcome import Outcome
 from milepost.policy import Fail
-from milepost.records import Entry, NewJob
 from milepost.records import Job as Record
+from milepost.records import NewJob
 from milepost.request.attempt import CALLBACK, Attempt, Sender
 from milepost.request.declaration import Request, job_options, request_of
 from milepost.request.guard import AddressGuard, parse

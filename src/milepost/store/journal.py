@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from milepost.errors import NotFound
-from milepost.records import Entry, Listed, Standing
+from milepost.history import Entry, Standing
+from milepost.records import Listed
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 

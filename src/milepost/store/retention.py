@@ -7,7 +7,7 @@ goes on with.
 
 What is still there after long (a job that polls for a year) would let the journal grow without end:
 the part of its history that is too old is summed up, in one entry from which a fold goes on
-(`records.Summary`). On PostgreSQL the journal has a partition for each week of creation; one of
+(`history.Summary`). On PostgreSQL the journal has a partition for each week of creation; one of
 which nearly nothing is left is dropped.
 """
 

@@ -6,7 +6,7 @@ import pytest
 
 from milepost import outcome
 from milepost.errors import NotFound
-from milepost.records import Entry
+from milepost.history import Entry
 from milepost.store import events, jobs, journal, retention, runs, timers
 from tests.support.suite.store import PROBLEM, Store, new_id
 
