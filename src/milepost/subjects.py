@@ -189,7 +189,9 @@ def page(
     states: type[StrEnum], *, state: str | None, kind: str | None, cursor: str | None, limit: int
 ) -> dict[str, Any]:
     """Check the filter of a page of jobs or runs, or raise `Invalid`."""
-    if state is not None and state not in states.__members__:
+    # A plain text: drivers need not know what a member of an enum is.
+    word = None if state is None else str(state).upper()
+    if word is not None and word not in states.__members__:
         raise Invalid(f"state={state!r}: expected one of {', '.join(states.__members__)}")
     if not isinstance(limit, int) or not 1 <= limit <= PAGE_MOST:
         raise Invalid(f"limit={limit!r} must be a whole number between 1 and {PAGE_MOST:,}")
@@ -197,8 +199,6 @@ def page(
         before = None if cursor is None else checked_id(cursor)
     except NotFound as error:
         raise Invalid(f"cursor={cursor!r} is not the id of a job or a run") from error
-    # A plain text: drivers need not know what a member of an enum is.
-    word = None if state is None else str(state)
     return {"state": word, "kind": kind, "before": before, "most": limit}
 
 

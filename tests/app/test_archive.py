@@ -254,3 +254,6 @@ def test_the_command_reads_an_archive_without_a_store(kept, capsys, monkeypatch,
 def test_a_folder_that_is_not_there_is_no_clean_archive(folder):
     with pytest.raises(mp.Invalid, match="is not a folder"):
         verify_archive(folder)
+    folder.mkdir()
+    with pytest.raises(mp.Invalid, match="holds no weeks"):
+        verify_archive(folder)

@@ -292,6 +292,7 @@ def test_lists_are_filtered_and_paged_newest_first(app, double, broken):
     assert [job.id for job in app.jobs.list(kind="double")] == ids[::-1]
     assert [job.id for job in app.jobs.list(queue="slow")] == [other]
     assert [job.id for job in app.jobs.list(state="QUEUED", limit=2)] == [other, ids[4]]
+    assert [job.id for job in app.jobs.list(state="queued", limit=2)] == [other, ids[4]]
     assert list(app.jobs.list(state=mp.JobState.RUNNING)) == []
     page, seen = app.jobs.list(kind="double", limit=2), []
     while page:
@@ -301,7 +302,7 @@ def test_lists_are_filtered_and_paged_newest_first(app, double, broken):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"limit": 0}, {"limit": -1}, {"state": "queued"}, {"cursor": "nonsense"}]
+    "wrong", [{"limit": 0}, {"limit": -1}, {"state": "asleep"}, {"cursor": "nonsense"}]
 )
 def test_a_list_that_cannot_be_meant_is_refused(app, wrong):
     with pytest.raises(mp.Invalid):

@@ -175,15 +175,18 @@ def test_an_expired_job_tells_why(app, process, metadata, advance):
     assert seen["errorType"] == "TERMINAL"
 
 
-@pytest.mark.parametrize("retries", [0, 1])
-def test_a_job_that_was_lost_tells_why(app, process, metadata, advance, retries):
-    job = process.options(retries=retries).submit([])
+@pytest.mark.parametrize(
+    "given", [{"retries": 0}, {"retries": 1}, {"retries": 1, "recoveries": 0}], ids=str
+)
+def test_a_job_that_was_lost_tells_why(app, process, metadata, advance, given):
+    job = process.options(**given).submit([])
     app.client.run(workers.register, workers.NewWorker(id="w", lease_us=30_000_000))
     app.client.run(jobs.claim, worker_id="w", line=jobs.lines(["default"]), most=1)
     advance(31)
     app.maintain_once()
-    told = "nothing was heard of its worker for 31 s while it ran alone; losses 1 (poison_limit 3)"
-    assert metadata(job)["lastError"] == f"{told}, errors 0 (retries {retries})"
+    told = "nothing was heard of its worker for 31 s while it ran alone; losses 1"
+    bounds = "recoveries 0, poison_limit 3" if "recoveries" in given else "poison_limit 3"
+    assert metadata(job)["lastError"] == f"{told} ({bounds}), errors 0 (retries {given['retries']})"
 
 
 async def test_the_record_is_read_in_an_event_loop_too(app, process):

@@ -98,7 +98,8 @@ UPDATE job
                     ELSE '{"type":"Lost","message":"' || lost.how
                          || CASE lost.others WHEN 0 THEN ' while it ran alone'
                                  ELSE ' while it ran beside ' || lost.others || ' other jobs' END
-                         || '; losses ' || (losses + 1) || ' (poison_limit ' || poison_limit || '), errors '
+                         || '; losses ' || (losses + 1) || ' (' || coalesce('recoveries ' || recoveries || ', ', '')
+                         || 'poison_limit ' || poison_limit || '), errors '
                          || errors || ' (retries ' || retries || ')","kind":"lost","code":"lost","attempt":'
                          || (errors + losses + 1) || '}' END,
        error_type = CASE WHEN lost.stopped OR coalesce(deadline_at <= {now}, false) THEN error_type WHEN lost.unknown THEN 'OutcomeUnknown' ELSE 'Lost' END,
@@ -132,7 +133,8 @@ UPDATE job
                     ELSE '{"type":"Lost","message":"' || lost.how
                          || CASE lost.others WHEN 0 THEN ' while it ran alone'
                                  ELSE ' while it ran beside ' || lost.others || ' other jobs' END
-                         || '; losses ' || (losses + 1) || ' (poison_limit ' || poison_limit || '), errors '
+                         || '; losses ' || (losses + 1) || ' (' || coalesce('recoveries ' || recoveries || ', ', '')
+                         || 'poison_limit ' || poison_limit || '), errors '
                          || errors || ' (retries ' || retries || ')","kind":"lost","code":"lost","attempt":'
                          || (errors + losses + 1) || '}' END,
        error_type = CASE WHEN lost.stopped OR lost.late THEN error_type WHEN lost.unknown THEN 'OutcomeUnknown' ELSE 'Lost' END,

@@ -133,7 +133,13 @@ def weeks(folder: Path) -> list[Path]:
     """List the weeks of an archive, or raise `Invalid` if it is none."""
     if not folder.is_dir():
         raise Invalid(f"{folder} is not a folder: name the one that archive= says")
-    return sorted(path for path in folder.glob("journal_*") if path.is_dir())
+    found = sorted(path for path in folder.glob("journal_*") if path.is_dir())
+    if not found:
+        raise Invalid(
+            f"{folder} holds no weeks (journal_…): nothing has left the journal yet, or archive= "
+            "says another folder"
+        )
+    return found
 
 
 def listed(folder: Path) -> set[str]:

@@ -50,9 +50,8 @@ def states(word: str | None, known: type[JobState | RunState]) -> str | None:
         return msgspec.json.encode(PUBLIC_WORDS[named]).decode()
     if named in known.__members__:
         return msgspec.json.encode([named]).decode()
-    raise Invalid(
-        f"state={word!r}: expected one of {', '.join([*PUBLIC_WORDS, *known.__members__])}"
-    )
+    either = dict.fromkeys([*PUBLIC_WORDS, *known.__members__])
+    raise Invalid(f"state={word!r}: expected one of {', '.join(either)}")
 
 
 class RequestBody(BaseModel):
