@@ -210,6 +210,9 @@ def test_a_reader_verifies_and_is_told_what_that_leaves_out(staff: Company, caps
     with pytest.raises(SystemExit, match="0"):
         main(["verify", "--store", staff.url("read")])
     assert "guards not compared" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["doctor", "--store", staff.url("read")])
+    assert capsys.readouterr().out.startswith("healthy")
     staff.owner.execute(f"ALTER TABLE {staff.schema}.job DISABLE TRIGGER job_journal_move")
     with pytest.raises(SystemExit, match="1"):
         main(["verify", "--store", staff.url("read")])

@@ -11,7 +11,9 @@ import pytest
 from milepost import outcome
 from milepost.cli import main
 from milepost.config import StoreUrl
+from milepost.observe import doctor
 from milepost.observe.doctor import Finding, diagnose
+from milepost.store import workers
 from tests.support.databases import Backends, Database, Raw, backend_names
 from tests.support.fuzz import agree
 from tests.support.prove import PROVING, size
@@ -390,6 +392,34 @@ def test_a_store_of_another_schema_and_a_file_that_is_damaged_are_named(backends
     path.write_bytes(content)
     code, out, _ = command(capsys, "--store", database.url)
     assert (code, "I22" in out) == (1, True), out
+
+
+def test_a_servers_old_transactions_and_rights_beyond_a_role_are_named(database, raw, monkeypatch):
+    if raw.dialect == "sqlite":
+        pytest.skip("a file has neither")
+    monkeypatch.setattr(doctor, "LONG_SECONDS", 0.0)
+    with database.raw() as other:
+        raw.execute("GRANT UPDATE, DELETE ON journal TO pg_monitor")
+        other.execute("BEGIN")
+        other.execute("SELECT 1 FROM job")
+        told = [str(finding) for finding in findings(database)]
+        other.execute("ROLLBACK")
+    raw.execute("REVOKE UPDATE, DELETE ON journal FROM pg_monitor")
+    assert "rights: store pg_monitor: may DELETE, UPDATE on journal" in told
+    assert any("transaction: store pid" in text and "idle in transaction" in text for text in told)
+
+
+def test_a_file_that_several_processes_share_through_an_old_sqlite_is_named(backends, monkeypatch):
+    made = backends.fresh("sqlite")
+    monkeypatch.setattr(doctor, "SQLITE_SHARED", (99, 0, 0))
+    with made.driver() as driver:
+        for pid in (1, 2):
+            new = workers.NewWorker(id=f"w{pid}", lease_us=30_000_000, host="box", pid=pid)
+            driver.run(workers.register, new)
+    assert [finding.code for finding in findings(made)] == ["sqlite"]
+    monkeypatch.undo()
+    monkeypatch.setattr(doctor, "SQLITE_SHARED", (3, 0, 0))
+    assert findings(made) == []
 
 
 @pytest.mark.prove
