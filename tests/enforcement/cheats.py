@@ -172,6 +172,7 @@ _OTHER = {
     "deadline_at": "{time}",
     "start_by": "{time}",
     "payload": "{bytes}",
+    "tags": "'[1]'",
 }
 _IDS = ("id", "parent_id", "rerun_of", "origin_id", "run_id", "resumes")
 _OTHER |= dict.fromkeys(_IDS, f"'{ABSENT}'")
