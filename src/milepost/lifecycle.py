@@ -269,6 +269,7 @@ GROUPS: dict[str, tuple[StrEnum, ...]] = {
     "unclaimed": tuple(state for state in _JOB_OPEN if state is not J.RUNNING),
     "pending": (J.WAITING, J.READY, J.QUEUED, J.RETRYING),  # submitted, through its gate, unclaimed
     "sleeping": (J.WAITING, J.RETRYING),
+    "counted": (J.RUNNING, J.SUCCEEDED),  # the last claim has ended in no counted way
     # An ordinary job is never in one of these, and FAILED has an index of its own.
     "unusual": (J.CREATED, J.GATED, J.WAITING, J.READY, J.RETRYING, J.CANCELLED),
     "active": tuple(state for state in _RUN_OPEN if state is not R.STOPPING),  # of a run

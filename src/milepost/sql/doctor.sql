@@ -4,7 +4,7 @@
 -- Every claim ends in one counted way, or runs, or succeeded, or was cut short by cancel or expire (I5).
 SELECT {text:id}, fence, errors + losses + polls + releases
   FROM job
- WHERE NOT CASE WHEN state IN ('RUNNING', 'SUCCEEDED')
+ WHERE NOT CASE WHEN state IN {counted}
                 THEN fence = errors + losses + polls + releases + 1
                 WHEN state IN {unclaimed} THEN fence = errors + losses + polls + releases
                 ELSE fence - (errors + losses + polls + releases) IN (0, 1) END
@@ -47,7 +47,7 @@ HAVING count(*) > 1
 SELECT {text:job.id}, step.name
   FROM job JOIN step ON step.run_id = job.run_id AND step.number = job.step
  WHERE step.gated AND NOT step.opened
-   AND (job.state IN {pending} OR job.state IN ('RUNNING', 'SUCCEEDED'))
+   AND (job.state IN {pending} OR job.state IN {counted})
 
 -- name: doctor_pages
 -- The pages of a partition follow each other: each was applied once, none was left out (I13).
@@ -148,7 +148,7 @@ SELECT {text:job.id}, step.name
   JOIN run ON run.id = job.run_id
   LEFT JOIN journal ON journal.subject_id = run.id AND journal.machine = 'run'
    AND journal.seq = run.version
- WHERE job.state = 'GATED' AND step.opened AND run.state IN ('QUEUED', 'RUNNING', 'FINALIZING')
+ WHERE job.state = 'GATED' AND step.opened AND run.state IN {active} AND run.state <> 'CREATED'
    AND coalesce(journal.at, run.created_at) < {now} - :grace_us{micros}
 
 -- name: doctor_idle_runs
