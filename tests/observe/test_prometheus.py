@@ -58,7 +58,12 @@ def worked(app, advance):
         if not ok:
             raise mp.Fail("no")
 
+    @app.job(timeout=0.05, retries=0)
+    def stuck() -> None:
+        time.sleep(0.5)
+
     convert.submit()
+    stuck.submit()
     read_page.options(channel="news").submit_many([{"ok": ok} for ok in (True, True, False)])
     advance(7)
     app.drain(5)
@@ -83,6 +88,9 @@ def test_a_worker_counts_what_it_started_and_how_it_ended(worked):
     assert found["milepost_job_retries_total", convert] == 1
     assert found["milepost_job_duration_seconds_count", page] == 3
     assert 0 < found["milepost_job_duration_seconds_sum", page] < 60
+    stuck = 'kind="stuck",queue="default"'
+    assert found["milepost_job_duration_seconds_count", stuck] == 1
+    assert 0.05 <= found["milepost_job_duration_seconds_sum", stuck] < 60
     assert found["milepost_job_wait_seconds_count", page] == 3
     assert 21 <= found["milepost_job_wait_seconds_sum", page] < 60
     assert found["milepost_job_wait_seconds_bucket", page.replace(",", ',le="5.0",')] == 0

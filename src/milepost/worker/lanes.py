@@ -115,6 +115,8 @@ class Lanes:
     def time_out(self, running: RunningJob) -> None:
         """End an attempt whose time is over, and ask its handler to stop."""
         if not running.ended:
+            if running.began is not None:  # a thread's handler goes on, its attempt does not
+                running.seconds = self._loop.time() - running.began
             result = running.context.outcome_if_interrupted or self._timed_out(running)
             self._end(running, _with_trace(result, running.context.trace))
             self.stop_job(running, "timeout")
