@@ -29,7 +29,7 @@ HOOK_SECONDS = 10.0
 log = Log("milepost.hooks")
 
 
-class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
+class HookEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An operation, as a hook sees it: the `yield` gives the same one with its outcome."""
 
     point: str
@@ -186,32 +186,8 @@ class Hooks:
         self.at[point] = (*self.at[point], Hook(function))
         self.plain[point] = not any(hook.is_async for hook in self.at[point])
 
-    def watch_call(
-        self, event: HookEvent, ended: Ended[T], call: Callable[..., T], *args: Any
-    ) -> T:
-        """Make a call that never raises between the halves of plain hooks: the quick way."""
-        opened = self._begin_plain(event)
-        began = time.perf_counter()
-        result = call(*args)
-        self._end_plain(opened, event, time.perf_counter() - began, ended(result))
-        return result
-
-    async def watch_await(
-        self, event: HookEvent, ended: Ended[T], call: Callable[..., Awaitable[T]], *args: Any
-    ) -> T:
-        """Await a call between the halves of plain hooks."""
-        opened = self._begin_plain(event)
-        began = time.perf_counter()
-        try:
-            result = await call(*args)
-        except BaseException as error:
-            told = {"outcome": "raised", "error": error}
-            self._end_plain(opened, event, time.perf_counter() - began, told)
-            raise
-        self._end_plain(opened, event, time.perf_counter() - began, ended(result))
-        return result
-
-    def _begin_plain(self, event: HookEvent) -> Opened:
+    def begin(self, event: HookEvent) -> Opened:
+        """Begin the plain hooks of a point; the caller ends them: the quick way."""
         opened: Opened = []
         for hook in self.at[event.point]:
             made = hook.begin(event)
@@ -219,10 +195,9 @@ class Hooks:
                 opened.append((hook, made))
         return opened
 
-    def _end_plain(
-        self, opened: Opened, event: HookEvent, seconds: float, told: dict[str, Any]
-    ) -> None:
-        event = msgspec.structs.replace(event, seconds=seconds, **told)
+    def end(self, opened: Opened, event: HookEvent, **told: Any) -> None:
+        """End plain hooks that were begun; they are told the fields of the outcome."""
+        event = msgspec.structs.replace(event, **told)
         for hook, made in reversed(opened):
             hook.end(made, event)
 

@@ -142,6 +142,14 @@ def cancelled(reason: str | None = None) -> Outcome:
     return Outcome(move="cancel", state=JobState.CANCELLED, detail=reason)
 
 
+def traced(result: Outcome, trace: str | None) -> Outcome:
+    """Record with a failure the trace context of its attempt."""
+    if trace is None or result.problem is None:
+        return result
+    problem = msgspec.structs.replace(result.problem, trace=trace)
+    return msgspec.structs.replace(result, problem=problem)
+
+
 def expired(problem: Problem) -> Outcome:
     """Say that the job's deadline passed while it ran."""
     return Outcome(

@@ -21,7 +21,7 @@ import msgspec
 from milepost import outcome
 from milepost.client import caller
 from milepost.faces import Flow, perform, perform_async
-from milepost.hooks import Ended, HookEvent, one_call
+from milepost.hooks import HookEvent, one_call
 from milepost.outcome import Outcome, Problem
 from milepost.worker.execute import Executor, Interrupted, TimedOut, leave
 from milepost.worker.heartbeat import WorkerRow
@@ -77,16 +77,10 @@ class Lanes:
             result = msgspec.structs.replace(result, lines=lines)
         self._settler.report(running, result)
 
-    def _event(self, running: RunningJob) -> tuple[HookEvent, Ended[Outcome]]:
-        """Give an attempt as hooks see it; one ended from outside ends as it was told then."""
-
-        def ended(result: Outcome) -> dict[str, Any]:
-            context = running.context
-            told = {"outcome": (running.outcome or result).move, "error": context.error}
-            context.error = None  # its frames hold the context
-            return told
-
-        return HookEvent.of("attempt", running.claim, link=running.context.link), ended
+    def _watch(self, running: RunningJob, body: Flow[Outcome]) -> Flow[Outcome]:
+        """Have hooks of both colours see an attempt."""
+        event = HookEvent.of("attempt", running.claim, link=running.context.link)
+        return self._hooks.watch(event, body, running.told)
 
     def _refused(self, running: RunningJob) -> Outcome | None:
         """Say why a job that waited in its lane should not begin any more."""
@@ -118,7 +112,7 @@ class Lanes:
             if running.began is not None:  # a thread's handler goes on, its attempt does not
                 running.seconds = self._loop.time() - running.began
             result = running.context.outcome_if_interrupted or self._timed_out(running)
-            self._end(running, _with_trace(result, running.context.trace))
+            self._end(running, outcome.traced(result, running.context.trace))
             self.stop_job(running, "timeout")
 
     def _timed_out(self, running: RunningJob) -> Outcome:
@@ -137,13 +131,6 @@ class Lanes:
     def stop_job(self, running: RunningJob, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled` when it looks."""
         running.context.ask_to_stop(reason)
-
-
-def _with_trace(result: Outcome, trace: str | None) -> Outcome:
-    if trace is None or result.problem is None:
-        return result
-    problem = msgspec.structs.replace(result.problem, trace=trace)
-    return msgspec.structs.replace(result, problem=problem)
 
 
 def _expired(when: str) -> Outcome:
@@ -218,17 +205,25 @@ class AsyncLanes(Lanes):
             await rest
 
     async def _watched(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
-        event, ended = self._event(running)
-        call = self._traced if self._hooks.links else self._called
-        if self._hooks.plain["attempt"]:
-            return await self._hooks.watch_await(event, ended, call, running, task)
-        body: Flow[Outcome] = one_call(call, running, task)
-        return await perform_async(self._hooks.watch(event, body, ended))
+        hooks = self._hooks
+        if not hooks.plain["attempt"]:
+            return await perform_async(self._watch(running, one_call(self._traced, running, task)))
+        event = HookEvent.of("attempt", running.claim, link=running.context.link)
+        opened, began = hooks.begin(event), self._loop.time()
+        call = self._traced if hooks.links else self._called
+        try:
+            result = await call(running, task)
+        except BaseException as error:
+            seconds = self._loop.time() - began
+            hooks.end(opened, event, seconds=seconds, outcome="raised", error=error)
+            raise
+        hooks.end(opened, event, seconds=self._loop.time() - began, **running.told(result))
+        return result
 
     async def _traced(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
         """Record with a failure the trace context that a hook has begun for the attempt."""
         running.context.trace = caller().trace
-        return _with_trace(await self._called(running, task), running.context.trace)
+        return outcome.traced(await self._called(running, task), running.context.trace)
 
     async def _called(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
         running.task = task
@@ -442,17 +437,20 @@ class ThreadLanes(Lanes):
         return result
 
     def _watched(self, running: RunningJob) -> Outcome:
-        event, ended = self._event(running)
-        if self._hooks.plain["attempt"]:
-            return self._hooks.watch_call(event, ended, self._traced, running)
-        body: Flow[Outcome] = one_call(self._traced, running)
-        return perform(self._hooks.watch(event, body, ended))
+        hooks = self._hooks
+        if not hooks.plain["attempt"]:
+            return perform(self._watch(running, one_call(self._traced, running)))
+        event = HookEvent.of("attempt", running.claim, link=running.context.link)
+        opened, began = hooks.begin(event), time.monotonic()
+        result = self._traced(running)
+        hooks.end(opened, event, seconds=time.monotonic() - began, **running.told(result))
+        return result
 
     def _traced(self, running: RunningJob) -> Outcome:
         """Record with a failure the trace context that a hook has begun for the attempt."""
         context = running.context
         context.trace = caller().trace
-        return _with_trace(self._executor.run(running.definition, context), context.trace)
+        return outcome.traced(self._executor.run(running.definition, context), context.trace)
 
     def _hand_back(self, running: RunningJob, result: Outcome) -> None:
         self._done.append((running, result))

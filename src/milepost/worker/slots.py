@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -71,6 +71,13 @@ class RunningJob:
             return None
         waited = (self.began or time.monotonic()) - self.claimed
         return max(0.0, remaining / 1e6 - waited)
+
+    def told(self, result: Outcome) -> dict[str, Any]:
+        """Tell hooks how it ended; one that was ended from outside ended so."""
+        context = self.context
+        told = {"outcome": (self.outcome or result).move, "error": context.error}
+        context.error = None  # its frames hold the context
+        return told
 
     def overdue(self, now: float) -> bool:
         """Tell whether its time is over."""
