@@ -80,6 +80,12 @@ def test_an_address_is_written_to_by_fsspec(app, shop):
         assert json.load(written) == pipeline.row.document()
 
 
+def test_an_address_of_no_known_kind_is_refused_at_once(app, shop):
+    """Found when it is declared, and not by the first run's job."""
+    with pytest.raises(mp.Invalid, match="fsspec knows no 'nope'"):
+        app.pipeline("far", shop, **OPTIONS, watermark_file="nope://bucket/watermark.json")
+
+
 def test_h_44_a_process_killed_before_the_write_leaves_it_to_the_next(database, shop, tmp_path):
     """The run and its watermark are committed; the job that writes is lost, and runs again."""
     path = tmp_path / "watermark.json"

@@ -13,11 +13,18 @@ from milepost.errors import Invalid
 
 def check_place(place: str) -> None:
     """Refuse an address that nothing here can write to."""
-    if "://" in place and importlib.util.find_spec("fsspec") is None:
+    if "://" not in place:
+        return
+    if importlib.util.find_spec("fsspec") is None:
         raise Invalid(
             f"watermark_file={place!r} needs fsspec: install milepost[files], and what fsspec "
             "asks for (s3fs, gcsfs, adlfs), or give a path"
         )
+    from fsspec import available_protocols  # noqa: PLC0415 - an extra
+
+    scheme = place.partition("://")[0].rpartition("::")[2]
+    if scheme not in available_protocols():
+        raise Invalid(f"watermark_file={place!r}: fsspec knows no {scheme!r}, as it does s3 and gs")
 
 
 def write_file(place: str, document: dict[str, object]) -> None:
