@@ -11,7 +11,7 @@ from milepost import outcome
 from milepost.client import new_id
 from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
-from milepost.store import jobs, queues, runs, timers, workers
+from milepost.store import jobs, outbox, queues, runs, timers, workers
 from milepost.store.workers import NewWorker
 
 
@@ -219,3 +219,48 @@ async def test_it_can_be_awaited(app, work):
     assert (await job.explain_async()).reasons == ("no_worker",)
     await app.close_async()
     await asyncio.sleep(0)
+
+
+def test_a_run_names_the_job_of_a_batch_within_it(app):
+    batch = app.request_batch([{"batch": [("GET", "https://partner.example/a")]}])
+    told = batch.explain()
+    assert told.subject == "run"
+    assert told.reasons == ("step", "step")
+    [child] = batch.batches()
+    assert f"run {child.id}" in told.details[-1]
+    assert "no worker is alive" in told.details[-1]
+
+
+def test_a_pipeline_names_its_run_and_the_job_that_it_waits_for(app):
+    stones = app.pipeline("stones", mp.Source(), key="id", partition_by="price")
+    run = stones.start()
+    told = app.explain("pipeline", "stones")
+    assert (told.state, told.reasons) == ("CREATED", ("watermark", "run"))
+    assert "nothing was ever read to its end" in told.text
+    assert f"run {run.id}" in told.text
+    assert "no worker is alive" in told.text
+    assert told.next == "it begins when it is submitted, or its plan is stored"
+    run.cancel("enough")
+    assert "until a run starts" in app.explain("pipeline", "stones").next
+
+
+def test_queues_and_channels_that_were_stopped_say_by_whom_and_how_they_go_on(app, work, employ):
+    work.options(channel="news").submit()
+    app.queues.pause("default")
+    told = app.explain("queue", "default")
+    assert (told.state, told.reasons) == ("paused", ("queue_paused", "no_worker", "in_line"))
+    assert "it was paused by client" in told.text
+    assert told.next == "nothing, until it is resumed: `milepost queues resume default`"
+    app.queues.resume("default")
+    employ(kinds='["other 1"]')
+    told = app.explain("queue", "default")
+    assert "none of its live workers knows work version 1: 1 jobs wait for one" in told.details
+    app.client.run(
+        outbox.declare, [{"name": "news", "kind": "webhook", "target": "x", "tenant": ""}]
+    )
+    app.client.run(outbox.stop, "news", reason="they moved", actor="me")
+    told = app.explain("channel", "news")
+    assert (told.state, told.reasons) == ("stopped", ("stopped", "empty"))
+    assert "it was stopped by me (they moved)" in told.text
+    with pytest.raises(mp.Invalid, match="'kettle' cannot be explained"):
+        app.explain("kettle", "x")

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from milepost.errors import Invalid, NotFound
-from milepost.lifecycle import JOB, RUN, JobState, RunState
+from milepost.lifecycle import GROUPS, RUN, JobState, RunState
 from milepost.records import Job, Run, StepCount, Worker
 from milepost.store import (
     fanin,
@@ -23,7 +23,8 @@ from milepost.store import (
 from milepost.store.driver import Call, Steps
 from milepost.store.explain import Explanation, Why, explain, is_live, span, takes
 
-OPEN = msgspec.json.encode([state.value for state in JOB.states if state not in JOB.terminal])
+REACHED = msgspec.json.encode([state.value for state in GROUPS["open"] if state != JobState.GATED])
+"""The states of open jobs of a run that no gate holds."""
 LOOKED = 200
 """How many open jobs of a run are looked at to find the one that it waits for."""
 NO_WORKER = "no worker is alive: start one with `milepost worker APP`"
@@ -57,13 +58,20 @@ def explain_run(run_id: str) -> Steps[Explanation]:
         if run.state != RunState.SUCCEEDED:
             then = f"nothing, unless it is resumed: `milepost runs resume {run.id}`"
         return _told("run", run.id, why, kind=run.kind, state=run.state, then=then)
-    found = yield from jobs.listing(run_id=run_id, states=OPEN.decode(), most=LOOKED)
-    first = min(
-        found, key=lambda job: (job.step or 0, job.state == "RUNNING", job.id), default=None
-    )
-    told = (yield from explain(first.id)) if first is not None else None
+    found = yield from jobs.listing(run_id=run_id, states=REACHED.decode(), most=LOOKED)
+    told = yield from _nearest(run_id, found)
     why = _run_waits(run, steps, found, told)
     return _told("run", run.id, why, kind=run.kind, state=run.state, then=_run_next(run, steps))
+
+
+def _nearest(run_id: str, found: Sequence[Job]) -> Steps[Explanation | None]:
+    """Explain the job, or the batch within it, that a run waits for first."""
+    if found:
+        return (yield from explain(min(found, key=_nearness).id))
+    for branch in (yield from runs.tree(run_id)):
+        if branch.parent_id == run_id and branch.state not in RUN.terminal:
+            return (yield from explain_run(branch.id))
+    return None
 
 
 def _nearness(job: Job) -> tuple[int, bool, str]:
@@ -87,6 +95,7 @@ def _run_waits(
         if step.open and (step.number <= run.current_step or run.state == RunState.STOPPING):
             counts = Counter(job.state.value for job in found if job.step == step.number)
             listed = ", ".join(f"{count} {state}" for state, count in counts.items())
+            listed += " among the newest" if len(found) == LOOKED else ""
             yield (
                 "step",
                 f"step {step.name} has {step.open} open" + (f": {listed}" if listed else ""),
