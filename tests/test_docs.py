@@ -6,6 +6,7 @@ what was printed, with `…` for what differs from run to run.
 """
 
 import os
+import pydoc
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import milepost as mp
 from milepost.lifecycle import JOB, RUN
 
 ROOT = Path(__file__).parent.parent
@@ -138,6 +140,11 @@ HELP += [page for part in ("how-to", "tutorial") for page in (ROOT / "docs" / pa
 def test_no_number_of_a_hazard_stands_in_a_users_help(page):
     # cli.md holds every command's --help, machines.md all that `milepost machine` prints.
     assert re.findall(r".*\bH-\d+\b.*", page.read_text()) == []
+
+
+def test_no_number_of_a_hazard_stands_in_what_help_prints():
+    printed = [pydoc.plain(pydoc.render_doc(getattr(mp, name))) for name in mp.__all__]
+    assert re.findall(r".*\bH-\d+\b.*", "\n".join(printed)) == []
 
 
 def test_every_page_says_the_same_of_postgresqls_versions():

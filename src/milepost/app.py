@@ -429,7 +429,7 @@ class App(Runner):
     request_batch, request_batch_async = faces(_request_batch)
 
     def _replay(self, job_id: str, *, queue: str | None = None) -> Flow[JobHandle[Any]]:
-        """Read a finished request's recorded replies again as a new job; nothing is sent (H-96)."""
+        """Read a finished request's recorded replies again as a new job; nothing is sent."""
         return self.requests.replay(checked_id(job_id), queue=queue)
 
     replay, replay_async = faces(_replay)

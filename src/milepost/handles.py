@@ -202,7 +202,7 @@ class JobHandle(Subject[Job], Generic[R]):
     release, release_async = faces(_release)
 
     def _rerun(self, *, fresh: bool = False) -> Flow["JobHandle[R]"]:
-        """Run it again as a new job that points at this one (H-9), or raise `IllegalMove`.
+        """Run it again as a new job that points at this one, or raise `IllegalMove`.
 
         The new job goes on from the steps and the cursor that are recorded, under the same
         idempotency key. A `fresh` one starts over with a key of its own; only so is a job run again

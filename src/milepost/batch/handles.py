@@ -112,7 +112,7 @@ class RunHandle(Subject[Run]):
 
     @property
     def progress(self) -> float:
-        """How far it is, from 0 to 1; never less than this handle has said before (H-102).
+        """How far it is, from 0 to 1; never less than this handle has said before.
 
         1.0 is said of a run that succeeded; one that failed or was cancelled stays where it was.
         """

@@ -109,7 +109,7 @@ class PipelineRun(RunHandle):
         return resumed
 
     def _force(self) -> Flow["PipelineRun"]:
-        """Publish the records of a failed run, as a linked run; its gap stays open (H-74)."""
+        """Publish the records of a failed run, as a linked run; its gap stays open."""
         return self._made(self.forcing())
 
     force, force_async = faces(_force)

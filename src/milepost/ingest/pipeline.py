@@ -135,7 +135,7 @@ class Pipeline(Declaration[S]):
     async def _open(self, ctx: Context, *, full: bool = False) -> str:  # noqa: ARG002 - the schedule's
         """Start a run at its time; one that did not end well is resumed first.
 
-        Its window is closed before the next one opens: windows do not grow (H-76).
+        Its window is closed before the next one opens: windows do not grow.
         """
         last = await self.client.run_async(self._latest)
         # A remap that failed has no window to be closed: the next run does not concern it.
@@ -246,13 +246,13 @@ class Pipeline(Declaration[S]):
 
     @property
     def dataset_version(self) -> int:
-        """A number that grows with every run that ended well, read now (H-85)."""
+        """A number that grows with every run that ended well, read now."""
         row = self.row
         return 0 if row is None else row.dataset_version
 
     @property
     def gaps(self) -> Sequence[Gap]:
-        """Ranges that ended runs left unread, read now; the watermark stops before them (H-74)."""
+        """Ranges that ended runs left unread, read now; the watermark stops before them."""
         row = self.row
         return [] if row is None else self.client.run(pipelines.gaps, row.id)
 

@@ -114,7 +114,7 @@ class Source(Generic[Raw, Record, Cursor]):
         return records
 
     def rules(self) -> Any:
-        """Read the rules that a run is to use from its first record to its last (H-86)."""
+        """Read the rules that a run is to use from its first record to its last."""
         return None
 
     def upper_bound(self) -> Any:
