@@ -12,7 +12,7 @@ from milepost.lifecycle import JOB, JobState
 from milepost.outcome import LogLine
 from milepost.records import ErrorDetail, ErrorGroup, FailedAttempt, Job, JobError, Listed
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
-from milepost.store import creation, failures, jobs, logs, outputs, reruns, search, unfit
+from milepost.store import creation, failures, jobs, logs, outputs, reruns, search, timers, unfit
 from milepost.store.driver import Steps
 from milepost.store.explain import lifecycle
 from milepost.subjects import Finder, Subject, has_worker, page
@@ -200,6 +200,13 @@ class JobHandle(Subject[Job], Generic[R]):
         return (yield from self._refresh())
 
     release, release_async = faces(_release)
+
+    def _run_now(self) -> Flow["JobHandle[R]"]:
+        """Let it run before its time if it waits for one: a start, a retry, a poll."""
+        yield from self._client.flow(timers.run_now, self.id, actor=caller().actor)
+        return (yield from self._refresh())
+
+    run_now, run_now_async = faces(_run_now)
 
     def _rerun(self, *, fresh: bool = False) -> Flow["JobHandle[R]"]:
         """Run it again as a new job that points at this one, or raise `IllegalMove`.

@@ -22,9 +22,9 @@ class Queues:
 
     list, list_async = faces(_list)
 
-    def _pause(self, name: str) -> Flow[bool]:
+    def _pause(self, name: str, reason: str | None = None) -> Flow[bool]:
         """Let nobody claim from it; running jobs may end. False when it was paused already."""
-        return self._set(name, paused=True)
+        return self._set(name, paused=True, reason=reason)
 
     pause, pause_async = faces(_pause)
 
@@ -34,9 +34,11 @@ class Queues:
 
     resume, resume_async = faces(_resume)
 
-    def _set(self, name: str, *, paused: bool) -> Flow[bool]:
+    def _set(self, name: str, *, paused: bool, reason: str | None = None) -> Flow[bool]:
         actor = caller().actor
-        return self._client.flow(queues.pause, _checked(name), paused=paused, actor=actor)
+        return self._client.flow(
+            queues.pause, _checked(name), paused=paused, actor=actor, reason=reason
+        )
 
 
 def check_queues(names: Sequence[str]) -> None:

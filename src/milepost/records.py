@@ -470,6 +470,8 @@ class Queue(msgspec.Struct, frozen=True):
     paused: bool = False
     paused_at: datetime | None = None
     paused_by: str | None = None
+    reason: str | None = None
+    """Why it is paused, if they said so."""
     max_waiting: int | None = None
 
 

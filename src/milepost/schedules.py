@@ -41,6 +41,12 @@ class Schedules:
 
     resume, resume_async = faces(_resume)
 
+    def _run(self, name: str) -> Flow[str]:
+        """Create its job now, beside its slots; answer with the job's id."""
+        return self._client.flow(self.running, name, caller().actor)
+
+    run, run_async = faces(_run)
+
     def _next(self, name: str, count: int = 5) -> Flow[Sequence[datetime]]:
         """Say when it fires next, in its own time zone, paused or not."""
         if not 1 <= count <= NEXT_MOST:
@@ -65,11 +71,19 @@ class Schedules:
             found[schedule.name] = msgspec.structs.replace(schedule, declared=here)
         return [found[name] for name in sorted(found)]
 
-    def resting(self, name: str, actor: str, *, paused: bool) -> Steps[bool]:
-        """Give the store operation behind `pause` and `resume`: what the API runs."""
+    def running(self, name: str, actor: str) -> Steps[str]:
+        """Give the store operation behind `run`: what the API runs."""
+        yield from self._stored(name)
+        return (yield from schedules.run(name, actor=actor))
+
+    def _stored(self, name: str) -> Steps[None]:
         known = {schedule.name for schedule in (yield from schedules.listing())}
         if name in self._declared and name not in known:
             yield from schedules.declare([self._declared[name]])
+
+    def resting(self, name: str, actor: str, *, paused: bool) -> Steps[bool]:
+        """Give the store operation behind `pause` and `resume`: what the API runs."""
+        yield from self._stored(name)
         return (yield from schedules.pause(name, paused=paused, actor=actor))
 
 

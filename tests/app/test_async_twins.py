@@ -147,6 +147,8 @@ async def jobs(app: mp.App, _database: Database, _remote: str) -> None:
     assert await waiting.signal_async("hello") is True
     with pytest.raises(mp.IllegalMove):
         await waiting.release_async()
+    with pytest.raises(mp.IllegalMove):
+        await waiting.run_now_async()
     await app.drain_async()
     assert (await waiting.refresh_async()).result == ["hello"]
     assert (await app.jobs.get_async(good.id)).id == (await app.jobs.find_async(good.id)).id
@@ -334,6 +336,7 @@ async def operators(app: mp.App, _database: Database, _remote: str) -> None:
     assert "nightly" in [schedule.name for schedule in await app.schedules.list_async()]
     await app.schedules.pause_async("nightly")
     await app.schedules.resume_async("nightly")
+    assert await app.schedules.run_async("nightly")
     assert await app.schedules.next_async("nightly") is not None
     await app.queues.pause_async("default")
     assert [queue.paused for queue in await app.queues.list_async()] == [True]
@@ -357,6 +360,7 @@ async def channels(app: mp.App, _database: Database, _remote: str) -> None:
     assert (await app.channels.event_async(message.id))["data"]["result"] == "told"
     assert await app.channels.ack_async("news", cursor=page.cursor) == 1
     assert await app.channels.retry_async("news") == 0
+    assert await app.channels.redeliver_async("news", []) == 0
     assert await app.channels.stop_async("news") is True
     assert await app.channels.start_async("news") is True
     assert await app.channels.refused_async() == []

@@ -30,6 +30,22 @@ def test_a_message_is_acknowledged(prompt, ended):
     assert prompt("channels", "retry", "orders", "--all").code == 0
 
 
+def test_a_message_that_arrived_is_delivered_once_more(prompt, ended):
+    [message] = json.loads(prompt("channels", "messages", "orders", "--json").out)
+    waits = prompt("channels", "redeliver", "orders", message["id"])
+    assert (
+        waits.err
+        == "0 of 1 will be delivered once more; 1 are not in this channel, or still wait\n"
+    )
+    ended.channels.pull("orders", None)
+    prompt("channels", "ack", "orders", message["id"])
+    again = prompt("channels", "redeliver", "orders", message["id"])
+    assert (again.code, again.err) == (0, "1 of 1 will be delivered once more\n")
+    [waiting] = json.loads(prompt("channels", "messages", "orders", "--json").out)
+    assert (waiting["id"], waiting["stands"]) == (message["id"], "waiting")
+    assert prompt("channels", "redeliver", "nowhere", message["id"]).code == 4
+
+
 def test_messages_are_listed_shown_and_acknowledged(prompt, ended):
     [message] = json.loads(prompt("channels", "messages", "orders", "--json").out)
     assert (message["stands"], message["kind"], message["state"]) == (

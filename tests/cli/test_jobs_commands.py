@@ -92,6 +92,36 @@ def test_many_jobs_are_acted_on_by_a_filter_which_is_counted_first(prompt, app, 
     assert len(asked) == 1
 
 
+def test_a_job_runs_before_its_time(prompt, app, kinds):
+    waiting = kinds["convert"].options(start_in=3600).submit("a")
+    ran = prompt("jobs", "run-now", waiting.id)
+    assert (ran.code, ran.err) == (0, f"job {waiting.id} is QUEUED\n")
+    app.drain()
+    assert waiting.refresh().state == "SUCCEEDED"
+    assert [(move.move, move.detail) for move in waiting.history][1] == ("wake", "run now")
+
+    @app.job(retries=1, retry_delay=3600)
+    def fetch() -> None:
+        raise ConnectionError
+
+    retrying = fetch.submit()
+    app.drain()
+    assert prompt("jobs", "run-now", retrying.id).code == 0
+    app.drain()
+    assert retrying.refresh().state == "FAILED"
+    late = prompt("jobs", "run-now", retrying.id)
+    assert (late.code, "is FAILED: only one that waits for its time" in late.err) == (5, True)
+
+
+def test_a_queue_is_paused_for_a_reason(prompt, app, kinds):
+    kinds["convert"].submit("a")
+    shown = prompt("queues", "pause", "default", "--reason", "wrong price list", "--json")
+    assert json.loads(shown.out)["reason"] == "wrong price list"
+    assert ": wrong price list" in prompt("queues", "ls").out
+    prompt("queues", "resume", "default")
+    assert json.loads(prompt("queues", "ls", "--json").out)[0]["reason"] is None
+
+
 def test_one_job_is_shown_with_what_it_was_given_and_what_came_out(prompt, app, kinds):
     job = kinds["convert"].options(tags={"user": "42"}).submit("a", format="html")
     app.drain()

@@ -38,6 +38,16 @@ def test_pausing_and_resuming_say_what_they_did(prompt, scheduled):
     assert "schedule nightly is not paused" in prompt("schedules", "resume", "nightly").err
 
 
+def test_a_schedules_job_is_run_now(prompt, scheduled):
+    ran = prompt("schedules", "run", "nightly")
+    job = scheduled.jobs.get(ran.out.strip())
+    scheduled.drain()
+    assert (ran.code, job.refresh().result) == (0, "a.pdf")
+    assert job.history[0].actor.startswith("cli:")
+    assert json.loads(prompt("schedules", "ls", "--json").out)[0]["fired"] == 0
+    assert prompt("schedules", "run", "weekly").code == 4
+
+
 def test_the_next_times_are_told(prompt, scheduled):
     answer = prompt("schedules", "next", "nightly", "--count", "3")
     assert [line[11:16] for line in answer.out.splitlines()] == ["02:00"] * 3

@@ -362,6 +362,7 @@ CLIENTS = {
     "job_open",
     "job_release_held",
     "job_rerun",
+    "job_run_now",
     "job_signal",
     "job_submit",
     "run_create",

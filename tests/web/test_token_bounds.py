@@ -16,6 +16,7 @@ HARMLESS = {
     "/v1/jobs/{job_id}:cancel",
     "/v1/jobs/{job_id}:signal",
     "/v1/jobs/{job_id}:release",
+    "/v1/jobs/{job_id}:run-now",
     "/v1/jobs/{job_id}:erase",
     "/v1/runs/{run_id}:cancel",
     "/v1/requests/{job_id}/callback/{token}",
@@ -27,6 +28,7 @@ HARMLESS = {
     "/v1/schedules/{name}:pause",
     "/v1/channels/{name}/messages:ack",
     "/v1/channels/{name}/messages:retry",
+    "/v1/channels/{name}/messages:redeliver",
 }
 """What acts on what is there, and creates nothing."""
 
@@ -61,6 +63,7 @@ async def making(app):
         ),
         "/v1/runs/{run_id}:resume": (f"/v1/runs/{run.id}:resume", None),
         "/v1/schedules/{name}:resume": ("/v1/schedules/nightly:resume", None),
+        "/v1/schedules/{name}:run": ("/v1/schedules/nightly:run", None),
     }
 
 

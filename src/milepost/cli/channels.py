@@ -120,6 +120,18 @@ def retry(at: Session, name: str, ids: tuple[str, ...], *, every: bool) -> None:
     at.report(told, f"{count} messages of channel {name} will be tried again")
 
 
+@channels.command(access="write")
+@options.name
+@click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
+def redeliver(at: Session, name: str, ids: tuple[str, ...]) -> None:
+    """Deliver messages once more that arrived, or are dead; each has the id it had."""
+    count = _of(at).redeliver(name, list(ids))
+    rest = len(ids) - count
+    others = f"; {rest} are not in this channel, or still wait" if rest else ""
+    told = {"channel": name, "delivered_again": count}
+    at.report(told, f"{count} of {len(ids)} will be delivered once more{others}")
+
+
 @channels.command()
 @click.argument("name", required=False)
 @options.limit()

@@ -245,6 +245,14 @@ def _act_on_all(at: Session, action: str, *, where: str, yes: bool, **how: Any) 
         app.close()
 
 
+@jobs.command("run-now", access="write")
+@options.subject_id
+def run_now(at: Session, subject_id: str) -> None:
+    """Run a job that waits for its time before that: a start, a retry, a poll."""
+    handle = at.jobs.find(subject_id).run_now()
+    at.answer(subjects.job_summary(handle), f"job {handle.id} is {handle.state}")
+
+
 @jobs.command(access="write")
 @options.subject_id
 def release(at: Session, subject_id: str) -> None:

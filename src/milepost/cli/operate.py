@@ -7,7 +7,7 @@ import click
 
 from milepost.cli import options
 from milepost.cli.command import Session, StoreCommand, StoreGroup
-from milepost.cli.output import document, say, show_json, show_table
+from milepost.cli.output import document, printable, say, show_json, show_table
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Queue, Worker
 
@@ -43,18 +43,21 @@ def list_queues(at: Session) -> None:
 
 
 def _queue(queue: Queue) -> dict[str, Any]:
-    return document(queue, "name", "paused", "paused_at", "paused_by", "max_waiting", "counts")
+    paused = ("paused", "paused_at", "paused_by", "reason")
+    return document(queue, "name", *paused, "max_waiting", "counts")
 
 
 def _paused(queue: Queue) -> str:
-    return f"by {queue.paused_by or 'somebody'}" if queue.paused else "no"
+    why = f": {printable(queue.reason)}" if queue.reason else ""
+    return f"by {queue.paused_by or 'somebody'}{why}" if queue.paused else "no"
 
 
 @queues.command("pause", access="write")
 @options.name
-def pause_queue(at: Session, name: str) -> None:
+@click.option("--reason", metavar="TEXT", help="Why; shown with the queue.")
+def pause_queue(at: Session, name: str, reason: str | None) -> None:
     """Stop claims from a queue. Running jobs go on; submitted ones wait."""
-    _rest_queue(at, name, paused=True)
+    _rest_queue(at, name, paused=True, reason=reason)
 
 
 @queues.command("resume", access="write")
@@ -64,12 +67,12 @@ def resume_queue(at: Session, name: str) -> None:
     _rest_queue(at, name, paused=False)
 
 
-def _rest_queue(at: Session, name: str, *, paused: bool) -> None:
+def _rest_queue(at: Session, name: str, *, paused: bool, reason: str | None = None) -> None:
     from milepost.queues import Queues
 
     listed = Queues(at.client)
     known = {queue.name for queue in listed.list()}
-    changed = listed.pause(name) if paused else listed.resume(name)
+    changed = listed.pause(name, reason) if paused else listed.resume(name)
     after = {queue.name: queue for queue in listed.list()}.get(name, Queue(name, {}))
     at.report(_queue(after), _rested(f"queue {name}", paused=paused, changed=changed))
     if name not in known:
@@ -131,6 +134,20 @@ def _rest_schedule(at: Session, name: str, *, paused: bool) -> None:
     changed = listed.pause(name) if paused else listed.resume(name)
     [after] = [found for found in listed.list() if found.name == name]
     at.report(_schedule(after), _rested(f"schedule {name}", paused=paused, changed=changed))
+
+
+@schedules.command("run", access="write")
+@options.name
+def run_schedule(at: Session, name: str) -> None:
+    """Create a schedule's job now, beside its times; print the job's id."""
+    from milepost.schedules import Schedules
+
+    job_id = Schedules(at.client, {}).run(name)
+    if at.as_json:
+        show_json({"schedule": name, "job": job_id})
+        return
+    click.echo(job_id)
+    say(f"{at.typed(f'jobs wait {job_id}')} waits for it")
 
 
 @schedules.command("next")

@@ -91,6 +91,14 @@ class Channels:
 
     retry, retry_async = faces(_retry)
 
+    def _redeliver(self, name: str, ids: Sequence[str]) -> Flow[int]:
+        """Deliver messages once more that arrived, or are dead; answer with how many there were."""
+        named = _check_ids(ids) or []
+        found = yield from self._client.flow(outbox.redeliver, _check_name(name), named)
+        return len(found)
+
+    redeliver, redeliver_async = faces(_redeliver)
+
     def _stop(self, name: str, reason: str = "stopped") -> Flow[bool]:
         """Let nothing leave; messages wait. False when it was stopped already."""
         actor = caller().actor

@@ -178,6 +178,19 @@ UPDATE outbox SET dead_at = NULL, attempts = 0, place = NULL, due_at = {now}
  WHERE channel = :channel AND dead_at IS NOT NULL AND (:id IS NULL OR id IN (SELECT value FROM json_each(:id)))
 RETURNING id
 
+-- name: outbox_redeliver
+-- Delivered or dead ones that were named are delivered once more: the same message, under the same id.
+-- postgres
+UPDATE outbox
+   SET dead_at = NULL, delivered_at = NULL, error = NULL, attempts = 0, place = NULL, fence = fence + 1, due_at = {now}
+ WHERE channel = :channel AND id = ANY (:id::text[]) AND (delivered_at IS NOT NULL OR dead_at IS NOT NULL)
+RETURNING id
+-- sqlite
+UPDATE outbox
+   SET dead_at = NULL, delivered_at = NULL, error = NULL, attempts = 0, place = NULL, fence = fence + 1, due_at = {now}
+ WHERE channel = :channel AND id IN (SELECT value FROM json_each(:id)) AND (delivered_at IS NOT NULL OR dead_at IS NOT NULL)
+RETURNING id
+
 -- name: outbox_give_up
 -- What nobody took within the time that failures are kept must not keep its job for ever.
 -- postgres

@@ -1,12 +1,13 @@
 -- Queues.
 
 -- name: queue_list
-SELECT name, transport, paused, paused_at, paused_by FROM queue ORDER BY name
+SELECT name, transport, paused, paused_at, paused_by, reason FROM queue ORDER BY name
 
 -- name: queue_pause
-INSERT INTO queue (name, paused, paused_at, paused_by) VALUES (:name, :paused, {now}, :actor)
+INSERT INTO queue (name, paused, paused_at, paused_by, reason) VALUES (:name, :paused, {now}, :actor, :reason)
 ON CONFLICT (name) DO UPDATE
-   SET paused = excluded.paused, paused_at = excluded.paused_at, paused_by = excluded.paused_by
+   SET paused = excluded.paused, paused_at = excluded.paused_at, paused_by = excluded.paused_by,
+       reason = excluded.reason
 
 -- name: queue_waiting
 -- The queues that have something to claim, by hopping from one to the next along the index.

@@ -53,6 +53,9 @@ SELECT cron, zone, missed, template, payload, next_at, {now}
   FROM schedule
  WHERE name = :name AND NOT paused AND next_at <= {now}
 
+-- name: schedule_template
+SELECT template, payload FROM schedule WHERE name = :name
+
 -- name: schedule_fired
 UPDATE schedule
    SET next_at = :next_at, fired = fired + :count,

@@ -18,6 +18,25 @@ UPDATE job
  WHERE id = :id AND state = 'WAITING' AND phase IS NOT 'unfit'
 RETURNING version
 
+-- name: job_run_now
+-- Sends a job on that sleeps, before its time; one whose arguments do not fit is released instead.
+-- postgres
+UPDATE job
+   SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END, version = version + 1,
+       actor = :actor, detail = 'run now', delay_us = NULL, queued_seq = nextval('queued_seq')
+ WHERE id = :id AND state IN {sleeping} AND phase IS DISTINCT FROM 'unfit'
+RETURNING version
+-- sqlite
+UPDATE job
+   SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END, version = version + 1,
+       actor = :actor, detail = 'run now', queued_seq = {now}
+ WHERE id = :id AND state IN {sleeping} AND phase IS NOT 'unfit'
+RETURNING version
+
 -- name: signal_add
 -- The job's row is locked by now: its fence tells which claims come after the signal.
 INSERT INTO signal (id, job_id, at, data, fence)

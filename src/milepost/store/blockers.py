@@ -136,7 +136,9 @@ def explain_queue(name: str) -> Steps[Explanation]:
     why: list[tuple[str, str]] = []
     if queue.paused:
         since = f" since {queue.paused_at:%Y-%m-%d %H:%M:%S}" if queue.paused_at else ""
-        why.append(("queue_paused", f"it was paused by {queue.paused_by or 'somebody'}{since}"))
+        said = f": {queue.reason}" if queue.reason else ""
+        by = f"it was paused by {queue.paused_by or 'somebody'}{since}{said}"
+        why.append(("queue_paused", by))
     why += _unserved(name, kinds, live)
     waiting = queue.counts.get("QUEUED", 0)
     if queue.max_waiting is not None and waiting >= queue.max_waiting:

@@ -262,6 +262,13 @@ def retry(channel: str, ids: Sequence[str] | None = None) -> Steps[list[str]]:
     return [row[0] for row in rows]
 
 
+def redeliver(channel: str, ids: Sequence[str]) -> Steps[list[str]]:
+    """Deliver messages once more that were delivered, or are dead; answer with their ids."""
+    yield from _require_channel(channel)
+    rows = yield Call("outbox_redeliver", {"channel": channel, "id": sorted(ids)})
+    return [row[0] for row in rows]
+
+
 def children(run_id: str) -> Steps[list[tuple[str, int, bool]]]:
     """Name the first items of a run in their order: about its size, and whether it is a batch."""
     rows = yield Call("message_jobs", {"id": run_id, "most": CHILDREN_MOST})

@@ -4,18 +4,21 @@ from collections.abc import Mapping
 
 import msgspec
 
+from milepost.codec import PROSE_BYTES, check_text
 from milepost.records import Queue
 from milepost.store import jobs
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 
-def pause(queue: str, *, paused: bool, actor: str | None) -> Steps[bool]:
+def pause(queue: str, *, paused: bool, actor: str | None, reason: str | None = None) -> Steps[bool]:
     """Stop claims from a queue, or let them go on; False when that is how it was."""
+    if reason is not None:
+        check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
     known = yield from paused_by_name()
     if known.get(queue, False) == paused:
         return False
-    yield Call("queue_pause", {"name": queue, "paused": paused, "actor": actor})
+    yield Call("queue_pause", {"name": queue, "paused": paused, "actor": actor, "reason": reason})
     return True
 
 
@@ -30,7 +33,7 @@ def listing() -> Steps[list[Queue]]:
     rows = yield Call("queue_list")
     # A queue that was resumed has the time and the actor of that; it is not paused by them.
     known = {row[0]: Queue(row[0], {}) for row in rows}
-    known |= {row[0]: Queue(row[0], {}, True, instant(row[3]), row[4]) for row in rows if row[2]}
+    known |= {row[0]: Queue(row[0], {}, True, instant(row[3]), *row[4:]) for row in rows if row[2]}
     counted, most = (yield from jobs.counts()), (yield from bounds())
     return [
         msgspec.structs.replace(

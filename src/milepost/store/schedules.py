@@ -124,6 +124,16 @@ def fire(name: str) -> Steps[list[str]]:
     return fired
 
 
+def run(name: str, *, actor: str | None) -> Steps[str]:
+    """Create its job now, beside its slots, paused or not; answer with the id."""
+    found = yield Call("schedule_template", {"name": name})
+    if not found:
+        raise missing(name, [schedule.name for schedule in (yield from listing())])
+    made = msgspec.structs.replace(msgspec.json.decode(found[0][0], type=Template), actor=actor)
+    [job_id] = yield from creation.create([NewJob(str(uuid7()), found[0][1], made)])
+    return job_id
+
+
 def missing(name: str, known: Iterable[str]) -> NotFound:
     """Say that there is no such schedule, and which there are."""
     there = ", ".join(known)

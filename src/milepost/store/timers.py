@@ -1,5 +1,6 @@
 """Moves of jobs that time makes: leases end, sleeps are over, deadlines are missed."""
 
+from milepost.errors import IllegalMove, NotFound
 from milepost.lifecycle import JobState
 from milepost.specs import EXPIRED
 from milepost.store import followups, runs
@@ -24,6 +25,20 @@ def wake(*, actor: str, most: int) -> Steps[int]:
         # This worker may serve other queues, or have no slot free.
         yield Call("worker_hint")
     return len(rows)
+
+
+def run_now(job_id: str, *, actor: str | None) -> Steps[None]:
+    """Send a sleeping job on before its time, or raise `IllegalMove`: none else waits for it."""
+    if (yield Call("job_run_now", {"id": job_id, "actor": actor})):
+        yield Call("worker_hint")
+        return
+    found = yield Call("job_lock", {"id": job_id})
+    if not found:
+        raise NotFound(f"there is no job {job_id}")
+    raise IllegalMove(
+        f"job {job_id} is {found[0][0]}: only one that waits for its time is run now; "
+        f"`milepost explain {job_id}` says what this one waits for"
+    )
 
 
 def next_due() -> Steps[float | None]:

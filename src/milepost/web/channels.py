@@ -74,6 +74,12 @@ class MessageRetry(RequestBody):
     ids: list[str] | None = Field(default=None, max_length=PAGE_LONGEST)
 
 
+class MessageRedelivery(RequestBody):
+    """Which messages to deliver once more."""
+
+    ids: list[str] = Field(min_length=1, max_length=PAGE_LONGEST)
+
+
 class MessageCount(BaseModel):
     """How many messages it was done to."""
 
@@ -129,6 +135,16 @@ async def retry(
     _filters(name)
     call.principal.check_unbound("trying again")
     return await call.once(lambda: _counted(outbox.retry(name, revived.ids)))
+
+
+@router.post(
+    "/v1/channels/{name}/messages:redeliver", responses=answers(MessageCount, 404, 413, 415)
+)
+async def redeliver(*, name: str, call: OperateCall, again: MessageRedelivery) -> Response:
+    """Deliver messages once more that arrived, or are dead: the same ones, under their ids."""
+    _filters(name)
+    call.principal.check_unbound("delivering again")
+    return await call.once(lambda: _counted(outbox.redeliver(name, again.ids)))
 
 
 def _counted(acting: Steps[list[str]]) -> Steps[dict[str, int]]:

@@ -16,7 +16,7 @@ from milepost.lifecycle import JOB, JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, Listed, NewJob
 from milepost.store import failures as stored_failures
-from milepost.store import jobs, logs, reruns, search, unfit
+from milepost.store import jobs, logs, reruns, search, timers, unfit
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
 from milepost.web import documents, subjects
@@ -352,6 +352,12 @@ async def signal(
 async def release(*, job_id: str, call: OperateCall) -> Response:
     """Let a job be tried again whose arguments did not fit; 409 when it waits for nothing such."""
     return await _act(call, job_id, unfit.release)
+
+
+@router.post("/v1/jobs/{job_id}:run-now", responses=ACTED)
+async def run_now(*, job_id: str, call: OperateCall) -> Response:
+    """Run a job that waits for its time before that; 409 when it waits for something else."""
+    return await _act(call, job_id, timers.run_now)
 
 
 @router.post("/v1/jobs/{job_id}:erase", responses=ACTED)

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from milepost.codec import check_text
@@ -13,7 +14,7 @@ from milepost.records import Queue
 from milepost.store import journal, queues
 from milepost.store.driver import Steps
 from milepost.web.call import Call, OperateCall, ReadCall, json_response
-from milepost.web.documents import PageDocument
+from milepost.web.documents import PageDocument, RequestBody
 from milepost.web.paging import LongPaging
 from milepost.web.problems import answers
 from milepost.web.route import Route
@@ -30,7 +31,14 @@ class QueueDocument(BaseModel):
     paused: bool
     paused_at: datetime | None = None
     paused_by: str | None = None
+    reason: str | None = Field(default=None, description="Why it is paused, if that was said.")
     max_waiting: int | None = None
+
+
+class PauseReason(RequestBody):
+    """Why a queue is paused."""
+
+    reason: str | None = Field(default=None, min_length=1, max_length=2000)
 
 
 class QueueList(PageDocument[QueueDocument]):
@@ -69,9 +77,14 @@ async def show(*, name: str, call: ReadCall, at: At = None) -> Response:
 
 
 @router.post("/v1/queues/{name}:pause", responses=PAUSED)
-async def pause(*, name: str, call: OperateCall) -> Response:
+async def pause(
+    *,
+    name: str,
+    call: OperateCall,
+    why: Annotated[PauseReason, Body()] = PauseReason(),  # noqa: B008 - it never changes
+) -> Response:
     """Let nobody claim from a queue. Running jobs may end; those submitted wait."""
-    return await _pause(call, name, paused=True)
+    return await _pause(call, name, paused=True, reason=why.reason)
 
 
 @router.post("/v1/queues/{name}:resume", responses=PAUSED)
@@ -80,14 +93,14 @@ async def resume(*, name: str, call: OperateCall) -> Response:
     return await _pause(call, name, paused=False)
 
 
-async def _pause(call: Call, name: str, *, paused: bool) -> Response:
+async def _pause(call: Call, name: str, *, paused: bool, reason: str | None = None) -> Response:
     call.principal.check_unbound("a queue", queues=False)
     if not call.principal.sees_queue(name):
         raise _unknown(name)
 
     def operation() -> Steps[Queue]:
-        actor = call.principal.actor
-        yield from queues.pause(check_text(name, what="queue"), paused=paused, actor=actor)
+        said = {"actor": call.principal.actor, "reason": reason}
+        yield from queues.pause(check_text(name, what="queue"), paused=paused, **said)
         found = {queue.name: queue for queue in (yield from queues.listing())}
         return found.get(name, Queue(name, {}))
 

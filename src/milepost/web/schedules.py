@@ -8,12 +8,14 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from milepost.errors import NotFound
+from milepost.store import jobs
 from milepost.store.driver import Steps
 from milepost.store.schedules import Schedule
-from milepost.web.call import Call, OperateCall, ReadCall, json_response
-from milepost.web.documents import ListDocument, document
-from milepost.web.problems import answers
+from milepost.web.call import Call, OperateCall, ReadCall, StoredAnswer, json_response
+from milepost.web.documents import JobDocument, ListDocument, Receipt, document
+from milepost.web.problems import answers, problems
 from milepost.web.route import Route
+from milepost.web.subjects import acceptance, accepted, accepts
 
 router = APIRouter(route_class=Route, tags=["schedules"])
 
@@ -38,6 +40,7 @@ class ScheduleList(ListDocument[ScheduleDocument]):
     """Every schedule, by name."""
 
 
+RUN = {**accepts(Receipt, JobDocument), **problems(404)}
 PAUSED = answers(ScheduleDocument, 404, description="How it stands now.")
 
 
@@ -83,6 +86,19 @@ async def resume(*, name: str, call: OperateCall) -> Response:
     schedule = await _named(call, name)
     call.principal.check_new(schedule.kind)
     return await _pause(call, schedule, paused=False)
+
+
+@router.post("/v1/schedules/{name}:run", status_code=202, responses=RUN)
+async def run(*, name: str, call: OperateCall) -> Response:
+    """Create a schedule's job now, beside its times."""
+    schedule = await _named(call, name)
+    call.principal.check_new(schedule.kind)
+
+    def operation() -> Steps[StoredAnswer]:
+        job_id = yield from call.app.schedules.running(schedule.name, call.principal.actor)
+        return acceptance(job_id, (yield from jobs.get(job_id)))
+
+    return await accepted(call, call.app.jobs, await call.answer(operation))
 
 
 async def _pause(call: Call, schedule: Schedule, *, paused: bool) -> Response:

@@ -23,7 +23,8 @@ CREATE TABLE queue (
   transport text NOT NULL DEFAULT 'store',
   paused boolean NOT NULL DEFAULT false,
   paused_at timestamptz,
-  paused_by text
+  paused_by text,
+  reason text                                -- why it is paused
 );
 
 -- How many jobs may wait in a queue. Apart from it: workers declare bounds, and pause nothing.

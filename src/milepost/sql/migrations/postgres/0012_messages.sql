@@ -182,10 +182,12 @@ CREATE TRIGGER outbox_refuse_change AFTER UPDATE ON outbox FOR EACH ROW
         OR NEW.trace IS DISTINCT FROM OLD.trace
         OR NEW.created_at IS DISTINCT FROM OLD.created_at
         OR NEW.fence < OLD.fence
-        OR OLD.delivered_at IS NOT NULL
+        OR (OLD.delivered_at IS NOT NULL
+        AND NOT (NEW.delivered_at IS NULL AND NEW.dead_at IS NULL AND NEW.fence = OLD.fence + 1
+                 AND NEW.attempts = 0 AND NEW.place IS NULL AND NEW.error IS NULL))
         OR (NEW.delivered_at IS NOT NULL AND NEW.dead_at IS NOT NULL)
         OR (OLD.place IS NOT NULL AND NEW.place IS DISTINCT FROM OLD.place
-            AND (OLD.dead_at IS NULL OR NEW.place IS NOT NULL)))
+            AND (coalesce(OLD.dead_at, OLD.delivered_at) IS NULL OR NEW.place IS NOT NULL)))
   EXECUTE FUNCTION milepost_refuse_message();
 CREATE TRIGGER outbox_refuse_delete BEFORE DELETE ON outbox FOR EACH ROW
   WHEN (pg_trigger_depth() = 0

@@ -23,7 +23,8 @@ CREATE TABLE queue (
   transport TEXT NOT NULL DEFAULT 'store',
   paused INTEGER NOT NULL DEFAULT 0,
   paused_at INTEGER,
-  paused_by TEXT
+  paused_by TEXT,
+  reason TEXT                                -- why it is paused
 ) STRICT;
 
 -- How many jobs may wait in a queue. Apart from it: workers declare bounds, and pause nothing.

@@ -112,10 +112,12 @@ CREATE TRIGGER outbox_refuse_change BEFORE UPDATE ON outbox
     OR NEW.created_at IS NOT OLD.created_at
     OR NEW.rowid IS NOT OLD.rowid
     OR NEW.fence IS NULL OR NEW.fence < OLD.fence
-    OR OLD.delivered_at IS NOT NULL
+    OR (OLD.delivered_at IS NOT NULL
+        AND NOT (NEW.delivered_at IS NULL AND NEW.dead_at IS NULL AND NEW.fence = OLD.fence + 1
+                 AND NEW.attempts = 0 AND NEW.place IS NULL AND NEW.error IS NULL))
     OR (NEW.delivered_at IS NOT NULL AND NEW.dead_at IS NOT NULL)
     OR (OLD.place IS NOT NULL AND NEW.place IS NOT OLD.place
-        AND (OLD.dead_at IS NULL OR NEW.place IS NOT NULL))
+        AND (coalesce(OLD.dead_at, OLD.delivered_at) IS NULL OR NEW.place IS NOT NULL))
 BEGIN
   SELECT RAISE(ABORT, 'milepost: message: what it says never changes, and a delivered one is history');
 END;
