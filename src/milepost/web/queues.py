@@ -16,7 +16,7 @@ from milepost.store.driver import Steps
 from milepost.web.call import Call, OperateCall, ReadCall, json_response
 from milepost.web.documents import PageDocument, RequestBody
 from milepost.web.paging import LongPaging
-from milepost.web.problems import answers
+from milepost.web.problems import answers, problems
 from milepost.web.route import Route
 from milepost.web.subjects import At, in_utc
 
@@ -76,7 +76,7 @@ async def show(*, name: str, call: ReadCall, at: At = None) -> Response:
     return json_response(found)
 
 
-@router.post("/v1/queues/{name}:pause", responses=PAUSED)
+@router.post("/v1/queues/{name}:pause", responses={**PAUSED, **problems(413, 415)})
 async def pause(
     *,
     name: str,
