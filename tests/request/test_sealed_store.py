@@ -183,9 +183,11 @@ def test_h105_batches_leave_nothing_in_the_clear(app, database):
 
     few = letters.start({"text": CANARY, "count": 3}, tags={"user": READABLE})
     many = letters.start({"text": CANARY, "count": 600})
-    stopped = letters.start({"text": CANARY, "count": 1}, hold=True)
+    stopped = letters.start({"text": CANARY, "count": 1}, hold=True, channel="ended")
     app.drain()
     stopped.cancel(reason=f"{CANARY} was enough")
+    [message] = app.channels.pull("ended").messages
+    assert message["data"]["error"]["message"] == f"cancelled; {CANARY} was enough"
     assert few.refresh().report[0] == f"{CANARY} 0"
     assert many.refresh().state == "FAILED"
     assert_blind(app, database)

@@ -112,7 +112,7 @@ MOVES: dict[str, list[Any]] = {
     "version": [1],
     "state": ["FINALIZING"],
     "move": ["finalize"],
-    **{name: [None] for name in ("cause", "ending", "current_step", "phase", "watermark")},
+    **{name: [None] for name in ("cause", "ending", "current_step", "phase", "watermark", "error")},
 }
 ASKED: dict[str, dict[str, Any]] = {
     "run_lock": {"id": [RUN, OTHER]},

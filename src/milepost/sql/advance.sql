@@ -50,8 +50,7 @@ SELECT id, state, version, current_step, ending FROM run WHERE id = :id
 UPDATE run
    SET state = t.state, move = t.move, version = run.version + 1, actor = :actor, detail = t.detail,
        cause = coalesce(t.cause, run.cause), ending = coalesce(t.ending, run.ending),
-       error = CASE WHEN 'CANCELLED' IN (t.state, t.ending) AND t.detail IS NOT NULL
-                    THEN json_build_object('message', t.detail)::text ELSE error END,
+       error = coalesce(t.error, run.error),
        current_step = coalesce(t.current_step, run.current_step),
        phase = CASE WHEN t.move = 'stop' THEN run.phase ELSE t.phase END,
        watermark_after = coalesce('epoch'::timestamptz + t.watermark{micros}, run.watermark_after),
@@ -64,16 +63,15 @@ UPDATE run
        finished_at = CASE WHEN t.state IN {final} THEN {now} END
   FROM unnest(:id::uuid[], :version::integer[], :state::text[], :move::text[], :cause::text[],
               :ending::text[], :current_step::integer[], :phase::text[], :watermark::bigint[],
-              :detail::text[])
-       AS t (id, version, state, move, cause, ending, current_step, phase, watermark, detail)
+              :detail::text[], :error::text[])
+       AS t (id, version, state, move, cause, ending, current_step, phase, watermark, detail, error)
  WHERE run.id = t.id AND run.version = t.version
 RETURNING run.id::text
 -- sqlite: each
 UPDATE run
    SET state = :state, move = :move, version = version + 1, actor = :actor, detail = :detail,
        cause = coalesce(:cause, cause), ending = coalesce(:ending, ending),
-       error = CASE WHEN 'CANCELLED' IN (:state, :ending) AND :detail IS NOT NULL
-                    THEN json_object('message', :detail) ELSE error END,
+       error = coalesce(:error, error),
        current_step = coalesce(:current_step, current_step),
        phase = CASE WHEN :move = 'stop' THEN phase ELSE :phase END,
        watermark_after = coalesce(:watermark, watermark_after),

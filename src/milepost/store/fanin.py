@@ -47,6 +47,7 @@ class Decision(msgspec.Struct, frozen=True):
     phase: str | None = None
     watermark: int | None = None
     detail: str | None = None
+    error: str | None = None
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -416,6 +417,8 @@ def _next_step(state: RunState, step: StepCount) -> Decision:
 
 # Moving
 
+_MOVED = ("move", "current_step", "cause", "ending", "phase", "watermark", "error")
+
 
 def move(
     moves: Mapping[str, tuple[LockedRun, Decision]], *, actor: str | None, detail: str | None = None
@@ -428,10 +431,7 @@ def move(
             "id": [run_id for run_id, _, _ in chosen],
             "version": [run.version for _, run, _ in chosen],
             "state": [decision.state.value for *_, decision in chosen],
-            **{
-                name: [getattr(decision, name) for *_, decision in chosen]
-                for name in ("move", "current_step", "cause", "ending", "phase", "watermark")
-            },
+            **{name: [getattr(decision, name) for *_, decision in chosen] for name in _MOVED},
             "actor": actor,
             "detail": [decision.detail or detail for *_, decision in chosen],
         },

@@ -219,7 +219,13 @@ def _halt_all(
 ) -> Steps[list[RunState]]:
     """End live runs that are held, all of one level, or stop those that have open items."""
     counted, _ = yield from fanin.counted_steps(sorted(held))
-    stop = fanin.Decision("stop", RunState.STOPPING, cause=ended.cause, ending=ended.state)
+    if ended.state == RunState.CANCELLED:
+        # Not made in SQL: there the reason is sealed.
+        why = msgspec.json.encode({"message": reason}).decode()
+        ended = msgspec.structs.replace(ended, error=why)
+    stop = fanin.Decision(
+        "stop", RunState.STOPPING, cause=ended.cause, ending=ended.state, error=ended.error
+    )
     moves = {
         run_id: stop if any(step.open for step in counted.get(run_id, ())) else ended
         for run_id in held
