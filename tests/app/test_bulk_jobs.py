@@ -77,6 +77,27 @@ def test_a_running_one_stops_between_two_batches(app, shop, monkeypatch):
     assert sorted(one.refresh().state for one in jobs) == ["CANCELLED", "WAITING", "WAITING"]
 
 
+def test_an_attempt_goes_on_where_the_one_before_it_failed(app, shop, advance, monkeypatch):
+    monkeypatch.setattr(bulk, "BATCH", 2)
+    jobs = [shop.options(start_in=9e6).submit(n) for n in range(5)]
+    acted, seen = bulk._acted, []
+
+    def broken(client, ids, order, ctx):
+        seen.append(ids)
+        if len(seen) == 2:
+            raise ConnectionError
+        return acted(client, ids, order, ctx)
+
+    monkeypatch.setattr(bulk, "_acted", broken)
+    job = act(app, "cancel", "kind:sell")
+    assert job.state == "RETRYING"
+    advance(3600)
+    app.drain()
+    assert (job.refresh().result.matched, job.result.done) == (5, 5)
+    newest = [one.id for one in reversed(jobs)]
+    assert seen == [newest[:2], newest[2:4], newest[2:4], newest[4:]]
+
+
 def test_a_filter_without_terms_and_an_unknown_action_are_refused(app):
     with pytest.raises(Invalid, match="at least one term"):
         app.bulk.start("cancel", filters.parse(" "))

@@ -76,6 +76,18 @@ async def test_what_is_foreign_is_not_there(app, api, token):
                 "/v1/jobs:bulk", json={"action": "cancel", **which}, headers=header
             )
             assert (answer.status_code, answer.json()["matched"]) == (200, 0)
+    asked = {"action": "cancel", "where": "kind:convert"}
+    by_tenant = await api.post("/v1/jobs:bulk", json=asked, headers=bound[0])
+    by_queue = await api.post("/v1/jobs:bulk", json=asked, headers=bound[1])
+    assert (by_tenant.status_code, by_queue.status_code) == (202, 403)
+    for header in bound:
+        found = await api.get("/v1/jobs", params={"where": "kind:convert"}, headers=header)
+        assert found.json()["items"] == []
+    erase = {"action": "erase", "where": "kind:convert"}
+    operator = token("o", "operate")
+    assert (await api.post("/v1/jobs:bulk", json=erase, headers=operator)).status_code == 403
+    await app.drain_async(queues=["bulk"])
+    assert app.jobs.get(by_tenant.json()["id"]).result.matched == 0
     assert app.jobs.get(job).state == "QUEUED"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from milepost.job import Job
 
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "age", "ran", "error")
-LOOKS = 20
+LOOKS = 40
 """How many times a search looks on by itself, each at some thousand jobs."""
 NARROW = 110
 """On a terminal that is not so wide the error has no room beside all of them."""

@@ -57,7 +57,7 @@ concurrency = click.option(
 
 def chosen(command: F) -> F:
     """Add the choice of one job by its id, or of many by a filter, which are counted first."""
-    one = click.argument("subject_id", metavar="[ID]", required=False)
+    one = click.argument("subject_id", metavar="[ID]", required=False, shell_complete=complete.ids)
     agreed = click.option("--yes", is_flag=True, help="With --where: do not ask.")
     return one(where("Instead of an ID, all jobs that fit")(agreed(command)))
 

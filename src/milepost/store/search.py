@@ -21,9 +21,9 @@ from milepost.store.catalog import DIALECTS, Statement, filled, query
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import EPOCH, instant
 
-LOOK = 10_000
+LOOK = 5_000
 """How many rows a page looks at."""
-LOOKS = 100
+LOOKS = 200
 """How often a count looks."""
 NEAR = 1_000
 """How many of the last in line are looked at for the newest of them."""
