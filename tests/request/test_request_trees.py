@@ -80,6 +80,7 @@ def test_a_lost_child_fails_its_parent_and_both_say_why(app, remote):
     [error] = batch.errors
     assert (error.job_id, error.step, error.ordinal) == (lost.id, "batch", 1)
     assert error.message == lost.error.message
+    assert batch.error_count == 1
     [message] = app.channels.pull("orders").messages
     assert message["data"]["jobs"][1]["error"]["message"] == lost.error.message
     why = message["data"]["error"]["message"]
@@ -88,6 +89,32 @@ def test_a_lost_child_fails_its_parent_and_both_say_why(app, remote):
     tolerant = app.request_batch([*get(remote, "a"), inner], policy=mp.Tolerate(0.5))
     app.drain()
     assert tolerant.refresh().state == "SUCCEEDED"
+
+
+def test_a_cancelled_item_is_named_by_the_batch_that_fails_for_it(app, remote):
+    """Nothing failed, so nothing was named: neither which item, nor why."""
+    remote.answers = [by_path({"/slow": WORKING})]
+    slow = {"url": f"{remote.url}/slow", "reply": RULES, "poll": 3600}
+    outer = app.request_batch([*get(remote, "a"), {"batch": [slow]}], channel="orders")
+    app.drain(timeout=1)
+    [inner] = outer.batches()
+    inner.cancel("not needed")
+    plain = app.request_batch([*get(remote, "a"), slow], channel="orders")
+    app.drain(timeout=1)
+    [job] = app.jobs.list(state="WAITING")
+    job.cancel("not needed")
+    for batch in (outer, plain):
+        assert batch.refresh().state == "FAILED"
+        [error] = batch.errors
+        assert (error.ordinal, error.type, error.code) == (1, "Cancelled", "cancelled")
+        [_, lost] = batch.responses()
+        assert lost.error.message == error.message
+        assert error.message.endswith("not needed")
+    told = [message["data"]["error"]["message"] for message in app.channels.pull("orders").messages]
+    assert [text.partition("; ")[2] for text in told] == [
+        "1 of 2 jobs were cancelled: batch 1 (cancelled): cancelled; not needed",
+        "1 of 2 jobs were cancelled: request 1 (cancelled): not needed",
+    ]
 
 
 def test_cancel_and_resume_go_down(app, remote):

@@ -129,6 +129,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "run_results": {"run_id": RUN, "step": 2, "after": JOB, "most": 500},
     "run_unfinished": {"run_id": RUN, "new_id": OTHER, "after": JOB, "most": 500},
     "run_errors": {"id": RUN, "most": 100},
+    "run_cancelled": {"id": RUN, "most": 100},
     "run_responses": {"run_id": RUN, "after": JOB, "ended": 0, "most": 500},
     "run_records": {"run_id": OTHER, "root_id": OTHER, "pipeline_id": 1},
     "partition_list": {"root_id": OTHER, "run_id": OTHER},
@@ -258,7 +259,7 @@ def lite(request, backends: Backends) -> Iterator[sqlite3.Connection]:
 
 
 GIVEN = ("json_each", "t", "chain", "CONSTANT", "clock", "first", "attempt", "unwanted")
-GIVEN += ("older", "newer", "line", "tree", "jobs", "batches", "items")
+GIVEN += ("older", "newer", "line", "tree", "jobs", "batches", "items", "few")
 """What is walked because it came with the question, or was found by an index."""
 FEW = ("run_live", "run_late", "run_held", "publication_open")
 """Indexes of what is open only."""

@@ -142,6 +142,10 @@ SELECT run_id::text, NULL, NULL, count(*) FROM job
  WHERE run_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND (errors + losses > 0 OR state = 'FAILED')
  GROUP BY run_id
 UNION ALL
+SELECT parent_id::text, NULL, NULL, count(*) FROM run
+ WHERE parent_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND state = 'FAILED'
+ GROUP BY parent_id
+UNION ALL
 SELECT parent_id::text, 0, CASE state WHEN 'CREATED' THEN state WHEN 'QUEUED' THEN state ELSE 'RUNNING' END, count(*)
   FROM run
  WHERE parent_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND state NOT IN {final}
@@ -163,6 +167,9 @@ UNION ALL
 SELECT run_id, NULL, NULL, count(*) FROM job
  WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED')
  GROUP BY run_id
+UNION ALL
+SELECT parent_id, NULL, NULL, count(*) FROM run WHERE parent_id = :id AND state = 'FAILED'
+ GROUP BY parent_id
 UNION ALL
 SELECT parent_id, 0, CASE state WHEN 'CREATED' THEN state WHEN 'QUEUED' THEN state ELSE 'RUNNING' END, count(*)
   FROM run
@@ -207,6 +214,27 @@ SELECT * FROM (
   SELECT {text:run.id}, 'batch', run.ordinal, run.cause, NULL, true
     FROM run
    WHERE run.parent_id = :id AND run.state = 'FAILED'
+   ORDER BY run.id
+   LIMIT :most) AS batches
+
+-- name: run_cancelled
+-- Items of a run whose policy was broken that somebody cancelled, as far as a thousand tell: an item
+-- that the run's own end cancelled has no reason.
+SELECT * FROM (
+  SELECT {text:few.id}, step.name, few.ordinal, few.cancel_reason, false
+    FROM (SELECT id, step, ordinal, cancel_reason FROM job
+           WHERE run_id = :id AND state = 'CANCELLED' LIMIT 1000) AS few
+    JOIN step ON step.run_id = :id AND step.number = few.step
+   WHERE few.cancel_reason IS NOT NULL
+     AND EXISTS (SELECT 1 FROM run WHERE id = :id AND cause = 'policy')
+   ORDER BY few.id
+   LIMIT :most) AS jobs
+UNION ALL
+SELECT * FROM (
+  SELECT {text:run.id}, 'batch', run.ordinal, NULL, true
+    FROM run
+   WHERE run.parent_id = :id AND run.state = 'CANCELLED'
+     AND EXISTS (SELECT 1 FROM run AS parent WHERE parent.id = :id AND parent.cause = 'policy')
    ORDER BY run.id
    LIMIT :most) AS batches
 

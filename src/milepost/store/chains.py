@@ -187,7 +187,7 @@ class Picture(msgspec.Struct, frozen=True):
     steps: Sequence[StepCount]
     counts: Mapping[int, Mapping[str, int]]
     errored: int
-    """How many of its jobs failed or were lost at least once, those that recovered included."""
+    """How many of its items failed or were lost at least once, those that recovered included."""
     at: datetime
 
 
@@ -207,7 +207,7 @@ def pictures(found: Sequence[Run]) -> Steps[list[Picture]]:
     errored: dict[str, int] = {}
     for run_id, step, state, count in (yield Call("run_counts", {"id": ids})):
         if step is None:
-            errored[run_id] = count
+            errored[run_id] = errored.get(run_id, 0) + count
         else:
             by_state.setdefault(run_id, {}).setdefault(step, {})[state] = count
     [[now]] = yield Call("clock_now")

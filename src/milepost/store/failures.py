@@ -172,7 +172,19 @@ def children(run_id: str, *, most: int) -> Steps[list[RunError]]:
         found = (yield from batch_failure(child_id)) if batch else last_error(error, cause)
         found = found or JobError("unknown", UNKNOWN)
         told.append(RunError(child_id, step, found.type, found.message, cause, found.code, ordinal))
-    return told
+    return told or (yield from _cancelled(run_id, most=most))
+
+
+def _cancelled(run_id: str, *, most: int) -> Steps[list[RunError]]:
+    """Read why items were cancelled that a run failed for: none of them failed."""
+    told = []
+    for child_id, step, ordinal, reason, batch in (
+        yield Call("run_cancelled", {"id": run_id, "most": most})
+    ):
+        text = (yield from batch_failure(child_id)).message if batch else reason
+        if not text.endswith(runs.STOPPED):
+            told.append(RunError(child_id, step, "Cancelled", text, None, CANCELLED, ordinal))
+    return told[:most]
 
 
 def batch_failure(run_id: str) -> Steps[JobError]:
@@ -189,8 +201,8 @@ def run_failure(run: Run, steps: Sequence[StepCount], failed: Sequence[RunError]
         told = breaches(steps)
     if stored.get("message"):
         told = [str(stored["message"])]
-    if count := sum(step.failed for step in steps):
-        told.append(_named(count, steps, failed))
+    if failed or any(step.failed for step in steps):
+        told.append(_named(steps, failed))
     if run.state == RunState.CANCELLED:
         text = "; ".join(dict.fromkeys([CANCELLED, *told]))
         return JobError("Cancelled", text, run.cause, CANCELLED)
@@ -204,11 +216,14 @@ def breaches(steps: Sequence[StepCount]) -> list[str]:
     return [step.breach for step in steps if step.breach][:1]
 
 
-def _named(count: int, steps: Sequence[StepCount], failed: Sequence[RunError]) -> str:
+def _named(steps: Sequence[StepCount], failed: Sequence[RunError]) -> str:
     total = sum(step.open + step.succeeded + step.lost for step in steps)
+    ended, count = "failed", sum(step.failed for step in steps)
+    if not count:
+        ended, count = "were cancelled", sum(step.lost for step in steps)
     shown = [_label(one) for one in failed[:NAMED]]
     more = [f"and {count - len(shown)} more"] if shown and count > len(shown) else []
-    text = f"{count} of {total} jobs failed"
+    text = f"{count} of {total} jobs {ended}"
     return f"{text}: {'; '.join([*shown, *more])}" if shown else text
 
 

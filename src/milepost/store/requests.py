@@ -81,7 +81,8 @@ def responses(
     rows = sorted((yield Call("run_responses", parameters)))[:most]
     found = [ResponseRow(*row) for row in rows]
     for place, row in enumerate(found):
-        if row.batch and row.state == RunState.FAILED:
-            why = msgspec.json.encode((yield from failures.batch_failure(row.id))).decode()
-            found[place] = msgspec.structs.replace(row, error=why)
+        if row.batch and row.state in (RunState.FAILED, RunState.CANCELLED):
+            why = yield from failures.batch_failure(row.id)
+            error = msgspec.json.encode(why).decode()
+            found[place] = msgspec.structs.replace(row, error=error, cancel_reason=why.message)
     return found

@@ -19,6 +19,9 @@ from milepost.store import creation, fanin, outputs
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
 
+STOPPED = "the run is stopping"
+"""The reason of batches that end with the one they are in."""
+
 # Filling
 
 
@@ -263,7 +266,7 @@ def _stop_children(run_id: str, actor: str, most: int) -> Steps[int]:
     live = {child_id: child for child_id, child in held.items() if child.live}
     if live:
         cancelled = fanin.Decision("cancel", RunState.CANCELLED)
-        yield from _halt_all(live, cancelled, reason="the run is stopping", actor=actor)
+        yield from _halt_all(live, cancelled, reason=STOPPED, actor=actor)
     return len(live)
 
 
