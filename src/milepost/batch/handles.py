@@ -166,7 +166,10 @@ class RunHandle(Subject[Run]):
 
     @property
     def error_count(self) -> int:
-        """How many of its jobs failed or were lost at least once, those that recovered included."""
+        """How many of its jobs failed or were lost at least once, and batches in it that failed.
+
+        Jobs that recovered are included.
+        """
         return self.picture.errored
 
     def as_spec(self, spec: str) -> str:
