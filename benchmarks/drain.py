@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from milepost.address import StoreUrl
 from milepost.bench import probe, raw
-from milepost.config import StoreUrl
 from tests.support.servers import running
 
 PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"

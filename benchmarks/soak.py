@@ -45,7 +45,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
 from tests.support.servers import PostgresServer, running

@@ -29,7 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from milepost import outcome
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Template
 from milepost.store import creation, jobs, runs, workers
 from milepost.store.connect import open_async_driver, open_driver

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
 from tests.support.servers import PostgresServer, running

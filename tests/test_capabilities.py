@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from milepost.config import CAPABILITIES, StoreUrl
+from milepost.address import CAPABILITIES, StoreUrl
 from milepost.store.connect import open_driver
 
 SOURCE = Path(__file__).parents[1] / "src" / "milepost"
 NAMES = set(CAPABILITIES)
 MAY_COMPARE = {
-    "config.py": "reads the scheme of a store's address, which is where the dialect comes from",
+    "address.py": "reads the scheme of a store's address, which is where the dialect comes from",
 }
 
 

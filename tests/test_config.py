@@ -6,7 +6,8 @@ import pytest
 
 import milepost as mp
 from milepost import config
-from milepost.config import Settings, StoreUrl, origins, store_url
+from milepost.address import StoreUrl
+from milepost.config import Settings, origins, store_url
 from milepost.errors import Invalid, SchemaMismatch, Unavailable
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate

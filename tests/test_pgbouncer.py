@@ -15,7 +15,8 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.config import StoreUrl, command_for
+from milepost.address import StoreUrl
+from milepost.config import command_for
 from milepost.errors import Invalid
 from milepost.observe.verify import verify
 from milepost.store import workers

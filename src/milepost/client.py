@@ -23,8 +23,9 @@ from weakref import WeakKeyDictionary, WeakSet, finalize
 import msgspec
 import uuid_utils
 
+from milepost.address import StoreUrl
 from milepost.codec import Codec
-from milepost.config import Settings, StoreUrl
+from milepost.config import Settings
 from milepost.faces import Flow, Wait, faces, perform, perform_async
 from milepost.hooks import HookEvent, Hooks
 from milepost.kept_loop import KeptLoop

@@ -13,7 +13,7 @@ import sqlalchemy.orm
 from attempts import claimed, overtaken
 
 import milepost as mp
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from tests.support.databases import backend_names, everyday_names
 
 

@@ -9,7 +9,8 @@ import pytest
 from attempts import claimed, lose, overtaken
 
 import milepost as mp
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.context import Context
 from milepost.observe.verify import verify
 from milepost.store import durable, lend

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.web.api import create_api
 
 

@@ -12,7 +12,7 @@ import sqlalchemy
 import sqlalchemy.orm
 
 import milepost as mp
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from tests.support.databases import Database
 
 

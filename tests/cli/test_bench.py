@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import milepost as mp
+from milepost.address import StoreUrl
 from milepost.bench import measure, probe, raw
 from milepost.bench.scratch import fresh
-from milepost.config import StoreUrl
 from milepost.observe.verify import verify
 from milepost.store.connect import open_driver
 from tests.support.databases import backend_names

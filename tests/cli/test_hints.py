@@ -112,7 +112,8 @@ def test_the_store_of_the_environment_need_not_be_named(prompt, own, monkeypatch
 
 
 def test_a_password_is_never_part_of_a_hint():
-    from milepost.config import StoreUrl, command_for
+    from milepost.address import StoreUrl
+    from milepost.config import command_for
 
     url = StoreUrl.parse("postgresql://me:hunter2@h:5433/db?sslmode=require&password=hunter2")
     told = command_for("milepost migrate", url, {})

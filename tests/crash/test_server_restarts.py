@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 import milepost as mp
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.lifecycle import RUN
 from milepost.observe.verify import verify
 from milepost.store.connect import open_driver

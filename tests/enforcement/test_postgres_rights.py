@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from hands import assignments, everything, moved, put, refusal, subject, walks
 
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.lifecycle import JOB, RUN
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate

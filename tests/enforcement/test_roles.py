@@ -11,8 +11,8 @@ import pytest
 from roles import Company, company
 
 import milepost as mp
+from milepost.address import StoreUrl
 from milepost.cli import main
-from milepost.config import StoreUrl
 from milepost.observe.verify import verify
 from milepost.store.catalog import names, query
 from milepost.store.connect import open_driver

@@ -12,7 +12,7 @@ from hands import everything
 from roles import Company, company
 
 import milepost as mp
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.observe.verify import verify
 from milepost.store import jobs, workers
 from milepost.store.connect import open_driver

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from milepost import outcome
+from milepost.address import StoreUrl
 from milepost.cli import main
-from milepost.config import StoreUrl
 from milepost.observe import doctor
 from milepost.observe.doctor import Finding, diagnose
 from milepost.store import workers

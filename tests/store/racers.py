@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from milepost import outcome
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.records import Claim, Settlement
 from milepost.store import failpoint, jobs, outputs, runs, timers
 from milepost.store.connect import open_driver

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from milepost.address import StoreUrl
 from milepost.cli import main
-from milepost.config import StoreUrl
 from milepost.errors import SchemaMismatch
 from milepost.observe.verify import verify
 from milepost.store import migrate as module

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from milepost.store.catalog import query, with_same
-from milepost.store.jobs import ERROR_WORDS
+from milepost.store.failures import ERROR_WORDS
 from milepost.store.postgres import array
 from milepost.store.sqlite_calls import _alike, _packed
 from tests.support.databases import Backends, Database, Raw, backend_names

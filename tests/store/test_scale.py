@@ -16,7 +16,7 @@ import pytest
 import uuid_utils
 
 from milepost import outcome
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
 from milepost.store import creation, fanin, jobs, outputs, runs, workers
 from milepost.store.catalog import query

@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.observe.verify import verify
 from milepost.store import catalog
 from milepost.store.connect import open_driver

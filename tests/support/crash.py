@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from milepost.address import StoreUrl
 from milepost.app import App
-from milepost.config import StoreUrl
 from milepost.context import Context, current
 from milepost.errors import Unavailable
 from milepost.observe.verify import verify

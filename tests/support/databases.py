@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.store.allow import allowed
 from milepost.store.catalog import spelled
 from milepost.store.connect import open_driver

@@ -6,7 +6,7 @@ To make and drop a database costs a server more than most tests do on it.
 from time import monotonic, sleep
 from typing import Any
 
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 
 __all__ = ["Kept"]
 

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.store import queues, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import Call

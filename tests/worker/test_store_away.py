@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.store.connections import unreachable
 from tests.support.servers import binaries, running
 

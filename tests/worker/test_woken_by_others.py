@@ -2,7 +2,8 @@
 
 import asyncio
 
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.store import timers, workers
 from milepost.store.watch import open_watch
 

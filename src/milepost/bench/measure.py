@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from milepost.address import StoreUrl
 from milepost.bench import probe, raw
 from milepost.bench.program import STORE, Program, percentiles
 from milepost.bench.scratch import fresh
-from milepost.config import StoreUrl
 from milepost.errors import Unavailable
 from milepost.store.jobs import any_open
 

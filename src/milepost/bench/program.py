@@ -11,9 +11,9 @@ import sys
 import time
 from typing import Any
 
+from milepost.address import StoreUrl
 from milepost.app import App
 from milepost.bench import probe, raw
-from milepost.config import StoreUrl
 from milepost.job import Job
 
 STORE = "BENCH_MILEPOST_URL"

@@ -14,7 +14,7 @@ from typing import Any
 
 import uuid_utils
 
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 
 BATCH = 1_000
 PAYLOAD = b'{"t0":0}'

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.errors import Unavailable
 from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate

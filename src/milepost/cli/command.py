@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from milepost.address import StoreUrl
 from milepost.cli import options
 from milepost.cli.groups import HelpfulGroup
 from milepost.cli.output import say, show_filled, show_json, show_rows
-from milepost.config import Settings, StoreUrl, command_for, store_url
+from milepost.config import Settings, command_for, store_url
 
 if TYPE_CHECKING:
     from milepost.batch.handles import Runs

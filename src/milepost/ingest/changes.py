@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from milepost.config import CAPABILITIES
+from milepost.address import CAPABILITIES
 from milepost.ingest.columns import Column
 from milepost.store.catalog import Statement
 

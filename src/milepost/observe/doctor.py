@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from milepost.config import SQLITE_SHARED, StoreUrl
+from milepost.address import SQLITE_SHARED, StoreUrl
 from milepost.errors import IllegalMove, MilepostError, NotFound, SchemaMismatch, Unavailable
 from milepost.observe.verify import Findings, verify
 from milepost.outcome import micros

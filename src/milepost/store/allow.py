@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from milepost.errors import Invalid
 
 if TYPE_CHECKING:
-    from milepost.config import StoreUrl
+    from milepost.address import StoreUrl
 
 ONLY = "MILEPOST_TEST_STORES"
 """Patterns of addresses, one a line; without it every store may be opened."""

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from milepost.config import DEFAULT_SCHEMA, StoreUrl
+from milepost.address import DEFAULT_SCHEMA, StoreUrl
 from milepost.errors import Invalid
 from milepost.faces import Flow, Wait, perform, perform_async
 from milepost.store import sqlite_calls

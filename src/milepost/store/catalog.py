@@ -15,7 +15,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-from milepost.config import DEFAULT_SCHEMA, channel_of
+from milepost.address import DEFAULT_SCHEMA, channel_of
 from milepost.errors import Invalid
 from milepost.lifecycle import GROUPS, group_sql
 from milepost.store.columns import CONDITIONS, arrays, columns

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.errors import Unavailable
 from milepost.store.allow import check_allowed
 from milepost.store.driver import AsyncDriver, Driver

@@ -24,7 +24,8 @@ from weakref import WeakSet
 
 import msgspec
 
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.errors import AccessRefused, Invalid, MilepostError, Unavailable
 from milepost.faces import Flow, Wait, faces
 

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from milepost.config import Capabilities
+from milepost.address import Capabilities
 from milepost.errors import Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import Statement

@@ -1,5 +1,6 @@
 """Why jobs and runs ended badly: one account for handles, for the API and for final messages."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -18,12 +19,18 @@ from milepost.records import (
     ResponseRow,
     Run,
     RunError,
+    Settlement,
     StepCount,
 )
 from milepost.specs import CANCELLED, EXPIRED
 from milepost.store import fanin, runs
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
+from milepost.tracebacks import fingerprint
+
+ERROR_WORDS = ("error_type", "error_code", "fingerprint")
+"""The columns by which a job is found by its last error."""
+_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 NAMED = 3
 """How many of its children the text of a failed run names; `errors` has more."""
@@ -230,3 +237,21 @@ def _named(steps: Sequence[StepCount], failed: Sequence[RunError]) -> str:
 def _label(one: RunError) -> str:
     name = f"{one.step} {one.job_id if one.ordinal is None else one.ordinal}"
     return f"{name} ({one.code or one.type}): {one.message[:NAMED_TEXT]}"
+
+
+def error_words(settlements: Sequence[Settlement]) -> dict[str, list[str | None]]:
+    """Give what errors are searched by; where nothing failed, lists of nothing, which are NULLs."""
+    if all(s.outcome.problem is None for s in settlements):
+        return {name: [] for name in ERROR_WORDS}
+    words = [
+        (problem.type, _searched(problem.code), fingerprint(problem, kind=s.claim.kind))
+        if (problem := s.outcome.problem)
+        else (None, None, None)
+        for s in settlements
+    ]
+    return dict(zip(ERROR_WORDS, map(list, zip(*words, strict=True)), strict=True))
+
+
+def _searched(code: str | None) -> str | None:
+    """Give a code that is a word; a text, which may say anything, is not stored in the clear."""
+    return code if code is not None and _CODE.fullmatch(code) else None

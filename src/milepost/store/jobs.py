@@ -5,7 +5,6 @@ then runs by id (those in trees of batches last, from the deepest up), then the 
 jobs; after that only inserts, or SKIP LOCKED.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, groupby
 from operator import itemgetter
@@ -21,16 +20,13 @@ from milepost.records import Claim, Job, Listed, Settlement
 from milepost.store import followups, logs, outputs, reruns, runs, unfit
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
+from milepost.store.failures import ERROR_WORDS, error_words
 from milepost.store.logs import AttemptLines
-from milepost.tracebacks import fingerprint
 
 SIGNALS_MOST = 1_000
 """How many signals a job keeps that it has not read."""
 
 SOFT_MOVES = frozenset({"retry", "later", "release"})
-ERROR_WORDS = ("error_type", "error_code", "fingerprint")
-"""The columns by which a job is found by its last error."""
-_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _BY_AGE = itemgetter(*(Claim.__struct_fields__.index(name) for name in ("queued_seq", "id")))
 _BY_PRIORITY = itemgetter(Claim.__struct_fields__.index("priority"))
 
@@ -196,26 +192,8 @@ def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
         "error": [o.problem.brief() if o.problem else None for o in outcomes],
         "cause": [o.cause.value if o.cause else None for o in outcomes],
         "detail": [outcome.detail for outcome in outcomes],
-        **_error_words(settlements),
+        **error_words(settlements),
     }
-
-
-def _error_words(settlements: Sequence[Settlement]) -> dict[str, list[str | None]]:
-    """Give what errors are searched by; where nothing failed, lists of nothing, which are NULLs."""
-    if all(s.outcome.problem is None for s in settlements):
-        return {name: [] for name in ERROR_WORDS}
-    words = [
-        (problem.type, _searched(problem.code), fingerprint(problem, kind=s.claim.kind))
-        if (problem := s.outcome.problem)
-        else (None, None, None)
-        for s in settlements
-    ]
-    return dict(zip(ERROR_WORDS, map(list, zip(*words, strict=True)), strict=True))
-
-
-def _searched(code: str | None) -> str | None:
-    """Give a code that is a word; a text, which may say anything, is not stored in the clear."""
-    return code if code is not None and _CODE.fullmatch(code) else None
 
 
 def _failure_columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:

@@ -16,7 +16,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.errors import Unavailable
 from milepost.faces import Flow, Wait, perform, perform_async
 from milepost.store import failpoint

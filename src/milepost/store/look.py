@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from milepost.config import CAPABILITIES
+from milepost.address import CAPABILITIES
 from milepost.errors import Unavailable
 from milepost.store.driver import Steps, drive
 from milepost.store.sqlite import BUSY_SECONDS, SqliteReader, translated

@@ -8,7 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Protocol
 
-from milepost.config import DEFAULT_SCHEMA, StoreUrl, command_for
+from milepost.address import DEFAULT_SCHEMA, StoreUrl
+from milepost.config import command_for
 from milepost.errors import SchemaMismatch
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps

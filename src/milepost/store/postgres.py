@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from milepost.config import CAPABILITIES, StoreUrl, Timeouts
+from milepost.address import CAPABILITIES, StoreUrl
+from milepost.config import Timeouts
 from milepost.errors import AccessRefused, IllegalMove, Invalid, SchemaMismatch, Unavailable
 from milepost.faces import Flow, Wait, pause, perform, perform_async
 from milepost.store import failpoint

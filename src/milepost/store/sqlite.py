@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from milepost.config import CAPABILITIES
+from milepost.address import CAPABILITIES
 from milepost.errors import IllegalMove, Invalid, MilepostError, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query

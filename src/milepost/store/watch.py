@@ -8,7 +8,8 @@ import sqlite3
 from contextlib import suppress
 from typing import Any
 
-from milepost.config import StoreUrl, Timeouts
+from milepost.address import StoreUrl
+from milepost.config import Timeouts
 from milepost.errors import Unavailable
 from milepost.store.connections import connect_async, import_asyncpg
 from milepost.store.sqlite import StoreFile

@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from milepost.address import StoreUrl
 from milepost.app import App
 from milepost.client import Client
-from milepost.config import StoreUrl
 from milepost.errors import Invalid, Unavailable
 from milepost.faces import refuse_in_loop
 from milepost.options import SECONDS_MOST

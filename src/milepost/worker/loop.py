@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from milepost.config import SQLITE_SHARED
+from milepost.address import SQLITE_SHARED
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.lifecycle import WorkerState
 from milepost.maintain.loop import Maintainer

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import uuid_utils
 
 from milepost import outcome
-from milepost.config import StoreUrl
+from milepost.address import StoreUrl
 from milepost.observe.doctor import broken
 from milepost.observe.verify import verify
 from milepost.outcome import Outcome, Problem
