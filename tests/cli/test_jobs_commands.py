@@ -276,8 +276,9 @@ def test_explaining_says_why_a_job_does_not_run(prompt, app, kinds):
     app.queues.pause("default")
     told = prompt("explain", job.id)
     assert told.code == 0
-    head, *reasons = told.out.splitlines()
+    head, *reasons, then = told.out.splitlines()
     assert head == f"job {job.id} (convert) is QUEUED:"
+    assert then.startswith("  next: nothing, until its queue is resumed")
     assert any("paused" in reason for reason in reasons)
     document = json.loads(prompt("explain", job.id[:30], "--json").out)
     assert (document["id"], document["state"]) == (job.id, "QUEUED")
