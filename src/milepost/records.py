@@ -307,9 +307,10 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class RunError(msgspec.Struct, frozen=True):
-    """Why one job of a run failed."""
+    """Why one job of a run failed, or a batch within it."""
 
     job_id: str
+    """The job's id; of a batch within a batch, whose `step` is "batch", the id of its run."""
     step: str
     type: str
     message: str

@@ -233,7 +233,7 @@ def test_a_run_that_ended_over_open_work_is_found(database, raw):
         f"('{JOB.format(1)}', 'k', 'QUEUED', 'create', '{JOB.format(2)}', 0)"
     )
     raw.execute("UPDATE run SET state = 'SUCCEEDED', move = 'finish', version = version + 1")
-    assert "it is SUCCEEDED and has open jobs" in problems(database)
+    assert "it is SUCCEEDED and has open jobs or batches" in problems(database)
 
 
 def test_text_that_is_no_utf8_is_shown_and_not_stumbled_over(backends):

@@ -913,7 +913,7 @@ async def test_the_row_shows_both_machines(app, working, until):
     async with working(None, 2) as worker:
         shown = await until(lambda: shows("IDLE", {"FREE": 2}))
         assert (shown.id, shown.pid) == (worker.id, os.getpid())
-        own = ["request 1", "request.final 1", "request.replay 1"]  # the engine's
+        own = ["jobs.bulk 1", "request 1", "request.final 1", "request.replay 1"]  # the engine's
         assert json.loads(shown.kinds) == [*own, "work 1"]
         await work.submit_many_async([()] * 3)
         await until(lambda: shows("POLLING", {"PROCESSING": 2}))
