@@ -318,23 +318,26 @@ class Client:
 
     def _refuse_full(self, new: Sequence[NewJob]) -> Flow[None]:
         # Before they share a statement: jobs that do not fit stop no others.
-        if time.monotonic() >= self._bounds_due:
-            yield from self.flow(self._read_bounds)
+        if self._bounds_are_due():
+            self._bounds = yield from self.flow(queues.bounds)
         bounds = self._known_bounds()
         if bounds and any(job.template.queue in bounds for job in new):
             yield from self.flow(creation.refuse_full, new, bounds)
 
     def create_in_bounds(self, new: Sequence[NewJob]) -> Steps[list[str]]:
         """Store jobs in a transaction that is open, or raise `QueueFull`."""
-        yield from self._read_bounds()
+        if self._bounds_are_due():
+            self._bounds = yield from queues.bounds()
         yield from creation.refuse_full(new, self._known_bounds())
         return (yield from creation.create(new))
 
-    def _read_bounds(self) -> Steps[None]:
-        """Read how many jobs may wait in each queue, unless that is known."""
-        if time.monotonic() >= self._bounds_due:
-            self._bounds_due = time.monotonic() + BOUNDS_SECONDS
-            self._bounds = yield from queues.bounds()
+    def _bounds_are_due(self) -> bool:
+        """Tell whether to read how many jobs may wait in each queue; one of many callers does."""
+        now = time.monotonic()
+        if now < self._bounds_due:
+            return False
+        self._bounds_due = now + BOUNDS_SECONDS
+        return True
 
     def _known_bounds(self) -> dict[str, int]:
         # The store's word is the newest; it was read up to `BOUNDS_SECONDS` ago.

@@ -100,7 +100,8 @@ def unconfigured(**settings):
     root = logging.getLogger()
     before, root.handlers = root.handlers, []
     try:
-        with logging_as(Settings(**settings)):
+        with warnings.catch_warnings(), logging_as(Settings(**settings)):
+            warnings.simplefilter("always")  # by default a line warns once in a process
             yield
         assert root.handlers == []
     finally:
