@@ -202,7 +202,7 @@ def test_c_get_of_a_batch_gives_its_responses_a_page_at_a_time(app, http, remote
             params = {"cursor": shown["next"]}
         raise AssertionError("pages do not end")
 
-    app.drain(timeout=10)
+    app.drain()
     shown, found = pages(where)
     assert [len(page) for page in found] == [2, 2, 1]
     told = [one for page in found for one in page]
