@@ -62,8 +62,9 @@ CREATE INDEX job_error_type ON job (error_type, id) WHERE error_type IS NOT NULL
 CREATE INDEX job_error_code ON job (error_code, id) WHERE error_code IS NOT NULL;
 -- Jobs as people search for them, newest first. A job that is queued, runs and succeeds, without a unique
 -- key, stands in none of these.
+-- Comparisons, which are cheaper than a list: SQLite looks one up in a table for every update.
 CREATE INDEX job_state ON job (state, id)
-  WHERE state IN ('CREATED', 'GATED', 'WAITING', 'READY', 'RETRYING', 'CANCELLED');
+  WHERE state <> 'QUEUED' AND state <> 'RUNNING' AND state <> 'SUCCEEDED' AND state <> 'FAILED';
 CREATE INDEX job_key ON job (unique_key, id) WHERE unique_key IS NOT NULL;
 -- Few: jobs of runs that failed or were lost at least once, whatever became of them.
 CREATE INDEX job_errored ON job (run_id)
