@@ -261,6 +261,9 @@ SLOT = Machine(
 
 MACHINES = {machine.name: machine for machine in (JOB, RUN, WORKER, SLOT)}
 
+ORDINARY = (J.QUEUED, J.RUNNING, J.SUCCEEDED, J.FAILED)
+"""The states of a job that waits for nothing but a worker, and of one that failed."""
+
 GROUPS: dict[str, tuple[StrEnum, ...]] = {
     "final": _JOB_FINAL,  # of a job and of a run alike
     "unsuccessful": (J.FAILED, J.CANCELLED),  # of a job and of a run alike
@@ -270,8 +273,6 @@ GROUPS: dict[str, tuple[StrEnum, ...]] = {
     "pending": (J.WAITING, J.READY, J.QUEUED, J.RETRYING),  # submitted, through its gate, unclaimed
     "sleeping": (J.WAITING, J.RETRYING),
     "counted": (J.RUNNING, J.SUCCEEDED),  # the last claim has ended in no counted way
-    # An ordinary job is never in one of these, and FAILED has an index of its own.
-    "unusual": (J.CREATED, J.GATED, J.WAITING, J.READY, J.RETRYING, J.CANCELLED),
     "active": tuple(state for state in _RUN_OPEN if state is not R.STOPPING),  # of a run
     "resting": (W.IDLE, W.BACKOFF),  # of a worker
 }

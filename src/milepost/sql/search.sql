@@ -154,7 +154,7 @@ SELECT newest.value AS id
 
 -- name: search:unusual
 -- A condition in the words of the index `job_state`.
-state = v.value AND state <> 'QUEUED' AND state <> 'RUNNING' AND state <> 'SUCCEEDED' AND state <> 'FAILED'
+state = v.value AND {unusual}
 
 -- name: search_queued
 -- Whether so many jobs are queued.

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from milepost.errors import Invalid
+from milepost.lifecycle import ORDINARY
 from milepost.records import Claim, Job, NewStep, Pinned, Run, Sql
 from milepost.store.instants import instant
 
@@ -26,6 +27,7 @@ RECORDS: Mapping[str, type[msgspec.Struct]] = {
 
 _OVER = "losses - coalesce(recoveries, retries - errors)"
 CONDITIONS = {
+    "unusual": " AND ".join(f"state <> '{state.value}'" for state in ORDINARY),
     "over": _OVER,
     "spent": f"({_OVER} > 0 OR errors - retries > 0)",
     "suspect": f"(losses - poison_limit >= -1 OR (losses > 0 AND {_OVER} >= 0))",

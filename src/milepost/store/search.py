@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from milepost.filters import EVER, TAG, WORDS, Interval, Term, Where, until
-from milepost.lifecycle import GROUPS, JobState
+from milepost.lifecycle import ORDINARY, JobState
 from milepost.records import Job, Listed
 from milepost.store import jobs, workers
 from milepost.store.catalog import DIALECTS, Statement, filled, query
@@ -182,9 +182,7 @@ def _plan(where: Where) -> Steps[Plan]:
         if count >= LOOK:
             return (yield from _backlog()) if states == [JobState.QUEUED] else WALK
     # Terms that contradict each other leave no state; an index then gives nothing.
-    parts = sorted({UNUSUAL if state in GROUPS[UNUSUAL] else state for state in states}) or [
-        UNUSUAL
-    ]
+    parts = sorted({state if state in ORDINARY else UNUSUAL for state in states}) or [UNUSUAL]
     return Plan(tuple(parts), tuple(states), whole=len(where.terms) == len(where.of("state")))
 
 

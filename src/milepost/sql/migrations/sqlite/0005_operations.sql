@@ -51,10 +51,10 @@ CREATE INDEX signal_job ON signal (job_id);
 
 -- Jobs whose budget is spent, and suspects: one more loss would end them.
 CREATE INDEX job_spent ON job (id)
-  WHERE state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING')
-    AND (losses - poison_limit >= -1 OR losses - coalesce(recoveries, retries - errors) > 0
+  WHERE (losses - poison_limit >= -1 OR losses - coalesce(recoveries, retries - errors) > 0
          OR errors - retries > 0
-         OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0));
+         OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
+    AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
 CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
 -- Jobs by their last error, newest first. One that never failed stands in none of these.
 CREATE INDEX job_fingerprint ON job (fingerprint, id, state) WHERE fingerprint IS NOT NULL;
