@@ -72,7 +72,9 @@ SELECT id, state, move, host, pid, program, queues, kinds, slots, started_at, he
  LIMIT :most
 
 -- name: worker_counts
-SELECT state, count(*) FROM worker GROUP BY state ORDER BY state
+-- One that died is STOPPED when its lease is over: when the last one died, nobody is left to move its row.
+SELECT CASE WHEN lease_until > {now} THEN state ELSE 'STOPPED' END, count(*)
+  FROM worker GROUP BY 1 ORDER BY 1
 
 -- name: election_hold
 -- The holder keeps it; anybody may take it once its time is over. Economy, not safety.

@@ -92,7 +92,7 @@ _worker = reader(Worker)
 
 
 def counts() -> Steps[Mapping[str, int]]:
-    """Count workers by state."""
+    """Count workers by state; one whose lease is over counts as STOPPED."""
     rows = yield Call("worker_counts")
     return dict(map(tuple, rows))
 

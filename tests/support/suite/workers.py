@@ -34,6 +34,13 @@ class WorkerSuite:
         with pytest.raises(LeaseLost):
             store.worker()
 
+    def test_a_worker_that_died_is_not_counted_as_one_at_work(self, store: Store) -> None:
+        """Maintenance runs in workers: after the last one died nobody moves its row."""
+        store.worker("dead")
+        store.advance(60)
+        store.worker("living")
+        assert store.run(workers.counts) == {"STARTUP": 1, "STOPPED": 1}
+
     def test_its_moves_are_those_of_the_machine(self, store: Store) -> None:
         name, state = store.worker(), WorkerState.STARTUP
         for move in ("connect", "recover", "poll", "back_off", "rest", "connect", "drain", "stop"):
