@@ -13,31 +13,34 @@ from milepost.context import Context
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import IllegalMove, Invalid
 from milepost.faces import Flow, Wait, faces
-from milepost.filters import Where, parse
+from milepost.filters import Term, Value, Where, parse
 from milepost.handles import JobHandle
 from milepost.job import Job
 from milepost.lifecycle import JOB, JobState
 from milepost.options import DEFAULTS
 from milepost.records import NewJob
-from milepost.store import jobs, reruns, search
+from milepost.store import jobs, journal, reruns, search
 from milepost.store.driver import Steps
 
 KIND: Final = "jobs.bulk"
 QUEUE: Final = "bulk"
 """The queue of such jobs: any worker that serves all queues takes them, and so does the prompt."""
+EVERY: Final = Where()
+NOT_BULK: Final = Where((Term("kind", (Value(KIND),), negated=True),))
 ACTIONS: Final = ("cancel", "rerun", "erase")
 BATCH = 100
 """How many jobs are acted on between two looks whether to stop."""
 
 
 class BulkOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done to the jobs, and in whose name."""
+    """What is done to which jobs; the filter is that of the moment at which they were counted."""
 
     action: str
     where: str
-    actor: str
     total: int = 0
     """How many jobs fitted when it was asked for, of those that were counted."""
+    counted: bool = True
+    """Whether all were: False if there may be more."""
     reason: str = "cancelled"
     fresh: bool = False
 
@@ -65,43 +68,62 @@ class Bulk:
         )
         host.registry.add(self._definition, own=True)
 
-    def _prepare(
-        self, action: str, where: Where, *, actor: str, reason: str = "", fresh: bool = False
-    ) -> Flow[NewJob]:
-        """Count the jobs that a filter finds, and make the job that acts on them."""
+    def _order(
+        self,
+        action: str,
+        where: Where,
+        *,
+        within: Where = EVERY,
+        reason: str = "",
+        fresh: bool = False,
+    ) -> Flow[BulkOrder]:
+        """Fix a filter at this moment and count its jobs; those `within` the caller's bounds."""
         if action not in ACTIONS:
             raise Invalid(f"action={action!r}: expected one of {', '.join(ACTIONS)}")
         if not where.terms:
             raise Invalid(f"{action} needs a filter with at least one term")
-        frozen = yield from self._client.flow(search.fixed, where)
-        only = superseded(action)
-        total, _ = yield from self._client.flow(search.count, frozen, superseded=only)
-        order = BulkOrder(
+        # Whoever ordered an action on many jobs had rights that others may not have.
+        mine = where & within & (NOT_BULK if action == "rerun" else EVERY)
+        frozen = yield from self._client.flow(search.fixed, mine)
+        total, is_whole = yield from self._client.flow(
+            search.count, frozen, superseded=superseded(action)
+        )
+        return BulkOrder(
             action=action,
             where=str(frozen),
-            actor=actor,
             total=total,
+            counted=is_whole,
             reason=reason or "cancelled",
             fresh=fresh,
         )
+
+    order, order_async = faces(_order)
+
+    def new(self, order: BulkOrder) -> NewJob:
+        """Make the job that carries out an order."""
         return Job(self._host, self._definition).new((order,), {})
 
-    prepare, prepare_async = faces(_prepare)
+    def _submit(self, order: BulkOrder) -> Flow[JobHandle[BulkCount]]:
+        """Create the job that carries out an order."""
+        new = [self.new(order)]
+        [job_id] = yield Wait(self._client.create, self._client.create_async, (new,))
+        return JobHandle(self._client, job_id, type_=BulkCount)
+
+    submit, submit_async = faces(_submit)
 
     def _start(
         self, action: str, where: Where, *, reason: str = "", fresh: bool = False
     ) -> Flow[JobHandle[BulkCount]]:
         """Create the job that acts on all jobs that a filter finds."""
-        actor = caller().actor
-        new = yield from self._prepare(action, where, actor=actor, reason=reason, fresh=fresh)
-        [job_id] = yield Wait(self._client.create, self._client.create_async, ([new],))
-        return JobHandle(self._client, job_id, type_=BulkCount)
+        order = yield from self._order(action, where, reason=reason, fresh=fresh)
+        return (yield from self._submit(order))
 
     start, start_async = faces(_start)
 
     def run(self, ctx: Context, asked: BulkOrder) -> BulkCount:
         """Act on the jobs, newest first, some at a time."""
         where = parse(asked.where, stored=True)
+        actor = self._client.run(_ordered_by, ctx.id)
         counted = msgspec.convert(ctx.cursor or {}, BulkCount)
         while True:
             ctx.check()
@@ -113,7 +135,7 @@ class Bulk:
                 most=BATCH,
             )
             mine = [job_id for job_id in found if job_id != ctx.id]
-            done = _acted(self._client, mine, asked, ctx)
+            done = _acted(self._client, mine, asked, actor=actor, ctx=ctx)
             counted = BulkCount(
                 matched=counted.matched + len(mine), done=counted.done + done, before=found.next
             )
@@ -129,9 +151,15 @@ def superseded(action: str) -> bool | None:
     return False if action == "rerun" else None
 
 
-def _acted(client: Client, ids: list[str], asked: BulkOrder, ctx: Context) -> int:
+def _ordered_by(job_id: str) -> Steps[str | None]:
+    """Name whoever created the job: of an order that is run again, whoever did that."""
+    return (yield from journal.history(job_id))[0].actor
+
+
+def _acted(
+    client: Client, ids: list[str], asked: BulkOrder, *, actor: str | None, ctx: Context
+) -> int:
     """Act on some jobs in the name of whoever asked; say on how many."""
-    actor = asked.actor
     if asked.action == "cancel":
         return client.run(_cancelled, ids, reason=asked.reason, actor=actor)
     if asked.action == "rerun":
@@ -149,7 +177,7 @@ def _acted(client: Client, ids: list[str], asked: BulkOrder, ctx: Context) -> in
     return erased
 
 
-def _cancelled(ids: list[str], *, reason: str, actor: str) -> Steps[int]:
+def _cancelled(ids: list[str], *, reason: str, actor: str | None) -> Steps[int]:
     done = 0
     for job_id, state in sorted((yield from jobs.standing(ids))):
         if state not in JOB.terminal:

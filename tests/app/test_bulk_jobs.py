@@ -66,8 +66,8 @@ def test_a_running_one_stops_between_two_batches(app, shop, monkeypatch):
     jobs = [shop.options(start_in=3600).submit(n) for n in range(3)]
     acted = bulk._acted
 
-    def once(client, ids, order, ctx):
-        done = acted(client, ids, order, ctx)
+    def once(client, ids, order, *, actor, ctx):
+        done = acted(client, ids, order, actor=actor, ctx=ctx)
         ctx.ask_to_stop("enough")
         return done
 
@@ -82,11 +82,11 @@ def test_an_attempt_goes_on_where_the_one_before_it_failed(app, shop, advance, m
     jobs = [shop.options(start_in=9e6).submit(n) for n in range(5)]
     acted, seen = bulk._acted, []
 
-    def broken(client, ids, order, ctx):
+    def broken(client, ids, order, *, actor, ctx):
         seen.append(ids)
         if len(seen) == 2:
             raise ConnectionError
-        return acted(client, ids, order, ctx)
+        return acted(client, ids, order, actor=actor, ctx=ctx)
 
     monkeypatch.setattr(bulk, "_acted", broken)
     job = act(app, "cancel", "kind:sell")

@@ -92,6 +92,32 @@ def test_many_jobs_are_acted_on_by_a_filter_which_is_counted_first(prompt, app, 
     assert len(asked) == 1
 
 
+def test_jobs_that_begin_to_fit_while_you_are_asked_are_left_alone(prompt, kinds, monkeypatch):
+    """You agreed to one job, and all that had come by the time of the answer were cancelled."""
+    convert = kinds["convert"].options(start_in=3600)
+    before, after = convert.submit("a"), []
+    monkeypatch.setattr("click.confirm", lambda _text, **_: after.append(convert.submit("b")))
+    done = prompt("jobs", "cancel", "--where", "kind:convert")
+    assert "cancel: 1 of 1 jobs\n" in done.err
+    assert (before.refresh().state, after[0].refresh().state) == ("CANCELLED", "WAITING")
+
+
+def test_an_action_on_many_jobs_says_how_far_it_came_and_what_it_passed_over(
+    prompt, kinds, monkeypatch
+):
+    kinds["convert"].options(start_in=3600).submit("a")
+    done = prompt("jobs", "erase", "--where", "kind:convert", "--yes")
+    assert "erase: 0 of 1 jobs; 1 could not be acted on as they stand\n" in done.err
+
+    def stopped(job, _work):
+        job.cancel("Ctrl-C at the prompt")
+
+    monkeypatch.setattr("milepost.cli.subjects.follow_here", stopped)
+    done = prompt("jobs", "cancel", "--where", "kind:convert", "--yes")
+    assert done.code == 3
+    assert "cancel: it came to no job; what was done stays done\n" in done.err
+
+
 def test_a_job_runs_before_its_time(prompt, app, kinds):
     waiting = kinds["convert"].options(start_in=3600).submit("a")
     ran = prompt("jobs", "run-now", waiting.id)

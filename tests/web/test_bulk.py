@@ -1,5 +1,7 @@
 """POST /v1/jobs:bulk: many jobs at once, counted, within the caller's bounds."""
 
+from milepost.store.tokens import Bounds
+
 NOWHERE = "018f0000-0000-7000-8000-000000000000"
 CALL = {"kind": "convert", "args": ["a"]}
 
@@ -123,3 +125,56 @@ async def test_all_that_a_filter_finds_are_acted_on_by_a_job(app, api):
     for other in ({"action": "erase", "where": None}, {"where": "sate:x"}, {"ids": ["a"]}):
         wrong = {**asked, **other}
         assert (await api.post("/v1/jobs:bulk", json=wrong)).status_code == 422
+
+
+async def test_a_blank_filter_of_a_tenants_token_acts_on_nothing(app, api, token):
+    """Its tenant counted as a term: two spaces cancelled every job of the tenant."""
+    mine = token("mine", "submit", "operate", tenant="acme")
+    [job] = await submitted(api, 1, headers=mine)
+    answer = await api.post("/v1/jobs:bulk", json={"action": "cancel", "where": "  "}, headers=mine)
+    assert (answer.status_code, "at least one term" in answer.text) == (422, True)
+    await app.drain_async(queues=["bulk"])
+    assert app.jobs.get(job).state == "QUEUED"
+
+
+async def test_only_an_admin_runs_an_action_on_many_jobs_again(app, api, token):
+    """Whoever may only operate ran an admin's erase again, in the admin's name."""
+    boss, operator = token("boss", "admin"), token("operator", "submit", "operate")
+    again = token("second", "admin")
+    [job] = await submitted(api, 1, headers=boss)
+    await app.drain_async()
+    asked = {"action": "erase", "where": "kind:convert"}
+    order = (await api.post("/v1/jobs:bulk", json=asked, headers=boss)).json()["id"]
+    await api.post(f"/v1/jobs/{order}:cancel", headers=boss)
+    one = await api.post(f"/v1/jobs/{order}:rerun", headers=operator)
+    many = {"action": "rerun", "ids": [order]}
+    named = await api.post("/v1/jobs:bulk", json=many, headers=operator)
+    found = {"action": "rerun", "where": "kind:jobs.bulk"}
+    sought = await api.post("/v1/jobs:bulk", json=found, headers=operator)
+    assert (one.status_code, named.status_code, sought.status_code) == (403, 403, 202)
+    assert "POST /v1/jobs:bulk" in one.json()["detail"]
+    await app.drain_async(queues=["bulk"])
+    assert app.jobs.get(sought.json()["id"]).result.matched == 0
+    assert app.jobs.get(job).record.payload is not None
+
+    await api.post(f"/v1/jobs/{order}:rerun", headers=again)
+    await app.drain_async(queues=["bulk"])
+    assert app.jobs.get(job).record.payload is None
+    assert app.jobs.get(job).history[-1].actor == "second"
+
+
+async def test_bounds_that_a_filter_cannot_say_refuse_a_rerun_of_many(app, api, token):
+    """A token whose jobs have priority 3 at most ran one of priority 9 again, by a filter."""
+    urgent = {"kind": "broken", "options": {"priority": 9}}
+    await submitted(api, 1, urgent, headers=token("any", "submit"))
+    await app.drain_async()
+    asked = {"action": "rerun", "where": "kind:broken"}
+    every = (Bounds(max_priority=3), Bounds(requests=False), Bounds(kinds=("jobs.bulk",)))
+    for number, bounds in enumerate(every):
+        low = token(f"low {number}", "submit", "operate", bounds=bounds)
+        answer = await api.post("/v1/jobs:bulk", json=asked, headers=low)
+        assert (answer.status_code, "ids" in answer.json()["detail"]) == (403, True)
+    there = token("there", "submit", "operate", queues=["bulk"])
+    answer = await api.post("/v1/jobs:bulk", json={**asked, "action": "cancel"}, headers=there)
+    await app.drain_async(queues=["bulk"])
+    assert app.jobs.get(answer.json()["id"]).result.matched == 0

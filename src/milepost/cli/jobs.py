@@ -18,6 +18,7 @@ from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import JOB, JobState
 
 if TYPE_CHECKING:
+    from milepost.bulk import BulkCount, BulkOrder
     from milepost.handles import JobHandle
     from milepost.history import Entry
     from milepost.job import Job
@@ -222,27 +223,41 @@ def _act_on_all(at: Session, action: str, *, where: str, yes: bool, **how: Any) 
     """
     from milepost import filters
     from milepost.app import App
-    from milepost.bulk import QUEUE, superseded
-    from milepost.store import search
+    from milepost.bulk import QUEUE
 
     sought = filters.parse(where)
-    count, is_whole = at.client.run(search.count, sought, superseded=superseded(action))
-    said = f"{count:,}{'' if is_whole else ' or more'} {'job fits' if count == 1 else 'jobs fit'}"
-    if count == 0:
-        at.answer({"matched": 0, "done": 0}, "none fits; nothing to do")
-        return
-    if not yes:
-        click.confirm(f"{said}; {action} {'it' if count == 1 else 'them'}?", abort=True, err=True)
     app = App(at.store.address)
     try:
-        job = app.bulk.start(action, sought, **how)
+        order = app.bulk.order(action, sought, **how)
+        if order.total == 0 and order.counted:
+            at.answer({"matched": 0, "done": 0}, "none fits; nothing to do")
+            return
+        if not yes:
+            click.confirm(_question(order), abort=True, err=True)
+        job = app.bulk.submit(order)
         say(f"job {job.id} does it; {at.typed(f'jobs cancel {job.id}')} stops it")
         subjects.follow_here(job, lambda: app.drain(queues=[QUEUE]))
-        done = job.refresh().result
-        told = {"job": job.id, "matched": done.matched, "done": done.done}
-        at.answer(told, f"{action}: {done.done:,} of {done.matched:,} jobs")
+        _tell_done(at, job, action)
     finally:
         app.close()
+
+
+def _question(order: "BulkOrder") -> str:
+    many = "" if order.counted else " or more"
+    said = f"{order.total:,}{many} {'job fits' if order.total == 1 else 'jobs fit'}"
+    return f"{said}; {order.action} {'it' if order.total == 1 else 'them'}?"
+
+
+def _tell_done(at: Session, job: "JobHandle[BulkCount]", action: str) -> None:
+    """Say on how many jobs a job acted; of one that was stopped, how far it came."""
+    if job.refresh().state != "SUCCEEDED":
+        far = job.progress_text or "no job"
+        say(f"{action}: it came to {far}; what was done stays done")
+    done = job.result  # raises unless it succeeded
+    left = done.matched - done.done
+    passed = f"; {left:,} could not be acted on as they stand" if left else ""
+    told = {"job": job.id, "matched": done.matched, "done": done.done}
+    at.answer(told, f"{action}: {done.done:,} of {done.matched:,} jobs{passed}")
 
 
 @jobs.command("run-now", access="write")

@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from milepost import bulk
 from milepost.client import Client, acting
 from milepost.errors import MilepostError
 from milepost.records import Job, Run
@@ -107,6 +108,20 @@ class Principal(msgspec.Struct, frozen=True):
         if bounds.max_priority is not None and priority > bounds.max_priority:
             most = bounds.max_priority
             raise _refused(f"this token's jobs have priority {most} at most, not {priority}")
+
+    def check_rerun(self, job: Job) -> None:
+        """Refuse to run a job again that the token may not create."""
+        if job.kind == bulk.KIND and not self.may("admin"):
+            raise _refused("an admin's token runs it again; order it anew: POST /v1/jobs:bulk")
+        self.check_new(job.kind, queue=job.queue, priority=job.priority)
+
+    def check_any_rerun(self) -> None:
+        """Refuse a rerun of all that a filter finds, where each job would have to be looked at."""
+        bounds = self.bounds
+        if bounds.kinds is not None or bounds.max_priority is not None or not bounds.requests:
+            raise _refused(
+                "this token is bound to kinds, a priority or no requests: name the jobs by ids"
+            )
 
     def check_unbound(self, subject: str, *, queues: bool = True) -> None:
         """Refuse a part of the whole installation to a token of a tenant, or of some `queues`."""

@@ -108,17 +108,19 @@ async def bulk(*, action: BulkAction, call: OperateCall) -> Response:
 
 async def _started(action: BulkAction, call: Call) -> Response:
     """Create the job that acts on all that a filter finds, within the caller's bounds."""
-    if action.action == "erase" and not call.principal.may("admin"):
+    principal = call.principal
+    if action.action == "erase" and not principal.may("admin"):
         raise HttpProblem(403, "erasing needs a token with the scope admin")
-    sought = filters.parse(action.where or "") & filters.where(tenant=call.principal.tenant)
-    job = await call.app.bulk.prepare_async(
+    if action.action == "rerun":
+        principal.check_any_rerun()
+    order = await call.app.bulk.order_async(
         action.action,
-        sought,
-        actor=call.principal.actor,
+        filters.parse(action.where or ""),
+        within=filters.where(tenant=principal.tenant, queue=principal.queues),
         reason=action.reason,
         fresh=action.fresh,
     )
-    return await create(call, KIND, lambda: job)
+    return await create(call, KIND, lambda: call.app.bulk.new(order))
 
 
 def _acted(
@@ -136,7 +138,7 @@ def _acted(
         done = yield from _cancelled(found, bulk.reason, actor)
     else:
         for job in found:
-            principal.check_new(job.kind, queue=job.queue, priority=job.priority)
+            principal.check_rerun(job)
         ids = [job.id for job in found]
         done = yield from reruns.rerun_many(ids, fresh=bulk.fresh, actor=actor, trace=trace)
     return {

@@ -325,7 +325,7 @@ async def rerun(
     start `fresh`. 409 when it succeeded and is not to, has not ended, or was run again before.
     """
     job = (await visible(call, call.app.jobs, job_id)).record
-    call.principal.check_new(job.kind, queue=job.queue, priority=job.priority)
+    call.principal.check_rerun(job)
     by = {"actor": call.principal.actor, "trace": caller().trace}
 
     def rerun() -> Steps[StoredAnswer]:
