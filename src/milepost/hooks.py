@@ -17,14 +17,19 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.faces import Flow, Wait
+from milepost.outcome import Problem
+from milepost.policy import message_of
 from milepost.records import Claim
-from milepost.telemetry import Log
+from milepost.telemetry import TRACEBACK, Log
+from milepost.tracebacks import located
 
 T = TypeVar("T")
 
 POINTS = ("submit", "attempt", "step", "settle", "sweep", "request", "message", "gate")
 HOOK_SECONDS = 10.0
 """How long one half of an asynchronous hook may take; then it counts as failed."""
+
+SECOND_YIELD = "a hook has one yield, and this one has a second"
 
 log = Log("milepost.hooks")
 
@@ -99,10 +104,8 @@ class Hook:
             next(made)  # type: ignore[arg-type]
         except StopIteration:
             return None
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - Later, sys.exit(): nothing ends its job
-            self._report(event, error)
+            self._failed(event, error)
             return None
         return made
 
@@ -110,15 +113,13 @@ class Hook:
         """Run the rest of a plain hook."""
         try:
             made.send(event)
+            made.close()
         except StopIteration:
             return
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - as above
-            self._report(event, error)
+            self._failed(event, error)
             return
-        made.close()
-        self._report(event, Invalid("a hook has one yield, and this one has a second"))
+        self._report(event, Invalid(SECOND_YIELD))
 
     async def begin_async(self, event: HookEvent) -> Made | None:
         """Run an asynchronous hook up to its yield; None if it came to no yield."""
@@ -127,9 +128,10 @@ class Hook:
 
     async def end_async(self, made: Any, event: HookEvent) -> None:
         """Run the rest of an asynchronous hook."""
-        if await self._awaited(made.asend(event), event):
-            await made.aclose()
-            self._report(event, Invalid("a hook has one yield, and this one has a second"))
+        if await self._awaited(made.asend(event), event) and await self._awaited(
+            made.aclose(), event
+        ):
+            self._report(event, Invalid(SECOND_YIELD))
 
     async def _awaited(self, half: Awaitable[None], event: HookEvent) -> bool:
         """Await one half; False if it is over, or has failed."""
@@ -140,23 +142,31 @@ class Hook:
             return False
         except BaseException as error:
             task = asyncio.current_task()
-            stopped = isinstance(error, asyncio.CancelledError) and task and task.cancelling()
-            if stopped or isinstance(error, KeyboardInterrupt):
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                 raise
-            self._report(event, error)
+            self._failed(event, error)
             return False
         return True
 
+    def _failed(self, event: HookEvent, error: BaseException) -> None:
+        """Report an error; Ctrl-C goes on, which the main thread alone gets."""
+        if isinstance(error, KeyboardInterrupt) and _is_main():
+            raise error
+        self._report(event, error)
+
     def _report(self, event: HookEvent, error: BaseException) -> None:
-        if not self._reported:
-            self._reported = True
-            name = getattr(self._function, "__qualname__", repr(self._function))
-            log.warning(
-                "a hook failed; this is logged once",
-                hook=name,
-                point=event.point,
-                error=repr(error),
-            )
+        if self._reported:
+            return
+        self._reported = True
+        name = getattr(self._function, "__qualname__", repr(self._function))
+        problem = located(Problem(type=type(error).__name__, message=message_of(error)), error)
+        log.warning(
+            "a hook failed; this is logged once",
+            hook=name,
+            point=event.point,
+            error=f"{problem.type}: {problem.message}",
+            **{TRACEBACK: problem.traceback},
+        )
 
 
 Opened = list[tuple[Hook, Made]]
@@ -244,6 +254,10 @@ class Hooks:
                 yield Wait(_elsewhere, _here, (hook.end_async, made, event))
             else:
                 hook.end(made, event)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def one_call(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Flow[Any]:

@@ -136,7 +136,7 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
 def problem_of(error: BaseException, policy: Policy, *, attempt: int) -> Problem:
     """Record an error: its class, its code, its message (H-105, H-115)."""
     floor = _floor(error)
-    text = storable(_message(error))
+    text = storable(message_of(error))
     return Problem(
         type=storable(type(error).__qualname__),
         message=text if len(text) <= MESSAGE_LIMIT else text[:MESSAGE_LIMIT] + "…",
@@ -147,7 +147,8 @@ def problem_of(error: BaseException, policy: Policy, *, attempt: int) -> Problem
     )
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """Read what an error says, whatever its own code does then."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - an error that cannot say what it is fails its job, not us

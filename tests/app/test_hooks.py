@@ -1,6 +1,7 @@
 """Hooks see and time; they never change an outcome, and a failing one is logged once."""
 
 import asyncio
+import threading
 import time
 
 import httpx2
@@ -63,7 +64,10 @@ def test_each_point_is_seen_with_its_outcome_and_how_long_it_took(app):
         done.outcome = "succeed"
 
 
-@pytest.mark.parametrize("how", ["before", "after", "exit", "second", "async", "hangs"])
+HOW = ["before", "after", "exit", "second", "stays", "cancelled", "async", "async stays", "hangs"]
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_a_failing_hook_is_logged_once_and_changes_nothing(app, capsys, monkeypatch, how):
     monkeypatch.setattr("milepost.hooks.HOOK_SECONDS", 0.05)
 
@@ -71,6 +75,11 @@ def test_a_failing_hook_is_logged_once_and_changes_nothing(app, capsys, monkeypa
         if how == "hangs":
             await asyncio.sleep(60)
         yield
+        while how == "async stays":
+            try:
+                yield
+            finally:
+                raise ValueError("it cannot even be closed")
         raise RuntimeError("broken")
 
     def broken(event):
@@ -78,13 +87,19 @@ def test_a_failing_hook_is_logged_once_and_changes_nothing(app, capsys, monkeypa
             raise RuntimeError("broken")
         if how == "exit":
             raise SystemExit
+        if how == "cancelled":
+            raise asyncio.CancelledError
         yield
         if how == "after":
             raise mp.Later(60)
-        yield
+        try:
+            yield
+        finally:
+            if how == "stays":
+                raise ValueError("it cannot even be closed")
 
     for point in ("submit", "attempt", "step", "settle", "sweep"):
-        app.hook(point)(broken_async if how in ("async", "hangs") else broken)
+        app.hook(point)(broken_async if how in ("async", "async stays", "hangs") else broken)
 
     @app.job
     def convert(ctx: mp.Context) -> int:
@@ -97,9 +112,74 @@ def test_a_failing_hook_is_logged_once_and_changes_nothing(app, capsys, monkeypa
     found = [job.submit() for job in (convert, read, convert, read)]
     app.drain()
     assert [job.refresh().result for job in found] == [0] * 4
-    told = capsys.readouterr().err.splitlines()
+    told = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("  ")]
     assert len(told) == 5  # once for each of the declared ones
     assert all("a hook failed; this is logged once" in line for line in told)
+
+
+def test_a_hook_that_raises_keyboard_interrupt_in_a_thread_does_not_keep_its_job_forever(app):
+    @app.hook("attempt")
+    def broken(event):
+        raise KeyboardInterrupt
+        yield
+
+    @app.job
+    def convert() -> int:
+        return 1
+
+    jobs = [convert.submit() for _ in range(3)]
+    drain = threading.Thread(target=app.drain, args=(5,), daemon=True)
+    drain.start()
+    drain.join(30)
+    assert [job.refresh().state for job in jobs] == ["SUCCEEDED"] * 3
+
+
+def test_the_log_says_where_a_hook_failed_and_shows_no_secret(app, capsys):
+    @app.hook("attempt")
+    def broken(event):
+        yield
+        raise ValueError("token=hunter2")
+
+    @app.job
+    def convert() -> None: ...
+
+    convert.submit()
+    app.drain()
+    told = capsys.readouterr().err
+    assert "ValueError: token=[redacted]" in told
+    assert "in broken" in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize("plain_hook", [True, False])
+@pytest.mark.parametrize("plain_job", [True, False])
+def test_a_hook_that_outlasts_the_timeout_leaves_the_outcome_of_the_handler(
+    app, plain_hook, plain_job
+):
+    ran = []
+
+    @app.hook("attempt")
+    def slow(event):
+        yield
+        if plain_hook:
+            time.sleep(0.6)
+
+    @app.hook("attempt")
+    async def slow_async(event):
+        yield
+        if not plain_hook:
+            await asyncio.sleep(0.6)
+
+    def convert() -> str:
+        ran.append(1)
+        return "done"
+
+    async def convert_async() -> str:
+        return convert()
+
+    job = app.job(timeout=0.3)(convert if plain_job else convert_async).submit()
+    app.drain(5)
+    assert (job.refresh().state, job.result, len(ran)) == ("SUCCEEDED", "done", 1)
 
 
 def test_an_attempt_that_is_ended_from_outside_ends_as_the_store_has_it(app):

@@ -57,6 +57,7 @@ class Executor:
             running.reset(token)
         if os.getpid() != self._process:
             leave(result)
+        context.outcome_if_interrupted = result  # hooks still run, and change nothing
         if result.move != "succeed" and context.has_progress:
             context.write_progress()
         return result
@@ -80,6 +81,7 @@ class Executor:
             running.reset(token)
         if os.getpid() != self._process:
             leave(result)
+        context.outcome_if_interrupted = result  # as above
         if result.move != "succeed" and context.has_progress:
             await context.write_progress_async()
         return result
