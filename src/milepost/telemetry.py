@@ -5,8 +5,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
+
+from milepost.tracebacks import hidden_fields
 
 REPEAT_FIRST_SECONDS = 10.0
 REPEAT_LONGEST_SECONDS = 600.0
@@ -81,20 +84,31 @@ class Log:
     def _write(
         self, level: str, event: str, fields: dict[str, Any], *, by_logging: bool = False
     ) -> None:
-        if _configured():
-            getattr(sys.modules["structlog"].get_logger(self._name), level)(event, **fields)
-        elif by_logging and Way.write is not None:
-            Way.write(self._name, Line(event, fields))
-        elif by_logging or Way.by_logging:
-            log_line(self._name, LEVELS[level], Line(event, fields))
-        else:
-            now = datetime.now().astimezone()
-            sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {Line(event, fields)}\n")
+        """Write a line; the program's own logging may fail, and no job may end by that."""
+        try:
+            if _configured():
+                getattr(sys.modules["structlog"].get_logger(self._name), level)(event, **fields)
+            elif by_logging and Way.write is not None:
+                Way.write(self._name, Line(event, fields))
+            elif by_logging or Way.by_logging:
+                log_line(self._name, LEVELS[level], Line(event, fields))
+            else:
+                _write_raw(level, Line(event, fields))
+        except Exception as error:  # noqa: BLE001 - whatever a processor or a handler raises
+            _write_raw(level, Line(event, {**fields, "logging_failed": repr(error)}))
+
+
+def _write_raw(level: str, line: Line) -> None:
+    now = datetime.now().astimezone()
+    # None in a process without a console; closed, or its reader gone, in others.
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} [{level:<9}] {line}\n")
 
 
 def _configured() -> bool:
-    structlog = sys.modules.get("structlog")
-    return structlog is not None and bool(structlog.is_configured())
+    # A handler in a thread may be importing it just now.
+    is_configured = getattr(sys.modules.get("structlog"), "is_configured", None)
+    return is_configured is not None and bool(is_configured())
 
 
 def log_line(name: str, level: int, line: Line, exc_info: Any = None) -> None:
@@ -164,19 +178,38 @@ def _shown(line: str) -> str:
 
 def _word(value: Any) -> str:
     """Show a text as one word; control characters are shown, not sent to the terminal."""
-    text = str(value)
+    text = text_of(value)
     return text if text.isprintable() and " " not in text else repr(text)
 
 
-def whole_text(record: logging.LogRecord) -> str:
-    """Write the message of a record, and its traceback; one that cannot be written says so."""
+def text_of(value: Any) -> str:
+    """Write a value as text, whatever its own code does then."""
     try:
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[0] is not None:
-            text = f"{text}\n{''.join(traceback.format_exception(*record.exc_info))}"
-    except Exception as error:  # noqa: BLE001 - logging tells it where the record is handled
-        return f"(a line that cannot be written: {type(error).__name__})"
-    return text
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - a line is written without it
+        return f"({type(value).__qualname__}: {type(error).__name__} when written)"
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Write the message of a record; arguments that do not fit are left out, and it says so."""
+    try:
+        return record.getMessage()
+    except Exception as error:  # noqa: BLE001 - the line is there, and its text is worth reading
+        why = f"{type(error).__name__}: {text_of(error)}"
+        return f"{text_of(record.msg)} (logged with arguments that do not fit: {why})"
+
+
+def traceback_of(record: logging.LogRecord) -> str | None:
+    """Write the traceback of a record, if it has one."""
+    if not record.exc_info or record.exc_info[0] is None:
+        return None
+    return "".join(traceback.format_exception(*record.exc_info))
+
+
+def whole_text(record: logging.LogRecord) -> str:
+    """Write the message of a record, and its traceback."""
+    below = traceback_of(record)
+    return message_of(record) if below is None else f"{message_of(record)}\n{below}"
 
 
 def _raised(event: Any) -> Any:
@@ -196,14 +229,14 @@ def job_log(keep: Callable[[float, str, str, str], None], **fields: Any) -> Any:
     import structlog  # noqa: PLC0415 - it loads rich, which takes a quarter of a second
 
     def kept(_: Any, level: str, event: Any) -> Any:
-        words = {name: value for name, value in event.items() if name not in fields}
-        line = Line(str(words.pop("event", "")), words)
+        words = {n: value for n, value in event.items() if n not in (*fields, "exc_info")}
+        words = hidden_fields(words)
+        line = Line(text_of(words.pop("event", "")), words)
         if Way.by_logging and not structlog.is_configured():
-            words.pop("exc_info", None)
             log_line(JOB_LOGGER, LEVELS.get(level, logging.ERROR), line, _raised(event))
             raise structlog.DropEvent
         keep(time.time(), level, JOB_LOGGER, str(line))
-        return event
+        return event if structlog.is_configured() else {**event, **words}
 
     if structlog.is_configured():
         # One that leads to logging is kept where all records are made.

@@ -10,6 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -25,13 +26,14 @@ ENGINE = "milepost"
 CUT = "  … (its beginning was left out)\n"
 HIDDEN = "[redacted]"
 _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
+_NAMES = "(?:passw|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|credential)"
+_SECRET_NAME = re.compile(f"(?i){_NAMES}")
 _SECRETS = re.compile(
-    r"""(?ix)
+    rf"""(?ix)
     (?P<url>://[^/\s:@]*:)[^/\s@]+(?=@)
-    | (?!(?<=\{)secret:[\w.-]{1,200}\})  # the name of a secret is none
-      (?P<name>(?:passw|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|credential)
-      [\w-]{0,64}["']?\s{0,8}[=:]\s{0,8}["']?) (?:[^\s"',;&)}\]]+)
-    | (?P<scheme>\b(?:bearer|basic)\s+) [\w.~+/=-]{8,}
+    | (?!(?<=\{{)secret:[\w.-]{{1,200}}\}})  # the name of a secret is none
+      (?P<name>{_NAMES}[\w-]{{0,64}}["']?\s{{0,8}}[=:]\s{{0,8}}["']?) (?:[^\s"',;&)}}\]]+)
+    | (?P<scheme>\b(?:bearer|basic)\s+) [\w.~+/=-]{{8,}}
     """
 )
 
@@ -68,6 +70,24 @@ def fingerprint(problem: Problem, *, kind: str) -> str:
 def hidden(text: str) -> str:
     """Hide values that stand under the name of a secret, and passwords in addresses."""
     return _SECRETS.sub(lambda found: f"{found[found.lastgroup or 0]}{HIDDEN}", text)
+
+
+def hidden_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Hide the values of fields that are named like secrets, and the secrets in the others."""
+    return {name: _hidden_value(name, value) for name, value in fields.items()}
+
+
+def _hidden_value(name: str, value: Any) -> Any:
+    if _SECRET_NAME.search(name):
+        return HIDDEN
+    if value is None or isinstance(value, int | float):
+        return value
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001 - it says nothing that could be hidden
+        return value
+    shown = hidden(text)
+    return value if shown == text else shown
 
 
 def _digest(type_: str, code: str | None, place: Place) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+from asyncio import CancelledError
+from contextlib import aclosing
 
 import httpx2
 import pytest
@@ -64,42 +66,50 @@ def test_each_point_is_seen_with_its_outcome_and_how_long_it_took(app):
         done.outcome = "succeed"
 
 
-HOW = ["before", "after", "exit", "second", "stays", "cancelled", "async", "async stays", "hangs"]
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_a_failing_hook_is_logged_once_and_changes_nothing(app, capsys, monkeypatch, how):
-    monkeypatch.setattr("milepost.hooks.HOOK_SECONDS", 0.05)
-
-    async def broken_async(event):
-        if how == "hangs":
-            await asyncio.sleep(60)
-        yield
-        while how == "async stays":
-            try:
-                yield
-            finally:
-                raise ValueError("it cannot even be closed")
-        raise RuntimeError("broken")
-
-    def broken(event):
-        if how == "before":
-            raise RuntimeError("broken")
-        if how == "exit":
-            raise SystemExit
-        if how == "cancelled":
-            raise asyncio.CancelledError
-        yield
-        if how == "after":
-            raise mp.Later(60)
+async def broken_async(how):
+    if how == "async hangs":
+        await asyncio.sleep(60)
+    yield
+    while how == "async stays":
         try:
             yield
         finally:
-            if how == "stays":
-                raise ValueError("it cannot even be closed")
+            raise ValueError("it cannot even be closed")
+    raise RuntimeError("broken")
+
+
+def broken(how):
+    if raised := {"before": RuntimeError, "exit": SystemExit, "cancel": CancelledError}.get(how):
+        raise raised
+    yield
+    if how == "after":
+        raise mp.Later(60)
+    try:
+        yield
+    finally:
+        if how == "stays":
+            raise ValueError("it cannot even be closed")
+
+
+PLAIN = ("before", "after", "exit", "cancel", "second", "stays")
+
+
+@pytest.mark.parametrize("how", [*PLAIN, "async", "async stays", "async hangs"])
+def test_a_failing_hook_is_logged_once_and_changes_nothing(app, capsys, monkeypatch, how):
+    monkeypatch.setattr("milepost.hooks.HOOK_SECONDS", 0.05)
+
+    def plain(event):
+        yield from broken(how)
+
+    async def awaited(event):
+        async with aclosing(broken_async(how)) as hook:
+            await anext(hook)
+            yield
+            await hook.asend(event)
+            yield
 
     for point in ("submit", "attempt", "step", "settle", "sweep"):
-        app.hook(point)(broken_async if how in ("async", "async stays", "hangs") else broken)
+        app.hook(point)(plain if how in PLAIN else awaited)
 
     @app.job
     def convert(ctx: mp.Context) -> int:

@@ -158,7 +158,7 @@ def test_a_worker_whose_threads_are_stuck_is_started_anew(
         assert process.wait(60) == 0
         said = process.stderr.read()
     assert "past their timeout, restarting n=" in said
-    assert said.count("worker for sqlite") >= int(processes) + 1
+    assert said.count("worker starts; Ctrl-C drains store=sqlite") >= int(processes) + 1
 
 
 def gone(pid):
@@ -187,7 +187,7 @@ def test_a_killed_child_is_replaced_and_sigterm_ends_all_with_code_0(crew, folde
         assert crew.whoami.submit().wait(30).result != victim
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(30) == 0
-        assert f"worker {victim} ended (-9)" in supervisor.stderr.read()
+        assert f"worker ended; starting another pid={victim} code=-9" in supervisor.stderr.read()
     until(lambda: not [w for w in crew.workers.list() if w.state != "STOPPED" and w.pid != victim])
 
 

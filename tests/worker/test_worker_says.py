@@ -5,6 +5,8 @@ import logging
 import re
 import subprocess
 import sys
+import threading
+import types
 import warnings
 from contextlib import contextmanager
 
@@ -157,6 +159,104 @@ def test_as_text_nothing_reaches_the_terminal_raw(app, capsys):
     assert re.search(r"an attempt ended kind=chat .* outcome=succeed duration=[0-9.e-]+$", ended)
 
 
+class Unprintable:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def odd(app):
+    @app.job
+    def convert(ctx: mp.Context) -> None:
+        shop = logging.getLogger("shop")
+        shop.info("undecodable \udc80")
+        shop.info("%d pages", "four")
+        shop.info("page %s", Unprintable())
+        shop.info("paid", extra={"amount": 10**30, "api_key": "hunter2 and more", "job_id": "no"})
+        ctx.log.info("bound", page=Unprintable(), password="hunter2 and more", n=10**30, b=b"\xff")
+
+    return convert
+
+
+def raises_elsewhere(app):
+    @app.job
+    def convert() -> None:
+        thread = threading.Thread(target=int, args=["token=hunter2"], name="side")
+        thread.start()
+        thread.join()
+
+        class Fragile:
+            def __del__(self):
+                raise RuntimeError("in a destructor")
+
+        Fragile()
+
+    return convert
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_line_is_lost_or_raw_whatever_is_logged(app, capsys, log_format):
+    job = odd(app).submit()
+    with unconfigured(log_format=log_format):
+        app.drain()
+    told = capsys.readouterr().err
+    lines = told.splitlines()
+    assert len(lines) == 6
+    assert "hunter2" not in told
+    assert "hunter2" not in str(job.logs)
+    if log_format == "json":
+        one, two, three, paid, bound, _ = map(json.loads, lines)
+        assert one["event"] == r"undecodable \udc80"
+        assert two["event"].startswith("%d pages (logged with arguments that do not fit: TypeErr")
+        assert three["event"].startswith("page %s (")
+        assert (paid["job_id"], paid["api_key"]) == (job.id, "[redacted]")
+        assert (paid["amount"], bound["n"]) == (10**30, 10**30)
+        assert bound["page"] == "(Unprintable: RuntimeError when written)"
+    else:
+        assert all(line[:1].isdigit() for line in lines)
+        assert "amount=1000000000000000000000000000000" in lines[3]
+
+
+def test_errors_of_threads_and_destructors_are_lines_too(app, capsys, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest has its own
+    raises_elsewhere(app).submit()
+    with unconfigured(log_format="json"):
+        app.drain()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    told = [(one["logger"], one["level"]) for one in lines]
+    assert told == [("threading", "error"), ("python", "error"), ("milepost.worker", "info")]
+    assert lines[0]["event"] == "thread side ended by an error"
+    assert "token=[redacted]" in lines[0]["exception"]
+    assert "in a destructor" in lines[1]["exception"]
+    assert threading.excepthook is threading.__excepthook__
+
+
+def test_logging_that_fails_loses_no_job(app, capsys, monkeypatch):
+    """A processor of the program's, an import of structlog under way in a handler's thread."""
+    convert, read = declared(app)
+
+    def broken(*_):
+        raise RuntimeError("the collector is away")
+
+    structlog.configure(processors=[broken])
+    try:
+        jobs = [job.submit("a") for job in (convert, read, convert, read)]
+        app.drain()
+    finally:
+        structlog.reset_defaults()
+    assert {job.refresh().state for job in jobs} == {"FAILED"}
+    told = capsys.readouterr().err
+    assert "logging_failed=\"RuntimeError('the collector is away')\"" in told
+    monkeypatch.setitem(sys.modules, "structlog", types.ModuleType("structlog"))
+    jobs = [job.submit("a") for job in (convert, read)]
+    app.drain()
+    assert {job.refresh().state for job in jobs} == {"FAILED"}
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "stderr", None)
+    job = read.submit("b")
+    app.drain()
+    assert job.refresh().state == "FAILED"
+
+
 def test_above_info_nothing_is_written_or_formatted(app, capsys, monkeypatch):
     monkeypatch.setattr(Log, "tell", None)
     chatty(app).options(tags=None).submit("good")
@@ -191,7 +291,7 @@ def test_the_commands_take_a_level_and_a_format(tmp_path):
     assert milepost("submit", "shop.py", "stop").returncode == 0
     ran = milepost("worker", "shop.py", "--log-level", "info", "--log-format", "json")
     assert ran.returncode == 0
-    _, *lines = ran.stderr.splitlines()
-    told = [json.loads(line) for line in lines]  # and that it stops
+    told = [json.loads(line) for line in ran.stderr.splitlines()]  # every line is an object
+    assert told[0]["store"] == "sqlite:///shop.db"
     assert [one["outcome"] for one in told if "outcome" in one] == ["succeed"]
     assert milepost("worker", "shop.py", "--log-level", "loud").returncode == 2

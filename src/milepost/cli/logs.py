@@ -5,53 +5,102 @@ A program that has configured `logging` itself, when it was imported, has its ow
 
 import logging
 import sys
+import threading
 import time
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from milepost.telemetry import JOB_LOGGER, LEVELS, TRACEBACK, Line, Way
-from milepost.tracebacks import hidden
+from milepost.policy import storable
+from milepost.telemetry import (
+    JOB_LOGGER,
+    LEVELS,
+    TRACEBACK,
+    Line,
+    Way,
+    message_of,
+    text_of,
+    traceback_of,
+)
+from milepost.tracebacks import hidden, hidden_fields
 
 if TYPE_CHECKING:
     from milepost.config import Settings
 
 CHATTY = ("apprise", "httpcore2", "httpx2", "nats", "uvicorn")
 """Libraries of the engine's own whose INFO lines tell of each request."""
+USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; all else was given as `extra`."""
+COLORED = "color_message"
+"""The extra of uvicorn's lines: the same text once more."""
 
 
 @contextmanager
 def logging_as(settings: "Settings") -> Iterator[None]:
     """Log as the settings say, until the end of the block."""
-    root, level = logging.getLogger(), LEVELS[settings.log_level]
-    chatty = [logging.getLogger(name) for name in CHATTY]
-    before = [(logger, logger.level) for logger in (root, *chatty)]
     Way.by_logging = True
     logging.captureWarnings(capture=True)
-    handler = None
-    if not root.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        formatter = LineFormatter(as_json=settings.log_format == "json")
-        handler.setFormatter(formatter)
-        Way.write = partial(_write, sys.stderr, formatter)
-        root.addHandler(handler)
-        root.setLevel(level)
-        for logger in chatty:
-            logger.setLevel(max(level, logging.WARNING))
     try:
-        yield
+        with ExitStack() as own:
+            if not logging.getLogger().handlers:
+                own.enter_context(_lines_to_stderr(settings))
+                own.enter_context(_uncaught_as_lines())
+            yield
     finally:
         Way.by_logging, Way.write = False, None
         logging.captureWarnings(capture=False)
-        if handler is not None:
-            root.removeHandler(handler)
-            for logger, old in before:
-                logger.setLevel(old)
+
+
+@contextmanager
+def _lines_to_stderr(settings: "Settings") -> Iterator[None]:
+    root, level = logging.getLogger(), LEVELS[settings.log_level]
+    chatty = [logging.getLogger(name) for name in CHATTY]
+    before = [(logger, logger.level) for logger in (root, *chatty)]
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = LineFormatter(as_json=settings.log_format == "json")
+    handler.setFormatter(formatter)
+    Way.write = partial(_write, sys.stderr, formatter)
+    root.addHandler(handler)
+    root.setLevel(level)
+    for logger in chatty:
+        logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        for logger, old in before:
+            logger.setLevel(old)
+
+
+@contextmanager
+def _uncaught_as_lines() -> Iterator[None]:
+    """Log errors that end a thread or that a destructor raises; Python writes them to stderr."""
+    if threading.excepthook is not threading.__excepthook__:
+        yield  # the program, or a library of its own, has its way with them
+        return
+    before = sys.unraisablehook
+    threading.excepthook, sys.unraisablehook = _log_thread, _log_unraisable
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = threading.__excepthook__, before
+
+
+def _log_thread(ended: threading.ExceptHookArgs) -> None:
+    if ended.exc_type is not SystemExit:
+        name = "?" if ended.thread is None else ended.thread.name
+        error = ended.exc_type, ended.exc_value, ended.exc_traceback
+        logging.getLogger("threading").error("thread %s ended by an error", name, exc_info=error)  # type: ignore[arg-type]
+
+
+def _log_unraisable(found: "sys.UnraisableHookArgs") -> None:
+    error = found.exc_type, found.exc_value, found.exc_traceback
+    told = found.err_msg or "error that nobody can catch, in"
+    logging.getLogger("python").error("%s %r", told, found.object, exc_info=error)  # type: ignore[arg-type]
 
 
 class LineFormatter(logging.Formatter):
@@ -72,7 +121,7 @@ class LineFormatter(logging.Formatter):
             return f"{self._moment(at)} [{level:<9}] {line}"
         moment = datetime.fromtimestamp(at, UTC)
         told = {"time": moment, "level": level, "logger": logger, "event": line.event}
-        return msgspec.json.encode({**line.fields, **told}, enc_hook=str).decode()
+        return _object({**line.fields, **told})
 
     def _moment(self, created: float) -> str:
         second = int(created)
@@ -87,16 +136,44 @@ def _write(stream: TextIO, formatter: LineFormatter, logger: str, line: Line) ->
         stream.write(f"{formatter.written(time.time(), 'info', logger, line)}\n")
 
 
+def _object(fields: dict[str, Any]) -> str:
+    """Write an object; what JSON has no form for is written as text."""
+    try:
+        return msgspec.json.encode(fields, enc_hook=text_of).decode()
+    except Exception:  # noqa: BLE001 - a surrogate, a number of thirty digits, a key of no text
+        shown = {storable(text_of(name)): _value(value) for name, value in fields.items()}
+        return msgspec.json.encode(shown, enc_hook=text_of).decode()
+
+
+def _value(value: Any) -> Any:
+    try:
+        msgspec.json.encode(value, enc_hook=text_of)
+    except Exception:  # noqa: BLE001 - as above
+        return storable(text_of(value))
+    return value
+
+
 def _line(record: logging.LogRecord) -> Line:
     if isinstance(record.msg, Line) and record.name != JOB_LOGGER:
         return record.msg
     if isinstance(record.msg, Line):
         event, fields = record.msg.event, {**record.msg.fields, **_about(record)}
     else:
-        event, fields = record.getMessage().rstrip(), {"logger": record.name, **_about(record)}
-    if record.exc_info and record.exc_info[0] is not None:
-        fields[TRACEBACK] = hidden("".join(traceback.format_exception(*record.exc_info)))
+        event, fields = message_of(record).rstrip(), {"logger": record.name, **_extra(record)}
+        fields |= _about(record)
+    if (below := traceback_of(record)) is not None:
+        fields[TRACEBACK] = hidden(below)
     return Line(hidden(event), fields)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    """Find the fields that were given as `extra`."""
+    names = [
+        name
+        for name in vars(record)
+        if name not in USUAL and name != COLORED and not name.startswith("milepost_")
+    ]
+    return hidden_fields({name: vars(record)[name] for name in names}) if names else {}
 
 
 def _about(record: logging.LogRecord) -> dict[str, Any]:

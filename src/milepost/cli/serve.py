@@ -21,6 +21,7 @@ from milepost.cli.values import kinds, load_app
 from milepost.codec import hints
 from milepost.config import PORT_MOST, command_for
 from milepost.errors import Invalid, MilepostError, Unavailable
+from milepost.telemetry import Log
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from milepost.declare import Definition
 
 REFUSED = 5
+log = Log("milepost.server")
+
 LOOK_SECONDS = 1.0
 EXAMPLES: dict[Any, str] = {int: "1", float: "1.5", bool: "true", list: "'[]'", dict: "'{}'"}
 """Examples of values that are no text; a text is shown as its parameter's name."""
@@ -88,8 +91,8 @@ def server(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, serving.handle_exit)
     click.echo(f"api     {link(bound)}")
-    say(f"serving {loaded.client.url}; Ctrl-C stops")
     with logging_as(settings):
+        log.info("server starts; Ctrl-C stops", store=str(loaded.client.url))
         asyncio.run(_serve(loaded, serving, bound))
 
 

@@ -20,9 +20,12 @@ import click
 from milepost.cli import complete, options
 from milepost.cli.logs import logging_as
 from milepost.cli.values import load_app
+from milepost.telemetry import Log
 
 if TYPE_CHECKING:
     from milepost.app import App
+
+log = Log("milepost.worker")
 
 SUPERVISOR = "MILEPOST_SUPERVISOR_PID"
 END_SECONDS = 10.0
@@ -70,9 +73,9 @@ def worker(
     loaded.settings = loaded.settings.chosen(**chosen)
     if processes == 1:
         supervised = _leave_with_supervisor()
-        click.echo(f"worker for {loaded.client.url}; Ctrl-C drains", err=True)
         gc.freeze()  # modules stay: no collection need look at them again
         with logging_as(loaded.settings):
+            log.info("worker starts; Ctrl-C drains", store=str(loaded.client.url))
             worn_out = loaded.run_worker(list(queues) or None, concurrency, recycle=True)
         if worn_out and not supervised:
             # The same process with nothing left in it; a supervisor does it in its own way.
@@ -90,7 +93,9 @@ def worker(
     supervisor = Supervisor(arguments, processes, grace=loaded.settings.grace, on_end=told)
     if (address := loaded.settings.metrics_address) is not None:
         supervisor.serve_metrics(*address)
-    sys.exit(supervisor.run())
+    with logging_as(loaded.settings):
+        code = supervisor.run()
+    sys.exit(code)
 
 
 def _note_exit(app: "App", pid: int, exit_code: int) -> None:
@@ -186,7 +191,7 @@ class Supervisor:
         now = time.monotonic()
         if (ended := place.process) is not None:
             place.vacate(now)
-            click.echo(f"worker {ended.pid} ended ({ended.returncode}); starting another", err=True)
+            log.warning("worker ended; starting another", pid=ended.pid, code=ended.returncode)
             self._on_end(ended.pid, ended.returncode)
         if now >= place.since + place.pause:
             place.process, place.since = self._started(place), now
@@ -203,7 +208,7 @@ class Supervisor:
         """Kill workers that ignore the signal: C code that holds the interpreter's lock does."""
         self._end_at = float("inf")
         for child in self._live:
-            click.echo(f"worker {child.pid} did not end: killed", err=True)
+            log.warning("worker did not end: killed", pid=child.pid)
             child.kill()
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
