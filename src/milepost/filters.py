@@ -32,10 +32,11 @@ EVER: Final = 253_402_300_800_000_000
 LONGEST = 2_000
 TERMS_MOST = 30
 
-_HEAD = re.compile(r'(-?)(?:tag\.("(?:[^"\\]|\\.)*"|[^\s:",]+)|([^\s:"]*)):')
-_VALUE = re.compile(r'([<>]?)(?:"((?:[^"\\]|\\.)*)"|([^\s,"<>][^\s,"]*))')
+_HEAD = re.compile(r'(-?)(?:tag\.("(?:[^"\\]|\\.)*"|[^\s:",]+)|([^\s:"]*)):', re.DOTALL)
+_VALUE = re.compile(r'([<>]?)(?:"((?:[^"\\]|\\.)*)"|([^\s,"<>][^\s,"]*))', re.DOTALL)
 _BARE = re.compile(r'[^\s,"<>][^\s,"]*')
 _BARE_NAME = re.compile(r'[^\s:",]+')
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -154,6 +155,8 @@ def parse(text: str, *, stored: bool = False) -> Where:
     if len(text) > LONGEST and not stored:
         raise Invalid(f"a filter has at most {LONGEST:,} characters, this one {len(text):,}")
     terms: list[Term] = []
+    if found := _UNSTORABLE.search(text):
+        raise _wrong(found.start(), "a character that no database stores")
     at = _skipped(text, 0)
     while at < len(text):
         if len(terms) == TERMS_MOST and not stored:
@@ -184,7 +187,7 @@ def _term(text: str, at: int) -> tuple[Term, int]:
 
 
 def _meant(key: str) -> str:
-    near = get_close_matches(key, KEYS, n=1)
+    near = [f"{TAG}.NAME"] if key == TAG else get_close_matches(key, KEYS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"{hint}; there are {', '.join(KEYS)}"
 
@@ -218,8 +221,6 @@ def _value(text: str, at: int, term: Term) -> tuple[Value, int]:
 
 def _check(key: str, value: Value) -> None:
     """Raise `ValueError` unless the key takes the value."""
-    if "\0" in value.word or not value.word.isprintable():
-        raise ValueError("a value has printable characters only")
     if key in TIMES:
         if key != "created" and not value.sign:
             raise ValueError(f"{key} takes < or >, as in {key}:>{value.word}")
@@ -302,7 +303,7 @@ def _unquoted(word: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
+    return re.sub(r"(?s)\\(.)", r"\1", text)
 
 
 def _wrong(at: int, text: str) -> Invalid:

@@ -18,6 +18,8 @@ from milepost.outcome import Problem
 from milepost.policy import MESSAGE_LIMIT, storable
 
 TEXT_LIMIT = 8_000
+SAID_LIMIT = 2_000
+"""How much of what one exception says stands in a traceback; its message is stored next to it."""
 FRAMES = 40
 """How many frames of one exception are shown, the last ones; folded ones do not count."""
 CHAIN = 20
@@ -161,10 +163,8 @@ def _text(error: BaseException) -> str:
         )
     for part in _parts(shown):
         part.stack = _folded(part.stack, modules)
+        _quieten(part)
     text = "".join(shown.format())
-    for one in _chain(error):
-        said = _said(one)
-        text = text.replace(said, hidden(said)) if said else text
     if len(text) <= TEXT_LIMIT:
         return text
     return CUT + text[len(CUT) - TEXT_LIMIT :].partition("\n")[2]
@@ -217,8 +217,15 @@ def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
         waiting += one.exceptions or []
 
 
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - it says nothing that could be hidden
-        return ""
+def _quieten(part: traceback.TracebackException) -> None:
+    """Hide secrets in the texts of one exception, and bound them: its frames must have room."""
+    # Once they are formatted, those of a group are indented line by line, and not found any more.
+    part._str = _short(part._str)  # type: ignore[attr-defined]  # noqa: SLF001 - nothing else sets it
+    if part.__notes__:
+        part.__notes__ = [_short(str(note)) for note in part.__notes__]
+
+
+def _short(said: str) -> str:
+    told = hidden(said)
+    more = len(told) - SAID_LIMIT
+    return f"{told[:SAID_LIMIT]}… ({more:,} more characters)" if more > 0 else told

@@ -205,3 +205,45 @@ def test_tags_leave_with_their_job(app, raw):
 def test_an_unknown_key_is_invalid(app):
     with pytest.raises(Invalid, match="column 14"):
         app.jobs.list(where="state:failed sate:x")
+
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+
+
+def test_a_text_is_looked_for_in_the_message_alone(app):
+    """`error:"message"` found every job that had failed: it is a word of their rows."""
+
+    @app.job(retries=0)
+    def sell() -> None:
+        raise mp.Fail(f'first\nnext\t\x1b[31m "one" C:\\temp {FAMILY}', code="dear")
+
+    job = sell.submit()
+    app.drain()
+    for word in (
+        "message",
+        "code",
+        "attempt",
+        "dear",
+        "Fail",
+        "in test",
+        "nnext",
+        "tnext",
+        "u001b",
+    ):
+        assert found_by(app, f'error:"{word}"') == [], word
+        assert found_by(app, f'-error:"{word}"') == [job.id]
+    for said in ("first\nnext", "next\t\x1b[31m", '"one"', "C:\\temp", FAMILY):
+        where = filters.Where((filters.Term("error", (filters.Value(said, text=True),)),))
+        assert found_by(app, str(where)) == [job.id], said
+
+
+def test_a_value_may_hold_characters_that_do_not_print(app):
+    """A tag with the joiner U+200D, as in Persian, could be stored and not found."""
+
+    @app.job
+    def sell() -> None: ...
+
+    job = sell.options(tags={FAMILY: FAMILY, "lines": "a\nb"}, unique="a\u00a0b").submit()
+    for text in (f"tag.{FAMILY}:{FAMILY}", 'tag.lines:"a\nb"', 'key:"a\u00a0b"'):
+        assert found_by(app, text) == [job.id]
+        assert str(filters.parse(text)).startswith(text[:5])

@@ -217,6 +217,22 @@ def test_errors_that_are_the_same_one_are_listed_and_shown(prompt, app, kinds):
     assert all(f"job {job.id}" in shown for job in (bad, worse))
     assert shown.count("Traceback (most recent call last)") == 1
     assert prompt("errors", "show", "nothing").code == 4
+    assert one["job"] in (bad.id, worse.id), "as the API calls it"
+
+
+def test_a_list_of_errors_has_a_line_for_each_however_much_it_says(prompt, app):
+    """One that quotes a whole document filled the screen."""
+
+    @app.job(retries=0)
+    def sell() -> None:
+        raise mp.Fail("x" * 5_000)
+
+    sell.submit()
+    app.drain()
+    for listed in (prompt("errors", "ls"), prompt("jobs", "ls")):
+        _, line = listed.out.splitlines()
+        assert len(line) < 250
+        assert "xx…" in line
 
 
 def test_waiting_prints_the_result_and_exits_by_how_it_ended(prompt, app, kinds):

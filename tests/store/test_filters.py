@@ -1,5 +1,7 @@
 """The language of filters: what is read is what was written, and what is wrong has its column."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ from milepost.lifecycle import JobState
 HOUR = 3_600_000_000
 NOW = 1_800_000_000_000_000
 
-texts = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=' "\\,:<>-'))
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
 names = texts.filter(bool)
 signs = st.sampled_from("<>")
 spans = st.builds("{}{}".format, st.integers(0, 10**6), st.sampled_from("smhd"))
@@ -55,7 +57,7 @@ def test_a_filter_reads_as_it_was_written(given_terms):
     assert parse(f"  {where}  ") == where
 
 
-@given(names.filter(lambda name: not set(name) & set(' ":,')), st.lists(terms(), max_size=3))
+@given(names.filter(lambda name: not re.search(r'[\s":,]', name)), st.lists(terms(), max_size=3))
 def test_an_unknown_key_is_refused_with_its_column(name, before):
     if name.removeprefix("-") in KEYS or name.startswith(("-", "tag.")):
         return

@@ -99,9 +99,42 @@ def test_secrets_are_hidden_in_every_text_of_a_chain(shop):
 
 
 def test_a_traceback_is_bounded(shop):
-    problem = failed(shop().deep, 300)
+    assert len(failed(shop().deep, 300).traceback) <= TEXT_LIMIT
+
+    def chained(links: int) -> None:
+        try:
+            if links:
+                chained(links - 1)
+        finally:
+            raise RuntimeError("x" * 5_000)
+
+    problem = failed(chained, 10)
     assert len(problem.traceback) <= TEXT_LIMIT
     assert problem.traceback.startswith("  … (its beginning was left out)\n")
+
+
+def test_a_long_text_leaves_room_for_the_frames():
+    """A database's error that quotes its statement took the place of every frame."""
+
+    def insert() -> None:
+        raise RuntimeError("INSERT INTO stones VALUES " + "(1, 2), " * 5_000)
+
+    problem = failed(insert)
+    assert re.search(r'File "\S+", line \d+, in insert\n    raise Runtime', problem.traceback)
+    assert problem.traceback.endswith("(38,026 more characters)\n")
+
+
+def test_secrets_are_hidden_in_groups_and_notes():
+    """Text of several lines within a group, and a note, were stored with the password in them."""
+
+    def login() -> None:
+        error = ValueError("refused:\npassword=hunter2")
+        error.add_note("with api_key=hunter3")
+        raise ExceptionGroup("all", [error])
+
+    problem = failed(login)
+    assert "hunter" not in problem.traceback
+    assert problem.traceback.count("[redacted]") == 2
 
 
 def test_frames_of_the_engine_are_folded(app, shop, capsys):

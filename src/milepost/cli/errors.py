@@ -9,7 +9,7 @@ import click
 from milepost.cli import options
 from milepost.cli.command import Session, StoreGroup
 from milepost.cli.output import document, printable, say, show_filled, show_json
-from milepost.cli.subjects import FAILURE, age, first_line, show_failures
+from milepost.cli.subjects import FAILURE, LINE, age, first_line, show_failures
 
 if TYPE_CHECKING:
     from milepost.handles import Errors
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("fingerprint", "error", "place", "count", "failed", "open", "first", "last")
 _GROUP = ("fingerprint", "type", "message", "code", "place", "kind", "count", "more", "failed")
-_TIMES = ("open", "first_at", "last_at", "job_id", "hours")
+_TIMES = ("open", "first_at", "last_at", "job", "hours")
 
 
 @click.group(cls=StoreGroup)
@@ -35,7 +35,7 @@ def _of(at: Session) -> "Errors":
 
 
 def _document(group: "ErrorGroup") -> dict[str, Any]:
-    return document(group, *_GROUP, *_TIMES)
+    return document(group, *_GROUP, *_TIMES, job=group.job_id)
 
 
 @errors.command("ls")
@@ -51,7 +51,7 @@ def ls(at: Session, limit: int) -> None:
         return
     now = datetime.now(UTC)
     for one in found:
-        one["error"] = first_line(one)
+        one["error"] = first_line(one, most=LINE)
         one["count"] = f"{one['count']}+" if one["more"] else one["count"]
         one["first"], one["last"] = age(now, one["first_at"]), age(now, one["last_at"])
     at.table(found, *COLUMNS, empty="no attempt failed; nothing to show")

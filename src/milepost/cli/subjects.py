@@ -59,7 +59,7 @@ def job_line(handle: "JobHandle[Any]", *, as_json: bool) -> dict[str, Any]:
     runs = begun is not None and (ended is not None or handle.state == "RUNNING")
     told["ran"] = span(((ended or now) - begun).total_seconds()) if runs else ""
     told["age"] = age(now, told["created_at"])
-    told["error"] = "" if told["error"] is None else first_line(told["error"])[:LINE]
+    told["error"] = "" if told["error"] is None else first_line(told["error"], most=LINE)
     return told
 
 
@@ -110,10 +110,13 @@ def span(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
-def first_line(error: Mapping[str, Any]) -> str:
-    """Say an error in one line."""
+def first_line(error: Mapping[str, Any], *, most: int | None = None) -> str:
+    """Say an error in one line, of so many characters at most."""
     first = error["message"].partition("\n")[0]
-    return printable(f"{error['type']}: {first}" if first else error["type"])
+    if first.startswith("sealed:"):
+        first = "its text is encrypted; MILEPOST_CODEC_KEYS opens it"
+    line = printable(f"{error['type']}: {first}" if first else error["type"])
+    return line if most is None or len(line) <= most else f"{line[: most - 1]}…"
 
 
 def run_summary(handle: "RunHandle") -> dict[str, Any]:

@@ -31,8 +31,10 @@ SELECT seen.id::text,
    AND (:errors::text IS NULL OR NOT EXISTS (
         SELECT 1 FROM jsonb_array_elements(:errors::text::jsonb) AS t (one)
          WHERE (coalesce((t.one -> 'words') ?| ARRAY[seen.error_type, seen.error_code, seen.fingerprint], false)
-                OR EXISTS (SELECT 1 FROM jsonb_array_elements_text(t.one -> 'texts') AS said (words)
-                            WHERE position(said.words IN seen.error) > 0))
+                OR EXISTS (SELECT 1 FROM jsonb_array_elements(t.one -> 'texts') AS said (words)
+                            WHERE CASE WHEN position(said.words ->> 0 IN seen.error) > 0
+                                       THEN position(said.words ->> 1 IN {message}) > 0
+                                            AND {message} NOT LIKE 'sealed:%' END))
                = (t.one ->> 'negated')::boolean))
  ORDER BY seen.id DESC
  LIMIT :most
@@ -65,7 +67,10 @@ SELECT seen.id,
         SELECT 1 FROM json_each(:errors) AS t
          WHERE (EXISTS (SELECT 1 FROM json_each(t.value, '$.words') AS word
                          WHERE word.value IN (seen.error_type, seen.error_code, seen.fingerprint))
-                OR EXISTS (SELECT 1 FROM json_each(t.value, '$.texts') AS said WHERE instr(seen.error, said.value) > 0))
+                OR EXISTS (SELECT 1 FROM json_each(t.value, '$.texts') AS said
+                            WHERE CASE WHEN instr(seen.error, json_extract(said.value, '$[0]')) > 0
+                                       THEN instr({message}, json_extract(said.value, '$[1]')) > 0
+                                            AND {message} NOT LIKE 'sealed:%' END))
                = json_extract(t.value, '$.negated')))
  LIMIT :most
 

@@ -48,6 +48,13 @@ UNUSUAL = "unusual"
 TAG_LENGTH = 200
 """So many characters of a tag's value stand in its index."""
 _RAN = "(CASE seen.state WHEN 'RUNNING' THEN {now} ELSE seen.finished_at END - seen.started_at)"
+_MESSAGE = {
+    "postgres": "coalesce(milepost_json('json', convert_to(seen.error, 'UTF8')) ->> 'message',"
+    " seen.error)",
+    "sqlite": "coalesce(CASE WHEN json_valid(seen.error)"
+    " THEN CAST(json_extract(seen.error, '$.message') AS TEXT) END, seen.error)",
+}
+"""What an error says; all of it when somebody else wrote it."""
 _FEW = {"RUNNING": "job_held", "QUEUED": "job_claim"}
 _HAVING = {
     "FAILED": ("state = v.value AND state = 'FAILED'",),
@@ -205,7 +212,7 @@ def _statement(what: str, parts: tuple[str, ...]) -> Statement:
             for dialect in DIALECTS
         }
         source = _filled("found", ids=ids, seen=seen)
-    texts = _filled(what, source=source, words=_words(), ran=_RAN)
+    texts = _filled(what, source=source, words=_words(), ran=_RAN, message=_MESSAGE)
     return Statement(f"search:{what}:{'+'.join(parts)}", **texts)
 
 
@@ -308,9 +315,12 @@ def _tag(term: Term) -> dict[str, Any]:
 
 
 def _error(term: Term) -> dict[str, Any]:
-    # An error is stored as JSON: a quote in it has a backslash there.
+    # An error is stored as JSON: only where the text, as it is spelled there, stands anywhere in it
+    # is the message taken out and looked at.
     texts = [
-        json.dumps(value.word, ensure_ascii=False)[1:-1] for value in term.values if value.text
+        [json.dumps(value.word, ensure_ascii=False)[1:-1], value.word]
+        for value in term.values
+        if value.text
     ]
     return {"words": term.words, "texts": texts, "negated": term.negated}
 
