@@ -429,6 +429,9 @@ def test_scaling_sees_waiting_due_and_running_jobs_with_the_rights_of_a_reader(b
             quick.options(queue="other", priority=3).submit()
             raw.execute("UPDATE clock SET offset_us = 600000000")
             assert 600 <= look(queries["oldest"]) < 700
+            app.queues.pause("other")
+            assert look(queries["oldest"]) == 0, "workers are added for a queue that is paused"
+            app.queues.resume("other")
             app.drain()
             assert look(queries["oldest"]) == 0
             quick.options(start_in=60).submit()
