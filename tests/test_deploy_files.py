@@ -347,6 +347,33 @@ def worker_pod():
     )
 
 
+def test_compose_sets_up_again_and_after_the_volume_of_the_token_is_lost(tmp_path):
+    service = COMPOSE["services"]["setup"]
+    script = service["command"][0].replace("/tokens/", f"{tmp_path}/")
+    store = {"MILEPOST_DATABASE_URL": f"sqlite:///{tmp_path}/store.db"}
+    store |= {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+    def set_up():
+        ran(*service["entrypoint"], script, env={**os.environ, **store})
+        return (tmp_path / "prometheus").read_text()
+
+    first = set_up()
+    assert first.startswith("mp_")
+    assert set_up() == first
+    (tmp_path / "prometheus").unlink()
+    assert set_up() not in ("", first)
+    listed = json.loads(ran(BIN / "milepost", "tokens", "ls", "--json", env={**os.environ, **store}))
+    assert [token["state"] for token in listed if token["name"] == "prometheus"].count("active") == 1
+
+
+def test_the_database_of_compose_has_room_for_the_workers_that_the_page_starts():
+    workers = re.findall(r"--scale worker=(\d+)", (DEPLOY / "README.md").read_text())
+    capacity = (ROOT / "docs/how-to/capacity.md").read_text()
+    [(worker, server)] = re.findall(r"Count with (\d+) for each worker process and (\d+)", capacity)
+    [most] = re.findall(r"max_connections=(\d+)", str(COMPOSE["services"]["postgres"]["command"]))
+    assert max(map(int, workers)) * int(worker) + int(server) < int(most)
+
+
 def test_every_deployment_has_a_budget_of_disruption():
     def named(kind):
         return {
