@@ -167,6 +167,47 @@ def test_the_owner_of_a_store_restores_it_without_special_rights(
         check_enforced(after)
 
 
+@pytest.mark.skipif(len(POSTGRES) < 2, reason="needs two servers")
+def test_a_store_whose_workers_have_a_role_restores_on_another_server(
+    backends: Backends, tmp_path: Path
+):
+    """The dump grants rights to roles, which belong to a server and are in no dump."""
+    old = backends.fresh(min(POSTGRES))
+    new = backends.fresh(max(POSTGRES), empty=True)
+    places = {**addresses(old, new), "PATH": addresses(new, new)["PATH"]}
+    roles = "SELECT rolname FROM pg_roles"
+    with old.raw() as before, new.raw() as after:
+        name = f"crew_{before.value('SELECT current_database()')}"
+        before.execute(f"CREATE ROLE {name} LOGIN")
+        before.execute(granted(old.url, name))
+        live_through(before)
+        known = after.execute(roles)
+
+        done = run(commands("roles") + commands("custom"), tmp_path, **places)
+
+        assert done.returncode == 0, done.stderr
+        assert content(after) == content(before)
+        may = "SELECT has_table_privilege('{}', 'job', '{}')"
+        assert [after.value(may.format(name, right)) for right in ("SELECT", "DELETE")] == [
+            before.value(may.format(name, right)) for right in ("SELECT", "DELETE")
+        ]
+        definers = "SELECT oid FROM pg_proc WHERE prosecdef AND proname LIKE 'milepost%'"
+        called = f"SELECT count(*) FROM ({definers}) AS f WHERE has_function_privilege('{name}', oid, 'EXECUTE')"
+        assert after.value(called) == 0
+        created = [role for (role,) in after.execute(roles) if (role,) not in known]
+        assert name in created
+        for role in created:
+            after.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+        before.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def granted(url: str, name: str) -> str:
+    command = ["milepost", "grants", "--role", "worker", "--to", name, "--store", url]
+    return subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, check=True
+    ).stdout
+
+
 def test_data_alone_restores_into_a_migrated_store_only_with_the_triggers_off(
     lived: Database, backends: Backends, tmp_path: Path
 ):
