@@ -11,6 +11,7 @@ from milepost.hooks import HookEvent, Hooks, one_call
 from milepost.maintain.chores import CHORES, Tally, expire_held, maintain, wake
 from milepost.maintain.retention import Retention
 from milepost.maintain.scheduler import Scheduler
+from milepost.maintain.tally import TallyFolder
 from milepost.observe.metrics import WorkerMetrics
 from milepost.store import timers, workers
 from milepost.store.driver import AsyncDriver
@@ -50,7 +51,11 @@ class Maintainer:
         self._scheduler = Scheduler(scheduled)
         archive = Path(settings.archive).expanduser() if settings.archive else None
         self._retention = Retention(keep, archive=archive)
-        self._chores = {**CHORES, "expire_held": expire_held(settings.hold_limit)}
+        self._chores = {
+            **CHORES,
+            "expire_held": expire_held(settings.hold_limit),
+            "fold": TallyFolder(),
+        }
         self._sweep = settings.sweep
         self._clock = SystemClock()
         self._next_pass = 0.0

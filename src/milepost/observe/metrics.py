@@ -4,30 +4,25 @@ A worker counts in batches, when it claims and when it settles, and only where i
 are base units, and no label grows with what callers send.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from milepost.errors import MilepostError, Unavailable
 from milepost.lifecycle import JobState
-from milepost.outcome import Outcome
+from milepost.outcome import Outcome, micros
 from milepost.records import Claim
 from milepost.store import chains, jobs, outbox, queues, retention, watermarks, workers
 from milepost.store.driver import AsyncDriver, Steps
+from milepost.store.tally import BOUNDS, LABELS_MOST, OTHERS, Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.core import HistogramMetricFamily, Metric
 
-NAMES_MOST = 200
-"""How many queues, kinds or batches have labels of their own; the rest share one."""
-OTHERS = "(others)"
-BUCKETS = (
-    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
-    *(2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0),
-)
+NAMES_MOST = LABELS_MOST
 LABELS = ("queue", "kind")
 ENDED = {
     state: state.lower() for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
@@ -36,28 +31,11 @@ NEEDED = "metrics need an extra: pip install 'milepost[metrics]'"
 Counts = Mapping[str, Mapping[str, int]]
 
 
-class Histogram:
-    """Durations, by bucket."""
-
-    __slots__ = ("counts", "sum")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.sum += seconds
-
-    def add_to(self, family: "HistogramMetricFamily", labels: Sequence[str]) -> None:
-        """Write it as a sample of a family."""
-        bounds = [*(str(bound) for bound in BUCKETS), "+Inf"]
-        total, buckets = 0, []
-        for bound, count in zip(bounds, self.counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family.add_metric(labels, buckets, sum_value=self.sum)
+def _sample(family: "HistogramMetricFamily", labels: Sequence[str], found: Histogram) -> None:
+    """Write a histogram as a sample of a family."""
+    bounds = [*(str(bound) for bound in BOUNDS), "+Inf"]
+    buckets = list(zip(bounds, accumulate(found.counts), strict=True))
+    family.add_metric(labels, buckets, sum_value=found.sum_us / 1e6)
 
 
 class KindMetrics:
@@ -97,7 +75,7 @@ class WorkerMetrics:
             kind = self._kind(claim)
             kind.started += 1
             if claim.waited_us is not None:
-                kind.waited.observe(max(0.0, claim.waited_us / 1e6))
+                kind.waited.observe(max(0, claim.waited_us))
 
     def settled(self, ended: Iterable[tuple[Claim, Outcome, float | None]]) -> None:
         """Count outcomes that were written: each with the seconds that its attempt took."""
@@ -108,11 +86,11 @@ class WorkerMetrics:
             elif outcome.move == "retry":
                 kind.retried += 1
             if seconds is not None:
-                kind.seconds.observe(seconds)
+                kind.seconds.observe(micros(seconds))
 
     def wrote(self, seconds: float) -> None:
         """Count a settlement of a batch."""
-        self._settling.observe(seconds)
+        self._settling.observe(micros(seconds))
 
     def lost(self, count: int, *, found: str) -> None:
         """Count leases that were lost: found when a result came too late, or by a sweep."""
@@ -147,8 +125,8 @@ class WorkerMetrics:
             retried.add_metric(labels, kind.retried)
             for word, count in kind.ended.items():
                 ended.add_metric((*labels, word), count)
-            kind.seconds.add_to(took, labels)
-            kind.waited.add_to(waited, labels)
+            _sample(took, labels, kind.seconds)
+            _sample(waited, labels, kind.waited)
         yield from (started, ended, retried, took, waited)
         yield from self._of_process()
 
@@ -158,7 +136,7 @@ class WorkerMetrics:
         settling = core.HistogramMetricFamily(
             "milepost_settle_seconds", "How long it took to write a batch of outcomes.", labels=()
         )
-        self._settling.add_to(settling, ())
+        _sample(settling, (), self._settling)
         lost = core.CounterMetricFamily(
             "milepost_lease_losses",
             "Attempts whose lease was lost: found by settling too late, or by a sweep.",

@@ -18,9 +18,10 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from milepost.client import Client, traced
 from milepost.errors import MilepostError
 from milepost.hooks import HookEvent
-from milepost.observe.metrics import BUCKETS, StoreMetrics, WorkerMetrics, read
+from milepost.observe.metrics import StoreMetrics, WorkerMetrics, read
 from milepost.outcome import Outcome
 from milepost.records import Claim
+from milepost.store.tally import BOUNDS
 
 SYSTEM = "milepost"
 BAD = ("retry", "fail", "expire", "raised", "undelivered")
@@ -173,7 +174,7 @@ class OtelMetrics(WorkerMetrics):
         self._until = 0.0
         self._took, self._waited, self._settles = (
             meter.create_histogram(
-                f"milepost_{name}_seconds", "s", explicit_bucket_boundaries_advisory=BUCKETS
+                f"milepost_{name}_seconds", "s", explicit_bucket_boundaries_advisory=BOUNDS
             )
             for name in ("job_duration", "job_wait", "settle")
         )

@@ -82,9 +82,6 @@ SELECT id::text FROM job WHERE id BETWEEN :low::uuid AND :high::uuid ORDER BY jo
 -- sqlite
 SELECT id FROM job WHERE id BETWEEN :low AND :high ORDER BY id LIMIT :most
 
--- name: job_counts
-SELECT queue, state, count(*) FROM job GROUP BY queue, state ORDER BY queue, state
-
 -- name: job_open_count
 -- Whether anything that a worker or the clock could still move is left.
 SELECT count(*) FROM (

@@ -6,7 +6,7 @@ jobs; after that only inserts, or SKIP LOCKED.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, groupby
+from itertools import compress
 from operator import itemgetter
 from typing import Any
 
@@ -458,12 +458,24 @@ def listing(
 
 
 def counts() -> Steps[dict[str, dict[str, int]]]:
-    """Count jobs by queue and state."""
-    rows = yield Call("job_counts")
-    return {
-        queue: {state: count for _, state, count in group}
-        for queue, group in groupby(rows, key=lambda row: row[0])
-    }
+    """Count jobs by queue and state; only those that are open, failed or cancelled are read."""
+    found: dict[str, dict[str | None, int]] = {}
+    for queue, state, count in (yield Call("job_counts")):
+        found.setdefault(queue, {})[state] = count
+    told = ((queue, _with_successes(found[queue])) for queue in sorted(found))
+    return {queue: states for queue, states in told if states}
+
+
+def state_counts() -> Steps[dict[str, int]]:
+    """Count jobs by state."""
+    return _with_successes(dict(map(tuple, (yield Call("job_state_counts")))))
+
+
+def _with_successes(counted: dict[str | None, int]) -> dict[str, int]:
+    """Count those that succeeded, of which no index knows: all, less all others."""
+    others = {state: count for state, count in counted.items() if state is not None and count}
+    others[JobState.SUCCEEDED.value] = counted.get(None, 0) - sum(others.values())
+    return {state: count for state, count in sorted(others.items()) if count > 0}
 
 
 def any_open() -> Steps[bool]:

@@ -20,6 +20,7 @@ from milepost.config import Settings
 from milepost.declare import Registry
 from milepost.observe.metrics import WorkerMetrics
 from milepost.store.driver import AsyncDriver
+from milepost.store.tally import WorkerTally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +38,5 @@ class Setup:
     clock: Clock = field(default_factory=SystemClock)
     metrics: WorkerMetrics | None = None
     """Where its work is counted, if it is."""
+    tally: WorkerTally = field(default_factory=WorkerTally)
+    """Where it is counted for the store's charts."""

@@ -42,6 +42,7 @@ class Claimer:
         self._clock = setup.clock
         self._queues = None if setup.queues is None else list(setup.queues)
         self._metrics = setup.metrics
+        self._tally = setup.tally
         self._row = row
         self._slots = slots
         self._settler = settler
@@ -139,7 +140,7 @@ class Claimer:
             line=line,
             most=most,
             kinds=kinds,
-            timed=self._metrics is not None,
+            timed=True,
         )
         self._floors.learn(claims, began=began, ended=self._now)
         return claims
@@ -161,6 +162,7 @@ class Claimer:
         return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
 
     def _start(self, claims: list[Claim], links: Mapping[str, str]) -> None:
+        self._tally.started(claims)
         if self._metrics is not None:
             self._metrics.started(claims)
         started: dict[bool, list[RunningJob]] = {True: [], False: []}

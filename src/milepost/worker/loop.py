@@ -14,7 +14,7 @@ from milepost.address import SQLITE_SHARED
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.lifecycle import WorkerState
 from milepost.maintain.loop import Maintainer
-from milepost.store import durable, jobs, logs, workers
+from milepost.store import durable, jobs, logs, tally, workers
 from milepost.store.watch import open_watch
 from milepost.telemetry import Log
 from milepost.worker import Setup
@@ -59,6 +59,8 @@ class Worker:
         self._driver = setup.driver
         self._settings = settings = setup.settings
         self._clock = setup.clock
+        self._tally = setup.tally
+        self._report_at = 0.0
         self._maintainer = maintainer
         self._others: list[Relay | Receiver] = [*receivers, *([] if relay is None else [relay])]
         self._recycle = recycle
@@ -67,7 +69,7 @@ class Worker:
         self._drained_at = 0.0
         self._pause = settings.poll_min
         self._watch = open_watch(setup.client.url, settings.limits)
-        self._slots = SlotTable(settings.concurrency, setup.metrics)
+        self._slots = SlotTable(settings.concurrency, setup.metrics, setup.tally)
         self._row = row = WorkerRow(setup, self._slots, self._watch)
         self._settler = Settler(setup, row, self._slots, self._watch, relay)
         client = setup.client
@@ -220,6 +222,7 @@ class Worker:
         self._slots.give_back("the worker is stopping")
         # A store that is away must not keep a process from ending; its jobs are then lost.
         await self._settler.flush_if_possible()
+        await self._report()
 
     async def close(self) -> None:
         """Show that it has stopped, and free everything."""
@@ -333,6 +336,18 @@ class Worker:
                 self._slots.put_back(lines)
                 raise
         await self._claimer.look_for_suspects()
+        if self._now >= self._report_at:
+            self._report_at = self._now + tally.REPORT_SECONDS
+            await self._report()
+
+    async def _report(self) -> None:
+        """Add what was counted to the store's tally; lost if that fails, since it is for charts."""
+        if report := self._tally.take():
+            try:
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._driver.run(tally.add, report)
+            except Exception as error:  # noqa: BLE001 - whatever it is
+                self._log_error("counts of moves and durations were not written", error)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement
 from milepost.store.durable import AttemptProgress
 from milepost.store.logs import AttemptLines
+from milepost.store.tally import WorkerTally
 from milepost.telemetry import Log
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ log = Log("milepost.worker")
 
 GOOD = ("succeed", "later")
 RELEASE = "release"
+SUCCEED = "succeed"
 FREE, CLAIMING, PROCESSING = (
     state.value for state in (SlotState.FREE, SlotState.CLAIMING, SlotState.PROCESSING)
 )
@@ -90,9 +92,15 @@ class RunningJob:
 class SlotTable:
     """The jobs that were claimed and are not settled yet; slots change by declared moves only."""
 
-    def __init__(self, size: int, metrics: WorkerMetrics | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        metrics: WorkerMetrics | None = None,
+        tally: WorkerTally | None = None,
+    ) -> None:
         self.size = size
         self._metrics = metrics
+        self._tally = tally or WorkerTally()
         self.ran = 0
         """How many jobs have ended here."""
         self._counts: dict[str, int] = {state.value: 0 for state in SlotState}
@@ -168,6 +176,7 @@ class SlotTable:
         if self._metrics is not None:
             self._metrics.settled(self._ended(batch, held))
             self._metrics.lost(len(batch) - len(held), found="settle")
+        self._count(batch, held)
         freed = {True: 0, False: 0}
         for settlement in batch:
             claim, move = settlement.claim, settlement.outcome.move
@@ -186,6 +195,15 @@ class SlotTable:
         for good, count in freed.items():
             self._move("reported", REPORTING[good], count)
         self.wake()
+
+    def _count(self, batch: Sequence[Settlement], held: set[str]) -> None:
+        """Count the attempts that ended, and how long each took since its claim."""
+        now, ended = time.monotonic(), self._tally.ended
+        for settlement in batch:
+            claim, move = settlement.claim, settlement.outcome.move
+            running = self._running.get(claim.id)
+            if running is not None and move != RELEASE and claim.id in held:
+                ended(claim, now - running.claimed, succeeded=move == SUCCEED)
 
     def _ended(
         self, batch: Sequence[Settlement], held: set[str]

@@ -130,6 +130,22 @@ CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal FOR EACH STATE
 CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON journal_default FOR EACH STATEMENT
   EXECUTE FUNCTION milepost_refuse_hand();
 
+-- How many jobs made a move, a row for each statement: nobody who counts waits for another. Maintenance
+-- folds these rows into sums.
+CREATE TABLE tally_delta (
+  at timestamptz NOT NULL,
+  count bigint NOT NULL,
+  sum_us bigint NOT NULL DEFAULT 0,          -- of durations
+  bucket smallint NOT NULL DEFAULT 0,        -- likewise: which one of the histogram
+  name text NOT NULL,                        -- a move; 'wait' and 'run' are durations; 'remove': the row is gone
+  queue text NOT NULL,
+  kind text NOT NULL
+) WITH (
+  autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0
+);
+
 -- Both functions serve every journalled table; its name is the machine's. They run with the rights
 -- of the schema's owner, so a writer needs none on the journal, and refuse to serve a stranger's
 -- table of the same name. They run for every statement, so the clock is read in place and nothing
@@ -143,11 +159,26 @@ BEGIN
     RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
   pass := set_config('milepost.journalling', 'on', true);
-  INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
-  SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state,
-         (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
-         n.actor, n.fence, n.detail
-    FROM new_rows n;
+  IF TG_TABLE_NAME = 'job' THEN
+    WITH journalled AS (
+      INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+      SELECT 'job', n.id, n.version, n.move, NULL, n.state,
+             (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+             n.actor, n.fence, n.detail
+        FROM new_rows n
+    )
+    INSERT INTO tally_delta (at, count, name, queue, kind)
+    SELECT (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+           count(*), n.move, n.queue, n.kind
+      FROM new_rows n
+     GROUP BY n.move, n.queue, n.kind;
+  ELSE
+    INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+    SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state,
+           (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+           n.actor, n.fence, n.detail
+      FROM new_rows n;
+  END IF;
   pass := set_config('milepost.journalling', coalesce(before, ''), true);
   RETURN NULL;
 END $$;
@@ -168,12 +199,31 @@ BEGIN
     RETURN NULL;
   END IF;
   pass := set_config('milepost.journalling', 'on', true);
-  INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
-  SELECT TG_TABLE_NAME, n.id, n.version, n.move, o.state, n.state,
-         (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
-         n.actor, n.fence, n.detail
-    FROM new_rows n JOIN old_rows o ON o.id = n.id
-   WHERE n.version <> o.version;
+  IF TG_TABLE_NAME = 'job' THEN
+    -- A counter put right is a statement of its own, and no move: then no entry was made.
+    WITH journalled AS (
+      INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+      SELECT 'job', n.id, n.version, n.move, o.state, n.state,
+             (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+             n.actor, n.fence, n.detail
+        FROM new_rows n JOIN old_rows o ON o.id = n.id
+       WHERE n.version <> o.version
+      RETURNING 1
+    )
+    INSERT INTO tally_delta (at, count, name, queue, kind)
+    SELECT (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+           count(*), n.move, n.queue, n.kind
+      FROM new_rows n
+     WHERE EXISTS (SELECT 1 FROM journalled)
+     GROUP BY n.move, n.queue, n.kind;
+  ELSE
+    INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+    SELECT TG_TABLE_NAME, n.id, n.version, n.move, o.state, n.state,
+           (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+           n.actor, n.fence, n.detail
+      FROM new_rows n JOIN old_rows o ON o.id = n.id
+     WHERE n.version <> o.version;
+  END IF;
   pass := set_config('milepost.journalling', coalesce(before, ''), true);
   RETURN NULL;
 END $$;

@@ -65,6 +65,8 @@ BEGIN
     DELETE FROM staged WHERE producer_id = ANY (ids);
     DELETE FROM publication WHERE producer_id = ANY (ids);
     DELETE FROM job_output WHERE job_id = ANY (ids);
+    INSERT INTO tally_delta (at, count, name, queue, kind)
+    SELECT milepost_now(), count(*), 'remove', queue, kind FROM old_rows GROUP BY queue, kind;
   ELSIF EXISTS (SELECT 1 FROM unnest(ids) AS gone (id) JOIN job ON job.run_id = gone.id) THEN
     RAISE EXCEPTION USING ERRCODE = 'MP001',
       MESSAGE = format('milepost: run %s: its jobs leave first', (

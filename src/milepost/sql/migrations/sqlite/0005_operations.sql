@@ -55,7 +55,7 @@ CREATE INDEX job_spent ON job (id)
          OR errors - retries > 0
          OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
-CREATE INDEX job_failed ON job (id) WHERE state = 'FAILED';
+CREATE INDEX job_failed ON job (id, queue) WHERE state = 'FAILED';
 -- Jobs by their last error, newest first. One that never failed stands in none of these.
 CREATE INDEX job_fingerprint ON job (fingerprint, id, state) WHERE fingerprint IS NOT NULL;
 CREATE INDEX job_error_type ON job (error_type, id) WHERE error_type IS NOT NULL;
@@ -63,7 +63,7 @@ CREATE INDEX job_error_code ON job (error_code, id) WHERE error_code IS NOT NULL
 -- Jobs as people search for them, newest first. A job that is queued, runs and succeeds, without a unique
 -- key, stands in none of these.
 -- Comparisons, which are cheaper than a list: SQLite looks one up in a table for every update.
-CREATE INDEX job_state ON job (state, id)
+CREATE INDEX job_state ON job (state, id, queue)
   WHERE state <> 'QUEUED' AND state <> 'RUNNING' AND state <> 'SUCCEEDED' AND state <> 'FAILED';
 CREATE INDEX job_key ON job (unique_key, id) WHERE unique_key IS NOT NULL;
 -- Few: jobs of runs that failed or were lost at least once, whatever became of them.

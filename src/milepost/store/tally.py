@@ -1,0 +1,270 @@
+"""Moves and durations of jobs by time, for charts: counted where they are made, folded later.
+
+Counts are appended, a row for each statement or worker's report, so that nobody waits for another.
+Maintenance folds them into sums of a minute, and those into longer spans as they age. A reader adds
+up the sums and the rows that are not folded yet.
+
+On PostgreSQL triggers count moves, so they are exact whoever made them. On SQLite a trigger counts
+all but the three that every job makes: new jobs are counted by maintenance, claims and successes by
+the worker, which reports them, and the durations of both stores, every `REPORT_SECONDS`. A worker
+that is killed takes with it what it counted since.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Literal
+
+import msgspec
+
+from milepost.errors import Invalid
+from milepost.records import Claim
+from milepost.store.columns import lists
+from milepost.store.driver import Call, Steps
+from milepost.store.instants import EPOCH, instant
+
+BOUNDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+    *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14_400.0, 86_400.0),
+)
+"""The upper bounds of the buckets of durations, in seconds; one more bucket holds the rest."""
+LABELS_MOST = 200
+"""How many pairs of queue and kind, or names, have labels of their own; the others share one."""
+OTHERS = "(others)"
+REPORT_SECONDS = 2.0
+"""How often a worker reports what it has counted."""
+MINUTE, TEN_MINUTES, HOUR = 60, 600, 3_600
+SPANS = ((MINUTE, TEN_MINUTES, 3 * HOUR), (TEN_MINUTES, HOUR, 25 * HOUR))
+"""Sums of which span become sums of which other one, and at what age in seconds."""
+KEEP_SECONDS = 8 * 24 * HOUR
+GROUPS = ("move", "queue", "kind")
+_MICROS = 1_000_000
+_BOUNDS_US = tuple(round(bound * _MICROS) for bound in BOUNDS)
+_COLUMNS = "name bucket count sum_us queue kind"
+
+
+class MoveCount(msgspec.Struct, frozen=True):
+    """How many jobs made a move from a time on; what was not grouped by is None."""
+
+    at: datetime
+    queue: str | None
+    kind: str | None
+    move: str | None
+    count: int
+
+
+class DurationCount(msgspec.Struct, frozen=True):
+    """A histogram of durations from a time on, over `BOUNDS`."""
+
+    at: datetime
+    buckets: tuple[int, ...]
+    sum_seconds: float
+
+
+class Histogram:
+    """Durations, by bucket."""
+
+    __slots__ = ("counts", "sum_us")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum_us = 0
+
+    def observe(self, micros: int) -> None:
+        """Count one."""
+        self.counts[bisect_left(_BOUNDS_US, micros)] += 1
+        self.sum_us += micros
+
+
+class _Counted:
+    """What a worker counted of one kind in one queue."""
+
+    __slots__ = ("claims", "ran", "successes", "waited")
+
+    def __init__(self) -> None:
+        self.claims = 0
+        self.successes = 0
+        self.waited = Histogram()
+        self.ran = Histogram()
+
+    def rows(self, queue: str, kind: str) -> Iterable[tuple[str, int, int, int, str, str]]:
+        """Give what is to be added to the tally."""
+        for name, count in (("claim", self.claims), ("succeed", self.successes)):
+            if count:
+                yield name, 0, count, 0, queue, kind
+        for name, found in (("wait", self.waited), ("run", self.ran)):
+            rest = found.sum_us  # with the first bucket that holds any
+            for bucket, count in enumerate(found.counts):
+                if count:
+                    yield name, bucket, count, rest, queue, kind
+                    rest = 0
+
+
+class WorkerTally:
+    """What one worker counts between two reports."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], _Counted] = {}
+
+    def _kind(self, claim: Claim) -> _Counted:
+        key = claim.queue, claim.kind
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = _Counted()
+        return found
+
+    def started(self, claims: Iterable[Claim]) -> None:
+        """Count jobs that were claimed, and how long each of them had waited."""
+        for claim in claims:
+            kind = self._kind(claim)
+            kind.claims += 1
+            if claim.waited_us is not None:
+                kind.waited.observe(max(0, claim.waited_us))
+
+    def ended(self, claim: Claim, seconds: float, *, succeeded: bool) -> None:
+        """Count an attempt whose outcome was written, and how long it took since its claim."""
+        kind = self._kind(claim)
+        kind.successes += succeeded
+        kind.ran.observe(int(seconds * _MICROS))
+
+    def take(self) -> "Report":
+        """Give out what was counted since the last call."""
+        kinds, self._kinds = self._kinds, {}
+        return Report([row for pair, found in kinds.items() for row in found.rows(*pair)])
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Rows to be added to the tally: name, bucket, count, sum in microseconds, queue, kind."""
+
+    rows: Sequence[tuple[str, int, int, int, str, str]]
+
+    def __bool__(self) -> bool:
+        """Tell whether anything was counted."""
+        return bool(self.rows)
+
+
+def add(report: Report) -> Steps[None]:
+    """Add what a worker has counted."""
+    yield Call("tally_add", lists(_COLUMNS, report.rows), alone=True)
+
+
+# Maintenance
+
+
+def _count_created(*, most: int) -> Steps[int]:
+    """Count new jobs where no trigger does; answer with how many."""
+    if (yield Call("tally_mark_lost")):
+        yield Call("queue_total_clear")
+        yield Call("queue_total_count")
+        yield Call("tally_mark_last")
+        return 0
+    rows = yield Call("tally_created", {"most": most})
+    yield Call("tally_mark_move", {"most": most})
+    return sum(row[0] for row in rows)
+
+
+def fold(*, most: int) -> Steps[int]:
+    """Add counts to the sums of their minutes; `most` in the answer says that there may be more."""
+    created = yield from _count_created(most=most)
+    yield Call("tally_label_add", {"labels": LABELS_MOST - 1})
+    yield Call("queue_total_fold", {"most": most})
+    asked = {"most": most, "labels": LABELS_MOST - 1, "others": OTHERS}
+    rows = yield Call("tally_fold", asked)
+    removed = yield Call("tally_delta_remove", {"most": most})
+    folded: list[int] = [row[0] for row in rows]
+    return max(created, len(removed), *folded)
+
+
+def roll() -> Steps[int]:
+    """Move sums that are old enough into longer spans; answer with how many sums that were."""
+    moved = 0
+    for fine, wide, age in SPANS:
+        spans = {"fine": fine, "wide": wide}
+        rows = yield Call("tally_roll", {**spans, "age": age})
+        if rows and rows[0][0]:
+            yield Call("tally_rolled", spans)
+            moved += rows[0][0]
+    return moved
+
+
+def forget() -> Steps[None]:
+    """Remove sums that nobody looks at any more, and names that no sum has."""
+    yield Call("tally_forget", {"span": HOUR, "age": KEEP_SECONDS})
+    yield Call("tally_label_forget")
+
+
+# Reading
+
+
+def moves(
+    since: datetime,
+    until: datetime,
+    *,
+    by: Sequence[str] = ("move",),
+    queue: str | None = None,
+    kind: str | None = None,
+    step_seconds: int = MINUTE,
+) -> Steps[list[MoveCount]]:
+    """Count the moves that jobs made in each step of time; a step in which none was is left out.
+
+    `by` names what is told apart: move, queue, kind. Moves of more than three hours ago are kept by
+    ten minutes, those of more than 25 hours ago by the hour, for eight days.
+    """
+    if unknown := set(by) - set(GROUPS):
+        raise Invalid(f"by: expected some of {', '.join(GROUPS)}, not {', '.join(sorted(unknown))}")
+    asked = {f"by_{group}": group in by for group in GROUPS}
+    period = _period(since, until, step_seconds)
+    rows = yield Call("tally_moves", {**period, **asked, "queue": queue, "kind": kind})
+    return [MoveCount(instant(row[0]), *row[1:]) for row in rows]
+
+
+def durations(
+    since: datetime,
+    until: datetime,
+    *,
+    of: Literal["wait", "run"],
+    queue: str | None = None,
+    kind: str | None = None,
+    step_seconds: int = MINUTE,
+) -> Steps[list[DurationCount]]:
+    """Read how long jobs waited for their claims, or ran until they were settled, step by step."""
+    asked = {"name": of, "queue": queue, "kind": kind}
+    rows = yield Call("tally_durations", {**_period(since, until, step_seconds), **asked})
+    return [
+        _histogram(at, [tuple(row[1:]) for row in group])
+        for at, group in groupby(rows, key=lambda row: row[0])
+    ]
+
+
+def _histogram(at: object, found: Sequence[tuple[int, int, int]]) -> DurationCount:
+    buckets = [0] * (len(BOUNDS) + 1)
+    for bucket, count, _ in found:
+        buckets[bucket] = count
+    total = sum(sum_us for _, _, sum_us in found)
+    return DurationCount(instant(at), tuple(buckets), total / _MICROS)
+
+
+def _period(since: datetime, until: datetime, step_seconds: int) -> dict[str, object]:
+    """Begin at a whole step: sums know only when theirs begins."""
+    if step_seconds < MINUTE or step_seconds % MINUTE:
+        raise Invalid(f"step_seconds: expected whole minutes, not {step_seconds}")
+    begin = since - (since - EPOCH) % timedelta(seconds=step_seconds)
+    return {"since": begin, "until": until, "step": step_seconds}
+
+
+def quantile(buckets: Sequence[int], q: float) -> float | None:
+    """Estimate a quantile of a histogram over `BOUNDS`, in seconds; None if it is empty.
+
+    Within a bucket durations are taken to be spread evenly, and beyond the last bound none is told.
+    """
+    total = sum(buckets)
+    if not total:
+        return None
+    rank, before, low = q * total, 0, 0.0
+    for count, high in zip(buckets, BOUNDS, strict=False):
+        if count and before + count >= rank:
+            return low + (high - low) * max(0.0, rank - before) / count
+        before += count
+        low = high
+    return BOUNDS[-1]
