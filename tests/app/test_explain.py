@@ -161,8 +161,13 @@ def test_finished_jobs(app, work):
     assert reasons(job) == ["succeeded"]
     job = work.submit()
     settle(app, claimed(app), outcome.failed(Problem(type="Fail", message="x")))
-    assert reasons(job) == ["failed", "final"]
-    assert "it failed (error) with Fail; a final state" in job.explain().text
+    assert reasons(job) == ["failed", "traceback", "final"]
+    assert f"it failed (error) with Fail; `milepost jobs show {job.id}` has" in job.explain().text
+    assert job.explain().next.endswith(f"`milepost jobs rerun {job.id}`")
+    again = job.rerun()
+    assert reasons(job) == ["failed", "traceback", "rerun"]
+    assert f"`milepost explain {again.id}`" in job.explain().next
+    again.cancel()
     job = work.submit()
     job.cancel("not needed")
     assert "it was cancelled (not needed)" in job.explain().text
@@ -183,6 +188,31 @@ def test_a_job_at_a_gate(app, employ):
     told = app.jobs.get(late.id).explain()
     assert told.reasons == ("gate",)
     assert f"it waits at a gate: step load of run {run_id} has 1 open jobs" in told.text
+
+
+def test_a_job_of_a_run_is_not_said_to_be_run_again_by_itself(app):
+    """It advised a rerun, which is refused: the run is what is resumed."""
+    batch = app.batch("pack", params=int)
+
+    @batch.step(retries=0)
+    def wrap(_count: int) -> None:
+        raise mp.Fail("torn")
+
+    run = batch.start(1)
+    app.drain(5)
+    [job] = app.jobs.list(where="state:failed")
+    assert job.explain().reasons == ("failed", "traceback", "of_run")
+    assert job.explain().next.endswith(f"`milepost runs resume {run.id}`")
+    run.resume()
+    assert job.refresh().explain().reasons[-1] == "rerun"
+
+
+def test_a_command_that_is_advised_can_be_pasted(app, work):
+    job = work.options(queue="a b; rm *").submit()
+    app.queues.pause("a b; rm *")
+    wanted = "`milepost queues resume 'a b; rm *'`"
+    assert wanted in job.explain().next
+    assert wanted in app.explain("queue", "a b; rm *").next
 
 
 def test_a_job_whose_run_is_stopping(app, employ):
@@ -242,6 +272,18 @@ def test_a_pipeline_names_its_run_and_the_job_that_it_waits_for(app):
     assert told.next == "it begins when it is submitted, or its plan is stored"
     run.cancel("enough")
     assert "until a run starts" in app.explain("pipeline", "stones").next
+
+
+def test_a_pipeline_that_a_schedule_starts_says_when(app):
+    """It said that nothing would happen until somebody started it."""
+    stones = app.pipeline("stones", mp.Source(), key="id", partition_by="price")
+    stones.start().cancel("enough")
+    app.schedule(stones, "0 2 * * *", name="nightly stones")
+    app.drain()
+    assert re.fullmatch(
+        r"schedule nightly stones starts a run at \d{4}-\d\d-\d\d 02:00:00Z",
+        app.explain("pipeline", "stones").next,
+    )
 
 
 def test_queues_and_channels_that_were_stopped_say_by_whom_and_how_they_go_on(app, work, employ):

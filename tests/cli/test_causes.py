@@ -125,9 +125,12 @@ def test_a_lagging_channel(ask, app):
     app.client.run(workers.advance_clock, 400.0)
     assert "channel news: 1 messages wait, the oldest for 40" in ask("doctor")
     told = ask("explain", "channel", "news")
-    assert "its oldest message failed 1 times, last with: answered 503" in told
+    assert "a message failed 1 times, last with: answered 503" in told
     assert "nobody delivers: no worker is alive" in told
-    assert "next: the oldest is tried again at" in told
+    assert "next: nothing, until a worker of the program that declares it runs" in told
+    app.client.run(outbox.declare, [declared])
+    app.client.run(workers.register, NewWorker(id="v", lease_us=90_000_000, kinds="[]"))
+    assert "next: the first of them is delivered at 20" in ask("explain", "channel", "news")
 
 
 def test_schedules_and_what_is_not_there(prompt, app):
@@ -142,6 +145,8 @@ def test_schedules_and_what_is_not_there(prompt, app):
     assert prompt("explain", "channel", "none").code == 4
     assert prompt("explain", "queue", "none").code == 4
     assert prompt("explain", "kettle", "none").code == 2
+    alone = prompt("explain", "queue")
+    assert (alone.code, "one of queue, schedule" in alone.err) == (2, True)
     assert prompt("explain", new_id()).code == 4
 
 
@@ -169,4 +174,8 @@ def test_a_job_a_run_and_a_queue_as_they_stood(prompt, app):
     assert (early.code, "there was no job" in early.err) == (4, True)
     assert "QUEUED" in prompt("at", (created + timedelta(seconds=60)).isoformat(), job_id).out
     assert prompt("at", "noon", job_id).code == 2
+    ahead = prompt("at", "2999-01-01", job_id)
+    assert (ahead.code, "is still to come" in ahead.err) == (2, True)
+    none = prompt("at", "30m", "queue", "none")
+    assert (none.code, "there are: default" in none.err) == (4, True)
     assert prompt("at", "1h", "channel", "news").code == 2

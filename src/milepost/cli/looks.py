@@ -43,7 +43,7 @@ NAMED = ("queue", "schedule", "channel", "pipeline")
 def _subject(at: Session, words: tuple[str, ...]) -> tuple[str, str]:
     """Read an id, or a kind of thing and its name."""
     match words:
-        case [subject_id]:
+        case [subject_id] if subject_id not in NAMED:
             return _found(at, subject_id)
         case [subject, subject_id] if subject in ("job", "run"):
             finder = at.jobs if subject == "job" else at.runs
@@ -73,11 +73,16 @@ def at(session: Session, time: str, words: tuple[str, ...]) -> None:
     TIME is ISO 8601, in UTC unless it says otherwise, or how long ago: 10m, 2h, 1d. Then an ID of a
     job or a run, or `queue NAME`. Of a queue the jobs are counted that are still kept.
     """
-    from milepost.store import journal, workers
+    from milepost.store import journal, queues, workers
 
-    moment = _moment(time, session.client.run(workers.now))
+    now = session.client.run(workers.now)
+    moment = _moment(time, now)
+    if moment > now:
+        said = printable(now)
+        raise click.BadParameter(f"{time!r} is still to come; it is {said}", param_hint="TIME")
     subject, name = _subject(session, words)
     if subject == "queue":
+        session.client.run(queues.require, name)
         counts = session.client.run(journal.queue_at, name, moment)
         session.show({"subject": subject, "id": name, "at": moment, "counts": counts})
         return

@@ -144,6 +144,16 @@ RETURNING id
 SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox WHERE id = :id
 
+-- name: outbox_failing
+-- The oldest of a channel's messages that wait and failed before: how often, and how it failed last.
+SELECT attempts, error FROM outbox
+ WHERE channel = :channel AND delivered_at IS NULL AND dead_at IS NULL AND error IS NOT NULL
+ ORDER BY n LIMIT 1
+
+-- name: outbox_next
+-- When the first of a channel's messages that wait is due.
+SELECT min(due_at) FROM outbox WHERE channel = :channel AND delivered_at IS NULL AND dead_at IS NULL
+
 -- name: outbox_list
 -- A page of messages, newest first: those that wait, were delivered, are dead, or all.
 -- postgres

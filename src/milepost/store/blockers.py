@@ -1,5 +1,6 @@
 """Why a run, a queue, a schedule, a channel or a pipeline stands still, and what happens next."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -22,6 +23,7 @@ from milepost.store import (
 )
 from milepost.store.driver import Call, Steps
 from milepost.store.explain import Explanation, Why, explain, is_live, span, takes
+from milepost.store.outbox import Channel
 
 REACHED = msgspec.json.encode([state.value for state in GROUPS["open"] if state != JobState.GATED])
 """The states of open jobs of a run that no gate holds."""
@@ -126,11 +128,7 @@ def _run_next(run: Run, steps: Sequence[StepCount]) -> str:
 
 def explain_queue(name: str) -> Steps[Explanation]:
     """Say whether jobs of a queue are claimed, and by which workers."""
-    known = {queue.name: queue for queue in (yield from queues.listing())}
-    if name not in known:
-        there = ", ".join(known) or "none"
-        raise NotFound(f"no job was ever in a queue {name!r}; there are: {there}")
-    queue, live = known[name], (yield from _live())
+    queue, live = (yield from queues.require(name)), (yield from _live())
     age = (yield from queues.oldest()).get(name)
     kinds = [row for row in (yield Call("doctor_queued", {"grace_us": 0})) if row[0] == name]
     why: list[tuple[str, str]] = []
@@ -172,7 +170,7 @@ def _unserved(
 def _queue_next(name: str, why: Sequence[tuple[str, str]]) -> str:
     words = {word for word, _ in why}
     if "queue_paused" in words:
-        return f"nothing, until it is resumed: `milepost queues resume {name}`"
+        return f"nothing, until it is resumed: `milepost queues resume {shlex.quote(name)}`"
     if words & {"no_worker", "no_worker_for_queue", "no_worker_for_kind"}:
         return "the first worker that serves it and knows the kind claims the oldest job"
     return "the next free worker claims the oldest job" if "in_line" in words else "nothing waits"
@@ -206,7 +204,7 @@ def explain_schedule(name: str) -> Steps[Explanation]:
     why.append(("fired", last))
     then = f"it fires at {_time(found.next_at)}"
     if found.state == "paused":
-        then = f"nothing, until it is resumed: `milepost schedules resume {name}`"
+        then = f"nothing, until it is resumed: `milepost schedules resume {shlex.quote(name)}`"
     elif found.state == "vanished" or not live:
         then = "nothing, until a worker of the program that declares it runs"
     return _told("schedule", name, iter(why), kind=found.kind, state=found.state, then=then)
@@ -223,30 +221,45 @@ def explain_channel(name: str) -> Steps[Explanation]:
         raise NotFound(f"there is no channel {name!r}; there are: {', '.join(known) or 'none'}")
     channel, live = known[name], (yield from _live())
     ages = {each: age for each, _, age in (yield from outbox.waiting())}
-    [failing, *_] = [*(yield from outbox.listing(name, state="waiting", most=LOOKED))[-1:], None]
-    why: list[tuple[str, str]] = []
+    why = _channel_hindered(channel, live)
+    if (failing := (yield from outbox.failing(name))) is not None:
+        attempts, error = failing
+        why.append(("failing", f"a message failed {attempts} times, last with: {error}"))
+    if channel.dead:
+        dead = f"`milepost channels dead {shlex.quote(name)}`"
+        why.append(("dead", f"{channel.dead} messages are dead: {dead}"))
+    age = ages.get(name)
+    waits = f"{channel.waiting} messages wait" + (f", the oldest for {span(age)}" if age else "")
+    why.append(("waiting" if channel.waiting else "empty", waits))
+    due = yield from outbox.next_due(name)
+    then = _channel_next(channel, {word for word, _ in why}, due)
+    return _told("channel", name, iter(why), kind=channel.kind, state=channel.state, then=then)
+
+
+def _channel_hindered(channel: Channel, live: Sequence[Worker]) -> list[tuple[str, str]]:
+    """Say what keeps all messages of a channel from being delivered."""
+    why = []
     if channel.state == "stopped":
         why.append(("stopped", f"it was stopped by {channel.stopped_by} ({channel.reason})"))
     if channel.state == "vanished":
         why.append(("vanished", "no running program declares it: nothing is delivered"))
     if channel.kind != "pull" and not live:
         why.append(("no_worker", f"nobody delivers: {NO_WORKER}"))
-    if failing is not None and failing.error:
-        tried = f"its oldest message failed {failing.attempts} times"
-        why.append(("failing", f"{tried}, last with: {failing.error}"))
-    if channel.dead:
-        why.append(("dead", f"{channel.dead} messages are dead: `milepost channels dead {name}`"))
-    age = ages.get(name)
-    waits = f"{channel.waiting} messages wait" + (f", the oldest for {span(age)}" if age else "")
-    why.append(("waiting" if channel.waiting else "empty", waits))
-    then = "nothing waits"
-    if channel.state == "stopped":
-        then = f"nothing, until it is started: `milepost channels start {name}`"
-    elif channel.kind == "pull" and channel.waiting:
-        then = "somebody pulls them, and acknowledges each"
-    elif failing is not None:
-        then = f"the oldest is tried again at {_time(failing.due_at)}"
-    return _told("channel", name, iter(why), kind=channel.kind, state=channel.state, then=then)
+    return why
+
+
+def _channel_next(channel: Channel, words: set[str], due: datetime | None) -> str:
+    if "stopped" in words:
+        return (
+            f"nothing, until it is started: `milepost channels start {shlex.quote(channel.name)}`"
+        )
+    if due is None:
+        return "nothing waits"
+    if channel.kind == "pull":
+        return "somebody pulls them, and acknowledges each"
+    if words & {"vanished", "no_worker"}:
+        return "nothing, until a worker of the program that declares it runs"
+    return f"the first of them is delivered at {_time(due)}"
 
 
 def explain_pipeline(name: str) -> Steps[Explanation]:
@@ -259,7 +272,10 @@ def explain_pipeline(name: str) -> Steps[Explanation]:
     why = [("watermark", f"its watermark: {stands}")]
     if gaps:
         why.append(("gaps", f"{len(gaps)} partitions of ended runs were never read"))
-    then = f"nothing, until a run starts: `milepost pipelines start APP {name}`"
+    then = f"nothing, until a run starts: `milepost pipelines start APP {shlex.quote(name)}`"
+    for planned in (yield from schedules.listing()):
+        if planned.kind == f"{name}.start" and planned.state == "active":
+            then = f"schedule {planned.name} starts a run at {_time(planned.next_at)}"
     state = "idle"
     if latest is not None:
         told = yield from explain_run(latest.run_id)

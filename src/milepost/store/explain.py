@@ -1,5 +1,6 @@
 """Why a job is, or is not, running now: looked up, and said so that a person understands it."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -94,8 +95,10 @@ def explain(job_id: str) -> Steps[Explanation]:
 
 NEXT = {
     "succeeded": "nothing: a final state is final",
-    "failed": "nothing, unless it is run again: `milepost jobs rerun ID`",
-    "cancelled": "nothing, unless it is run again: `milepost jobs rerun ID`",
+    "rerun": "nothing here: `milepost explain {newer}` tells of the job that took its place",
+    "of_run": "nothing, unless its run, once ended, is resumed: `milepost runs resume {run}`",
+    "failed": "nothing, unless it is run again: `milepost jobs rerun {id}`",
+    "cancelled": "nothing, unless it is run again: `milepost jobs rerun {id}`",
     "lease_over": "maintenance takes it from its worker, and it runs again",
     "asked_to_stop": "its worker stops it at the next check, or at the end of its lease",
     "running": "its attempt ends, or its lease does",
@@ -108,7 +111,7 @@ NEXT = {
     "signal": "a signal queues it",
     "due": "it is queued when it is due",
     "overdue": "any worker's maintenance queues it",
-    "queue_paused": "nothing, until its queue is resumed: `milepost queues resume QUEUE`",
+    "queue_paused": "nothing, until its queue is resumed: `milepost queues resume {queue}`",
     "no_worker": "the first worker that starts and knows its kind claims it",
     "no_worker_for_queue": "the first worker that serves its queue claims it",
     "no_worker_for_kind": "the first worker that is deployed with its kind and version claims it",
@@ -122,7 +125,8 @@ NEXT = {
 
 def _next(job: Job, words: Sequence[str]) -> str:
     then = next((then for word, then in NEXT.items() if word in words), "")
-    return then.replace("ID", job.id).replace("QUEUE", job.queue)
+    queue = shlex.quote(job.queue)
+    return then.format(id=job.id, queue=queue, run=job.run_id, newer=job.rerun_by)
 
 
 def _misfit(job: Job) -> Steps[str | None]:
@@ -170,8 +174,14 @@ def _ended(job: Job) -> Why:
         yield "cancelled", f"it was cancelled ({job.cancel_reason or 'no reason was given'})"
     else:
         yield "failed", f"it failed ({job.cause or job.move}){_error(job)}"
-    if job.state != JobState.SUCCEEDED and job.run_id is None:
+        if job.error is not None:
+            yield "traceback", f"`milepost jobs show {job.id}` has what it said, and its traceback"
+    if job.rerun_by is not None:
+        yield "rerun", f"it was run again as job {job.rerun_by}"
+    elif job.state != JobState.SUCCEEDED and job.run_id is None:
         yield "final", "a final state is final: a rerun makes a new job of it"
+    elif job.state != JobState.SUCCEEDED:
+        yield "of_run", f"it belongs to run {job.run_id}, which runs it again when it is resumed"
 
 
 def _error(job: Job) -> str:

@@ -15,6 +15,7 @@ from milepost.errors import NotFound
 from milepost.outcome import micros
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
 
 VANISHED_SECONDS = 60.0
 """A channel that no running program declared for so long has vanished."""
@@ -252,6 +253,18 @@ def listing(
     where = {"channel": channel, "state": state, "before": LAST if before is None else before}
     rows = yield Call("outbox_list", {**where, "most": most})
     return [_message(row) for row in rows]
+
+
+def failing(channel: str) -> Steps[tuple[int, str] | None]:
+    """Say how often the oldest message that waits and failed before did, and how last."""
+    rows = yield Call("outbox_failing", {"channel": channel})
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def next_due(channel: str) -> Steps[datetime | None]:
+    """Tell when the first message that waits is due; None if none waits."""
+    [(due,)] = yield Call("outbox_next", {"channel": channel})
+    return None if due is None else instant(due)
 
 
 def retry(channel: str, ids: Sequence[str] | None = None) -> Steps[list[str]]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
+from milepost.errors import NotFound
 from milepost.records import Queue
 from milepost.store import jobs
 from milepost.store.driver import Call, Steps
@@ -43,6 +44,15 @@ def listing() -> Steps[list[Queue]]:
         )
         for name in sorted({*counted, *known, *most})
     ]
+
+
+def require(name: str) -> Steps[Queue]:
+    """Read one queue, or raise `NotFound` and name those that there are."""
+    known = {queue.name: queue for queue in (yield from listing())}
+    if name not in known:
+        there = ", ".join(known) or "none"
+        raise NotFound(f"no job was ever in a queue {name!r}; there are: {there}")
+    return known[name]
 
 
 def waiting() -> Steps[list[str]]:
