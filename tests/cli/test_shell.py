@@ -81,8 +81,8 @@ def test_a_shell_gets_its_script(prompt, shell):
 
 def completed(monkeypatch, prompt, words):
     monkeypatch.setenv("_MILEPOST_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", " ".join(words))
-    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("COMP_LINE", " ".join(words))
+    monkeypatch.setenv("COMP_WORDBREAKS", " \t\n\"'><=;|&(:")
     return {line.partition(",")[2] for line in prompt().out.split()}
 
 
@@ -142,10 +142,9 @@ def test_the_package_itself_can_be_run():
 
 def test_completing_a_command_loads_none(monkeypatch):
     monkeypatch.setenv("_MILEPOST_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "milepost ")
-    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("COMP_LINE", "milepost ")
     ours = {name for name in loaded_by() if name.startswith("milepost.cli.")}
-    assert ours == {"milepost.cli.groups"}
+    assert ours == {"milepost.cli.groups", "milepost.cli.bash"}
 
 
 def test_settings_are_shown_with_where_they_come_from(prompt, tmp_path, monkeypatch):

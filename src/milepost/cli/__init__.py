@@ -33,6 +33,9 @@ from milepost.errors import (
 
 __all__ = ["main"]
 
+COMPLETE = "_MILEPOST_COMPLETE"
+"""Set by a shell that asks for completions."""
+
 COMMANDS = {
     "at": ("milepost.cli.looks", "Show a job, a run or a queue as it stood at a time."),
     "batches": ("milepost.cli.batches", "List batches, start a run of one."),
@@ -162,6 +165,10 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _run(arguments: list[str] | None) -> Any:
+    if COMPLETE in os.environ:
+        from milepost.cli import bash
+
+        bash.register()
     try:
         return cli.main(args=arguments, prog_name="milepost")
     except MilepostError as error:

@@ -13,7 +13,6 @@ from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS, View
 
-COMPLETE = "_MILEPOST_COMPLETE"
 SPECS = sorted({spec for views in VIEWS.values() for spec in views})
 
 
@@ -27,8 +26,9 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from milepost.cli import cli
+    from milepost.cli import COMPLETE, bash, cli
 
+    bash.register()
     script = get_completion_class(shell)
     if script is None:
         raise click.UsageError(f"click has no completion for {shell}")
