@@ -123,6 +123,11 @@ def test_names_that_the_store_and_the_app_know_are_completed(monkeypatch, prompt
     assert offered("jobs", "ls", "--kind", "") == {"convert", "refuse"}
     assert offered("submit", "newcomer:app", "con") == {"convert"}
     assert offered("schedules", "pause", "") == {"nightly"}
+    assert offered("explain", "") == ids | {"queue", "schedule", "channel", "pipeline"}
+    assert offered("explain", "queue", "") == {"default", "slow"}
+    assert offered("explain", "schedule", "n") == {"nightly"}
+    assert offered("at", "10m", "q") == {"queue"}
+    assert offered("at", "10m", "queue", "s") == {"slow"}
     app.close()
 
 

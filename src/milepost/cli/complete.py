@@ -100,6 +100,17 @@ def _names(at: "Session", ctx: click.Context, _: str) -> Words:
     return () if known is None else known(at)
 
 
+def _subjects(at: "Session", ctx: click.Context, typed: str) -> Words:
+    """Offer ids and nouns first, then the names of things that the noun stands for."""
+    if before := ctx.params.get("words"):
+        known = _NAMES.get(f"{before[-1]}s")
+        return _ids(at, ctx, typed) if known is None else known(at)
+    named = ["queues"] if _group(ctx) == "at" else _NAMES
+    nouns = [(each.removesuffix("s"), "by its name") for each in named]
+    begun = typed and any(noun.startswith(typed) for noun, _ in nouns)
+    return nouns if begun else [*nouns, *_ids(at, ctx, typed)]
+
+
 def _kinds(at: "Session", ctx: click.Context, _: str) -> Words:
     """Offer the kinds of the app that was typed before, else those of the newest jobs."""
     if (target := ctx.params.get("target")) is not None:
@@ -113,3 +124,4 @@ ids = _completion(_ids)
 queues = _completion(_queues)
 kinds = _completion(_kinds)
 names = _completion(_names)
+subjects = _completion(_subjects)

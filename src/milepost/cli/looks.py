@@ -11,7 +11,7 @@ from milepost.config import seconds
 from milepost.errors import Invalid, NotFound
 
 WORDS = click.argument(
-    "words", metavar="ID | SUBJECT NAME", nargs=-1, required=True, shell_complete=complete.ids
+    "words", metavar="ID | SUBJECT NAME", nargs=-1, required=True, shell_complete=complete.subjects
 )
 
 
