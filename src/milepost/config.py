@@ -135,6 +135,8 @@ class Settings:
     """The port that the API listens on; 0: any that is free."""
     hosts: Annotated[str, OPENS] = ""
     """Names that the API answers to, in addition to addresses and names without a dot."""
+    secret_key: Annotated[str, OPENS] = ""
+    """The key that servers sign sessions of the pages with; empty: one that the store keeps."""
     api_rate: float = 1000.0
     """How many requests a second each token may send to a server process."""
     api_connections: Annotated[int, POSITIVE] = 2_000

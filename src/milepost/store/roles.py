@@ -64,6 +64,9 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # The API. Answers and hashes are nobody's business who only looks at jobs.
     "token": {"submit": "S", "admin": "SIU"},
     "idempotency": {"submit": "SIU", "worker": "SD", "admin": "SIU"},
+    "server_key": {"submit": "SI", "admin": "SI"},
+    "saved_view": _open(submit="IUD", admin="IUD"),
+    "checked": _open(submit="IU", worker="IU", admin="IU"),
     # Messages.
     "channel": _open(worker="IU", admin="IU"),
     "outbox": _open(worker="U", admin="U"),

@@ -149,6 +149,13 @@ def find(presented: str) -> Steps[Token | None]:
     return token if token is not None and token.state == "active" else None
 
 
+def live(token_id: str) -> Steps[Token | None]:
+    """Return a token by its id, unless it was revoked or has expired."""
+    rows = yield Call("token_get", {"id": token_id})
+    token = _token(rows[0]) if rows else None
+    return token if token is not None and token.state == "active" else None
+
+
 def presence() -> Steps[tuple[bool, bool]]:
     """Tell whether there ever was a token, and whether there is a live one."""
     [(ever, live)] = yield Call("token_any")

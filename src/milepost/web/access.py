@@ -12,12 +12,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from html import escape
+from http import HTTPStatus
 from math import ceil
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from starlette.datastructures import Headers
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from milepost import bulk
@@ -29,6 +32,7 @@ from milepost.request import batch as request_batch
 from milepost.request import kind as request_kind
 from milepost.store import outbox, tokens
 from milepost.web.problems import HttpProblem, problem_of, problem_response
+from milepost.web.session import Session, login_address, session_of
 
 ACCESS = ("tokens", "open", "local")
 """The callers let in without a token: none, all (the program that mounts the API guards it), or
@@ -41,14 +45,20 @@ REQUESTS = frozenset({request_kind.KIND, request_batch.KIND})
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="milepost"'}
 EVERYTHING = frozenset({"admin"})
 
-OPEN = frozenset({"/", "/docs", "/livez", "/readyz"})
+OPEN = frozenset({"/docs", "/livez", "/readyz", "/login", "/login/oidc", "/login/oidc/callback"})
 """Paths for browsers and load balancers, without a token; they show nothing of the store."""
+
+STATIC = "/static/"
+PROGRAMS = ("/v1/", "/metrics", "/openapi.json")
+"""Paths for programs: a session does not open them, and no login page answers there."""
 
 CALLBACK = re.compile(r"/v1/requests/[^/]+/callback/[^/]+")
 """Where a remote calls back: the address holds a secret of its own, made for one job."""
 
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """No browser shows an answer as a page, whatever somebody's result looks like."""
+
+BOUNCE = {"Content-Security-Policy": "default-src 'none'", "Cache-Control": "no-store"}
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, and so may come from a link on anybody's page."""
@@ -147,13 +157,17 @@ def _refused(detail: str) -> HttpProblem:
     return HttpProblem(403, detail)
 
 
-async def authenticate(client: Client, scope: Scope, access: str) -> Principal:
+async def authenticate(
+    client: Client, scope: Scope, access: str, session: Session | None = None
+) -> Principal:
     """Return the caller, or raise a 401."""
     headers = Headers(scope=scope)
     if access == "open":
         return Principal("api", EVERYTHING)
     if "authorization" in headers:
         return await _by_token(client, headers["authorization"])
+    if session is not None:
+        return await _by_session(client, session)
     if access == "local" and _is_local(scope, headers):
         ever, _ = await client.run_async(tokens.presence)
         if not ever:
@@ -169,8 +183,23 @@ async def _by_token(client: Client, given: str) -> Principal:
     if token is None:
         detail = "this token opens nothing: it is wrong, expired or revoked"
         raise HttpProblem(401, detail, headers=CHALLENGE)
+    return _bearer(token)
+
+
+def _bearer(token: tokens.Token) -> Principal:
     scopes = frozenset(token.scopes)
     return Principal(token.name, scopes, token.id, token.tenant, token.queues, token.bounds)
+
+
+async def _by_session(client: Client, session: Session) -> Principal:
+    """Return whose session it is; it ends with its token, which may be revoked at any time."""
+    if session.token_id is None:
+        person, scopes = session.person or "", frozenset(session.scopes)
+        return Principal(person, scopes, None, session.tenant, session.queues)
+    token = await client.run_async(tokens.live, session.token_id)
+    if token is None:
+        raise HttpProblem(401, "the token of this session was revoked or has expired")
+    return _bearer(token)
 
 
 def _is_local(scope: Scope, headers: Headers) -> bool:
@@ -284,7 +313,8 @@ class AccessMiddleware:
         try:
             await self._admit(scope)
         except (HttpProblem, MilepostError) as error:
-            await problem_response(problem_of(error))(scope, receive, counted)
+            answer = _sent_to_login(scope, error) or problem_response(problem_of(error))
+            await answer(scope, receive, counted)
         else:
             await self._serve(scope, receive, counted)
 
@@ -309,9 +339,14 @@ class AccessMiddleware:
             )
         path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
         # A remote that knows a callback's address may use it; any other gets no more than a 404.
-        if path in OPEN or CALLBACK.fullmatch(path):
+        if path in OPEN or path.startswith(STATIC) or CALLBACK.fullmatch(path):
             return
-        again = partial(authenticate, self._api.state.engine.client, scope, self._access)
+        session = None
+        if not path.startswith(PROGRAMS):
+            session = await session_of(self._api.state.keys, scope)
+        scope["milepost.session"] = session
+        client = self._api.state.engine.client
+        again = partial(authenticate, client, scope, self._access, session)
         try:
             principal = await again()
         except HttpProblem:
@@ -321,6 +356,32 @@ class AccessMiddleware:
         self._rates.take(principal.id, principal.bounds.rate)
         scope["milepost.principal"] = principal
         scope["milepost.authenticate"] = again  # a long answer asks once in a while
+
+
+def _sent_to_login(scope: Scope, error: Exception) -> Response | None:
+    """Send a person who must log in to the page for it; a program gets a problem.
+
+    A browser that comes by a link from another site leaves the session's cookie out. It is sent to
+    the same page once more, from here, and then brings it.
+    """
+    headers = Headers(scope=scope)
+    path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+    if not (
+        isinstance(error, HttpProblem)
+        and error.status_code == HTTPStatus.UNAUTHORIZED
+        and scope["method"] == "GET"
+        and "authorization" not in headers
+        and "text/html" in headers.get("accept", "")
+        and not path.startswith(PROGRAMS)
+    ):
+        return None
+    if headers.get("sec-fetch-site") == "cross-site":
+        query = scope.get("query_string", b"").decode("latin-1")
+        again = escape(scope["path"] + (f"?{query}" if query else ""))
+        refresh = f'<meta http-equiv="refresh" content="0;url={again}">'
+        page = f"<!doctype html><title>Milepost</title>{refresh}"
+        return HTMLResponse(page, headers=BOUNCE)
+    return RedirectResponse(login_address(scope), 303, {"Cache-Control": "no-store"})
 
 
 def _is_cross_site(headers: Headers, hosts: frozenset[str]) -> bool:

@@ -25,8 +25,12 @@ from milepost.web import (
 )
 from milepost.web.access import ACCESS, AccessMiddleware, RateLimiter, WrongTokenThrottle
 from milepost.web.call import Engine
+from milepost.web.dashboard.live import Live
+from milepost.web.dashboard.rail import RailReader
+from milepost.web.dashboard.routers import ROUTERS as PAGES
 from milepost.web.metrics import HttpMetrics
 from milepost.web.problems import install
+from milepost.web.session import Keys
 
 CALLBACK_RATE = 5.0
 """How often a second a remote may call back about one job; twice as often at once."""
@@ -48,6 +52,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     events.router,
     metrics.router,
     pages.router,
+    *PAGES,
 )
 """Every resource's routes."""
 
@@ -67,6 +72,9 @@ def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASG
     api.state.metrics = HttpMetrics()
     api.state.callbacks = RateLimiter(CALLBACK_RATE)
     api.state.throttle = WrongTokenThrottle()
+    api.state.keys = Keys(engine.client, engine.settings.secret_key)
+    api.state.rail = RailReader(engine, api.state.keys)
+    api.state.live = Live()
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
     return AccessMiddleware(api, access=access, hosts=[*named, *hosts])
 

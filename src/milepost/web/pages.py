@@ -23,22 +23,10 @@ body {{ font: 1rem/1.5 system-ui; max-width: 60rem; margin: 2rem auto; padding: 
 td {{ text-align: left; padding: .1rem 1rem .1rem 0; vertical-align: top }}
 summary {{ cursor: pointer }} code {{ font-size: .95em }}
 </style></head><body>{body}</body></html>"""
-ROOT = """<h1>Milepost</h1><p>The HTTP API of a durable job engine answers here.</p><ul>
-<li><a href="{root}/docs">the API, to read</a></li>
-<li><a href="{root}/openapi.json">the same as OpenAPI 3.1</a> (with a token)</li>
-<li><a href="{root}/readyz">whether the store can be reached</a></li></ul>
-<p>Requests under <code>/v1</code> take a token: <code>milepost tokens create NAME</code>, then
-<code>Authorization: Bearer mp_…</code></p>"""
 
 
 def _page(title: str, body: str) -> HTMLResponse:
     return HTMLResponse(PAGE.format(title=escape(title), body=body), headers=HEADERS)
-
-
-@router.get("/")
-async def root(request: Request) -> HTMLResponse:
-    """Say what answers here, and where to go on."""
-    return _page("Milepost", ROOT.format(root=escape(request.scope.get("root_path", ""))))
 
 
 @router.get("/docs")

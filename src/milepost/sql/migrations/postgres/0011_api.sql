@@ -35,3 +35,26 @@ CREATE INDEX idempotency_age ON idempotency (created_at);
 -- since they last looked. Neither a time nor a number says that, for both are taken before a commit.
 ALTER TABLE journal ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id();
 CREATE INDEX journal_xid ON journal (xid);
+
+-- The pages: the key that servers sign sessions with if none is configured, searches that have a
+-- name, and how the last check of the whole store ended.
+CREATE TABLE server_key (
+  id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+  value bytea NOT NULL
+);
+
+CREATE TABLE saved_view (
+  name text NOT NULL,
+  query text NOT NULL,
+  actor text,
+  saved_at timestamptz NOT NULL,
+  CONSTRAINT saved_view_pkey PRIMARY KEY (name)
+);
+
+CREATE TABLE checked (
+  name text NOT NULL,                        -- verify, doctor
+  clean boolean NOT NULL,
+  summary text NOT NULL,
+  at timestamptz NOT NULL,
+  CONSTRAINT checked_pkey PRIMARY KEY (name)
+);

@@ -30,3 +30,26 @@ CREATE TABLE idempotency (
   CONSTRAINT idempotency_pkey PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_age ON idempotency (created_at);
+
+-- The pages: the key that servers sign sessions with if none is configured, searches that have a
+-- name, and how the last check of the whole store ended.
+CREATE TABLE server_key (
+  id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+  value BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE saved_view (
+  name TEXT NOT NULL,
+  query TEXT NOT NULL,
+  actor TEXT,
+  saved_at INTEGER NOT NULL,
+  CONSTRAINT saved_view_pkey PRIMARY KEY (name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE checked (
+  name TEXT NOT NULL,                        -- verify, doctor
+  clean INTEGER NOT NULL,
+  summary TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  CONSTRAINT checked_pkey PRIMARY KEY (name)
+) STRICT, WITHOUT ROWID;

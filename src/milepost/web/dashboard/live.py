@@ -1,0 +1,163 @@
+"""Streams of pages that are looked at: one reader of the store for each page, however many look.
+
+A topic is a page as callers with the same rights see it. While it has viewers it is read again and
+again; the parts that changed go to all of them. Without viewers nothing is asked of the store.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from milepost.errors import MilepostError
+from milepost.telemetry import Log
+from milepost.web.access import Principal
+from milepost.web.call import Call
+from milepost.web.dashboard.page import STREAM, Load, Renderer, mark
+from milepost.web.problems import HttpProblem
+
+TICK_SECONDS = 0.5
+"""How often a page is read again while it is looked at."""
+
+IDLE_SHARE = 15
+"""A page that takes long to read rests so many times as long: watching costs 6 % of a core."""
+
+BEAT_SECONDS = 5.0
+"""How often a quiet stream says that it is alive, and asks whether its caller still may look."""
+
+VIEWERS = 1_000
+"""How many streams of pages one process has."""
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+Key = tuple[str, Any]
+
+log = Log("milepost.web")
+
+
+class Viewer:
+    """One who looks: the changes that were not sent yet, by part."""
+
+    def __init__(self) -> None:
+        self.pending: dict[str, bytes] = {}
+        self.woken = asyncio.Event()
+
+    def tell(self, changed: Mapping[str, bytes]) -> None:
+        """Add changes; a newer one of the same part takes the place of an older one."""
+        self.pending.update(changed)
+        if changed:
+            self.woken.set()
+
+    def take(self) -> dict[str, bytes]:
+        """Return what is to be sent."""
+        taken, self.pending = self.pending, {}
+        self.woken.clear()
+        return taken
+
+
+class Topic:
+    """A page that is looked at."""
+
+    def __init__(self) -> None:
+        self.viewers: set[Viewer] = set()
+        self.marks: dict[str, str] = {}
+        self.parts: dict[str, bytes] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    def publish(self, parts: Mapping[str, str]) -> None:
+        """Tell all viewers what changed."""
+        marks = {name: mark(html) for name, html in parts.items()}
+        changed = {
+            name: _event(name, html, marks[name])
+            for name, html in parts.items()
+            if self.marks.get(name) != marks[name]
+        }
+        self.marks = marks
+        self.parts |= changed
+        if changed:
+            for viewer in self.viewers:
+                viewer.tell(changed)
+
+
+def _event(name: str, html: str, marked: str) -> bytes:
+    data = msgspec.json.encode({"id": name, "mark": marked, "html": html})
+    return b"event: part\ndata: %s\n\n" % data
+
+
+class Live:
+    """The topics of one server process."""
+
+    def __init__(self) -> None:
+        self._topics: dict[Key, Topic] = {}
+
+    @property
+    def viewers(self) -> int:
+        """How many look at some page."""
+        return sum(len(topic.viewers) for topic in self._topics.values())
+
+    async def stream(self, call: Call, load: Load) -> Response:
+        """Follow a page: each part when it has changed."""
+        if self.viewers >= VIEWERS:
+            later = {"Retry-After": "10"}
+            raise HttpProblem(503, f"{VIEWERS} pages are followed here already", headers=later)
+        return StreamingResponse(self._followed(call, load), media_type=STREAM, headers=HEADERS)
+
+    async def _followed(self, call: Call, load: Load) -> AsyncIterator[bytes]:
+        key = (str(call.request.url), rights(call.principal))
+        topic = self._topics.setdefault(key, Topic())
+        viewer = Viewer()
+        viewer.tell(topic.parts)
+        topic.viewers.add(viewer)
+        if topic.task is None:
+            topic.task = asyncio.create_task(self._read(key, topic, call, load))
+        try:
+            yield b"event: beat\ndata: {}\n\n"
+            async for piece in self._told(call, viewer):
+                yield piece
+        finally:
+            topic.viewers.discard(viewer)
+
+    async def _told(self, call: Call, viewer: Viewer) -> AsyncIterator[bytes]:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await viewer.woken.wait()
+            if pieces := viewer.take():
+                yield b"".join(pieces.values())
+            elif await _is_admitted(call):
+                yield b"event: beat\ndata: {}\n\n"
+            else:
+                yield b"event: end\ndata: {}\n\n"
+                return
+
+    async def _read(self, key: Key, topic: Topic, call: Call, load: Load) -> None:
+        """Read a page while somebody looks at it."""
+        clock = asyncio.get_running_loop().time
+        try:
+            while topic.viewers:
+                began = clock()
+                try:
+                    shared = await call.request.app.state.rail.shared(call)
+                    topic.publish(Renderer(call, await load(), shared).parts())
+                except (MilepostError, HttpProblem) as error:
+                    log.warning("a page could not be read again", error=str(error))
+                await asyncio.sleep(max(TICK_SECONDS, IDLE_SHARE * (clock() - began)))
+        finally:
+            topic.task = None
+            if not topic.viewers and self._topics.get(key) is topic:
+                del self._topics[key]
+
+
+def rights(principal: Principal) -> tuple[Any, ...]:
+    """Tell what decides on what a caller sees: those who are equal share a reader."""
+    return (principal.scopes, principal.tenant, principal.queues)
+
+
+async def _is_admitted(call: Call) -> bool:
+    try:
+        await call.request.scope["milepost.authenticate"]()
+    except (HttpProblem, MilepostError):
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""What every page has beside it: the numbers of the rail, saved views, the last checks."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from milepost.store import dashboard
+from milepost.store.dashboard import Checked, Rail, SavedView
+from milepost.store.driver import Steps
+from milepost.web.call import Call, Engine
+from milepost.web.session import Keys
+
+FRESH_SECONDS = 2.0
+"""For so long the numbers are not asked for again."""
+
+Shared = tuple[Rail, list[SavedView], list[Checked]]
+
+
+def _read() -> Steps[Shared]:
+    counts = yield from dashboard.rail()
+    saved = yield from dashboard.views()
+    return counts, saved, (yield from dashboard.checks())
+
+
+class RailReader:
+    """Reads the rail once for all pages of a process, and no more often than it must."""
+
+    def __init__(self, engine: Engine, keys: Keys) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._found: Shared | None = None
+        self._until = 0.0
+        self._reading = asyncio.Lock()
+
+    async def shared(self, call: Call) -> Mapping[str, Any]:
+        """Give the values that every page takes, as this caller may see them."""
+        bound = call.principal.tenant is not None or call.principal.queues is not None
+        counts, saved, checks = (None, [], []) if bound else await self._fresh()
+        signer = await self._keys.signer()
+        return {
+            "rail": counts,
+            "saved_views": saved,
+            "checks": {check.name: check for check in checks},
+            "form_token": signer.form_token(call.principal.id),
+            "store": str(self._engine.client.url),
+            "is_session": call.request.scope.get("milepost.session") is not None,
+        }
+
+    async def _fresh(self) -> Shared:
+        async with self._reading:
+            if self._found is None or time.monotonic() > self._until:
+                self._found = await self._engine.client.run_async(_read)
+                self._until = time.monotonic() + FRESH_SECONDS
+            return self._found
+
+    def forget(self) -> None:
+        """Read it anew: something of it was changed here."""
+        self._until = 0.0

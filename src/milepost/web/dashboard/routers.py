@@ -1,0 +1,11 @@
+"""Every page's routes."""
+
+from fastapi import APIRouter
+
+from milepost.web.dashboard import login, overview, static
+
+ROUTERS: tuple[APIRouter, ...] = (
+    static.router,
+    login.router,
+    overview.router,
+)
