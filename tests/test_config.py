@@ -25,7 +25,7 @@ def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_her
 
 OPENING = (
     *("request_allow", "request_ports", "request_redact", "request_secrets"),
-    *("host", "hosts", "metrics"),
+    *("host", "hosts", "metrics", "secret_key"),
 )
 
 

@@ -1,7 +1,7 @@
 -- What the pages keep and count.
 
 -- name: server_key_put
-INSERT INTO server_key (value) VALUES (:value) ON CONFLICT (id) DO NOTHING
+INSERT INTO server_key (id, value) VALUES (1, :value) ON CONFLICT (id) DO NOTHING
 
 -- name: server_key_get
 SELECT value FROM server_key
@@ -11,10 +11,9 @@ SELECT value FROM server_key
 SELECT (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'QUEUED' LIMIT :most) AS queued)
      + (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'RUNNING' LIMIT :most) AS running)
      + (SELECT count(*) FROM (SELECT 1 FROM job
-                               WHERE state <> 'QUEUED' AND state <> 'RUNNING' AND state <> 'SUCCEEDED'
-                                 AND state <> 'FAILED' AND state <> 'CANCELLED'
+                               WHERE {unusual} AND state <> 'CANCELLED'
                                LIMIT :most) AS others),
-       (SELECT count(*) FROM run WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')),
+       (SELECT count(*) FROM run WHERE state NOT IN {final}),
        (SELECT count(*) FROM pipeline),
        (SELECT count(*) FROM queue),
        (SELECT count(*) FROM worker WHERE state <> 'STOPPED'),

@@ -1,0 +1,173 @@
+"""Who may see and do what on the pages: every route, every scope, and sessions."""
+
+import re
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+import milepost as mp
+from milepost.store import tokens
+from milepost.store.tokens import SCOPES
+from milepost.web.api import create_api
+from milepost.web.dashboard.routers import ROUTERS
+
+HTML = {"Accept": "text/html"}
+NOWHERE = "018f0000-0000-7000-8000-000000000000"
+SCOPE_OF = {
+    ("GET", "/static/{name}"): None,
+    ("GET", "/login"): None,
+    ("POST", "/login"): None,
+    ("POST", "/logout"): "any",
+    ("GET", "/go"): "read",
+    ("GET", "/"): "read",
+}
+"""What each page needs: None for nothing, "any" for any session, else a scope."""
+
+
+def page_routes() -> set[tuple[str, str]]:
+    return {
+        (method, route.path)
+        for router in ROUTERS
+        for route in router.routes
+        for method in route.methods
+        if method != "HEAD"
+    }
+
+
+def test_every_page_has_its_line():
+    assert page_routes() == set(SCOPE_OF)
+
+
+@pytest_asyncio.fixture
+async def client(app: mp.App):
+    """Call the pages as a browser would, from nowhere near."""
+    made = []
+
+    def opened(**cookies: str) -> httpx2.AsyncClient:
+        transport = httpx2.ASGITransport(app=create_api(app, access="tokens"))
+        made.append(
+            httpx2.AsyncClient(
+                transport=transport, base_url="http://test", headers=HTML, cookies=cookies
+            )
+        )
+        return made[-1]
+
+    yield opened
+    for browser in made:
+        await browser.aclose()
+    await app.client.close_async()
+
+
+def new_token(app: mp.App, name: str, *scopes: str, **bounds: object) -> str:
+    token_id, secret, hashed = tokens.new_secret()
+    app.client.run(tokens.create, token_id, name=name, hashed=hashed, scopes=scopes, **bounds)
+    return secret
+
+
+async def log_in(browser: httpx2.AsyncClient, secret: str, wanted: str = "/") -> httpx2.Response:
+    return await browser.post("/login", data={"token": secret, "next": wanted})
+
+
+def filled(path: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: NOWHERE if "id" in found[1] else "default", path)
+
+
+async def test_each_scope_opens_its_pages_and_no_other(app, client):
+    for scope in SCOPES:
+        browser = client()
+        assert (await log_in(browser, new_token(app, f"{scope}-token", scope))).status_code == 303
+        for (method, path), needed in SCOPE_OF.items():
+            if needed is None or path == "/logout":
+                continue
+            answer = await browser.request(
+                method, filled(path), data={} if method == "POST" else None
+            )
+            allowed = needed in ("any", scope) or scope == "admin"
+            if allowed:
+                # What is missing is missing; a form without its token is refused by another name.
+                assert answer.status_code != 403 or "another session" in answer.text, path
+            else:
+                assert answer.status_code == 403, (scope, path)
+                assert "scope" in answer.text
+
+
+async def test_a_person_without_a_session_is_sent_to_the_login_and_back(app, client):
+    browser = client()
+    asked = await browser.get("/?range=1h")
+    assert asked.status_code == 303
+    assert asked.headers["location"] == "/login?next=%2F%3Frange%3D1h"
+    answer = await log_in(browser, new_token(app, "ana", "read"), "/?range=1h")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?range=1h")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert (await browser.get("/")).status_code == 200
+
+
+async def test_a_wrong_token_is_refused_in_words_and_a_program_gets_a_problem(app, client):
+    browser = client()
+    answer = await log_in(browser, "mp_000000000000_guess")
+    assert answer.status_code == 401
+    assert "wrong, expired or revoked" in answer.text
+    problem = await browser.get("/v1/jobs")
+    assert problem.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_session_ends_with_its_token(app, client):
+    browser = client()
+    await log_in(browser, new_token(app, "ana", "read"))
+    assert (await browser.get("/")).status_code == 200
+    await app.client.run_async(tokens.revoke, "ana")
+    assert (await browser.get("/")).headers["location"].startswith("/login")
+
+
+async def test_a_session_opens_no_path_for_programs(app, client):
+    browser = client()
+    await log_in(browser, new_token(app, "ana", "admin"))
+    assert (await browser.get("/v1/jobs")).status_code == 401
+    assert (await browser.get("/metrics")).status_code == 401
+
+
+async def test_a_cookie_that_was_changed_or_made_elsewhere_opens_nothing(app, client):
+    browser = client()
+    await log_in(browser, new_token(app, "ana", "read"))
+    real = browser.cookies["milepost_session"]
+    for forged in (real[:-1] + ("0" if real[-1] != "0" else "1"), "e30." + "0" * 64, "", "a.b.c"):
+        answer = await client(milepost_session=forged).get("/")
+        assert answer.headers["location"].startswith("/login"), forged
+
+
+async def test_a_form_of_another_session_or_site_does_nothing(app, client):
+    ana, eve = client(), client()
+    await log_in(ana, new_token(app, "ana", "admin"))
+    await log_in(eve, new_token(app, "eve", "admin"))
+    page = await eve.get("/")
+    [*_, theirs] = re.findall(r'name="form_token" value="([^"]+)"', page.text)
+    refused = await ana.post("/logout", data={"form_token": theirs})
+    assert refused.status_code == 403
+    own = re.findall(r'name="form_token" value="([^"]+)"', (await ana.get("/")).text)[-1]
+    foreign = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
+    crossed = await ana.post("/logout", data={"form_token": own}, headers=foreign)
+    assert crossed.status_code == 403
+    assert (await ana.post("/logout", data={"form_token": own})).status_code == 303
+
+
+@pytest.mark.parametrize("wanted", ["//evil.example", "https://evil.example", "/\\evil.example"])
+async def test_a_login_leads_to_no_other_site(app, client, wanted):
+    answer = await log_in(client(), new_token(app, "ana", "read"), wanted)
+    assert answer.headers["location"] == "/"
+
+
+async def test_a_link_from_another_site_finds_the_session(app, client):
+    """The cookie is left out then: the page is loaded once more, from here."""
+    answer = await client().get("/", headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 200
+    assert 'http-equiv="refresh" content="0;url=/"' in answer.text
+
+
+async def test_two_servers_of_a_store_take_each_others_sessions(app, client):
+    first, second = client(), client()
+    await log_in(first, new_token(app, "ana", "read"))
+    second.cookies.update(first.cookies)
+    assert (await second.get("/")).status_code == 200
