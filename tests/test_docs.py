@@ -107,15 +107,32 @@ def test_what_differs_is_told_by_dots(printed, told, same):
     assert alike(printed, told) is same
 
 
+def prose(page):
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def anchors(page):
+    """Name every heading of a page as links to it do."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
 def test_links_between_pages_lead_somewhere():
     links = [
-        (page, target)
-        for page in PAGES
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text())
+        (page, page.parent / target if target else page, heading)
+        for page in [*PAGES, *(ROOT / "deploy").rglob("*.md"), *ROOT.glob("*.md")]
+        for target, heading in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", prose(page))
         if not target.startswith("http")
     ]
     assert len(links) > 50
-    assert [(page.name, to) for page, to in links if not (page.parent / to).exists()] == []
+    assert [(page.name, to) for page, to, _ in links if not to.exists()] == []
+    lost = [
+        (page.name, to.name, heading)
+        for page, to, heading in links
+        if heading and to.suffix == ".md" and heading not in anchors(to)
+    ]
+    assert lost == []
 
 
 def test_every_hazard_and_invariant_that_is_named_is_explained():
