@@ -347,6 +347,48 @@ def test_nothing_is_repaired_while_a_guard_is_missing(database, raw, capsys):
         assert store.state(job_id) == "QUEUED"
 
 
+def test_a_missing_guard_is_seen_beyond_any_number_of_other_findings(
+    database, raw, capsys, monkeypatch
+):
+    """With a thousand before it, it was counted and not kept: jobs were moved past no guard."""
+    monkeypatch.setattr("milepost.observe.doctor.KEPT", 5)
+    monkeypatch.setattr("milepost.observe.verify.PROBLEMS_KEPT", 5)
+    with opened(database, "sync") as store:
+        ids = store.create(30)
+    raw.execute("DROP INDEX job_unique")
+    with unguarded(raw):
+        raw.execute("UPDATE job SET fence = 9, cancel_reason = 'stop'")
+    code, out, err = command(capsys, "--store", database.url, "--repair")
+    assert code == 1
+    assert "nothing was repaired: a guard is missing" in err
+    assert "index job_unique on job: it is missing" in out
+    with opened(database, "sync") as store:
+        assert {store.state(job_id) for job_id in ids} == {"QUEUED"}
+
+
+def test_findings_alike_are_told_what_to_do_once(database, raw, capsys, monkeypatch):
+    """A thousand jobs had a thousand times the same advice; one of them hid another code."""
+    monkeypatch.setattr("milepost.observe.doctor.KEPT", 25)
+    with opened(database, "sync") as store:
+        store.worker(lease=24 * HOUR)
+        store.create(30, state="WAITING", delay_us=1_000_000)
+        [spent] = store.create(1)
+        store.advance(120.0)
+    with unguarded(raw):
+        raw.execute("UPDATE job SET cancel_reason = 'stop' WHERE state = 'WAITING'")
+        raw.execute(f"UPDATE job SET errors = 9, fence = 9 WHERE id = '{spent}'")
+    code, out, _ = command(capsys, "--store", database.url)
+    assert code == 1
+    assert out.count("and did not end") == 20
+    assert out.count("do: `milepost jobs cancel ID`, or") == 1
+    assert "… and 10 more (--json lists up to " in out
+    assert f"job {spent}: its attempts are spent" in out
+    listed = json.loads(command(capsys, "--store", database.url, "--json")[1])["findings"]
+    cancelled = [one for one in listed if one["code"] == "I18"]
+    assert len(cancelled) == 25
+    assert all(f"`milepost jobs cancel {one['id']}`" in one["advice"] for one in cancelled)
+
+
 def test_what_only_wants_attention_has_a_code_of_its_own(database, raw, capsys):
     with opened(database, "sync") as store:
         store.worker("dead", lease=1.0)

@@ -182,8 +182,8 @@ def test_the_command_answers_by_exit_code_and_as_json(database, raw, capsys):
     assert dirty.value.code == 1
     verdict = json.loads(capsys.readouterr().out)
     assert not verdict["clean"]
-    assert len([p for p in verdict["problems"] if p["machine"] == "job"]) == 3
-    assert verdict["problems"][0]["id"] == JOB.format(0)
+    of_jobs = [p["id"] for p in verdict["problems"] if p["machine"] == "job"]
+    assert (len(of_jobs), of_jobs[0]) == (3, JOB.format(0))
 
 
 def test_memory_does_not_grow_with_the_store(backends):

@@ -8,8 +8,8 @@ import click
 
 from milepost.cli.bars import bar
 from milepost.cli.command import Session, StoreCommand, open_session
-from milepost.cli.output import printable, say, show_json
-from milepost.observe.doctor import Diagnosis, Finding, diagnose, repair
+from milepost.cli.output import document, printable, say, show_json
+from milepost.observe.doctor import KEPT, Alike, Diagnosis, Finding, diagnose, repair
 from milepost.store.connect import open_driver
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def doctor(at: Session, *, repairs: bool) -> None:
     if repairs:
         repaired = _repaired(at, found)
         found, before = _diagnosis(at), found
-        say(f"repaired {max(0, before.found - found.found)} of {before.found} findings")
+        say(f"repaired {max(0, before.found - found.found)} of {_counted(before.found)}")
         for finding, why in repaired:
             say(f"not repaired: {finding}: {why}")
     if at.as_json:
@@ -95,28 +95,35 @@ async def _repair(client: "Client", wanted: list[Finding], actor: str) -> list[t
 def _code(found: Diagnosis) -> int:
     if not found.found:
         return HEALTHY
-    return BROKEN if any(f.breaks_promise for f in found.findings) else ATTENTION
+    return BROKEN if found.breaks_promise else ATTENTION
+
+
+def _counted(number: int) -> str:
+    return f"{number:,} finding{'' if number == 1 else 's'}"
 
 
 def _print(found: Diagnosis) -> None:
-    def alike(finding: Finding) -> tuple[bool, str, str, str]:
-        return (not finding.breaks_promise, finding.code, finding.subject, finding.advice)
+    def order(finding: Finding) -> tuple[bool, Alike]:
+        return not finding.breaks_promise, finding.alike
 
-    for (_, code, _, _), group in groupby(sorted(found.findings, key=alike), key=alike):
+    for (_, alike), group in groupby(sorted(found.findings, key=order), key=order):
         findings = list(group)
         for finding in findings[:SHOWN]:
             name = printable(f"{finding.subject} {finding.id}: {finding.text}")
-            click.echo(f"{code}\t{name}")
-        if len(findings) > SHOWN:
-            click.echo(f"\t… and {len(findings) - SHOWN} more (--json lists up to 1,000)")
-        click.echo(f"\tdo: {printable(findings[0].advice)}")
+            click.echo(f"{finding.code}\t{name}")
+        if (more := found.alike[alike] - SHOWN) > 0:
+            click.echo(f"\t… and {more:,} more (--json lists up to {KEPT:,} alike)")
+        one = findings[0]
+        click.echo(f"\tdo: {printable(one.remedy if len(findings) == 1 else one.advice)}")
     compared = found.compared
     looked = "" if compared is None else f": {compared.entries:,} entries folded, "
     rows = "" if compared is None else f"{compared.rows:,} live rows compared"
-    click.echo(f"{f'{found.found} findings' if found.found else 'healthy'}{looked}{rows}")
+    click.echo(f"{_counted(found.found) if found.found else 'healthy'}{looked}{rows}")
 
 
 def _document(found: Diagnosis) -> dict[str, object]:
     names = ("code", "subject", "id", "text", "advice", "repairable", "breaks_promise")
-    listed = [{name: getattr(finding, name) for name in names} for finding in found.findings]
+    listed = [
+        document(one, *names, subject=one.subject, advice=one.remedy) for one in found.findings
+    ]
     return {"healthy": not found.found, "found": found.found, "findings": listed}

@@ -5,7 +5,10 @@ moves that have been due for too long, and the environment. A repair is a legal 
 operation that the engine has for it and journalled like any other.
 """
 
+import re
+import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -20,6 +23,7 @@ from milepost.store.explain import is_live, takes
 
 BATCH = 5_000
 KEPT = 1_000
+"""How many findings that are alike are kept; all are counted."""
 GRACE_SECONDS = 60.0
 """So long a move may be due: two sweeps of maintenance, and a minute of a busy store."""
 LAGGING_SECONDS = 300.0
@@ -27,6 +31,7 @@ LONG_SECONDS = 600.0
 SKEW_SECONDS = 30.0
 
 RESTORE = "compare it with a backup; `milepost jobs history ID` has every move that was journalled"
+RESTORE_RUN = "compare it with a backup; `milepost runs show ID` has how it stands"
 MAINTENANCE = "any worker's maintenance does it: start one, or `milepost doctor --repair`"
 
 
@@ -142,6 +147,10 @@ ATTENTION = frozenset(
 """Codes of findings that break no promise: somebody should look, and nothing is wrong yet."""
 
 
+Alike = tuple[str, str, str]
+"""A code, a kind of subject and an advice: findings that share them are told together."""
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One thing that is wrong, and what to do about it."""
 
@@ -151,6 +160,7 @@ class Finding(msgspec.Struct, frozen=True):
     id: str
     text: str
     advice: str
+    """What to do, the same for all alike: `ID` and `NAME` stand for the one that is meant."""
     repair: str = ""
     """The moves that repair it: to `cancel` it, or those that `maintenance` makes."""
 
@@ -164,6 +174,16 @@ class Finding(msgspec.Struct, frozen=True):
         """Whether something is wrong that should be impossible."""
         return self.code not in ATTENTION
 
+    @property
+    def alike(self) -> Alike:
+        """What findings share that are told together."""
+        return self.code, self.subject, self.advice
+
+    @property
+    def remedy(self) -> str:
+        """What to do about this one."""
+        return re.sub(r"\b(ID|NAME)\b", lambda _: shlex.quote(self.id), self.advice)
+
     def __str__(self) -> str:
         return f"{self.code}: {self.subject} {self.id}: {self.text}"
 
@@ -173,17 +193,24 @@ class Diagnosis(msgspec.Struct):
 
     findings: list[Finding] = []
     found: int = 0
+    alike: Counter[Alike] = msgspec.field(default_factory=Counter)
     compared: Findings | None = None
 
     @property
     def guarded(self) -> bool:
         """Whether every guard stands, so that a repair is checked and journalled."""
-        return not any(finding.code == "guard" for finding in self.findings)
+        return not any(code == "guard" for code, _, _ in self.alike)
+
+    @property
+    def breaks_promise(self) -> bool:
+        """Whether one of the findings should be impossible."""
+        return any(code not in ATTENTION for code, _, _ in self.alike)
 
     def add(self, finding: Finding) -> None:
-        """Count a finding, and keep it while there are not too many."""
+        """Count a finding, and keep it while there are not too many alike."""
         self.found += 1
-        if len(self.findings) < KEPT:
+        self.alike[finding.alike] += 1
+        if self.alike[finding.alike] <= KEPT:
             self.findings.append(finding)
 
 
@@ -216,7 +243,7 @@ def _compared(compared: Findings) -> Iterator[Finding]:
             problem.machine,
             problem.subject_id,
             problem.text,
-            ADVICE.get(code, RESTORE),
+            ADVICE.get(code, RESTORE_RUN if problem.machine == "run" else RESTORE),
         )
 
 
@@ -230,8 +257,7 @@ def broken(driver: Driver) -> Iterator[Finding]:
 def _rows(reader: Reader, call: Call, check: Check) -> Iterator[Finding]:
     for subject_id, *values in reader.stream(call, size=BATCH):
         text = check.text.format(*values)
-        advice = check.advice.replace("ID", subject_id).replace("NAME", subject_id)
-        yield Finding(check.code, check.subject, subject_id, text, advice, check.repair)
+        yield Finding(check.code, check.subject, subject_id, text, check.advice, check.repair)
 
 
 def _environment(driver: Driver) -> Iterator[Finding]:
@@ -310,7 +336,7 @@ def _lagging() -> Steps[list[Finding]]:
         told = [f"{channel.dead} messages are dead"] if channel.dead else []
         if age > LAGGING_SECONDS:
             told.append(f"{count} messages wait, the oldest for {age:.0f} s; it is {channel.state}")
-        do = f"`milepost explain channel {channel.name}`"
+        do = "`milepost explain channel NAME`"
         found += [Finding("channel", "channel", channel.name, text, do) for text in told]
     return found
 
@@ -322,7 +348,7 @@ def _unfired() -> Steps[list[Finding]]:
             "schedule",
             schedule.name,
             f"it should have fired at {schedule.next_at:%Y-%m-%d %H:%M:%S}",
-            f"`milepost explain schedule {schedule.name}`",
+            "`milepost explain schedule NAME`",
         )
         for schedule in (yield from schedules.listing())
         if schedule.state == "active"

@@ -4,7 +4,8 @@ Both are read once, in the order of their ids, from one snapshot and side by sid
 not grow with the store. The fold knows nothing of the triggers: it is the second opinion. Then the
 counters of each run's steps are compared with the jobs that are there, the outputs and steps of
 attempts with the fences that their jobs have had, and every end that has a channel with its
-message. Last come the guards themselves: those that stand, with those that the lifecycle renders.
+message. Before all that come the guards themselves: those that stand, with those that the lifecycle
+renders.
 """
 
 from collections.abc import Callable, Iterator
@@ -81,6 +82,11 @@ class Findings:
 def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None) -> Findings:
     """Compare the whole journal with the live rows; `progress` hears (entries done, of all)."""
     findings = Findings()
+    # First of all: however much else is found, a guard that is missing is among what is kept.
+    found = guards(driver)
+    findings.guards = None if found.rendered is None else len(found.rendered)
+    for guard, text in wrong(found):
+        findings.add("guard", str(guard), text)
     with driver.snapshot() as reader:
         [(total,)] = reader.rows(Call("journal_count"))
         for machine in (JOB, RUN):
@@ -95,10 +101,6 @@ def verify(driver: Driver, *, progress: Callable[[int, int], None] | None = None
                 findings.add(machine, subject_id, text.format(*values), promise)
         for machine_name, subject_id, text in reader.stream(Call("verify_messages"), size=BATCH):
             findings.add(machine_name, subject_id, text, "I16")
-    found = guards(driver)
-    findings.guards = None if found.rendered is None else len(found.rendered)
-    for guard, text in wrong(found):
-        findings.add("guard", str(guard), text)
     return findings
 
 
