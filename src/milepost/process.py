@@ -5,6 +5,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from milepost.declare import Host
@@ -138,10 +139,13 @@ class Runner(Host):
         if address is None:
             yield
             return
-        from milepost.observe.metrics import WorkerMetrics, read, serving  # noqa: PLC0415 - asked for
+        from milepost.observe.fresh import FreshMetrics  # noqa: PLC0415 - asked for
+        from milepost.observe.metrics import WorkerMetrics, read, serving  # noqa: PLC0415 - likewise
 
-        own = self.metrics = self.metrics or WorkerMetrics()
-        with serving(*address, own, lambda: self.client.run(read)) as (host, port):
+        own, stored = self.metrics or WorkerMetrics(), FreshMetrics()
+        self.metrics = own
+        counted = partial(stored.get, partial(self.client.run, read))
+        with serving(*address, own, counted) as (host, port):
             shown = f"[{host}]" if ":" in host else host
             log.info("metrics are served", address=f"http://{shown}:{port}/metrics")
             yield

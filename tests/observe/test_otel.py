@@ -8,12 +8,14 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 import milepost as mp
+from milepost.observe import metrics as counts
 from tests.support.collectors import collecting
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -204,3 +206,33 @@ def test_without_a_provider_nothing_is_stored(app):
     app.drain()
     assert job.refresh().record.trace is None
     assert app.metrics is None
+
+
+def test_spans_show_no_secrets_and_histograms_have_bounded_labels(app, monkeypatch):
+    monkeypatch.setattr(counts, "NAMES_MOST", 3)
+    spans, reader, traces = InMemorySpanExporter(), InMemoryMetricReader(), TracerProvider()
+    traces.add_span_processor(SimpleSpanProcessor(spans))
+    app.opentelemetry(tracer_provider=traces, meter_provider=MeterProvider([reader]))
+
+    @app.job(retries=0)
+    def convert() -> None:
+        raise ValueError("refused: postgres://me:hunter2@host/db, token=hunter2")
+
+    for number in range(6):
+        convert.options(queue=f"q{number}").submit()
+    app.drain()
+    [one, *_] = [span for span in spans.get_finished_spans() if span.name == "process convert"]
+    assert one.attributes["error.type"] == "ValueError"
+    [event] = one.events
+    assert event.name == "exception"
+    assert "in convert" in event.attributes["exception.stacktrace"]
+    assert "refused: postgres://me:[redacted]@host/db" in one.status.description
+    assert "hunter2" not in one.to_json()
+    [scope] = [s for r in reader.get_metrics_data().resource_metrics for s in r.scope_metrics]
+    queues = {
+        metric.name: {point.attributes["queue"] for point in metric.data.data_points}
+        for metric in scope.metrics
+        if metric.name in ("milepost_job_wait_seconds", "milepost_job_duration_seconds")
+    }
+    assert len(queues) == 2
+    assert all(len(found) == 3 and "(others)" in found for found in queues.values())

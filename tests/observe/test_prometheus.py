@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from urllib.request import urlopen
 
@@ -11,7 +12,8 @@ import pytest
 
 import milepost as mp
 from milepost.observe import metrics
-from milepost.observe.metrics import WorkerMetrics, read, serving
+from milepost.observe.fresh import FreshMetrics
+from milepost.observe.metrics import StoreMetrics, WorkerMetrics, read, serving
 from milepost.outcome import succeeded
 from milepost.records import Settlement
 from milepost.store import jobs, workers
@@ -145,6 +147,76 @@ def test_labels_are_bounded_and_a_store_that_is_away_leaves_the_rest(app, monkey
     assert found["milepost_store_up", ""] == 0
     assert ("milepost_jobs", 'queue="q0",state="SUCCEEDED"') not in found
     assert ("milepost_settle_seconds_count", "") in found
+
+
+def figures(**workers):
+    return StoreMetrics({}, {}, workers, False, {}, (), {})
+
+
+class Reading:
+    """A store whose figures take that long to be read, and a clock."""
+
+    def __init__(self, seconds, **workers):
+        self.now, self.count, self._seconds, self._workers = 0.0, 0, seconds, workers
+        self.fresh = FreshMetrics(lambda: self.now)
+
+    def __call__(self):
+        self.count += 1
+        self.now += self._seconds
+        return figures(**self._workers)
+
+    def scraped(self, *, every, times):
+        for _ in range(times):
+            self.fresh.get(self)
+            self.now += every
+        return self.count
+
+
+def test_the_more_workers_show_the_figures_of_the_store_the_less_often_each_reads_them():
+    assert Reading(0.01, IDLE=1).scraped(every=15, times=20) == 20
+    assert Reading(0.1, IDLE=1).scraped(every=15, times=20) == 20
+    assert Reading(0.1, IDLE=10, POLLING=10, STOPPED=500).scraped(every=15, times=20) == 7
+    assert Reading(30, IDLE=100).scraped(every=15, times=20) == 5  # never older than a minute
+    assert Reading(0.001).scraped(every=0.1, times=20) == 2
+
+
+def test_scrapes_at_the_same_moment_share_one_reading_and_a_failure_is_not_kept():
+    fresh, asked, go_on, found = FreshMetrics(), [], threading.Event(), []
+
+    def read():
+        asked.append(1)
+        assert go_on.wait(20)
+        return figures()
+
+    scrapes = [threading.Thread(target=lambda: found.append(fresh.get(read))) for _ in range(8)]
+    for scrape in scrapes:
+        scrape.start()
+    go_on.set()
+    for scrape in scrapes:
+        scrape.join()
+    assert (len(asked), len(found), len({id(each) for each in found})) == (1, 8, 1)
+
+    def away():
+        raise mp.Unavailable("gone")
+
+    other = FreshMetrics()
+    for _ in range(2):
+        with pytest.raises(mp.Unavailable):
+            other.get(away)
+    assert other.get(figures) is not None
+
+
+def test_messages_of_channels_beyond_the_limit_are_added_up(monkeypatch):
+    monkeypatch.setattr(metrics, "NAMES_MOST", 2)
+    told = StoreMetrics({}, {}, {}, False, {}, [("a", 9, 1.0), ("b", 3, 5.0), ("c", 4, 2.0)], {})
+    found = {
+        (sample.name, sample.labels["channel"]): sample.value
+        for family in told.collect()
+        for sample in family.samples
+        if "channel" in sample.labels
+    }
+    assert found["milepost_outbox_messages", "(others)"] == 7
+    assert found["milepost_outbox_oldest_seconds", "(others)"] == 2.0
 
 
 def test_a_result_that_comes_too_late_and_a_sweep_count_the_lost_lease(app, advance):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import structlog
 import milepost as mp
 from milepost.cli.logs import logging_as
 from milepost.config import Settings
+from milepost.store import workers
 from milepost.telemetry import Log
 
 pytestmark = pytest.mark.filterwarnings("default:old:UserWarning")
@@ -295,3 +297,33 @@ def test_the_commands_take_a_level_and_a_format(tmp_path):
     assert told[0]["store"] == "sqlite:///shop.db"
     assert [one["outcome"] for one in told if "outcome" in one] == ["succeed"]
     assert milepost("worker", "shop.py", "--log-level", "loud").returncode == 2
+
+
+def test_a_lease_that_is_not_renewed_is_told_once_and_when_it_is_again(
+    database, capsys, monkeypatch
+):
+    app, failing, usual = mp.App(database.url, lease=5, heartbeat=0.1), [1] * 3, workers.renew
+
+    def renew(*args, **kwargs):
+        if failing and failing.pop():
+            raise mp.Unavailable("the network is away")
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(workers, "renew", renew)
+
+    @app.job
+    def slow() -> None:
+        while failing:
+            time.sleep(0.05)
+        time.sleep(1)
+
+    job = slow.submit()
+    app.drain()
+    app.close()
+    told = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert job.refresh().state == "SUCCEEDED"
+    assert [line.partition(" error=")[0] for line in told] == [
+        "lease not renewed, trying again",
+        "lease renewed again",
+    ]
+    assert re.search(r"ends_in='[345] s'$", told[0])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NAMES_MOST = LABELS_MOST
 LABELS = ("queue", "kind")
+ALL_OTHERS = (OTHERS, OTHERS)
 ENDED = {
     state: state.lower() for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 }
@@ -66,7 +67,7 @@ class WorkerMetrics:
         if found is not None:
             return found
         full = len(self._kinds) >= NAMES_MOST - 1
-        labels = (OTHERS, OTHERS) if full else (claim.queue, claim.kind)
+        labels = ALL_OTHERS if full else (claim.queue, claim.kind)
         return self._kinds.setdefault(labels, KindMetrics())
 
     def started(self, claims: Iterable[Claim]) -> None:
@@ -178,7 +179,7 @@ class StoreMetrics(msgspec.Struct, frozen=True, eq=False):
         counts = {channel: float(count) for channel, count, _ in self.messages}
         waits = {channel: seconds for channel, _, seconds in self.messages}
         told = "Messages that wait to be delivered, or pulled."
-        yield _family("milepost_outbox_messages", told, "channel", counts)
+        yield _family("milepost_outbox_messages", told, "channel", counts, rest=sum)
         told = "How long the oldest of them has waited."
         yield _family("milepost_outbox_oldest_seconds", told, "channel", waits)
         told = "How far a pipeline's watermark is behind; of a sequence, since it last moved."
@@ -219,14 +220,21 @@ def _by_state(name: str, told: str, label: str, counts: Counts) -> Any:
     return family
 
 
-def _family(name: str, told: str, label: str, values: Mapping[str, float]) -> Any:
+def _family(
+    name: str,
+    told: str,
+    label: str,
+    values: Mapping[str, float],
+    *,
+    rest: Callable[[Iterable[float]], float] = max,
+) -> Any:
     """Make a gauge; of names beyond the limit the largest values are told, and one for the rest."""
     family = _gauge(name, told, (label,))
     ranked = sorted(values, key=lambda each: (-values[each], each))
     for each in ranked[: NAMES_MOST - 1]:
         family.add_metric((each,), values[each])
-    if rest := ranked[NAMES_MOST - 1 :]:
-        family.add_metric((OTHERS,), values[rest[0]])
+    if others := ranked[NAMES_MOST - 1 :]:
+        family.add_metric((OTHERS,), rest(values[each] for each in others))
     return family
 
 

@@ -18,16 +18,19 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from milepost.client import Client, traced
 from milepost.errors import MilepostError
 from milepost.hooks import HookEvent
-from milepost.observe.metrics import StoreMetrics, WorkerMetrics, read
-from milepost.outcome import Outcome
+from milepost.observe.fresh import FreshMetrics
+from milepost.observe.metrics import ALL_OTHERS, LABELS, StoreMetrics, WorkerMetrics, read
+from milepost.outcome import Outcome, Problem
+from milepost.policy import message_of
 from milepost.records import Claim
 from milepost.store.tally import BOUNDS
+from milepost.tracebacks import located
 
 SYSTEM = "milepost"
 BAD = ("retry", "fail", "expire", "raised", "undelivered")
 """Outcomes that make a span an error."""
 FRESH_SECONDS = 1.0
-"""How long the figures of the store are told before they are read again."""
+"""How long figures are told before they are read again: all instruments of an export share them."""
 Hook = Generator[None, HookEvent, None]
 
 
@@ -137,11 +140,15 @@ def _told(span: Span, done: HookEvent) -> None:
     if not span.is_recording():
         return
     span.set_attribute("milepost.outcome", done.outcome or "")
-    if done.error is not None:
-        span.set_attribute("error.type", type(done.error).__qualname__)
-        span.record_exception(done.error)
+    told = ""
+    if (error := done.error) is not None:
+        problem = located(Problem(type=type(error).__qualname__, message=message_of(error)), error)
+        told = problem.message
+        span.set_attribute("error.type", problem.type)
+        event = {"exception.type": problem.type, "exception.message": told}
+        span.add_event("exception", {**event, "exception.stacktrace": problem.traceback or ""})
     if done.outcome in BAD:
-        span.set_status(Status(StatusCode.ERROR, "" if done.error is None else str(done.error)))
+        span.set_status(Status(StatusCode.ERROR, told))
 
 
 def _context(traceparent: str | None) -> Context:
@@ -170,6 +177,7 @@ class OtelMetrics(WorkerMetrics):
     def __init__(self, meter: metrics.Meter, client: Client) -> None:
         super().__init__()
         self._client = client
+        self._stored = FreshMetrics()
         self._read: dict[str, Any] = {}
         self._until = 0.0
         self._took, self._waited, self._settles = (
@@ -194,8 +202,7 @@ class OtelMetrics(WorkerMetrics):
         super().started(claims)
         for claim in claims:
             if claim.waited_us is not None:
-                labels = {"queue": claim.queue, "kind": claim.kind}
-                self._waited.record(max(0.0, claim.waited_us / 1e6), labels)
+                self._waited.record(max(0.0, claim.waited_us / 1e6), self._labels(claim))
 
     def settled(self, ended: Iterable[tuple[Claim, Outcome, float | None]]) -> None:
         """Count outcomes that were written: each with the seconds that its attempt took."""
@@ -203,7 +210,12 @@ class OtelMetrics(WorkerMetrics):
         super().settled(ended)
         for claim, _, seconds in ended:
             if seconds is not None:
-                self._took.record(seconds, {"queue": claim.queue, "kind": claim.kind})
+                self._took.record(seconds, self._labels(claim))
+
+    def _labels(self, claim: Claim) -> dict[str, str]:
+        """Name a queue and a kind that are counted by name; the others share their labels."""
+        known = (claim.queue, claim.kind) in self._kinds
+        return dict(zip(LABELS, (claim.queue, claim.kind) if known else ALL_OTHERS, strict=True))
 
     def wrote(self, seconds: float) -> None:
         """Count a settlement of a batch."""
@@ -227,7 +239,7 @@ class OtelMetrics(WorkerMetrics):
             self._until = now + FRESH_SECONDS
             found = {family.name: family for family in self.collect()}
             try:
-                stored = self._client.run(read)
+                stored = self._stored.get(lambda: self._client.run(read))
                 found |= {family.name: family for family in stored.collect()}
             except MilepostError:  # it is away: its figures are left out
                 pass

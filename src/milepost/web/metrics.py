@@ -3,11 +3,14 @@
 No label of a metric grows with what callers send.
 """
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
+from milepost.observe.fresh import FreshMetrics
 from milepost.observe.metrics import read
 from milepost.store import workers
 from milepost.web.call import ReadCall
@@ -25,6 +28,7 @@ class HttpMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.stored = FreshMetrics()
         labels = ("method", "route", "status")
         self._requests = Counter(
             "milepost_http_requests", "Requests answered.", labels, registry=self.registry
@@ -56,11 +60,12 @@ class HttpMetrics:
 async def metrics(*, call: ReadCall) -> Response:
     """Tell how much stands where, in Prometheus' text format."""
     call.principal.check_unbound("/metrics")
+    http: HttpMetrics = call.request.app.state.metrics
     registry = CollectorRegistry()
-    registry.register(await call.run(read))
+    registry.register(await http.stored.get_async(partial(call.run, read)))
     if call.app.metrics is not None:  # a worker is in this process too
         registry.register(call.app.metrics)
-    own = generate_latest(call.request.app.state.metrics.registry)
+    own = generate_latest(http.registry)
     return Response(generate_latest(registry) + own, media_type=MEDIA)
 
 

@@ -161,6 +161,7 @@ class Lease:
         self._driver = driver
         self._seconds = settings.lease
         self._heartbeat = settings.heartbeat
+        self._trouble = ThrottledLog(log)
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._until = time.monotonic() + settings.lease
@@ -196,8 +197,13 @@ class Lease:
             )
         except LeaseLost:
             self.lost = True
-        except Exception:  # noqa: BLE001 - a heartbeat that ended would lose every job
+        except Exception as error:  # noqa: BLE001 - a heartbeat that ended would lose every job
+            left = max(0.0, self._until - time.monotonic())
+            self._trouble.warning(
+                "lease not renewed, trying again", error=repr(error), ends_in=f"{left:.0f} s"
+            )
             return False
         else:
             self._until = asked + self._seconds
+            self._trouble.over("lease renewed again")
         return True
