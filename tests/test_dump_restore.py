@@ -144,8 +144,9 @@ def test_a_whole_postgres_dump_restores_into_an_empty_database(
     done = run(commands(way), tmp_path, **addresses(lived, new))
 
     assert done.returncode == 0, done.stderr
-    verified = run(commands("verify"), tmp_path, **addresses(lived, new))
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    for check in ("verify", "rehearsal"):
+        verified = run(commands(check), tmp_path, **addresses(lived, new))
+        assert verified.returncode == 0, verified.stdout + verified.stderr
     check_restored(lived, new)
 
 
