@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -24,12 +25,13 @@ ALL = "MILEPOST_ALLOW_STORE"
 def check_allowed(url: "StoreUrl") -> None:
     """Refuse a store that was not made for tests, while tests run."""
     patterns = os.environ.get(ONLY)
-    if patterns is None or os.environ.get(ALL) == "1" or _is_temporary(url):
+    if patterns is None or os.environ.get(ALL) == "1":
         return
-    spellings = _spellings(url)
-    for pattern in filter(None, patterns.splitlines()):
-        if any(fnmatchcase(spelling, pattern) for spelling in spellings):
-            return
+    import tempfile  # noqa: PLC0415 - loads much, and is for tests alone
+
+    file = os.path.abspath(url.target) if url.dialect == "sqlite" else None  # noqa: PTH100 - as typed
+    if _is_allowed(url, file, tempfile.gettempdir(), patterns):
+        return
     raise Invalid(
         f"{url} is not a store made for tests, and pytest is running: use the fixture milepost_app "
         f"or milepost.testing.fresh_store(app), or allow it by milepost_allow = {url} in "
@@ -55,14 +57,18 @@ def _change(*, add: str | None = None, remove: str | None = None) -> None:
     os.environ[ONLY] = "\n".join(patterns if add is None else [*patterns, add])
 
 
-def _is_temporary(url: "StoreUrl") -> bool:
-    import tempfile  # noqa: PLC0415 - loads much, and is for tests alone
+@lru_cache(maxsize=64)
+def _is_allowed(url: "StoreUrl", file: str | None, folder: str, patterns: str) -> bool:
+    """Look at a store's address once: a test opens its store many times."""
+    whole = None if file is None else os.path.realpath(file)
+    if whole is not None and Path(whole).is_relative_to(os.path.realpath(folder)):
+        return True
+    spellings = _spellings(url, whole)
+    known = filter(None, patterns.splitlines())
+    return any(fnmatchcase(spelling, pattern) for pattern in known for spelling in spellings)
 
-    folder = Path(os.path.realpath(tempfile.gettempdir()))
-    return url.dialect == "sqlite" and Path(os.path.realpath(url.target)).is_relative_to(folder)
 
-
-def _spellings(url: "StoreUrl") -> set[str]:
+def _spellings(url: "StoreUrl", file: str | None) -> set[str]:
     """Give what a pattern may match: as it is printed, as it is typed, and a file's whole path."""
-    whole = {f"sqlite:///{os.path.realpath(url.target)}"} if url.dialect == "sqlite" else set()
+    whole = set() if file is None else {f"sqlite:///{file}"}
     return {str(url), unquote(url.typed), *whole}

@@ -251,7 +251,7 @@ def spelled(text: str, name: str = "") -> Query:
     said = {place: part[1:] for place, part in enumerate(parts) if _is_parameter(part)}
     numbers = {word: place for place, word in enumerate(dict.fromkeys(said.values()), start=1)}
     dollars = {place: f"${numbers[word]}" for place, word in said.items()}
-    lists = _in_unnest(parts)
+    lists = _lists(parts)
     casts = {place: f"{dollars[place]}::text" for place in lists if parts[place + 1] == "::"}
     doubled = [part.replace("%", "%%") for part in parts]
     return Query(
@@ -268,6 +268,9 @@ def spelled(text: str, name: str = "") -> Query:
     )
 
 
+_OF_IDS = ["::", "uuid", "[", "]"]
+
+
 def _joined(parts: list[str], instead: Mapping[int, str]) -> str:
     changed = list(parts)
     for place, part in instead.items():
@@ -279,13 +282,17 @@ def _is_parameter(part: str) -> bool:
     return part[0] == ":" and part not in (":", "::")
 
 
-def _in_unnest(parts: list[str]) -> set[int]:
-    """Find the parameters that are lists: an array each, of which `unnest` makes rows."""
+def _lists(parts: list[str]) -> set[int]:
+    """Find the parameters that are lists: an array each, of which `unnest` makes rows; or of ids.
+
+    asyncpg asks the server about the type of an array of ids once on every connection, by a query
+    that takes longer than most of ours.
+    """
     found, inside = set(), False
     for place, part in enumerate(parts):
         if part in ("unnest", ")"):
             inside = part == "unnest"
-        elif inside and _is_parameter(part):
+        elif _is_parameter(part) and (inside or parts[place + 1 : place + 5] == _OF_IDS):
             found.add(place)
     return found
 

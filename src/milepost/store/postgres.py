@@ -364,8 +364,8 @@ class AsyncpgDriver:
                 begun = True
             # Lists cross as text: asyncpg would examine each element, and parse each id.
             values = [
-                array(call.parameters[name]) if name in statement.lists else call.parameters[name]
-                for name in statement.parameters
+                array(value) if name in statement.lists and value is not None else value
+                for name, value in ((name, call.parameters[name]) for name in statement.parameters)
             ]
             limit = self._limit + call.seconds + _longer(call.name)
             rows: Rows = await connection.fetch(statement.written, *values, timeout=limit)
