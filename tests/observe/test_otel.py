@@ -214,9 +214,11 @@ def test_spans_show_no_secrets_and_histograms_have_bounded_labels(app, monkeypat
     traces.add_span_processor(SimpleSpanProcessor(spans))
     app.opentelemetry(tracer_provider=traces, meter_provider=MeterProvider([reader]))
 
+    secret = "hunter2"
+
     @app.job(retries=0)
     def convert() -> None:
-        raise ValueError("refused: postgres://me:hunter2@host/db, token=hunter2")
+        raise ValueError(f"refused: postgres://me:{secret}@host/db, token={secret}")
 
     for number in range(6):
         convert.options(queue=f"q{number}").submit()
