@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from numbers import Real
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -16,15 +15,14 @@ from milepost.codec import check_text
 from milepost.durable import Durable, StepCall, is_open
 from milepost.errors import Invalid
 from milepost.faces import Flow, faces, in_loop, perform, perform_async, refuse_in_loop
+from milepost.lines import LineBuffer, new_line
 from milepost.outcome import LogLine, Outcome
 from milepost.policy import Cancelled, storable
 from milepost.records import Claim
 from milepost.store import durable
 from milepost.store.borrow import Home, borrow
 from milepost.store.durable import AttemptProgress
-from milepost.store.logs import LINES_MOST
 from milepost.telemetry import job_log, whole_text
-from milepost.tracebacks import hidden
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,10 +32,6 @@ PROGRESS_SECONDS = 1.0
 TEXT_LIMIT = 1_000
 MOST = 1e300
 """Beyond it an amount is a mistake, and a sum of such would be more than a database can store."""
-
-LINE_LIMIT = 8_000
-RawLine = tuple[float, str, str, str]
-"""A line as it was logged: time, level, logger, text."""
 
 running: ContextVar["Context | None"] = ContextVar("milepost_context", default=None)
 
@@ -54,8 +48,7 @@ class _Parts:
         self.written_at = -math.inf
         self.durable: Durable | None = None
         self.log: Any = None
-        # Filled by whichever thread logs: of too many, the last ones are kept.
-        self.lines: deque[RawLine] = deque(maxlen=LINES_MOST)
+        self.lines = LineBuffer()
 
 
 class Context:
@@ -212,25 +205,15 @@ class Context:
 
     def keep_line(self, at: float, level: str, logger: str, text: str) -> None:
         """Keep a line with the job."""
-        self._parts.lines.append((at, level, logger, text[: 2 * LINE_LIMIT]))
+        self._parts.lines.add(new_line(at, level, self.claim.attempt, logger, text))
 
     def take_lines(self) -> tuple[LogLine, ...]:
         """Return lines that are not written yet, once, without secrets; the worker calls this."""
-        if self._made is None or not self._made.lines:
-            return ()
-        lines = self._made.lines
-        return tuple(self._shown(*lines.popleft()) for _ in range(len(lines)))
-
-    def _shown(self, at: float, level: str, logger: str, text: str) -> LogLine:
-        moment, shown = datetime.fromtimestamp(at, UTC), hidden(storable(text))[:LINE_LIMIT]
-        return LogLine(0, moment, level.lower(), self.claim.attempt, storable(logger), shown)
+        return self._made.lines.take() if self._made is not None and self._made.lines else ()
 
     def put_back(self, lines: Sequence[LogLine]) -> None:
-        """Take lines again that could not be written; of too many, the last ones."""
-        kept = self._parts.lines
-        room = LINES_MOST - len(kept)
-        for line in reversed(lines[len(lines) - room :] if room < len(lines) else lines):
-            kept.appendleft((line.at.timestamp(), line.level, line.logger, line.text))
+        """Take lines again that could not be written."""
+        self._parts.lines.put_back(lines)
 
     # Durable state
 

@@ -38,7 +38,8 @@ class LogLine(msgspec.Struct, frozen=True):
     """A line that a handler has logged."""
 
     n: int
-    """Its number among the lines of its job; 0 until it is stored."""
+    """Its number among the lines that its job has logged. Until it is stored, how many it counts
+    for: itself, and those before it that were not kept."""
     at: datetime
     level: str
     attempt: int

@@ -6,8 +6,10 @@ import threading
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import milepost as mp
+from milepost.cli import cli
 from milepost.observe.verify import verify
 from milepost.store import jobs, logs, workers
 from milepost.store.logs import BYTES_MOST, LINES_MOST
@@ -91,6 +93,7 @@ def test_what_is_kept_is_bounded_and_has_no_secrets(app):
         app.drain(timeout=20)
     finally:
         logging.raiseExceptions = True
+    assert [line.n for line in many.logs] == [*range(2 * LINES_MOST + 1, 3 * LINES_MOST + 1)]
     assert texts(many) == [f"line {number}" for number in range(2 * LINES_MOST, 3 * LINES_MOST)]
     assert texts(wide)[-1].startswith("19 é")
     assert 3 < len(texts(wide)) < 20
@@ -147,3 +150,41 @@ def test_a_handler_that_logs_nothing_writes_nothing_and_lines_leave_with_their_j
     app.client.run(workers.advance_clock, 8 * 86_400.0)
     app.maintain_once()
     assert raw.value("SELECT count(*) FROM job_log") == 0
+
+
+def test_lines_that_were_not_kept_are_counted_also_when_a_write_fails():
+    context = mp.testing.context()
+
+    def logged(first, last):
+        for number in range(first, last):
+            context.keep_line(0.0, "INFO", "shop", f"line {number}")
+
+    logged(0, 2 * LINES_MOST)
+    taken = context.take_lines()
+    assert [line.n for line in taken] == [LINES_MOST + 1] + [1] * (LINES_MOST - 1)
+    context.put_back(taken)
+    assert context.take_lines() == taken
+    logged(2 * LINES_MOST, 2 * LINES_MOST + 10)
+    context.put_back(taken)
+    lines = context.take_lines()
+    assert sum(line.n for line in lines) == 2 * LINES_MOST + 10
+    assert [line.text for line in lines] == [
+        f"line {number}" for number in range(LINES_MOST + 10, 2 * LINES_MOST + 10)
+    ]
+    logged(0, 3 * LINES_MOST)
+    context.put_back(lines)
+    assert sum(line.n for line in context.take_lines()) == 5 * LINES_MOST + 10
+
+
+def test_the_command_says_how_many_lines_were_not_kept(app, database):
+    @app.job
+    def chatty() -> None:
+        for number in range(LINES_MOST + 3):
+            logger.info("line %d", number)
+
+    job = chatty.submit()
+    app.drain()
+    found = CliRunner().invoke(cli, ["jobs", "logs", job.id, "--store", database.url])
+    first, second, *_ = found.output.splitlines()
+    assert first == "… 3 lines were not kept"
+    assert second.endswith(" info     1 line 3")

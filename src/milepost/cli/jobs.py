@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from milepost.handles import JobHandle
     from milepost.history import Entry
     from milepost.job import Job
+    from milepost.outcome import LogLine
 
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "age", "ran", "error")
 LOOKS = 40
@@ -159,17 +160,24 @@ def show_logs(at: Session, subject_id: str, *, follow: bool) -> None:
     while True:
         ended = handle.refresh().state in JOB.terminal  # then no line comes after those read now
         for line in at.client.run(logs.read, handle.id, after=last):
+            _show_line(line, last, as_json=at.as_json)
             last = line.n
-            if at.as_json:
-                click.echo(msgspec.json.encode(line))
-                continue
-            text = "\n  ".join(map(printable, line.text.splitlines()))
-            click.echo(f"{line.at:%Y-%m-%d %H:%M:%S} {line.level:<8} {line.attempt} {text}")
         if ended or not follow:
             break
         time.sleep(FOLLOW_SECONDS)
     if not last and not at.as_json:
         say(f"job {handle.id} has logged nothing at the level of its worker (--log-level)")
+
+
+def _show_line(line: "LogLine", last: int, *, as_json: bool) -> None:
+    """Show a line, and before it how many were not kept since the last one."""
+    if as_json:
+        click.echo(msgspec.json.encode(line))
+        return
+    if missing := line.n - last - 1:
+        click.echo(f"… {missing:,} {'line was' if missing == 1 else 'lines were'} not kept")
+    text = "\n  ".join(map(printable, line.text.splitlines()))
+    click.echo(f"{line.at:%Y-%m-%d %H:%M:%S} {line.level:<8} {line.attempt} {text}")
 
 
 def _history(at: Session, subject_id: str) -> "list[Entry]":

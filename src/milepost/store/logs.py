@@ -1,6 +1,7 @@
 """The lines that jobs have logged: the last ones of each, written by its attempts."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -43,9 +44,11 @@ def _added(content: str | None, new: Sequence[LogLine]) -> str:
         last = _decoder.decode(old[-1]).n if old else 0
     except msgspec.DecodeError:  # sealed with a key that is gone
         old, last = [], 0
+    numbers = accumulate((line.n for line in new), initial=last)
+    next(numbers)
     added = [
-        msgspec.json.encode(msgspec.structs.replace(line, n=last + number)).decode()
-        for number, line in enumerate(new, start=1)
+        msgspec.json.encode(msgspec.structs.replace(line, n=number)).decode()
+        for number, line in zip(numbers, new, strict=True)
     ]
     kept: list[str] = []
     room = BYTES_MOST
