@@ -68,7 +68,11 @@ def test_a_list_is_searched_and_says_how_far_it_looked(prompt, app, kinds, monke
     assert "looked at" not in on.err
     monkeypatch.setattr("milepost.cli.jobs.LOOKS", 1)
     stopped = prompt("jobs", "ls", "--where", "kind:none")
-    assert re.search(r"looked at jobs back to .*; go on: --before \S{36}\n", stopped.err)
+    looked = r"looked at jobs back to .*; go on: --before \S{36}\n"
+    assert re.fullmatch(f"none fits so far\n{looked}", stopped.err)
+    stopped = prompt("jobs", "ls", "--where", "kind:none", "--json")
+    assert stopped.out == "[]\n"
+    assert re.fullmatch(looked, stopped.err), "a program was told that there is none"
 
 
 def test_many_jobs_are_acted_on_by_a_filter_which_is_counted_first(prompt, app, kinds, monkeypatch):

@@ -110,9 +110,12 @@ def ls(at: Session, *, limit: int, before: str | None, latest: bool, **filters: 
     is_narrow = sys.stdout.isatty() and get_terminal_size().columns < NARROW
     left_out = ("attempt", "queue") if is_narrow else ()
     columns = [name for name in COLUMNS if name not in left_out]
-    subjects.show_page(at, rows, *columns, limit=limit)
-    if found.looked_to is not None and not at.as_json:
-        say(f"looked at jobs back to {printable(found.looked_to)}; go on: --before {found.next}")
+    if found.looked_to is None:
+        subjects.show_page(at, rows, *columns, limit=limit)
+        return
+    at.table(rows, *columns, empty="none fits so far")
+    # Also where a program reads: what it gets is not all that there may be.
+    say(f"looked at jobs back to {printable(found.looked_to)}; go on: --before {found.next}")
 
 
 @jobs.command()
