@@ -12,7 +12,8 @@ from tests.support.kept import Kept
 
 POSTGRES = [name for name in everyday_names() if name[8:].isdigit()]
 TRACES = (
-    "CREATE TABLE public.left_over (n int)",
+    "CREATE VIEW public.left_over AS SELECT 1",
+    "CREATE TABLE public.needed (n int); CREATE VIEW public.needs AS TABLE public.needed",
     "ALTER TABLE milepost.job DISABLE TRIGGER USER",
     "ALTER TABLE milepost.job ADD COLUMN more text",
     "DROP INDEX milepost.publication_run",
@@ -97,6 +98,15 @@ def _notices(database: Database, trace: str) -> bool:
         made.close()
 
 
+def test_tables_that_a_test_made_are_dropped(database: Database, kept: Kept) -> None:
+    with database.raw() as raw:
+        raw.execute("CREATE TABLE public.left_over (id bigserial PRIMARY KEY, t text UNIQUE)")
+        raw.execute('CREATE TABLE milepost."Left, over" (n int) PARTITION BY RANGE (n)')
+    assert kept.emptied()
+    with database.raw() as raw:
+        assert raw.value("SELECT count(*) FROM pg_class WHERE relname ILIKE 'left%over'") == 0
+
+
 def test_a_store_that_a_test_still_holds_is_not_taken_again(
     database: Database, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +121,7 @@ def test_a_store_is_lent_again_and_a_changed_one_is_dropped(
     monkeypatch.setattr(backends, "_idle", {})
     first = [backends.take(POSTGRES[0]) for _ in range(IDLE)]
     with first[0].raw() as raw:
-        raw.execute("CREATE TABLE public.left_over (n int)")
+        raw.execute("CREATE SCHEMA another")
     for database in first:
         backends.give_back(database)
     second = backends.take(POSTGRES[0])
