@@ -1,5 +1,9 @@
-"""The suite that defines a store, on every database at hand, in both colours."""
+"""The suite that defines a store, on every database at hand, in both colours.
 
+All of them when proving; every day each case takes its turn.
+"""
+
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -48,15 +52,33 @@ def everywhere() -> list[str]:
     ]
 
 
-def crashed_everywhere() -> list[object]:
-    """A crash at every point runs every day in one colour of each database; the rest are proofs."""
-    everyday = [name for name in everywhere() if name in ("sqlite-sync", "postgres18-async")]
+def daily(case: str) -> list[str]:
+    """Name where a case runs every day: SQLite and the newest server, each in one colour.
+
+    Colours change from case to case, and every driver has its half of the suite.
+    """
+    colour = COLOURS[zlib.crc32(case.encode()) % len(COLOURS)]
+    return [f"{name}-{colour}" for name in backend_names() if name not in OLDER]
+
+
+def with_proofs(everyday: list[str]) -> list[object]:
+    """Run the other colours and the older servers when proving."""
     others = [name for name in everywhere() if name not in everyday]
     proofs = [pytest.param(name, marks=pytest.mark.prove) for name in others]
     return [*everyday, *proofs] if PROVING else list(everyday)
 
 
-@pytest.fixture(params=everywhere())
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store" not in metafunc.fixturenames:
+        return
+    chosen = daily(metafunc.function.__qualname__)
+    if metafunc.cls is TestFailpoints:
+        # A crash at every point takes long: one colour of each database.
+        chosen = [name for name in everywhere() if name in ("sqlite-sync", "postgres18-async")]
+    metafunc.parametrize("store", with_proofs(chosen), indirect=True)
+
+
+@pytest.fixture
 def store(
     request: pytest.FixtureRequest, backends: Backends, servers_stores: dict[str, Store]
 ) -> Iterator[Store]:
@@ -139,7 +161,6 @@ class TestHistories(suite.HistorySuite):
     pass
 
 
-@pytest.mark.parametrize("store", crashed_everywhere(), indirect=True)
 class TestFailpoints(suite.FailpointSuite):
     pass
 
