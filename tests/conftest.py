@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 
@@ -32,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Runners and programs inherit it. Proofs write to the disk.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job: programs that tests start would never hear of a Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if PROVING or hasattr(config, "workerinput"):
         return
     folder = scratch("milepost-tmp-")

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import milepost as mp
 
 PROGRAM = """
@@ -18,6 +20,8 @@ def tell() -> str:
 """
 
 
+# It says that a worker runs before that has entered its row, which may take a while.
+@pytest.mark.filterwarnings("ignore:.* no live worker could take it:RuntimeWarning")
 def test_a_change_is_run_and_a_broken_file_is_waited_for(tmp_path):
     (tmp_path / "own.py").write_text(PROGRAM.format("first"))
     process = subprocess.Popen(
