@@ -24,7 +24,7 @@ PAGES = [
     ROOT / "README.md",
     *(page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))),
 ]
-QUICKLY = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
+QUICKLY = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:logfire")
 BLOCK = re.compile(r"(<!-- run -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.(?:py|toml|ini))\n")
 WITH_EXAMPLES = [page for page in PAGES if re.search(r"```\w+\n# [\w.]+\.py\n", page.read_text())]

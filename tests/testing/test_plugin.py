@@ -65,9 +65,10 @@ def elsewhere(shop, monkeypatch, tmp_path):
 
 
 def run(pytester, *arguments):
-    # Schemathesis is installed here and takes longer to load than all the rest.
-    without = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
-    return pytester.runpytest_subprocess(*without, *arguments)
+    # These are installed here and take longer to load than all the rest.
+    without = ("schemathesis", "logfire", "hypothesispytest", "xdist", "time_machine")
+    options = [word for name in ("cacheprovider", *without) for word in ("-p", f"no:{name}")]
+    return pytester.runpytest_subprocess(*options, *arguments)
 
 
 def test_each_test_gets_the_named_app_on_a_fresh_store(shop):
