@@ -131,7 +131,7 @@ def test_a_job_that_is_tried_again_does_not_repeat_what_the_error_said(app, work
     assert "hunter2" not in text
 
 
-def test_a_running_job(app, work, advance):
+def test_a_running_job(app, work, employ, advance):
     job = work.submit()
     context = claimed(app)
     context.progress(0.4, "page 4 of 10")
@@ -142,7 +142,11 @@ def test_a_running_job(app, work, advance):
     job.cancel("not needed")
     assert reasons(job) == ["running", "asked_to_stop"]
     advance(31)
+    assert reasons(job) == ["running", "asked_to_stop", "lease_over", "nobody"]
+    assert job.explain().next.startswith("nothing, until a worker runs"), "nobody else does it"
+    employ()
     assert reasons(job) == ["running", "asked_to_stop", "lease_over"]
+    assert job.explain().next.startswith("maintenance takes it from its worker")
 
 
 def test_a_job_whose_worker_was_lost(app, work, advance):

@@ -95,7 +95,8 @@ def test_a_worker_that_died(ask, app):
     assert f"job {job_id}: its worker w is gone" in told
     told = ask("explain", job_id)
     assert "its worker is gone" in told
-    assert "next: maintenance takes it from its worker, and it runs again" in told
+    assert "no worker is alive: start one with `milepost worker APP`" in told
+    assert "next: nothing, until a worker runs: it takes the job away" in told
 
 
 def test_a_closed_gate(ask, app, prompt):

@@ -22,14 +22,13 @@ from milepost.store import (
     workers,
 )
 from milepost.store.driver import Call, Steps
-from milepost.store.explain import Explanation, Why, explain, is_live, span, takes
+from milepost.store.explain import NO_WORKER, Explanation, Why, explain, is_live, span, takes
 from milepost.store.outbox import Channel
 
 REACHED = msgspec.json.encode([state.value for state in GROUPS["open"] if state != JobState.GATED])
 """The states of open jobs of a run that no gate holds."""
 LOOKED = 200
 """How many open jobs of a run are looked at to find the one that it waits for."""
-NO_WORKER = "no worker is alive: start one with `milepost worker APP`"
 
 
 def explain_any(subject: str, name: str) -> Steps[Explanation]:

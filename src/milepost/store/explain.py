@@ -93,12 +93,14 @@ def explain(job_id: str) -> Steps[Explanation]:
     return Explanation(job.id, job.kind, job.state, words, details, next=_next(job, words))
 
 
+NO_WORKER = "no worker is alive: start one with `milepost worker APP`"
 NEXT = {
     "succeeded": "nothing: a final state is final",
     "rerun": "nothing here: `milepost explain {newer}` tells of the job that took its place",
     "of_run": "nothing, unless its run, once ended, is resumed: `milepost runs resume {run}`",
     "failed": "nothing, unless it is run again: `milepost jobs rerun {id}`",
     "cancelled": "nothing, unless it is run again: `milepost jobs rerun {id}`",
+    "nobody": "nothing, until a worker runs: it takes the job away, and it is run again",
     "lease_over": "maintenance takes it from its worker, and it runs again",
     "asked_to_stop": "its worker stops it at the next check, or at the end of its lease",
     "running": "its attempt ends, or its lease does",
@@ -206,6 +208,8 @@ def _running(facts: JobFacts) -> Why:
         yield "run_stopping", f"its run {facts.run.id} is stopping and waits for it"
     if holder is None or not is_live(holder):
         yield "lease_over", "its worker is gone: maintenance, which any worker does, takes it away"
+        if not facts.live:
+            yield "nobody", NO_WORKER
 
 
 def _waiting(facts: JobFacts) -> Why:
@@ -279,7 +283,7 @@ def _without_worker(facts: JobFacts) -> Why:
     kind = f"{job.kind} version {job.kind_version}"
     serving = [worker for worker in live if takes(worker, job.queue)]
     if not live:
-        yield "no_worker", "no worker is alive: start one with `milepost worker APP`"
+        yield "no_worker", NO_WORKER
     elif not serving:
         yield "no_worker_for_queue", f"none of {len(live)} live workers serves queue {job.queue!r}"
     elif not any(can_take(worker, job) for worker in serving):
