@@ -22,6 +22,7 @@ from starlette.datastructures import URL
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from milepost.errors import MilepostError
+from milepost.telemetry import Log
 from milepost.web.call import Call
 from milepost.web.dashboard import charts, static, words
 from milepost.web.problems import HttpProblem, problem_of
@@ -43,6 +44,9 @@ STREAM = "text/event-stream"
 PACKED_LEAST = 500
 _PASSING = re.compile(r'(<time[^>]*>)[^<]*|(name="form_token" value=)"[^"]*"')
 """What differs each time that a part is rendered, and means no change."""
+
+
+log = Log("milepost.web")
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +207,31 @@ class FormRequest(JsonRequest):
 
 
 Fields = Mapping[str, Sequence[str]]
+
+
+async def confirmation(
+    call: Call, template: str, *, title: str, section: str, values: Mapping[str, Any]
+) -> Response:
+    """Ask before something is done: as a dialog of the page behind it, or as a page.
+
+    The template begins with `{% extends confirm_base %}`, and fills the block `question`.
+    """
+    is_dialog = "x-dialog" in call.request.headers
+    base = "confirm-dialog.html" if is_dialog else "confirm-page.html"
+    view = View(
+        template=template,
+        title=title,
+        section=section,
+        cli="",
+        values={**values, "confirm_base": base},
+    )
+    shared = await call.request.app.state.rail.shared(call)
+    return html_response(call.request, Renderer(call, view, shared).whole())
+
+
+def audit(call: Call, action: str, subject: str) -> None:
+    """Log what a person did, by name; moves are in the journal, too."""
+    log.info("dashboard action", actor=call.principal.actor, action=action, subject=subject)
 
 
 async def form_of(call: Call) -> Fields:

@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from milepost.store import dashboard
+from milepost.store import dashboard, workers
 from milepost.store.dashboard import Checked, Rail, SavedView
 from milepost.store.driver import Steps
 from milepost.web.call import Call, Engine
@@ -14,13 +15,14 @@ from milepost.web.session import Keys
 FRESH_SECONDS = 2.0
 """For so long the numbers are not asked for again."""
 
-Shared = tuple[Rail, list[SavedView], list[Checked]]
+Shared = tuple[Rail, list[SavedView], list[Checked], timedelta]
 
 
 def _read() -> Steps[Shared]:
     counts = yield from dashboard.rail()
     saved = yield from dashboard.views()
-    return counts, saved, (yield from dashboard.checks())
+    checks = yield from dashboard.checks()
+    return counts, saved, checks, (yield from workers.now()) - datetime.now(UTC)
 
 
 class RailReader:
@@ -36,10 +38,14 @@ class RailReader:
     async def shared(self, call: Call) -> Mapping[str, Any]:
         """Give the values that every page takes, as this caller may see them."""
         bound = call.principal.tenant is not None or call.principal.queues is not None
-        counts, saved, checks = (None, [], []) if bound else await self._fresh()
+        counts: Rail | None
+        counts, saved, checks, ahead = await self._fresh()
+        if bound:
+            counts, saved, checks = None, [], []
         signer = await self._keys.signer()
         return {
             "rail": counts,
+            "now": datetime.now(UTC) + ahead,
             "saved_views": saved,
             "checks": {check.name: check for check in checks},
             "form_token": signer.form_token(call.principal.id),
@@ -53,6 +59,10 @@ class RailReader:
                 self._found = await self._engine.client.run_async(_read)
                 self._until = time.monotonic() + FRESH_SECONDS
             return self._found
+
+    async def now(self) -> datetime:
+        """Tell the store's time, by its clock as it was read last."""
+        return datetime.now(UTC) + (await self._fresh())[3]
 
     def forget(self) -> None:
         """Read it anew: something of it was changed here."""
