@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,11 +15,11 @@ from milepost.records import Queue
 from milepost.store import queues, tally
 from milepost.store.driver import Steps
 from milepost.web.call import Call, ReadCall
-from milepost.web.dashboard import charts, words
+from milepost.web.dashboard import charts, machine, static, words
 from milepost.web.dashboard.attention import sentences
 from milepost.web.dashboard.facts import Facts
 from milepost.web.dashboard.pace import DEFAULT, ENDS, RANGES, Pace, Range, overall, quantiles
-from milepost.web.dashboard.page import PageRoute, View, show
+from milepost.web.dashboard.page import PageRoute, View, address, show
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 SHOWN = 5
@@ -62,6 +63,7 @@ async def _view(call: Call, chosen: Range) -> View:
     found = await call.run(numbers, chosen, now)
     facts: Facts = await state.facts.read()
     checks = (await state.rail.shared(call))["checks"]
+    states = states_of(found.queues)
     return View(
         template="overview/page.html",
         title="Overview",
@@ -72,7 +74,8 @@ async def _view(call: Call, chosen: Range) -> View:
             "chosen": chosen,
             "needs": sentences(found.queues, found.oldest, facts, checks, now),
             "tiles": tiles(found, facts),
-            "states": states_of(found.queues),
+            "states": states,
+            "machine": _machine(call, states, found.pace),
             "pace": found.pace,
             "ended": _ended(found.pace),
             "errors": facts.errors[:SHOWN],
@@ -175,6 +178,29 @@ def slots_of(facts: Facts) -> tuple[int, int]:
         every += sum(slots.values())
         busy += sum(count for state, count in slots.items() if state != "FREE")
     return busy, every
+
+
+ANYWHERE = ("cancel", "expire", "reject")
+"""Moves that jobs make from many states: they have no edge of their own."""
+
+
+def _machine(call: Call, states: Mapping[str, int], pace: Pace) -> dict[str, Any]:
+    """Draw the machine, for a wide screen and for a narrow one."""
+    root = call.request.scope.get("root_path", "").rstrip("/")
+    rates = {name: pace.lately(name) for name in pace.moves}
+    drawn = partial(
+        machine.flow,
+        counts=states,
+        rates=rates,
+        sprite=root + static.address("sprite.svg"),
+        href=lambda state: address(root, "/jobs", q=f"state:{state.lower()}"),
+    )
+    return {
+        "wide": drawn(machine.WIDE),
+        "tall": drawn(machine.TALL),
+        "anywhere": [(name, rates.get(name, 0.0)) for name in ANYWHERE],
+        "lost": pace.total("lose"),
+    }
 
 
 def _ended(pace: Pace) -> dict[str, Any]:

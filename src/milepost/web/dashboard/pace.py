@@ -106,7 +106,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def _step(chosen: Range, since: datetime, at: datetime) -> int | None:
-    step = int((at - since) / timedelta(seconds=chosen.step))
+    step = (at - since) // timedelta(seconds=chosen.step)
     return step if 0 <= step < chosen.points else None
 
 
