@@ -38,3 +38,83 @@ ON CONFLICT (name) DO UPDATE
 
 -- name: checked_list
 SELECT name, clean, summary, at FROM checked ORDER BY name
+
+-- name: explain_look
+-- What decides on a job besides its row and the workers: the clock, its queue, its run.
+-- postgres
+SELECT {now}, (SELECT paused FROM queue WHERE name = :queue::text),
+       (SELECT state FROM run WHERE id = :run_id::uuid)
+-- sqlite
+SELECT {now}, (SELECT paused FROM queue WHERE name = :queue), (SELECT state FROM run WHERE id = :run_id)
+
+-- name: job_view_moves
+-- The newest moves of a job, and how often each older one was made, without a time. Details are left
+-- out behind so many bytes of newer ones.
+-- postgres
+WITH newest AS (
+SELECT seq, move, from_state, to_state, fence, at, actor, detail, db_user,
+       sum(coalesce(length(detail), 0)) OVER (ORDER BY seq DESC) - coalesce(length(detail), 0) AS ahead
+  FROM (SELECT * FROM journal WHERE subject_id = :id AND machine = 'job'
+         ORDER BY seq DESC LIMIT :most) AS moves
+)
+SELECT seq, move, from_state, to_state, fence, at, actor,
+       CASE WHEN ahead < :most_bytes OR move = 'snapshot' THEN detail END, db_user, 1
+  FROM newest
+UNION ALL
+SELECT 0, move, from_state, to_state, 0, NULL, NULL, NULL, NULL, count(*)
+  FROM journal
+ WHERE subject_id = :id AND machine = 'job' AND seq < (SELECT min(seq) FROM newest)
+ GROUP BY move, from_state, to_state
+ ORDER BY 1
+-- sqlite
+WITH newest AS (
+SELECT seq, move, from_state, to_state, fence, at, actor, detail,
+       sum(coalesce(length(detail), 0)) OVER (ORDER BY seq DESC) - coalesce(length(detail), 0) AS ahead
+  FROM (SELECT * FROM journal WHERE subject_id = :id AND machine = 'job'
+         ORDER BY seq DESC LIMIT :most) AS moves
+)
+SELECT seq, move, from_state, to_state, fence, at, actor,
+       CASE WHEN ahead < :most_bytes OR move = 'snapshot' THEN detail END, NULL, 1
+  FROM newest
+UNION ALL
+SELECT 0, move, from_state, to_state, 0, NULL, NULL, NULL, NULL, count(*)
+  FROM journal
+ WHERE subject_id = :id AND machine = 'job' AND seq < (SELECT min(seq) FROM newest)
+ GROUP BY move, from_state, to_state
+ ORDER BY 1
+
+-- name: job_view_kept
+-- What is kept beside a job, in one answer: the lines it logged, its steps, what it used, its message
+-- to its channel, and how many jobs failed last as it did.
+-- postgres
+SELECT 'log', ''::text, 0::float8, NULL::timestamptz, content, NULL::bytea FROM job_log WHERE job_id = :id
+UNION ALL
+SELECT * FROM (
+  SELECT 'step', name, coalesce(length(result), 0)::float8, at, fence::text,
+         CASE WHEN length(result) <= :most_bytes THEN result END
+    FROM durable_step WHERE job_id = :id ORDER BY at, name LIMIT :most) AS steps
+UNION ALL
+SELECT 'used', name, sum(amount), NULL, NULL, NULL FROM usage WHERE job_id = :id GROUP BY name
+UNION ALL
+SELECT 'message', channel, attempts::float8, coalesce(delivered_at, dead_at, due_at),
+       CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN dead_at IS NOT NULL THEN 'dead' ELSE 'waiting' END, NULL
+  FROM outbox WHERE id = ANY(:message_id::text[])
+UNION ALL
+SELECT 'same', '', count(*)::float8, NULL, NULL, NULL
+  FROM (SELECT 1 FROM job WHERE fingerprint = :fingerprint::text LIMIT :look) AS alike
+-- sqlite
+SELECT 'log', '', 0, NULL, content, NULL FROM job_log WHERE job_id = :id
+UNION ALL
+SELECT * FROM (
+  SELECT 'step', name, coalesce(length(result), 0), at, cast(fence AS TEXT),
+         CASE WHEN length(result) <= :most_bytes THEN result END
+    FROM durable_step WHERE job_id = :id ORDER BY at, name LIMIT :most) AS steps
+UNION ALL
+SELECT 'used', name, sum(amount), NULL, NULL, NULL FROM usage WHERE job_id = :id GROUP BY name
+UNION ALL
+SELECT 'message', channel, attempts, coalesce(delivered_at, dead_at, due_at),
+       CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN dead_at IS NOT NULL THEN 'dead' ELSE 'waiting' END, NULL
+  FROM outbox WHERE id IN (SELECT value FROM json_each(:message_id))
+UNION ALL
+SELECT 'same', '', count(*), NULL, NULL, NULL
+  FROM (SELECT 1 FROM job WHERE fingerprint = :fingerprint LIMIT :look) AS alike

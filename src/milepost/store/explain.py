@@ -7,9 +7,9 @@ from datetime import datetime
 import msgspec
 
 from milepost.lifecycle import JOB, Cause, JobState, RunState
-from milepost.records import Job, Run, StepCount, Worker
+from milepost.records import Job, StepCount, Worker
 from milepost.specs import CANCELLED, EXPIRED, LOST, Lifecycle
-from milepost.store import fanin, jobs, journal, queues, runs, workers
+from milepost.store import fanin, jobs, journal, workers
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -53,10 +53,12 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     job: Job
     now: datetime
-    paused: bool
-    workers: list[Worker]
-    run: Run | None
-    steps: list[StepCount]
+    paused: bool = False
+    workers: Sequence[Worker] = ()
+    run_state: str | None = None
+    """Of a job of a run."""
+    steps: Sequence[StepCount] = ()
+    """Of the run of a job that waits at a gate."""
     misfit: str | None = None
     """Why its arguments do not fit, if that is what it waits for."""
 
@@ -74,22 +76,29 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
 def explain(job_id: str) -> Steps[Explanation]:
     """Say why a job is, or is not, running now; raise `NotFound` if it is not there."""
     job = yield from jobs.get(job_id)
-    now = yield from workers.now()
-    paused = yield from queues.paused_by_name()
-    listed = yield from workers.listing()
-    run = (yield from runs.get(job.run_id)) if job.run_id else None
-    steps = (yield from fanin.steps(job.run_id)) if job.run_id else []
-    facts = JobFacts(
-        job=job,
-        now=now,
-        paused=paused.get(job.queue, False),
-        workers=listed,
-        run=run,
-        steps=steps,
-        misfit=(yield from _misfit(job)),
+    return explained((yield from look(job)))
+
+
+def look(job: Job, *, detail: str | None = None) -> Steps[JobFacts]:
+    """Look up what a job waits for; `detail` is that of its last move, read now if it is needed."""
+    asked = {"queue": job.queue, "run_id": job.run_id}
+    [(now, paused, run_state)] = yield Call("explain_look", asked)
+    facts = JobFacts(job=job, now=instant(now), paused=bool(paused), run_state=run_state)
+    if job.state in JOB.terminal:
+        return facts
+    gated = job.state == JobState.GATED and job.run_id is not None
+    return msgspec.structs.replace(
+        facts,
+        workers=(yield from workers.listing()),
+        steps=(yield from fanin.steps(job.run_id)) if gated and job.run_id else [],
+        misfit=(yield from misfit_of(job, detail)),
     )
-    told = list(_reasons(facts))
-    words, details = zip(*told, strict=True)
+
+
+def explained(facts: JobFacts) -> Explanation:
+    """Say why a job is, or is not, running, by what was looked up."""
+    job = facts.job
+    words, details = zip(*_reasons(facts), strict=True)
     return Explanation(job.id, job.kind, job.state, words, details, next=_next(job, words))
 
 
@@ -131,10 +140,13 @@ def _next(job: Job, words: Sequence[str]) -> str:
     return then.format(id=job.id, queue=queue, run=job.run_id, newer=job.rerun_by)
 
 
-def _misfit(job: Job) -> Steps[str | None]:
+def misfit_of(job: Job, detail: str | None = None) -> Steps[str | None]:
+    """Read why the arguments of a job do not fit, if that is what it waits for."""
     if job.state != JobState.WAITING or job.phase != "unfit":
         return None
-    return (yield from journal.history(job.id))[-1].detail or "its arguments do not fit"
+    if detail is None:
+        detail = (yield from journal.history(job.id))[-1].detail
+    return detail or "its arguments do not fit"
 
 
 def is_live(worker: Worker) -> bool:
@@ -204,8 +216,8 @@ def _running(facts: JobFacts) -> Why:
     yield "running", f"{begun}{leased}{share}{said}"
     if job.cancel_reason is not None:
         yield "asked_to_stop", f"it was asked to stop ({job.cancel_reason}) and has not yet"
-    if facts.run is not None and facts.run.state == RunState.STOPPING:
-        yield "run_stopping", f"its run {facts.run.id} is stopping and waits for it"
+    if facts.run_state == RunState.STOPPING:
+        yield "run_stopping", f"its run {job.run_id} is stopping and waits for it"
     if holder is None or not is_live(holder):
         yield "lease_over", "its worker is gone: maintenance, which any worker does, takes it away"
         if not facts.live:
@@ -215,7 +227,7 @@ def _running(facts: JobFacts) -> Why:
 def _waiting(facts: JobFacts) -> Why:
     job = facts.job
     if job.state == JobState.CREATED:
-        held = "it is held" if facts.run is None else "its run is still being filled"
+        held = "it is held" if job.run_id is None else "its run is still being filled"
         yield "held", f"{held}: nobody has called submit() yet"
     elif job.state == JobState.GATED:
         yield from _gated(facts)
@@ -266,11 +278,11 @@ def _due(facts: JobFacts) -> Why:
 
 
 def _hindered(facts: JobFacts) -> Why:
-    job, run = facts.job, facts.run
+    job = facts.job
     if facts.paused:
         yield "queue_paused", f"its queue {job.queue!r} is paused: resume it"
-    if run is not None and run.state == RunState.STOPPING:
-        yield "run_stopping", f"its run {run.id} is stopping: it will be cancelled"
+    if facts.run_state == RunState.STOPPING:
+        yield "run_stopping", f"its run {job.run_id} is stopping: it will be cancelled"
     if job.is_spent:
         yield "spent", f"its {job.attempts_allowed} attempts are spent: maintenance will end it"
     if job.deadline_at is not None and job.deadline_at <= facts.now:
@@ -318,6 +330,33 @@ def _free(worker: Worker) -> bool:
         return True
     slots = msgspec.json.decode(worker.slots)
     return bool(slots.get("FREE") or slots.get("CLAIMING"))
+
+
+def ruled_out(facts: JobFacts) -> list[str]:
+    """Say what does not keep an open job that does not run; nothing of others."""
+    job, told = facts.job, []
+    if job.state in JOB.terminal or job.state == JobState.RUNNING:
+        return []
+    if not facts.paused:
+        told.append(f"queue {job.queue} is open")
+    able = [worker for worker in facts.live if can_take(worker, job)]
+    if able:
+        know = "live worker knows" if len(able) == 1 else "live workers know"
+        told.append(f"{len(able)} {know} {job.kind} version {job.kind_version}")
+    free = sum(_free_slots(worker) for worker in able)
+    if free:
+        told.append(f"{free:,} {'slot is' if free == 1 else 'slots are'} free")
+    if facts.run_state is not None and facts.run_state != RunState.STOPPING:
+        told.append(f"its run is {facts.run_state}")
+    if job.deadline_at is not None and job.deadline_at > facts.now:
+        left = (job.deadline_at - facts.now).total_seconds()
+        told.append(f"its deadline is in {span(left)}")
+    return told
+
+
+def _free_slots(worker: Worker) -> int:
+    slots = {} if worker.slots is None else msgspec.json.decode(worker.slots)
+    return int(slots.get("FREE", 0)) + int(slots.get("CLAIMING", 0))
 
 
 def span(seconds: float) -> str:

@@ -63,9 +63,14 @@ def _added(content: str | None, new: Sequence[LogLine]) -> str:
 def read(job_id: str, *, after: int = 0) -> Steps[list[LogLine]]:
     """Read the lines of a job that are kept, in order, those after a number."""
     rows = yield Call("log_read", {"id": job_id}, alone=True)
-    texts = rows[0][0].split("\n") if rows else []
+    lines = decoded(job_id, rows[0][0]) if rows else []
+    return [line for line in lines if line.n > after]
+
+
+def decoded(job_id: str, content: str) -> list[LogLine]:
+    """Read lines as they are stored, or raise `Invalid` if they are sealed."""
     try:
-        return [line for text in texts if (line := _decoder.decode(text)).n > after]
+        return [_decoder.decode(text) for text in content.split("\n")]
     except msgspec.DecodeError as error:
         raise Invalid(
             f"the lines of job {job_id} are sealed: read them as job.logs in a program that has "

@@ -2,11 +2,10 @@
 
 from fastapi import APIRouter
 
-from milepost.web.dashboard import login, overview, queues, static
+from milepost.web.dashboard import login, overview, static
 
 ROUTERS: tuple[APIRouter, ...] = (
     static.router,
     login.router,
     overview.router,
-    queues.router,
 )
