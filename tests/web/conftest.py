@@ -84,3 +84,27 @@ def address(app: mp.App) -> Iterator[str]:
     """Where the API of the app is served over real HTTP."""
     with served(app) as where:
         yield where
+
+
+@pytest.fixture
+def statements(app: mp.App, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Name each query that the API asks of the store, in order."""
+    asked: list[str] = []
+    run = app.client.run_async
+
+    async def counted(operation, *args, **kwargs):
+        def steps():
+            going = operation(*args, **kwargs)
+            answer = None
+            while True:
+                try:
+                    step = going.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+                asked.append(str(step.name))
+                answer = yield step
+
+        return await run(steps)
+
+    monkeypatch.setattr(app.client, "run_async", counted)
+    return asked

@@ -21,6 +21,11 @@ SCOPE_OF = {
     ("POST", "/logout"): "any",
     ("GET", "/go"): "read",
     ("GET", "/"): "read",
+    ("GET", "/queues"): "read",
+    ("GET", "/queues/{name}/pause"): "operate",
+    ("GET", "/queues/{name}/resume"): "operate",
+    ("POST", "/queues/{name}/pause"): "operate",
+    ("POST", "/queues/{name}/resume"): "operate",
 }
 """What each page needs: None for nothing, "any" for any session, else a scope."""
 

@@ -226,28 +226,28 @@ SELECT at / (:step * 1000000) * (:step * 1000000),
 
 -- name: tally_durations
 -- postgres
-SELECT date_bin(make_interval(secs => :step::integer), at, 'epoch'::timestamptz), bucket,
+SELECT name, date_bin(make_interval(secs => :step::integer), at, 'epoch'::timestamptz), bucket,
        sum(count)::bigint, sum(sum_us)::bigint
   FROM (SELECT at, count, sum_us, bucket, name, queue, kind FROM tally
          WHERE span IN (60, 600, 3600) AND at >= :since::timestamptz AND at < :until::timestamptz
          UNION ALL
         SELECT at, count, sum_us, bucket, name, queue, kind FROM tally_delta
          WHERE at >= :since::timestamptz AND at < :until::timestamptz) AS counted
- WHERE name = :name
+ WHERE name IN ('wait', 'run') AND (:name::text IS NULL OR name = :name::text)
    AND (:queue::text IS NULL OR queue = :queue::text) AND (:kind::text IS NULL OR kind = :kind::text)
- GROUP BY 1, 2
- ORDER BY 1, 2
+ GROUP BY 1, 2, 3
+ ORDER BY 1, 2, 3
 -- sqlite
-SELECT at / (:step * 1000000) * (:step * 1000000), bucket, sum(count), sum(sum_us)
+SELECT name, at / (:step * 1000000) * (:step * 1000000), bucket, sum(count), sum(sum_us)
   FROM (SELECT at, count, sum_us, bucket, name, queue, kind FROM tally
          WHERE span IN (60, 600, 3600) AND at >= :since AND at < :until
          UNION ALL
         SELECT at, count, sum_us, bucket, name, queue, kind FROM tally_delta
          WHERE at >= :since AND at < :until) AS counted
- WHERE name = :name
+ WHERE name IN ('wait', 'run') AND (:name IS NULL OR name = :name)
    AND (:queue IS NULL OR queue = :queue) AND (:kind IS NULL OR kind = :kind)
- GROUP BY 1, 2
- ORDER BY 1, 2
+ GROUP BY 1, 2, 3
+ ORDER BY 1, 2, 3
 
 -- name: job_counts
 -- Jobs by queue and state, each state from an index that holds no other finished job. Without a state: all of the queue.

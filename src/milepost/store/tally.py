@@ -11,7 +11,7 @@ that is killed takes with it what it counted since.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Literal
@@ -230,11 +230,27 @@ def durations(
 ) -> Steps[list[DurationCount]]:
     """Read how long jobs waited for their claims, or ran until they were settled, step by step."""
     asked = {"name": of, "queue": queue, "kind": kind}
-    rows = yield Call("tally_durations", {**_period(since, until, step_seconds), **asked})
-    return [
-        _histogram(at, [tuple(row[1:]) for row in group])
-        for at, group in groupby(rows, key=lambda row: row[0])
-    ]
+    found = yield from _durations(_period(since, until, step_seconds), asked)
+    return found[of]
+
+
+def waits_and_runs(
+    since: datetime, until: datetime, *, step_seconds: int = MINUTE
+) -> Steps[tuple[list[DurationCount], list[DurationCount]]]:
+    """Read how long jobs waited, and how long they ran, by one statement."""
+    every = {"name": None, "queue": None, "kind": None}
+    found = yield from _durations(_period(since, until, step_seconds), every)
+    return found["wait"], found["run"]
+
+
+def _durations(
+    period: dict[str, object], asked: Mapping[str, str | None]
+) -> Steps[dict[str, list[DurationCount]]]:
+    rows = yield Call("tally_durations", {**period, **asked})
+    found: dict[str, list[DurationCount]] = {"wait": [], "run": []}
+    for (of, at), group in groupby(rows, key=lambda row: (row[0], row[1])):
+        found[of].append(_histogram(at, [tuple(row[2:]) for row in group]))
+    return found
 
 
 def _histogram(at: object, found: Sequence[tuple[int, int, int]]) -> DurationCount:
@@ -251,6 +267,11 @@ def _period(since: datetime, until: datetime, step_seconds: int) -> dict[str, ob
         raise Invalid(f"step_seconds: expected whole minutes, not {step_seconds}")
     begin = since - (since - EPOCH) % timedelta(seconds=step_seconds)
     return {"since": begin, "until": until, "step": step_seconds}
+
+
+def added(counts: Iterable[DurationCount]) -> tuple[int, ...]:
+    """Add histograms up."""
+    return tuple(map(sum, zip(*(count.buckets for count in counts), strict=True)))
 
 
 def quantile(buckets: Sequence[int], q: float) -> float | None:

@@ -25,6 +25,7 @@ from milepost.web import (
 )
 from milepost.web.access import ACCESS, AccessMiddleware, RateLimiter, WrongTokenThrottle
 from milepost.web.call import Engine
+from milepost.web.dashboard.facts import FactsReader
 from milepost.web.dashboard.live import Live
 from milepost.web.dashboard.rail import RailReader
 from milepost.web.dashboard.routers import ROUTERS as PAGES
@@ -74,6 +75,7 @@ def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASG
     api.state.throttle = WrongTokenThrottle()
     api.state.keys = Keys(engine.client, engine.settings.secret_key)
     api.state.rail = RailReader(engine, api.state.keys)
+    api.state.facts = FactsReader(engine)
     api.state.live = Live()
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
     return AccessMiddleware(api, access=access, hosts=[*named, *hosts])

@@ -3,13 +3,14 @@
 Each has a sentence for those who do not see it. Coordinates are rounded: pages stay small.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Any
 
 import msgspec
 from markupsafe import Markup
 
+from milepost.lifecycle import JOB
 from milepost.web.dashboard import words
 
 STATES = (
@@ -132,6 +133,11 @@ def _block(state: str, x: float, wide: float, height: int) -> str:
     return drawn + (f'<rect fill="url(#t-{name})" {shape}/>' if state in TEXTURED else "")
 
 
+def open_counts(counts: Mapping[str, int]) -> list[tuple[str, float]]:
+    """Leave the jobs that have ended out: a bar of open ones would vanish beside them."""
+    return [(state, count) for state, count in counts.items() if state not in JOB.terminal]
+
+
 def meter(share: float, told: str, *, css: str = "", width: int = 64, height: int = 8) -> Markup:
     """Draw how much of a whole there is."""
     wide = min(1.0, max(0.0, share)) * width
@@ -142,6 +148,25 @@ def meter(share: float, told: str, *, css: str = "", width: int = 64, height: in
             f'<rect class="value" width="{_n(wide)}" height="{height}" rx="1.5"/></svg>',
         )
     )
+
+
+SLOTS_SHOWN = 100
+
+
+def slots(busy: int, every: int) -> Markup:
+    """Draw a mark for each slot of a worker, in two rows; of very many, a share of them."""
+    shown = min(every, SLOTS_SHOWN)
+    full = round(busy / every * shown) if every else 0
+    columns = max(1, ceil(shown / 2)) if shown > SLOTS_SHOWN // 2 else max(1, shown)
+    height = 14 if columns < shown else 6
+    pieces = [_open(columns * 6, height, f"{busy} of {every} slots busy", "slots")]
+    for index in range(shown):
+        row, column = divmod(index, columns)
+        css = "busy" if index < full else "rest"
+        pieces.append(
+            f'<rect class="{css}" x="{column * 6}" y="{row * 8}" width="4.6" height="6"/>'
+        )
+    return _markup([*pieces, "</svg>"])
 
 
 def nice_top(value: float) -> float:

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 
-from milepost.web.dashboard import login, overview, static
+from milepost.web.dashboard import login, overview, queues, static
 
 ROUTERS: tuple[APIRouter, ...] = (
     static.router,
     login.router,
     overview.router,
+    queues.router,
 )

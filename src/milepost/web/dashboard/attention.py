@@ -1,0 +1,153 @@
+"""What needs somebody: sentences that name the trouble, the worst first, each with one action."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from milepost.records import ErrorGroup, Queue, Worker
+from milepost.store.dashboard import Checked
+from milepost.store.explain import takes
+from milepost.web.dashboard import words
+from milepost.web.dashboard.facts import Facts
+
+RECENT = timedelta(minutes=15)
+FAILING_LEAST = 3
+"""An error that came fewer times is among the errors, not here."""
+UNSERVED_SECONDS = 30.0
+STUCK_SECONDS = 300.0
+LATE_SECONDS = 300.0
+
+
+class Sentence(msgspec.Struct, frozen=True):
+    """One trouble: its glyph, who and what in words, and where to go or what to do."""
+
+    glyph: str
+    subject: str
+    said: str
+    more: str
+    label: str
+    path: str
+    query: str = ""
+    asks: bool = False
+    """Whether the action asks for confirmation."""
+
+
+def sentences(
+    queues: Sequence[Queue],
+    oldest: Mapping[str, float],
+    facts: Facts,
+    checks: Mapping[str, Checked],
+    now: datetime,
+) -> list[Sentence]:
+    """Name all troubles, the worst first."""
+    return [
+        *_checks(checks),
+        *_errors(facts.errors, now),
+        *_unserved(queues, oldest, facts.live),
+        *_paused(queues, oldest, now),
+        *_lost(facts.workers, now),
+        *_late(facts),
+    ]
+
+
+def _checks(checks: Mapping[str, Checked]) -> Iterator[Sentence]:
+    for name, check in checks.items():
+        if not check.clean:
+            yield Sentence(
+                *("failed", f"{name} found something"),
+                f"at {words.clock(check.at, seconds=False)}: {check.summary}",
+                f"milepost {name} says more",
+                *("Jobs", "/jobs"),
+            )
+
+
+def _errors(groups: Sequence[ErrorGroup], now: datetime) -> Iterator[Sentence]:
+    recent = [
+        group
+        for group in groups
+        if now - group.last_at < RECENT
+        and group.count >= FAILING_LEAST
+        and (group.failed or group.open)
+    ]
+    for group in sorted(recent, key=lambda one: -(one.failed + one.open)):
+        again = f", {words.count(group.open)} will be tried again" if group.open else ""
+        yield Sentence(
+            *("failed", f"{group.kind or 'A job'} fails"),
+            f"since {words.clock(group.first_at, seconds=False)}: "
+            f"{words.cut(f'{group.type}: {group.message}', 90)}",
+            f"{words.plural(group.failed, 'job')} failed{again}",
+            *("Show error", f"/errors/{group.fingerprint}"),
+        )
+
+
+def _unserved(
+    queues: Sequence[Queue], oldest: Mapping[str, float], live: Sequence[Worker]
+) -> Iterator[Sentence]:
+    for queue in queues:
+        waited = oldest.get(queue.name, 0.0)
+        if queue.paused or waited < UNSERVED_SECONDS:
+            continue
+        waiting = words.plural(queue.counts.get("QUEUED", 0), "job")
+        if not any(takes(worker, queue.name) for worker in live):
+            yield Sentence(
+                *("retrying", f"No worker serves queue {queue.name}"),
+                "" if live else "and none is alive",
+                f"{waiting} waiting, the oldest {words.duration(waited)}",
+                *("Show queue", "/queues", f"name={queue.name}"),
+            )
+        elif waited > STUCK_SECONDS:
+            yield Sentence(
+                *("retrying", f"Queue {queue.name} waits"),
+                f"for {words.duration(waited)}",
+                f"{waiting} waiting, {words.count(queue.counts.get('RUNNING', 0))} running",
+                *("Why?", "/queues", f"name={queue.name}"),
+            )
+
+
+def _paused(
+    queues: Sequence[Queue], oldest: Mapping[str, float], now: datetime
+) -> Iterator[Sentence]:
+    for queue in queues:
+        if not queue.paused:
+            continue
+        since = words.duration((now - queue.paused_at).total_seconds()) if queue.paused_at else ""
+        reason = f": “{words.cut(queue.reason, 60)}”" if queue.reason else ""
+        waited = oldest.get(queue.name)
+        old = f", oldest {words.duration(waited)}" if waited else ""
+        yield Sentence(
+            *("paused", f"Queue {queue.name} is paused"),
+            f"for {since} by {queue.paused_by or 'somebody'}{reason}",
+            f"{words.count(queue.counts.get('QUEUED', 0))} waiting{old}",
+            *("Resume", f"/queues/{queue.name}/resume"),
+            asks=True,
+        )
+
+
+def _lost(workers: Sequence[Worker], now: datetime) -> Iterator[Sentence]:
+    lost = [
+        worker
+        for worker in workers
+        if worker.state == "STOPPED" and worker.move == "bury" and now - worker.lease_until < RECENT
+    ]
+    if lost:
+        latest = max(lost, key=lambda worker: worker.lease_until)
+        ago = words.ago((now - latest.lease_until).total_seconds())
+        told = f"{words.plural(len(lost), 'worker')} {'was' if len(lost) == 1 else 'were'} lost"
+        yield Sentence(
+            *("retrying", told),
+            f"in the last 15 minutes, the latest {ago}: {latest.id}",
+            "their jobs go on elsewhere",
+            *("Show workers", "/queues"),
+        )
+
+
+def _late(facts: Facts) -> Iterator[Sentence]:
+    for name, (count, age) in facts.undelivered.items():
+        if age > LATE_SECONDS:
+            yield Sentence(
+                *("retrying", f"Channel {name} is {words.duration(age)} late"),
+                "",
+                f"{words.plural(count, 'message')} waiting",
+                *("Show channel", "/channels", f"name={name}"),
+            )

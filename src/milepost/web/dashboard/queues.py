@@ -1,0 +1,254 @@
+"""Queues and workers: backlog and capacity are one question."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from milepost.codec import check_text
+from milepost.errors import NotFound
+from milepost.records import Queue, Worker
+from milepost.store import queues, tally
+from milepost.store.blockers import explain_any
+from milepost.store.driver import Steps
+from milepost.store.explain import Explanation, is_live, takes
+from milepost.store.tally import MoveCount
+from milepost.web.call import Call, OperateCall, ReadCall
+from milepost.web.dashboard import words
+from milepost.web.dashboard.overview import worst
+from milepost.web.dashboard.page import (
+    PageRoute,
+    View,
+    audit,
+    confirmation,
+    form_of,
+    go_to,
+    one,
+    show,
+)
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+PACE_SECONDS = 300
+INTO = frozenset({"create", "submit", "open", "wake", "due"})
+OUT_OF = frozenset({"claim"})
+LATE_SECONDS = 60.0
+"""A queue whose oldest job waits longer is marked, and explained."""
+STOPPED_SHOWN = timedelta(hours=1)
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A queue as its line shows it."""
+
+    queue: Queue
+    oldest: float | None
+    open: int
+    put_in: float
+    taken: float
+    outlook: str
+    breaks: bool
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker as its line shows it."""
+
+    worker: Worker
+    live: bool
+    busy: int
+    slots: int
+    share: float
+    serves: str
+    glyph: str
+
+    @property
+    def name(self) -> str:
+        """Its machine and process."""
+        return f"{self.worker.host}/{self.worker.pid}" if self.worker.host else self.worker.id
+
+
+def _read(now: datetime) -> Steps[tuple[list[Queue], dict[str, float], list[MoveCount]]]:
+    listed = yield from queues.listing()
+    oldest = yield from queues.oldest()
+    since = now - timedelta(seconds=PACE_SECONDS)
+    return listed, oldest, (yield from tally.moves(since, now, by=("move", "queue")))
+
+
+@router.get("/queues")
+async def listing(*, call: ReadCall, name: str | None = None) -> Response:
+    """Show queues, the worst first, why one of them stands still, and workers."""
+
+    async def load() -> View:
+        return await _view(call, name)
+
+    return await show(call, load)
+
+
+async def _view(call: Call, name: str | None) -> View:
+    # Its counts and its pause are of every tenant's jobs.
+    call.principal.check_unbound("a queue", queues=False)
+    state = call.request.app.state
+    now = await state.rail.now()
+    listed, oldest, moves = await call.run(_read, now)
+    seen = [queue for queue in listed if call.principal.sees_queue(queue.name)]
+    found: Sequence[Worker] = []
+    if call.principal.queues is None:
+        found = (await state.facts.read()).workers
+    rows = rows_of(seen, oldest, moves, found, now)
+    asked = name if name in {queue.name for queue in seen} else _stuck(rows)
+    return View(
+        template="queues/page.html",
+        title="Queues & workers",
+        section="queues",
+        cli="milepost queues ls; milepost workers ls",
+        values={
+            "rows": rows,
+            "workers": workers_of(found, now),
+            "explained": None if asked is None else await _explained(call, asked),
+            "now": now,
+        },
+        parts={
+            "queue-list": "queues/list.html",
+            "queue-why": "queues/why.html",
+            "worker-list": "queues/workers.html",
+        },
+    )
+
+
+async def _explained(call: Call, name: str) -> Explanation | None:
+    try:
+        return await call.run(explain_any, "queue", name)
+    except NotFound:
+        return None
+
+
+def _stuck(rows: Sequence[QueueRow]) -> str | None:
+    return next((row.queue.name for row in rows if row.breaks), None)
+
+
+def rows_of(
+    found: Sequence[Queue],
+    oldest: Mapping[str, float],
+    moves: Sequence[MoveCount],
+    known: Sequence[Worker],
+    now: datetime,
+) -> list[QueueRow]:
+    """Put together what each queue's line shows, the worst first."""
+    put_in = _rates(moves, INTO)
+    taken = _rates(moves, OUT_OF)
+    rows = []
+    for queue, waited, still_open in worst(found, oldest):
+        pace = (put_in.get(queue.name, 0.0), taken.get(queue.name, 0.0))
+        outlook, breaks = outlook_of(queue, waited, pace, known, now)
+        rows.append(QueueRow(queue, waited, still_open, *pace, outlook, breaks))
+    return sorted(rows, key=lambda row: not row.breaks)
+
+
+def _rates(moves: Sequence[MoveCount], names: frozenset[str]) -> dict[str, float]:
+    counted: dict[str, int] = {}
+    for move in moves:
+        if move.move in names and move.queue is not None:
+            counted[move.queue] = counted.get(move.queue, 0) + move.count
+    return {name: count / PACE_SECONDS for name, count in counted.items()}
+
+
+def outlook_of(
+    queue: Queue,
+    waited: float | None,
+    pace: tuple[float, float],
+    known: Sequence[Worker],
+    now: datetime,
+) -> tuple[str, bool]:
+    """Say what becomes of a queue at this pace, and whether somebody should look."""
+    waiting = queue.counts.get("QUEUED", 0)
+    if queue.paused:
+        since = words.duration((now - queue.paused_at).total_seconds()) if queue.paused_at else ""
+        return f"paused {since} by {queue.paused_by or 'somebody'}", bool(waiting)
+    if not waiting:
+        return "empty", False
+    if known and not any(is_live(worker) and takes(worker, queue.name) for worker in known):
+        return "no worker serves it", True
+    late = (waited or 0.0) > LATE_SECONDS
+    put_in, taken = pace
+    if taken <= put_in:
+        grows = f"grows, {words.rate(put_in - taken)}" if put_in > taken else "does not shrink"
+        return grows, late
+    return f"empty in {words.duration(waiting / (taken - put_in))}", late
+
+
+def workers_of(found: Sequence[Worker], now: datetime) -> list[WorkerRow]:
+    """Put together what each worker's line shows: those alive, then those that stopped lately."""
+    lately = [
+        worker for worker in found if is_live(worker) or now - worker.heartbeat_at < STOPPED_SHOWN
+    ]
+    rows = [_worker_row(worker) for worker in lately]
+    return sorted(rows, key=lambda row: (not row.live, row.name))
+
+
+GLYPHS = {"IDLE": "queued", "BACKOFF": "queued", "DRAINING": "stopping", "ERROR_WAIT": "retrying"}
+
+
+def _worker_row(worker: Worker) -> WorkerRow:
+    slots: dict[str, int] = msgspec.json.decode(worker.slots or "{}")
+    served = msgspec.json.decode(worker.queues or "null")
+    live = is_live(worker)
+    every = sum(slots.values())
+    length = (worker.lease_until - worker.heartbeat_at).total_seconds() or 1.0
+    return WorkerRow(
+        worker,
+        live,
+        every - slots.get("FREE", 0),
+        every,
+        max(0.0, min(1.0, worker.lease_seconds / length)),
+        "every queue" if served is None else ", ".join(served),
+        GLYPHS.get(worker.state, "running") if live else "cancelled",
+    )
+
+
+def _visible(call: Call, name: str) -> str:
+    call.principal.check_unbound("a queue", queues=False)
+    if not call.principal.sees_queue(name):
+        raise NotFound(f"no job is in a queue {name!r}")
+    return check_text(name, what="queue")
+
+
+@router.get("/queues/{name}/pause")
+async def ask_pause(*, name: str, call: OperateCall) -> Response:
+    """Ask for the reason of a pause."""
+    return await _asked(call, name, "pause")
+
+
+@router.get("/queues/{name}/resume")
+async def ask_resume(*, name: str, call: OperateCall) -> Response:
+    """Ask whether claims may go on."""
+    return await _asked(call, name, "resume")
+
+
+async def _asked(call: Call, name: str, action: str) -> Response:
+    queue = await call.run(queues.require, _visible(call, name))
+    values: dict[str, Any] = {"queue": queue, "action": action}
+    title = f"{action.capitalize()} queue {name}"
+    return await confirmation(
+        call, "queues/confirm.html", title=title, section="queues", values=values
+    )
+
+
+@router.post("/queues/{name}/pause")
+async def pause(*, name: str, call: OperateCall) -> Response:
+    """Let nobody claim from a queue."""
+    reason = one(await form_of(call), "reason") or None
+    actor = call.principal.actor
+    await call.run(queues.pause, _visible(call, name), paused=True, actor=actor, reason=reason)
+    audit(call, "pause queue", name)
+    return go_to(call.request, "/queues", name=name)
+
+
+@router.post("/queues/{name}/resume")
+async def resume(*, name: str, call: OperateCall) -> Response:
+    """Let claims from a queue go on."""
+    await form_of(call)
+    actor = call.principal.actor
+    await call.run(queues.pause, _visible(call, name), paused=False, actor=actor)
+    audit(call, "resume queue", name)
+    return go_to(call.request, "/queues", name=name)
