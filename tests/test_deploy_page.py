@@ -11,10 +11,14 @@ import pytest
 
 import milepost as mp
 from milepost.config import Settings
-from tests.support.databases import Backends, backend_names
+from tests.support.databases import Backends, everyday_names, proof
 
 PAGE = Path(__file__).parent.parent / "docs/how-to/deploy-on-postgresql.md"
-POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
+POSTGRES = [
+    pytest.param(name, marks=proof(name))
+    for name in everyday_names()
+    if name.startswith("postgres")
+]
 RELEASE, WATCH = re.findall(r"<!-- run: deploy -->\n```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 

@@ -13,7 +13,7 @@ from milepost.bench import measure, probe, raw
 from milepost.bench.scratch import fresh
 from milepost.observe.verify import verify
 from milepost.store.connect import open_driver
-from tests.support.databases import backend_names
+from tests.support.databases import everyday_names, proof
 
 RATES = ("submit", "bulk", "drain", "drain_2", "drain_sync")
 
@@ -101,7 +101,10 @@ def test_a_table_for_people(prompt, database, monkeypatch):
     assert "plain SQL on the same tables and triggers" in shown.err
 
 
-@pytest.mark.parametrize("backend", [name for name in backend_names() if name != "sqlite"])
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(name, marks=proof(name)) for name in everyday_names() if name != "sqlite"],
+)
 def test_a_role_that_may_not_make_a_database_is_told_what_to_do(prompt, backends, backend):
     database = backends.fresh(backend)
     with database.raw() as connection:

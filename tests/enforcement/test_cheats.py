@@ -18,7 +18,7 @@ from cheats import (
 from hands import everything, moved, put, refusal, walks
 
 from milepost.lifecycle import JOB, RUN, WORKER
-from tests.support.databases import Backends, Raw, backend_names
+from tests.support.databases import Backends, Raw, alike, everyday_names, proof
 
 OWN_TABLE = {
     "postgres": [
@@ -35,7 +35,7 @@ OWN_TABLE = {
 }
 
 
-@pytest.fixture(scope="module", params=backend_names())
+@pytest.fixture(scope="module", params=alike())
 def stage(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Raw]:
     """A store with a row in every state. Cheats share it: none of them may leave a trace."""
     with backends.fresh(request.param).raw() as raw:
@@ -83,8 +83,8 @@ def verdict(
 def writings(table: dict[str, dict[str, object]]) -> list[object]:
     """Pair every backend with its dialect's ways of writing."""
     return [
-        pytest.param(backend, way, id=f"{backend}-{way.replace(' ', '_')}")
-        for backend in backend_names()
+        pytest.param(backend, way, id=f"{backend}-{way.replace(' ', '_')}", marks=proof(backend))
+        for backend in everyday_names()
         for way in table["sqlite" if backend == "sqlite" else "postgres"]
     ]
 

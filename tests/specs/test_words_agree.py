@@ -11,7 +11,7 @@ from milepost.client import new_id
 from milepost.lifecycle import JOB, RUN
 from milepost.machine import Machine
 from milepost.specs import JOB_VIEWS, RUN_VIEWS
-from tests.support.databases import Backends, Raw, backend_names
+from tests.support.databases import Backends, Raw, alike
 
 PHASES = (None, "page 3", "REQUESTING", "RESPONSE", "work", "consolidate", "reduce")
 PHASES += ("ValidatingRun", "MarkingConsolidated", "AdvancingWatermark")
@@ -52,7 +52,7 @@ def lead(raw: Raw, machine: Machine, row_id: str, chance: random.Random) -> None
         raw.execute(f"UPDATE {machine.name} SET {listed} WHERE id = '{row_id}'")
 
 
-@pytest.fixture(scope="module", params=backend_names())
+@pytest.fixture(scope="module", params=alike())
 def shared(request, backends: Backends):
     """One store for every example: rows do not meet."""
     database = backends.fresh(request.param)

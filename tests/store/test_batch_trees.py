@@ -15,7 +15,7 @@ from milepost.lifecycle import RUN, RunState
 from milepost.records import Claim, NewJob, NewRun, Template
 from milepost.store import chains, fanin, jobs, retention, runs, timers, workers
 from milepost.store.runs import NewBatch
-from tests.support.databases import Backends, backend_names
+from tests.support.databases import Backends, alike
 from tests.support.prove import size
 from tests.support.suite.store import BAD, GOOD, Store, new_id, opened, plan
 
@@ -23,7 +23,7 @@ POLICIES = ({"fail_fast": True}, {"fail_fast": False}, {"fail_fast": False, "tol
 DEADLINE_SECONDS = 10_000
 
 
-@pytest.fixture(scope="module", params=backend_names())
+@pytest.fixture(scope="module", params=alike())
 def store(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Store]:
     """One store for all: trees do not meet."""
     database = backends.fresh(request.param)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
+import pytest
+
 from milepost.address import StoreUrl
 from milepost.store.allow import allowed
 from milepost.store.catalog import spelled
@@ -23,7 +25,7 @@ from tests.support.kept import Kept
 from tests.support.prove import PROVING
 from tests.support.servers import PostgresServer, binaries, running
 
-__all__ = ["Backends", "Database", "Raw", "backend_names", "everyday_names"]
+__all__ = ["Backends", "Database", "Raw", "alike", "backend_names", "everyday_names", "proof"]
 
 TEMPLATE = "milepost_template"
 IDLE = 3
@@ -42,11 +44,22 @@ def backend_names() -> list[str]:
 
 def everyday_names() -> list[str]:
     """Name one database of each kind: what stands above the store need not try every version."""
-    names = backend_names()
-    if PROVING:
-        return names
-    newest = next((name for name in names if name.startswith("postgres")), None)
-    return [name for name in names if name in ("sqlite", newest, "postgres-url")]
+    return [name for name in backend_names() if PROVING or name not in _older()]
+
+
+def _older() -> list[str]:
+    """Name the servers that are older than the newest."""
+    return [name for name in backend_names() if name[8:].isdigit()][1:]
+
+
+def proof(name: str) -> list[pytest.MarkDecorator]:
+    """Mark what runs on an older server as a proof, where all versions do it alike."""
+    return [pytest.mark.prove] if name in _older() else []
+
+
+def alike() -> list[Any]:
+    """Name one database of each kind, for parameters, and older servers as proofs."""
+    return [pytest.param(name, marks=proof(name)) for name in everyday_names()]
 
 
 class Raw:
