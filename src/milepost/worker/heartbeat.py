@@ -10,6 +10,8 @@ import os
 import platform
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -56,8 +58,12 @@ class WorkerRow:
         self._lease: Lease | None = None
         self._showing = asyncio.Lock()
 
-    async def register(self) -> None:
-        """Enter the row under the id, and keep its lease from now on."""
+    async def register(self, *, briefly: bool = False) -> None:
+        """Enter the row under the id, and keep its lease from now on.
+
+        Whoever works `briefly` connects for the first heartbeat, and seldom lives to see it; a
+        worker connects now, while the store is there.
+        """
         await self.end_lease()
         setup = self._setup
         self.state = self.shown = None
@@ -65,8 +71,9 @@ class WorkerRow:
         await setup.driver.run(workers.register, self._new())
         self.shown = self.state
         limits = setup.settings.heartbeat_limits
-        driver = await asyncio.to_thread(open_driver, setup.client.url, limits=limits)
-        self._lease = Lease(self, driver, setup.settings)
+        connect = partial(open_driver, setup.client.url, limits=limits)
+        driver = None if briefly else await asyncio.to_thread(connect)
+        self._lease = Lease(self, driver, setup.settings, connect=connect)
 
     def _new(self) -> workers.NewWorker:
         queues = self._setup.queues
@@ -154,8 +161,16 @@ class WorkerRow:
 class Lease:
     """Renews the lease of a row, under one id, until it is closed or the lease is lost."""
 
-    def __init__(self, row: WorkerRow, driver: Driver, settings: Settings) -> None:
+    def __init__(
+        self,
+        row: WorkerRow,
+        driver: Driver | None,
+        settings: Settings,
+        *,
+        connect: Callable[[], Driver],
+    ) -> None:
         self.lost = False
+        self._connect = connect
         self._row = row
         self._worker_id = row.id  # the row may go on under another
         self._driver = driver
@@ -173,7 +188,8 @@ class Lease:
         """End, and wait for the thread; not for a store that is away."""
         self._stop.set()
         self._thread.join(CLOSE_SECONDS)
-        self._driver.close()
+        if self._driver is not None:
+            self._driver.close()
 
     @property
     def may_start(self) -> bool:
@@ -189,10 +205,17 @@ class Lease:
                 self._loop.call_soon_threadsafe(self._row.drop_jobs)
                 return
 
+    def _connected(self) -> Driver:
+        if self._driver is None:
+            self._driver = self._connect()
+            if self._stop.is_set():  # nobody waited for it
+                self._driver.close()
+        return self._driver
+
     def _renew(self) -> bool:
         asked = time.monotonic()
         try:
-            self._driver.run(
+            self._connected().run(
                 workers.renew, self._worker_id, lease_seconds=self._seconds, slots=self._row.slots
             )
         except LeaseLost:

@@ -131,7 +131,7 @@ class Worker:
         """Work until nothing is open or due within the time; answer with how many jobs ran."""
         until = self._now + seconds
         with _short_switches():
-            await self.open()
+            await self.open(briefly=True)
             settling = asyncio.create_task(self._settler.run())
             try:
                 self._row.walk_to_polling()
@@ -190,9 +190,9 @@ class Worker:
                 log.warning(SHARED, sqlite=sqlite3.sqlite_version, other_worker=other.id)
                 return
 
-    async def open(self) -> None:
+    async def open(self, *, briefly: bool = False) -> None:
         """Enter the worker's row and keep its lease from a thread of its own."""
-        await self._row.register()
+        await self._row.register(briefly=briefly)
         await self._claimer.recall()
 
     def drain(self) -> None:
