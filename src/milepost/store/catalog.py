@@ -165,7 +165,12 @@ def _source(name: str | Statement, dialect: str) -> _Written:
         return _Written(name.postgres if dialect == "postgres" else name.sqlite)
     if name not in _blocks():
         raise Invalid(f"no query named {name!r}")
-    return sections(name, _blocks()[name])[dialect]
+    return _sections_of(name)[dialect]
+
+
+@cache
+def _sections_of(name: str) -> dict[str, _Written]:
+    return sections(name, _blocks()[name])
 
 
 def sections(name: str, block: str) -> dict[str, _Written]:
