@@ -44,6 +44,7 @@ def error(**changed):
         "first_at": NOW - timedelta(minutes=18),
         "last_at": NOW - timedelta(seconds=12),
         "job_id": "j",
+        "hours": (0,) * 23 + (312,),
     }
     return ErrorGroup(**{**group, **changed})
 
@@ -58,7 +59,9 @@ def test_nothing_needs_anybody_where_nothing_is_wrong():
 
 
 def test_an_error_that_comes_now_and_often_is_named_with_its_kind_and_number():
-    [said] = needs(errors=[error(), error(count=2), error(last_at=NOW - timedelta(hours=1))])
+    [said] = needs(
+        errors=[error(), error(hours=(0,) * 23 + (2,)), error(last_at=NOW - timedelta(hours=1))]
+    )
     assert said.subject == "charge fails"
     assert "HTTPError: 503" in said.said
     assert "since 03:52" in said.said
@@ -191,3 +194,8 @@ async def test_a_queue_is_paused_with_a_reason_and_resumed_under_the_persons_nam
     assert (queue.paused, queue.paused_by, queue.reason) == (True, "local", "<b>storm</b>")
     assert (await api.post(f"/queues/{name}/resume", data={"form_token": token})).is_redirect
     assert not next(one for one in app.queues.list() if one.name == name).paused
+
+
+async def test_a_token_of_one_tenant_is_led_to_its_jobs(api, token):
+    answer = await api.get("/", headers={**HTML, **token("acme-ops", "read", tenant="acme")})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")

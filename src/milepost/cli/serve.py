@@ -155,7 +155,7 @@ def _develop(app: str, concurrency: int | None, port: int | None, **logged: str 
     from milepost.observe.metrics import WorkerMetrics
 
     loaded.metrics = WorkerMetrics()  # the API of this process shows them
-    with logging_as(loaded.settings), _serve_api(loaded, port), _print_counts(loaded):
+    with logging_as(loaded.settings), serve_api(loaded, port), _print_counts(loaded):
         loaded.run_worker(None, concurrency)
     loaded.close()
 
@@ -204,8 +204,11 @@ def _call(definition: "Definition") -> str:
 
 
 @contextmanager
-def _serve_api(app: "App", port: int | None) -> Iterator[None]:
-    """Serve the API next to the worker, in a thread: a handler that blocks must not block it."""
+def serve_api(app: "App", port: int | None) -> Iterator[str]:
+    """Serve pages and API next to a worker, in a thread: a handler that blocks must not block it.
+
+    Gives the link.
+    """
     try:
         from milepost.web.api import create_api
         from milepost.web.serve import link, run_in_thread, server
@@ -213,14 +216,14 @@ def _serve_api(app: "App", port: int | None) -> Iterator[None]:
         serving = server(create_api(app, access="local"), connections=app.settings.api_connections)
     except ImportError:
         say("no API: it needs an extra, pip install 'milepost[web]'")
-        yield
+        yield ""
         return
     bound = _bound(app, port)
-    click.echo(f"api     {link(bound)}")
+    click.echo(f"pages   {link(bound)}")
     thread = threading.Thread(target=run_in_thread, args=(serving, bound, app.client), daemon=True)
     thread.start()
     try:
-        yield
+        yield link(bound)
     finally:
         serving.should_exit = True
         thread.join()

@@ -49,15 +49,23 @@ STATES = {
 
 @click.command()
 @options.number("--documents", 400, "How many are converted.", least=20)
-def demo(documents: int) -> None:
+@click.option("--dashboard", is_flag=True, help="Show the pages of an invented evening instead.")
+@click.option("--port", type=int, metavar="N", help="Where its pages are.  [default: 8000, or any]")
+def demo(documents: int, port: int | None, *, dashboard: bool) -> None:
     """Convert documents, kill workers with SIGKILL, and show that nothing was lost or done twice.
 
-    Everything happens in a temporary folder, on a SQLite store, in less than two minutes.
+    Everything happens in a temporary folder, on a SQLite store, in less than two minutes. With
+    --dashboard that store is filled with an invented evening, and its pages are served.
     """
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 100)
     with tempfile.TemporaryDirectory(prefix="milepost-demo-") as folder:
+        if dashboard:
+            from milepost.demo.dashboard import show
+
+            show(console, Path(folder), port=port, opens=sys.stdout.isatty())
+            return
         good = _Story(console, Path(folder), documents).tell()
     sys.exit(0 if good else 1)
 

@@ -12,8 +12,8 @@ from milepost.web.dashboard import words
 from milepost.web.dashboard.facts import Facts
 
 RECENT = timedelta(minutes=15)
-FAILING_LEAST = 3
-"""An error that came fewer times is among the errors, not here."""
+FAILING_LEAST = 5
+"""An error that came less often in this hour and the last is among the errors, not here."""
 UNSERVED_SECONDS = 30.0
 STUCK_SECONDS = 300.0
 LATE_SECONDS = 300.0
@@ -67,16 +67,17 @@ def _errors(groups: Sequence[ErrorGroup], now: datetime) -> Iterator[Sentence]:
         group
         for group in groups
         if now - group.last_at < RECENT
-        and group.count >= FAILING_LEAST
+        and sum(group.hours[-2:]) >= FAILING_LEAST
         and (group.failed or group.open)
     ]
     for group in sorted(recent, key=lambda one: -(one.failed + one.open)):
-        again = f", {words.count(group.open)} will be tried again" if group.open else ""
+        told = [f"{words.plural(group.failed, 'job')} failed"] if group.failed else []
+        told += [f"{words.count(group.open)} will be tried again"] if group.open else []
         yield Sentence(
             *("failed", f"{group.kind or 'A job'} fails"),
             f"since {words.clock(group.first_at, seconds=False)}: "
             f"{words.cut(f'{group.type}: {group.message}', 90)}",
-            f"{words.plural(group.failed, 'job')} failed{again}",
+            ", ".join(told),
             *("Show error", f"/errors/{group.fingerprint}"),
         )
 

@@ -82,6 +82,7 @@ def environment() -> Environment:
     for function in (
         *(words.count, words.capped, words.short_count, words.percent, words.rate, words.duration),
         *(words.clock, words.absolute, words.iso, words.size, words.cut, words.ago, words.short_id),
+        *(words.seconds,),
     ):
         made.filters[function.__name__] = function
     made.globals |= {

@@ -79,15 +79,20 @@ def duration(seconds: float | None) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts_of_duration(seconds))
 
 
-def ago(seconds: float) -> str:
+def seconds(number: float) -> str:
+    """Write a power of ten of an axis: 10 ms, 100 s."""
+    return f"{number:g} s" if number >= 1 else f"{number * 1000:g} ms"
+
+
+def ago(passed: float) -> str:
     """Write how long ago something was, or how soon it will be."""
-    if abs(seconds) < 1:
+    if abs(passed) < 1:
         return "now"
-    whole = abs(seconds)
+    whole = abs(passed)
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
         if whole >= size:
             text = f"{whole // size:,.0f} {unit}"
-            return f"in {text}" if seconds < 0 else f"{text} ago"
+            return f"in {text}" if passed < 0 else f"{text} ago"
     return "now"
 
 
