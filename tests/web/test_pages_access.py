@@ -26,6 +26,15 @@ SCOPE_OF = {
     ("GET", "/queues/{name}/resume"): "operate",
     ("POST", "/queues/{name}/pause"): "operate",
     ("POST", "/queues/{name}/resume"): "operate",
+    ("GET", "/jobs/{job_id}"): "read",
+    ("GET", "/jobs/{job_id}/cancel"): "operate",
+    ("GET", "/jobs/{job_id}/rerun"): "operate",
+    ("GET", "/jobs/{job_id}/signal"): "operate",
+    ("POST", "/jobs/{job_id}/cancel"): "operate",
+    ("POST", "/jobs/{job_id}/release"): "operate",
+    ("POST", "/jobs/{job_id}/rerun"): "operate",
+    ("POST", "/jobs/{job_id}/run-now"): "operate",
+    ("POST", "/jobs/{job_id}/signal"): "operate",
 }
 """What each page needs: None for nothing, "any" for any session, else a scope."""
 

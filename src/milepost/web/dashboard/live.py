@@ -139,7 +139,9 @@ class Live:
             while topic.viewers:
                 began = clock()
                 try:
-                    shared = await call.request.app.state.rail.shared(call)
+                    shared = dict(await call.request.app.state.rail.shared(call))
+                    # Others follow, too: each page puts its own into the forms of a new part.
+                    shared["form_token"] = ""
                     topic.publish(Renderer(call, await load(), shared).parts())
                 except (MilepostError, HttpProblem) as error:
                     log.warning("a page could not be read again", error=str(error))

@@ -2,11 +2,12 @@
 
 from fastapi import APIRouter
 
-from milepost.web.dashboard import login, overview, queues, static
+from milepost.web.dashboard import job, login, overview, queues, static
 
 ROUTERS: tuple[APIRouter, ...] = (
     static.router,
     login.router,
     overview.router,
     queues.router,
+    job.router,
 )

@@ -284,7 +284,7 @@ def how(one: Attempt) -> str:
 def _label(one: Attempt) -> tuple[str, str]:
     """Give the bold and the plain part of a bar's label."""
     if one.ended is None:
-        return "", "running"
+        return "", ""
     took = words.duration((one.ended - one.begun).total_seconds())
     if one.move == "lose":
         unheard = one.unheard
@@ -294,7 +294,7 @@ def _label(one: Attempt) -> tuple[str, str]:
         )
         return "", f"lost{': ' if noticed else ''}{noticed}"
     if one.problem is not None:
-        code = f" {one.problem.code}" if one.problem.code else ""
+        code = f" {one.problem.code}" if one.problem.code not in (None, "error") else ""
         return took, words.cut(f"{one.problem.type}{code}", 40)
     plain = {"succeed": "succeeded", "later": "waits", "release": "given back"}
     return took, plain.get(one.move, one.move)

@@ -20,6 +20,7 @@
     made.innerHTML = html;
     const fresh = made.content.firstElementChild;
     if (!fresh) return;
+    for (const field of $$("[name=form_token]", fresh)) field.value = document.body.dataset.form;
     if (document.dispatchEvent(new CustomEvent("part", { cancelable: true, detail: { id, old, fresh } }))) old.replaceWith(fresh);
     marks[id] = mark;
     if (window.htmx) window.htmx.process(fresh);
