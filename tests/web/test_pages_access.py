@@ -21,6 +21,8 @@ SCOPE_OF = {
     ("POST", "/logout"): "any",
     ("GET", "/go"): "read",
     ("GET", "/"): "read",
+    ("GET", "/errors"): "read",
+    ("GET", "/errors/{fingerprint:path}"): "read",
     ("GET", "/queues"): "read",
     ("GET", "/queues/{name}/pause"): "operate",
     ("GET", "/queues/{name}/resume"): "operate",

@@ -38,7 +38,12 @@ class Block(msgspec.Struct, frozen=True):
 def blocks(traceback: str, place: str | None) -> list[Block]:
     """Read a stored traceback; `place` names the innermost frame of the user's own code."""
     frames = _frames(traceback, place)
-    marked = [frame for frame in frames if place and _placed(frame) == place]
+    # A place names a method with its class, a traceback without it.
+    marked = [
+        frame
+        for frame in frames
+        if place and frame.file and place.startswith(f"{frame.file}:{frame.line} in ")
+    ]
     if marked:
         marked[-1].innermost = True
     own = [frame for frame in frames if frame.own]

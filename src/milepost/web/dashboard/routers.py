@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from milepost.web.dashboard import job, login, overview, queues, static
+from milepost.web.dashboard import errors, job, login, overview, queues, static
 
 ROUTERS: tuple[APIRouter, ...] = (
     static.router,
@@ -10,4 +10,5 @@ ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
     queues.router,
     job.router,
+    errors.router,
 )
