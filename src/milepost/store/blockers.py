@@ -1,18 +1,14 @@
 """Why a run, a queue, a schedule, a channel or a pipeline stands still, and what happens next."""
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-import msgspec
-
 from milepost.errors import Invalid, NotFound
-from milepost.lifecycle import GROUPS, RUN, JobState, RunState
-from milepost.records import Job, Run, StepCount, Worker
+from milepost.lifecycle import JOB, RUN, RunState
+from milepost.records import Run, StepCount, Worker
 from milepost.store import (
-    fanin,
-    jobs,
+    looks,
     outbox,
     pipelines,
     queues,
@@ -23,12 +19,8 @@ from milepost.store import (
 )
 from milepost.store.driver import Call, Steps
 from milepost.store.explain import NO_WORKER, Explanation, Why, explain, is_live, span, takes
+from milepost.store.looks import StepStand
 from milepost.store.outbox import Channel
-
-REACHED = msgspec.json.encode([state.value for state in GROUPS["open"] if state != JobState.GATED])
-"""The states of open jobs of a run that no gate holds."""
-LOOKED = 200
-"""How many open jobs of a run are looked at to find the one that it waits for."""
 
 
 def explain_any(subject: str, name: str) -> Steps[Explanation]:
@@ -53,31 +45,31 @@ def _live() -> Steps[list[Worker]]:
 def explain_run(run_id: str) -> Steps[Explanation]:
     """Say which step and which job a run waits for."""
     run = yield from runs.get(run_id)
-    steps = yield from fanin.steps(run_id)
+    if run.state in RUN.terminal:
+        return explained_run(run, [], None)
+    steps = (yield from looks.stands([run_id])).get(run_id, [])
+    found = yield from looks.reached(run_id, slowest=1)
+    told = (yield from explain(found.nearest.id)) if found.nearest else (yield from within(run_id))
+    return explained_run(run, steps, told)
+
+
+def explained_run(run: Run, steps: Sequence[StepStand], told: Explanation | None) -> Explanation:
+    """Say it of what was looked up: how its steps stand, and why its nearest job does."""
     if run.state in RUN.terminal:
         why, then = iter([_run_ended(run)]), "nothing: a final state is final"
         if run.state != RunState.SUCCEEDED:
             then = f"nothing, unless it is resumed: `milepost runs resume {run.id}`"
         return _told("run", run.id, why, kind=run.kind, state=run.state, then=then)
-    found = yield from jobs.listing(run_id=run_id, states=REACHED.decode(), most=LOOKED)
-    told = yield from _nearest(run_id, found)
-    why = _run_waits(run, steps, found, told)
+    why = _run_waits(run, steps, told)
     return _told("run", run.id, why, kind=run.kind, state=run.state, then=_run_next(run, steps))
 
 
-def _nearest(run_id: str, found: Sequence[Job]) -> Steps[Explanation | None]:
-    """Explain the job, or the batch within it, that a run waits for first."""
-    if found:
-        return (yield from explain(min(found, key=_nearness).id))
+def within(run_id: str) -> Steps[Explanation | None]:
+    """Explain the first batch within a batch that goes on; None where there is none."""
     for branch in (yield from runs.tree(run_id)):
         if branch.parent_id == run_id and branch.state not in RUN.terminal:
             return (yield from explain_run(branch.id))
     return None
-
-
-def _nearness(job: Job) -> tuple[int, bool, str]:
-    """Order jobs by how near a run's next move waits for them; one that runs is not stuck."""
-    return (job.step or 0, job.state == JobState.RUNNING, job.id)
 
 
 def _run_ended(run: Run) -> tuple[str, str]:
@@ -85,28 +77,26 @@ def _run_ended(run: Run) -> tuple[str, str]:
     return run.state.lower(), f"it ended {run.state}{cause}"
 
 
-def _run_waits(
-    run: Run, steps: Sequence[StepCount], found: Sequence[Job], told: Explanation | None
-) -> Why:
+def _run_waits(run: Run, steps: Sequence[StepStand], told: Explanation | None) -> Why:
     if run.state == RunState.CREATED:
         yield "held", "it is still being filled or planned: nobody has submitted it yet"
     if run.state == RunState.STOPPING:
         yield "stopping", f"it ends {run.ending} once the jobs that run have ended"
     for step in steps:
         if step.open and (step.number <= run.current_step or run.state == RunState.STOPPING):
-            counts = Counter(job.state.value for job in found if job.step == step.number)
-            listed = ", ".join(f"{count} {state}" for state, count in counts.items())
-            listed += " among the newest" if len(found) == LOOKED else ""
-            yield (
-                "step",
-                f"step {step.name} has {step.open} open" + (f": {listed}" if listed else ""),
-            )
+            yield "step", f"step {step.name} has {step.open} open{_by_state(step)}"
         elif step.open and step.gated and not step.opened:
             yield "gate", f"the gate of step {step.name} is closed: {step.open} jobs wait at it"
     if told is not None:
         yield told.reasons[0], told.text
     if not any(step.open for step in steps) and run.state != RunState.CREATED:
         yield "overdue", "it has no open job: maintenance, which any worker does, moves it on"
+
+
+def _by_state(step: StepStand) -> str:
+    counts = [f"{n} {state}" for state, n in step.states.items() if state not in JOB.terminal]
+    counts += [f"{step.more} more"] if step.more else []
+    return f": {', '.join(counts)}" if counts else ""
 
 
 def _run_next(run: Run, steps: Sequence[StepCount]) -> str:
