@@ -37,6 +37,14 @@ SCOPE_OF = {
     ("POST", "/jobs/{job_id}/rerun"): "operate",
     ("POST", "/jobs/{job_id}/run-now"): "operate",
     ("POST", "/jobs/{job_id}/signal"): "operate",
+    ("GET", "/runs"): "read",
+    ("GET", "/runs/new"): "submit",
+    ("POST", "/runs/new"): "submit",
+    ("GET", "/runs/{run_id}"): "read",
+    ("GET", "/runs/{run_id}/cancel"): "operate",
+    ("POST", "/runs/{run_id}/cancel"): "operate",
+    ("GET", "/runs/{run_id}/resume"): "operate",
+    ("POST", "/runs/{run_id}/resume"): "operate",
 }
 """What each page needs: None for nothing, "any" for any session, else a scope."""
 

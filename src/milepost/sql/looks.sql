@@ -133,13 +133,15 @@ UNION ALL
                (extract(epoch FROM at) * 1000000)::bigint, actor)::text, detail
   FROM journal WHERE subject_id = :id AND machine = 'run' ORDER BY seq DESC LIMIT 200)
 UNION ALL
-(SELECT 'error', jsonb_build_array(few.fingerprint, few.step, count(*), count(*) FILTER (WHERE few.state = 'FAILED'),
-               min(few.id::text), min(few.cause))::text,
-        (SELECT failed.error FROM job AS failed WHERE failed.id = min(few.id::text)::uuid)
-  FROM (SELECT id, fingerprint, step, state, cause FROM job
-         WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED') LIMIT :most) AS few
- WHERE few.fingerprint IS NOT NULL OR few.state = 'FAILED'
- GROUP BY few.fingerprint, few.step ORDER BY min(few.id::text) LIMIT 50)
+(SELECT 'error', jsonb_build_array(g.fingerprint, g.step, g.n, g.failed, g.first, g.cause)::text,
+        (SELECT failed.error FROM job AS failed WHERE failed.id = g.first::uuid)
+  FROM (SELECT fingerprint, step, count(*) AS n, count(*) FILTER (WHERE state = 'FAILED') AS failed,
+               min(id::text) AS first, min(cause) AS cause
+          FROM (SELECT id, fingerprint, step, state, cause FROM job
+                 WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED') LIMIT :most) AS few
+         WHERE fingerprint IS NOT NULL OR state = 'FAILED'
+         GROUP BY fingerprint, step) AS g
+ ORDER BY g.first LIMIT 50)
 UNION ALL
 (SELECT 'ended', jsonb_build_array(step, floor(extract(epoch FROM finished_at - :since::timestamptz) / :width), count(*))::text, NULL
   FROM job
@@ -156,12 +158,14 @@ UNION ALL
 SELECT * FROM (SELECT 'entry', json_array(seq, move, from_state, to_state, fence, at, actor), detail
   FROM journal WHERE subject_id = :id AND machine = 'run' ORDER BY seq DESC LIMIT 200)
 UNION ALL
-SELECT * FROM (SELECT 'error', json_array(few.fingerprint, few.step, count(*), sum(few.state = 'FAILED'), min(few.id), min(few.cause)),
-        (SELECT failed.error FROM job AS failed WHERE failed.id = min(few.id))
-  FROM (SELECT id, fingerprint, step, state, cause FROM job
-         WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED') LIMIT :most) AS few
- WHERE few.fingerprint IS NOT NULL OR few.state = 'FAILED'
- GROUP BY few.fingerprint, few.step ORDER BY min(few.id) LIMIT 50)
+SELECT * FROM (SELECT 'error', json_array(g.fingerprint, g.step, g.n, g.failed, g.first, g.cause),
+        (SELECT failed.error FROM job AS failed WHERE failed.id = g.first)
+  FROM (SELECT fingerprint, step, count(*) AS n, sum(state = 'FAILED') AS failed, min(id) AS first, min(cause) AS cause
+          FROM (SELECT id, fingerprint, step, state, cause FROM job
+                 WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED') LIMIT :most)
+         WHERE fingerprint IS NOT NULL OR state = 'FAILED'
+         GROUP BY fingerprint, step) AS g
+ ORDER BY g.first LIMIT 50)
 UNION ALL
 SELECT * FROM (SELECT 'ended', json_array(step, CAST((finished_at - :since) / 1000000.0 / :width AS INTEGER), count(*)), NULL
   FROM job

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from milepost.errors import Invalid, NotFound
-from milepost.lifecycle import JOB, RUN, RunState
+from milepost.lifecycle import JOB, RUN, Cause, RunState
 from milepost.records import Run, StepCount, Worker
 from milepost.store import (
     looks,
@@ -19,6 +19,7 @@ from milepost.store import (
 )
 from milepost.store.driver import Call, Steps
 from milepost.store.explain import NO_WORKER, Explanation, Why, explain, is_live, span, takes
+from milepost.store.failures import breaches
 from milepost.store.looks import StepStand
 from milepost.store.outbox import Channel
 
@@ -45,9 +46,9 @@ def _live() -> Steps[list[Worker]]:
 def explain_run(run_id: str) -> Steps[Explanation]:
     """Say which step and which job a run waits for."""
     run = yield from runs.get(run_id)
-    if run.state in RUN.terminal:
-        return explained_run(run, [], None)
     steps = (yield from looks.stands([run_id])).get(run_id, [])
+    if run.state in RUN.terminal:
+        return explained_run(run, steps, None)
     found = yield from looks.reached(run_id, slowest=1)
     told = (yield from explain(found.nearest.id)) if found.nearest else (yield from within(run_id))
     return explained_run(run, steps, told)
@@ -56,7 +57,7 @@ def explain_run(run_id: str) -> Steps[Explanation]:
 def explained_run(run: Run, steps: Sequence[StepStand], told: Explanation | None) -> Explanation:
     """Say it of what was looked up: how its steps stand, and why its nearest job does."""
     if run.state in RUN.terminal:
-        why, then = iter([_run_ended(run)]), "nothing: a final state is final"
+        why, then = iter([_run_ended(run, steps)]), "nothing: a final state is final"
         if run.state != RunState.SUCCEEDED:
             then = f"nothing, unless it is resumed: `milepost runs resume {run.id}`"
         return _told("run", run.id, why, kind=run.kind, state=run.state, then=then)
@@ -72,9 +73,10 @@ def within(run_id: str) -> Steps[Explanation | None]:
     return None
 
 
-def _run_ended(run: Run) -> tuple[str, str]:
+def _run_ended(run: Run, steps: Sequence[StepStand]) -> tuple[str, str]:
     cause = f" ({run.cause})" if run.cause else ""
-    return run.state.lower(), f"it ended {run.state}{cause}"
+    told = breaches(steps) if run.cause == Cause.POLICY else []
+    return run.state.lower(), ": ".join([f"it ended {run.state}{cause}", *told])
 
 
 def _run_waits(run: Run, steps: Sequence[StepStand], told: Explanation | None) -> Why:

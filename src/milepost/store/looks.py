@@ -158,7 +158,7 @@ def told(run_id: str, *, since: datetime, width: float, with_ends: bool) -> Step
     return RunTold(
         workers=[_worker(values) for values, _ in sections.get("worker", ())],
         entries=[_entry(values, text) for values, text in reversed(sections.get("entry", []))],
-        errors=[ErrorOfRun(*values, text) for values, text in sections.get("error", ())],
+        errors=[ErrorOfRun(*(*values, text)) for values, text in sections.get("error", ())],
         ends=ends,
         children=[ChildRun(*values) for values, _ in sections.get("child", ())],
     )

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from milepost.lifecycle import JOB
 from milepost.records import Run
 from milepost.store import blockers, explain, looks, tally
 from milepost.store.driver import Steps
@@ -14,8 +15,10 @@ from milepost.store.looks import RunHead, RunJobs, RunTold, StepStand
 WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 43_200)
 """How many seconds a span of the time line may have."""
 DAY = 86_400
-ENDING = frozenset({"succeed", "fail", "cancel", "reject"})
-"""The moves by which a job ends, as the tally names them."""
+ENDING = frozenset(
+    move.name for move in JOB.moves if JOB.terminal.issuperset(move.targets) and not move.stays
+)
+"""The moves by which every job that makes them ends; `lose` may be followed by another attempt."""
 NO_JOBS = RunJobs(None, ())
 
 
@@ -73,7 +76,7 @@ def _explained(
             now=head.now,
             paused=job.queue in head.paused,
             workers=list(told.workers),
-            run=head.run,
+            run_state=head.run.state,
             steps=list(steps),
             misfit=(yield from explain.misfit_of(job)),
         )

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from milepost.web.dashboard import errors, job, login, overview, queues, static
+from milepost.web.dashboard import errors, job, login, overview, queues, runs, start_run, static
 
 ROUTERS: tuple[APIRouter, ...] = (
     static.router,
@@ -11,4 +11,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     queues.router,
     job.router,
     errors.router,
+    start_run.router,
+    runs.router,
 )

@@ -10,7 +10,7 @@ import msgspec
 from milepost.lifecycle import RUN, RunState
 from milepost.records import JobError, Run
 from milepost.store import failures, fanin
-from milepost.store.looks import COUNTED_MOST, ErrorOfRun, StepStand
+from milepost.store.looks import ErrorOfRun, StepStand
 from milepost.store.run_page import RunPage
 
 STOPPED = frozenset({*RUN.terminal, RunState.STOPPING})
@@ -30,9 +30,14 @@ class Progress(msgspec.Struct, frozen=True):
     more: int
 
     @property
+    def done(self) -> int:
+        """Jobs that succeeded or failed: one that was cancelled was not done."""
+        return self.ended - self.states.get("CANCELLED", 0)
+
+    @property
     def share(self) -> float:
         """From 0 to 1."""
-        return self.ended / self.expected if self.expected else 0.0
+        return self.done / self.expected if self.expected else 0.0
 
 
 class Gate(msgspec.Struct, frozen=True):
@@ -145,6 +150,32 @@ def _is_current(run: Run, step: StepStand) -> bool:
     return live and step.number == run.current_step and step.role not in fanin.APART
 
 
+def next_gate(steps: Sequence[StepFigure]) -> str | None:
+    """Name the step whose gate opens next."""
+    later = False
+    for figure in steps:
+        gate = figure.gate
+        if later and gate is not None and gate.is_gate and not gate.is_open:
+            return figure.step.name
+        later = later or figure.is_current
+    return None
+
+
+def gates_by_entry(page: RunPage) -> dict[int, str]:
+    """Tell for entries of the journal which step they led to."""
+    names = iter([step for step in line_of(page.steps) if step.role != "reduce" and step.number])
+    found: dict[int, str] = {}
+    for entry in page.told.entries:
+        if entry.move == "advance" and (step := next(names, None)) is not None:
+            found[entry.seq] = f"gate to {step.name} opened" if step.gated else f"to {step.name}"
+    return found
+
+
+def bar_of(done: Progress) -> list[tuple[str, int]]:
+    """Give the parts of a run's bar."""
+    return [*done.states.items(), ("CREATED", done.more)]
+
+
 def _begun(page: RunPage) -> dict[int, datetime | None]:
     """Find in the journal when each step became the current one."""
     work = [step for step in line_of(page.steps) if step.role != "reduce"]
@@ -168,10 +199,10 @@ def _step_state(run: Run, step: StepStand) -> str:
         return next((state for state in order if step.states.get(state)), "CREATED")
     if not step.total:
         return "CANCELLED" if run.state in STOPPED else "CREATED"
+    if step.cancelled and not step.failed:
+        return "CANCELLED"
     if step.breach:
         return "FAILED"
-    if step.cancelled and not step.succeeded:
-        return "CANCELLED"
     done = step.number < run.current_step or run.state in RUN.terminal or step.role == "reduce"
     return "SUCCEEDED" if done or step.number == run.current_step else "CREATED"
 
@@ -223,9 +254,10 @@ def budgets(run: Run, steps: Sequence[StepStand]) -> list[Budget]:
     return [
         Budget(
             step.name,
-            step.lost,
+            # What a run cancels as it stops was not the reason for it.
+            step.failed if run.state in STOPPED else step.lost,
             int(step.tolerance * coming.get(step.number, step.total) * (1 + 1e-9)),
-            is_over=not step.open and step.number < run.current_step or run.state in RUN.terminal,
+            is_over=(not step.open and step.number < run.current_step) or run.state in RUN.terminal,
             number=step.number,
         )
         for step in line_of(steps)
@@ -272,8 +304,3 @@ def place_of(error: str | None) -> str | None:
         return None
     place = found.get("place") if isinstance(found, dict) else None
     return None if place is None else str(place)
-
-
-def is_capped(count: int) -> bool:
-    """Tell whether there may be more than were counted."""
-    return count >= COUNTED_MOST

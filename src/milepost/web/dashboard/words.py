@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from milepost.codec import Codec
+from milepost.errors import MilepostError
+
 NONE = "\N{EN DASH}"
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 CAP = 10_000
@@ -149,6 +152,30 @@ def _value(value: Any) -> str:
         return msgspec.json.encode(value).decode()[:400]
     except (TypeError, ValueError, msgspec.MsgspecError):
         return repr(value)[:400]
+
+
+def stored_arguments(codec: Codec, data: bytes | None, most: int) -> str:
+    """Write stored arguments in a line; where they cannot be read, nothing."""
+    found = _decoded(codec, data)
+    if isinstance(found, dict) and all(isinstance(name, str) for name in found):
+        return arguments((), found, most)
+    return "" if found is None else arguments((found,), {}, most)
+
+
+def pretty(codec: Codec, data: bytes | None, most: int = 20_000) -> str | None:
+    """Write stored content as indented JSON, so far; None where there is none."""
+    found = _decoded(codec, data)
+    if found is None:
+        return None
+    text = msgspec.json.format(msgspec.json.encode(found, enc_hook=repr), indent=2).decode()
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _decoded(codec: Codec, data: bytes | None) -> Any:
+    try:
+        return None if data is None else codec.decode(data)
+    except (MilepostError, ValueError, TypeError):
+        return None
 
 
 def short_id(subject_id: str) -> str:
