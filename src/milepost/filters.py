@@ -36,6 +36,7 @@ _HEAD = re.compile(r'(-?)(?:tag\.("(?:[^"\\]|\\.)*"|[^\s:",]+)|([^\s:"]*)):', re
 _VALUE = re.compile(r'([<>]?)(?:"((?:[^"\\]|\\.)*)"|([^\s,"<>][^\s,"]*))', re.DOTALL)
 _BARE = re.compile(r'[^\s,"<>][^\s,"]*')
 _BARE_NAME = re.compile(r'[^\s:",]+')
+_PIECE = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^\s"]|"(?=\S))+', re.DOTALL)
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -165,6 +166,43 @@ def parse(text: str, *, stored: bool = False) -> Where:
         terms.append(term)
         at = _skipped(text, at)
     return Where(tuple(terms))
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A piece of a filter as somebody wrote it: a term, or what is wrong with it."""
+
+    text: str
+    term: Term | None = None
+    wrong: str = ""
+
+
+def tokens(text: str) -> list[Token]:
+    """Take a filter apart, and go on behind what cannot be read."""
+    if len(text) > LONGEST:
+        wrong = f"a filter has at most {LONGEST:,} characters, this one {len(text):,}"
+        return [Token(text[:LONGEST], wrong=wrong)]
+    found: list[Token] = []
+    at = _skipped(text, 0)
+    while at < len(text):
+        token, at = _token(text, at, has_room=len(found) < TERMS_MOST)
+        found.append(token)
+        at = _skipped(text, at)
+    return found
+
+
+def _token(text: str, at: int, *, has_room: bool) -> tuple[Token, int]:
+    try:
+        term, end = _term(text, at)
+    except Invalid as error:
+        piece = _PIECE.match(text, at)
+        end = len(text) if piece is None else piece.end()
+        said = str(error).partition(": ")[2]
+        return Token(text[at:end], wrong=said), end
+    if _UNSTORABLE.search(text[at:end]):
+        return Token(text[at:end], wrong="a character that no database stores"), end
+    if not has_room:
+        return Token(text[at:end], wrong=f"a filter has at most {TERMS_MOST} terms"), end
+    return Token(text[at:end], term), end
 
 
 def _skipped(text: str, at: int) -> int:

@@ -245,6 +245,44 @@ class Job(msgspec.Struct, frozen=True):
         return self.errors > self.retries or self.losses > self.losses_allowed
 
 
+LINE_BYTES: Final = 16_384
+"""Content that is larger is not read for a list: only its size is told."""
+
+
+class JobLine(msgspec.Struct, frozen=True):
+    """What a list shows of a job."""
+
+    id: Annotated[str, Sql("{text:job.id}")]
+    kind: str
+    queue: str
+    state: JobState
+    tenant: str
+    cause: str | None
+    errors: int
+    losses: int
+    retries: int
+    recoveries: int | None
+    codec: str
+    payload: Annotated[
+        bytes | None, Sql(f"CASE WHEN length(payload) <= {LINE_BYTES} THEN payload END")
+    ]
+    size: Annotated[int | None, Sql("length(payload)")]
+    error: Annotated[str | None, Sql(f"CASE WHEN length(error) <= {LINE_BYTES} THEN error END")]
+    error_type: str | None
+    cancel_reason: str | None
+    again: Annotated[bool, Sql("EXISTS (SELECT 1 FROM job AS newer WHERE newer.rerun_of = job.id)")]
+    """Whether it was run again."""
+    due_at: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def attempts_allowed(self) -> int:
+        """How many attempts there can be at most, polls and releases not counted."""
+        return self.retries + (self.recoveries or 0) + 1
+
+
 class JobError(msgspec.Struct, frozen=True):
     """Why a job failed."""
 

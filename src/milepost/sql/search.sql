@@ -7,7 +7,90 @@ SELECT seen.id::text,
        (SELECT coalesce(octet_length(payload), 0) + coalesce(octet_length(result), 0) + coalesce(octet_length(error), 0)
           FROM job WHERE job.id = seen.id)
   FROM ({source}) AS seen
- WHERE {words}
+ WHERE {fits}
+ ORDER BY seen.id DESC
+ LIMIT :most
+-- sqlite
+-- Rows come in the order of their source: an order of its own would have all of it read first.
+SELECT seen.id,
+       (SELECT coalesce(length(payload), 0) + coalesce(length(result), 0) + coalesce(length(error), 0)
+          FROM job WHERE job.id = seen.id)
+  FROM ({source}) AS seen
+ WHERE {fits}
+ LIMIT :most
+
+-- name: search:hits
+-- The same, and nothing but the ids.
+-- postgres
+SELECT seen.id AS hit_id FROM ({source}) AS seen WHERE {fits} ORDER BY seen.id DESC LIMIT :most
+-- sqlite
+SELECT seen.id AS hit_id FROM ({source}) AS seen WHERE {fits} LIMIT :most
+
+-- name: search:lines
+-- A page as a list shows it, and before each row the last one of its source that was looked at, if it looked at as
+-- many as it may: one row at least.
+-- postgres
+SELECT looked.id, true, shown.*
+  FROM (SELECT (SELECT last.id::text FROM ({looked}) AS last ORDER BY last.id DESC
+                 LIMIT 1 OFFSET :look::bigint - 1) AS id) AS looked
+  LEFT JOIN LATERAL (SELECT {columns:line}
+                       FROM ({hits}) AS hit
+                      CROSS JOIN LATERAL (SELECT * FROM job WHERE job.id = hit.hit_id OFFSET 0) AS job) AS shown
+    ON true
+-- sqlite
+SELECT looked.id, 1, shown.*
+  FROM (SELECT (SELECT last.id FROM ({looked}) AS last LIMIT 1 OFFSET :look - 1) AS id) AS looked
+  LEFT JOIN (SELECT {columns:line} FROM ({hits}) AS hit CROSS JOIN job ON job.id = hit.hit_id) AS shown
+
+-- name: search:again
+-- Jobs that a list shows already: whether the filter lets each of them through still. Before each row, how many
+-- jobs it lets through between the bounds of the list, shown or not: one row at least.
+-- postgres
+SELECT found.number, shown.*
+  FROM (SELECT count(*) AS number FROM ({hits}) AS every) AS found
+  LEFT JOIN LATERAL (SELECT hit.still, {columns:line}
+                       FROM (SELECT seen.id AS hit_id, coalesce(({fits}), false) AS still
+                               FROM (SELECT job.id, {seen} FROM job WHERE job.id = ANY(:shown::uuid[])) AS seen
+                             OFFSET 0) AS hit
+                      CROSS JOIN LATERAL (SELECT * FROM job WHERE job.id = hit.hit_id OFFSET 0) AS job) AS shown
+    ON true
+-- sqlite
+SELECT found.number, shown.*
+  FROM (SELECT count(*) AS number FROM ({hits}) AS every) AS found
+  LEFT JOIN (SELECT hit.still, {columns:line}
+               FROM (SELECT seen.id AS hit_id, coalesce(({fits}), 0) AS still
+                       FROM (SELECT job.id, {seen} FROM job
+                              WHERE job.id IN (SELECT value FROM json_each(:shown))) AS seen) AS hit
+              CROSS JOIN job ON job.id = hit.hit_id) AS shown
+
+-- name: search:counted
+-- How many rows of a source have each {by}, and how many of them the filter lets through.
+SELECT told.word, count(*), count(*) FILTER (WHERE told.fits)
+  FROM (SELECT seen.{by} AS word, ({fits}) AS fits FROM ({source}) AS seen) AS told
+ GROUP BY told.word
+
+-- name: search:succeeded
+-- The same for the state that has no index: of the newest jobs of any state, under no name.
+SELECT NULL, count(*), count(*) FILTER (WHERE told.fits)
+  FROM (SELECT ({fits}) AND seen.state = 'SUCCEEDED' AS fits FROM ({source}) AS seen) AS told
+
+-- name: search:some
+-- A source for counts: the ids of several parts, each of which ends by itself.
+-- postgres
+SELECT ids.id, {seen}
+  FROM ({ids}) AS ids
+ CROSS JOIN LATERAL (SELECT {seen} FROM job WHERE job.id = ids.id OFFSET 0) AS whole
+-- sqlite
+SELECT ids.id, {seen} FROM ({ids}) AS ids CROSS JOIN job ON job.id = ids.id
+
+-- name: search:first
+-- A part of it that would not end by itself; in any order.
+SELECT every.id FROM ({ids}) AS every LIMIT :look
+
+-- name: search:fits
+-- The condition of a filter on a row of its source.
+-- postgres
+{words}
    AND (:superseded::boolean IS NULL
         OR EXISTS (SELECT 1 FROM job AS newer WHERE newer.rerun_of = seen.id) = :superseded::boolean)
    AND (:created_low::bigint IS NULL
@@ -36,15 +119,8 @@ SELECT seen.id::text,
                                        THEN position(said.words ->> 1 IN {message}) > 0
                                             AND {message} NOT LIKE 'sealed:%' END))
                = (t.one ->> 'negated')::boolean))
- ORDER BY seen.id DESC
- LIMIT :most
 -- sqlite
--- Rows come in the order of their source: an order of its own would have all of it read first.
-SELECT seen.id,
-       (SELECT coalesce(length(payload), 0) + coalesce(length(result), 0) + coalesce(length(error), 0)
-          FROM job WHERE job.id = seen.id)
-  FROM ({source}) AS seen
- WHERE {words}
+{words}
    AND (:superseded IS NULL
         OR EXISTS (SELECT 1 FROM job AS newer WHERE newer.rerun_of = seen.id) = :superseded)
    AND (:created_low IS NULL OR seen.created_at >= :created_low AND seen.created_at < :created_high)
@@ -72,7 +148,6 @@ SELECT seen.id,
                                        THEN instr({message}, json_extract(said.value, '$[1]')) > 0
                                             AND {message} NOT LIKE 'sealed:%' END))
                = json_extract(t.value, '$.negated')))
- LIMIT :most
 
 -- name: search:looked
 -- The last row of its source that a page looked at, if it looked at as many as it may.

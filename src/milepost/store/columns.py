@@ -11,7 +11,7 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.lifecycle import ORDINARY
-from milepost.records import Claim, Job, NewStep, Pinned, Run, Sql
+from milepost.records import Claim, Job, JobLine, NewStep, Pinned, Run, Sql
 from milepost.store.instants import instant
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -19,6 +19,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 RECORDS: Mapping[str, type[msgspec.Struct]] = {
     "claim": Claim,
     "job": Job,
+    "line": JobLine,
     "pinned": Pinned,
     "run": Run,
     "step": NewStep,

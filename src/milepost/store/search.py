@@ -7,6 +7,7 @@ at most, then says up to where it looked, and the next page goes on from there.
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -39,7 +40,7 @@ _COLUMNS = {
     "worker": "worker_id",
     "key": "unique_key",
 }
-_SEEN = (
+SEEN = (
     "state, kind, queue, run_id, worker_id, tenant, unique_key, fingerprint, error_type,"
     " error_code, error, tags, created_at, started_at, finished_at"
 )
@@ -105,15 +106,15 @@ def ids(
 ) -> Steps[Listed[str]]:
     """Name the newest jobs that a filter lets through; `next` says where to go on."""
     now_us = yield from _now_us()
-    plan = yield from _plan(where)
+    plan = yield from plan_of(where)
     source = {
-        **_bounds(where.created(now_us), before, plan.newest),
+        **bounds(where.created(now_us), before, plan.newest),
         "given": list(plan.given),
         "tag": plan.tag,
         "states": where.only("state") or ALL,
         "look": most if plan.whole and superseded is None else LOOK,
     }
-    wanted = _parameters(where, now_us=now_us, superseded=superseded)
+    wanted = parameters(where, now_us=now_us, superseded=superseded)
     rows = yield from _asked("page", plan, {**source, **wanted, "most": most})
     found = Listed(_fitting(rows, most_bytes))
     if len(rows) == most or len(found) < len(rows):
@@ -146,7 +147,11 @@ def _now_us() -> Steps[int]:
 
 
 def _asked(what: str, plan: Plan, given: Mapping[str, Any]) -> Steps[Rows]:
-    statement = _statement(what, plan.parts)
+    return (yield from ask(_statement(what, plan.parts), given))
+
+
+def ask(statement: Statement, given: Mapping[str, Any]) -> Steps[Rows]:
+    """Run a statement with those of the parameters that it has."""
     used = query(statement, "sqlite").parameters
     return (yield Call(statement, {name: given[name] for name in used}))
 
@@ -173,8 +178,11 @@ def _tell_looked(found: Listed[str], plan: Plan, source: Mapping[str, Any]) -> S
 # Sources
 
 
-def _plan(where: Where) -> Steps[Plan]:
-    """Choose the term that leaves the fewest rows, as far as that can be known."""
+def plan_of(where: Where, *, queued: int | None = None) -> Steps[Plan]:
+    """Choose the term that leaves the fewest rows, as far as that can be known.
+
+    A caller that has counted jobs that are `queued`, up to `LOOK`, saves a look at them.
+    """
     for key in ("key", "worker", "fingerprint", "run", "error", TAG):
         for term in where.of(key, negated=False):
             if not any(value.text for value in term.values):
@@ -185,8 +193,9 @@ def _plan(where: Where) -> Steps[Plan]:
     if states is None or JobState.SUCCEEDED in states:
         return WALK
     if JobState.QUEUED in states:
-        [(count,)] = yield Call("search_queued", {"look": LOOK})
-        if count >= LOOK:
+        if queued is None:
+            [(queued,)] = yield Call("search_queued", {"look": LOOK})
+        if queued >= LOOK:
             return (yield from _backlog()) if states == [JobState.QUEUED] else WALK
     # Terms that contradict each other leave no state; an index then gives nothing.
     parts = sorted({state if state in ORDINARY else UNUSUAL for state in states}) or [UNUSUAL]
@@ -202,27 +211,40 @@ def _backlog() -> Steps[Plan]:
 @cache
 def _statement(what: str, parts: tuple[str, ...]) -> Statement:
     """Fill a template in with its source: the walk, or the ids of all these parts."""
-    seen = _SEEN if what == "page" else "created_at"
-    if parts == WALK.parts:
-        source = _filled("walk", seen=seen)
-    else:
-        every = [one for part in parts for one in _ids(part)]
-        ids = {
-            dialect: " UNION ALL ".join(filter(None, (one[dialect] for one in every)))
-            for dialect in DIALECTS
-        }
-        source = _filled("found", ids=ids, seen=seen)
-    texts = _filled(what, source=source, words=_words(), ran=_RAN, message=_MESSAGE)
+    source = source_of(parts, seen=SEEN if what == "page" else "created_at")
+    texts = filled_in(what, source=source, fits=fits())
     return Statement(f"search:{what}:{'+'.join(parts)}", **texts)
 
 
-def _ids(part: str) -> list[Texts]:
+def source_of(parts: tuple[str, ...], *, seen: str = "created_at") -> Texts:
+    """Give the statement of a source: the walk, or the ids of all these parts, newest first."""
+    if parts == WALK.parts:
+        return filled_in("walk", seen=seen)
+    ids = together([one for part in parts for one in part_ids(part)])
+    return filled_in("found", ids=ids, seen=seen)
+
+
+def together(every: Sequence[Texts]) -> Texts:
+    """Put statements that give the same columns together."""
+    return {
+        dialect: " UNION ALL ".join(filter(None, (one[dialect] for one in every)))
+        for dialect in DIALECTS
+    }
+
+
+@cache
+def fits() -> Texts:
+    """Give the condition of a filter on a row of its source."""
+    return filled_in("fits", words=_words(), ran=_RAN, message=_MESSAGE)
+
+
+def part_ids(part: str) -> list[Texts]:
     """Say where the ids of a part come from; those of one part may come from several indexes."""
     match part:
         case "run":
             # On SQLite the index of runs has those that are RUNNING, too.
             running = _few("RUNNING", postgres="run_id = ANY(:given::uuid[])")
-            return [_filled("run"), {**running, "sqlite": ""}]
+            return [filled_in("run"), {**running, "sqlite": ""}]
         case "worker":
             listed = "worker_id IN (SELECT value FROM json_each(:given))"
             return [_few("RUNNING", postgres="worker_id = ANY(:given::text[])", sqlite=listed)]
@@ -235,13 +257,13 @@ def _ids(part: str) -> list[Texts]:
         case "RUNNING" | "QUEUED":
             return [_few(part)]
         case "unusual":
-            return [_each(_filled(part))]
+            return [_each(filled_in(part))]
         case _:
             return [_each(having) for having in _HAVING[part]]
 
 
 def _each(having: str | Texts, *, table: str = "job", id: str = "job.id") -> Texts:  # noqa: A002 - its column
-    return _filled("each", having=having, table=table, id=id)
+    return filled_in("each", having=having, table=table, id=id)
 
 
 def _few(state: str, **more: str) -> Texts:
@@ -249,10 +271,11 @@ def _few(state: str, **more: str) -> Texts:
         dialect: " AND ".join(filter(None, (f"state = '{state}'", more.get(dialect))))
         for dialect in DIALECTS
     }
-    return _filled("few", having=having, index=_FEW[state])
+    return filled_in("few", having=having, index=_FEW[state])
 
 
-def _filled(template: str, **words: str | Texts) -> Texts:
+def filled_in(template: str, **words: str | Texts) -> Texts:
+    """Fill a template of `search.sql` in, for each database."""
     spelled = {
         dialect: {
             word: text if isinstance(text, str) else text[dialect] for word, text in words.items()
@@ -281,7 +304,7 @@ def _words() -> Texts:
     return {dialect: " AND ".join(told) for dialect, told in conditions.items()}
 
 
-def _parameters(where: Where, *, now_us: int, superseded: bool | None) -> dict[str, Any]:
+def parameters(where: Where, *, now_us: int, superseded: bool | None) -> dict[str, Any]:
     """Give what the rows of a source are compared with."""
     duration, errors = where.of("duration"), where.of("error")
     dated = bool(where.of("created") or where.of("age"))
@@ -325,12 +348,17 @@ def _error(term: Term) -> dict[str, Any]:
     return {"words": term.words, "texts": texts, "negated": term.negated}
 
 
-def _bounds(created: Sequence[Interval], before: str | None, newest: str | None) -> dict[str, str]:
+def bounds(created: Sequence[Interval], before: str | None, newest: str | None) -> dict[str, str]:
     """Bound a walk by the ids that jobs of that time have; they begin with the time."""
     low, high = (created[0][0], created[-1][1]) if created else (0, 0)
     last = LAST if high == EVER else _id_at(high + LATE_US)
     begins = LAST if newest is None else str(UUID(int=UUID(newest).int + 1))
     return {"low": _id_at(low - EARLY_US), "before": min(last, before or LAST, begins)}
+
+
+def created_about(job_id: str) -> datetime:
+    """Tell about when a job was created: its id begins with the time of whoever made it."""
+    return EPOCH + timedelta(milliseconds=UUID(job_id).int >> 80)
 
 
 def _id_at(at_us: int) -> str:
