@@ -4,6 +4,7 @@ The filter and its time are fixed when the action is asked for. An attempt goes 
 before it stopped; a job that was acted on before is passed over. Cancel it to stop the rest.
 """
 
+import time
 from typing import Final
 
 import msgspec
@@ -30,6 +31,9 @@ NOT_BULK: Final = Where((Term("kind", (Value(KIND),), negated=True),))
 ACTIONS: Final = ("cancel", "rerun", "erase")
 BATCH = 100
 """How many jobs are acted on between two looks whether to stop."""
+REST_SECONDS = 0.2
+"""How long it rests between two such looks, where a rate is set."""
+RATE_MOST = 10_000
 
 
 class BulkOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,8 @@ class BulkOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all were: False if there may be more."""
     reason: str = "cancelled"
     fresh: bool = False
+    rate: float | None = None
+    """How many jobs are acted on in a second at most; None: as many as can be."""
 
 
 class BulkCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +82,11 @@ class Bulk:
         within: Where = EVERY,
         reason: str = "",
         fresh: bool = False,
+        rate: float | None = None,
     ) -> Flow[BulkOrder]:
         """Fix a filter at this moment and count its jobs; those `within` the caller's bounds."""
-        if action not in ACTIONS:
-            raise Invalid(f"action={action!r}: expected one of {', '.join(ACTIONS)}")
-        if not where.terms:
-            raise Invalid(f"{action} needs a filter with at least one term")
-        # Whoever ordered an action on many jobs had rights that others may not have.
-        mine = where & within & (NOT_BULK if action == "rerun" else EVERY)
-        frozen = yield from self._client.flow(search.fixed, mine)
+        check_order(action, where, rate)
+        frozen = yield from self._client.flow(search.fixed, allowed(action, where & within))
         total, is_whole = yield from self._client.flow(
             search.count, frozen, superseded=superseded(action)
         )
@@ -95,6 +97,7 @@ class Bulk:
             counted=is_whole,
             reason=reason or "cancelled",
             fresh=fresh,
+            rate=rate,
         )
 
     order, order_async = faces(_order)
@@ -112,10 +115,16 @@ class Bulk:
     submit, submit_async = faces(_submit)
 
     def _start(
-        self, action: str, where: Where, *, reason: str = "", fresh: bool = False
+        self,
+        action: str,
+        where: Where,
+        *,
+        reason: str = "",
+        fresh: bool = False,
+        rate: float | None = None,
     ) -> Flow[JobHandle[BulkCount]]:
-        """Create the job that acts on all jobs that a filter finds."""
-        order = yield from self._order(action, where, reason=reason, fresh=fresh)
+        """Create the job that acts on all jobs that a filter finds, so many a second at most."""
+        order = yield from self._order(action, where, reason=reason, fresh=fresh, rate=rate)
         return (yield from self._submit(order))
 
     start, start_async = faces(_start)
@@ -125,14 +134,16 @@ class Bulk:
         where = parse(asked.where, stored=True)
         actor = self._client.run(_ordered_by, ctx.id)
         counted = msgspec.convert(ctx.cursor or {}, BulkCount)
+        size = BATCH if asked.rate is None else max(1, min(BATCH, int(asked.rate)))
         while True:
             ctx.check()
+            began = time.monotonic()
             found = self._client.run(
                 search.ids,
                 where,
                 superseded=superseded(asked.action),
                 before=counted.before,
-                most=BATCH,
+                most=size,
             )
             mine = [job_id for job_id in found if job_id != ctx.id]
             done = _acted(self._client, mine, asked, actor=actor, ctx=ctx)
@@ -144,6 +155,33 @@ class Bulk:
             ctx.progress(min(1.0, share), f"{counted.matched:,} of {asked.total:,} jobs")
             if found.next is None:
                 return counted
+            if asked.rate is not None:
+                _rest(ctx, until=began + done / asked.rate)
+
+
+def _rest(ctx: Context, *, until: float) -> None:
+    """Wait, and look now and then whether to stop."""
+    while (left := until - time.monotonic()) > 0:
+        ctx.check()
+        time.sleep(min(left, REST_SECONDS))
+
+
+def check_order(action: str, where: Where, rate: float | None) -> None:
+    """Refuse an order that nobody may mean."""
+    if action not in ACTIONS:
+        raise Invalid(f"action={action!r}: expected one of {', '.join(ACTIONS)}")
+    if not where.terms:
+        raise Invalid(f"{action} needs a filter with at least one term")
+    if rate is not None and not 0 < rate <= RATE_MOST:
+        raise Invalid(f"rate={rate:g}: expected more than 0, and {RATE_MOST:,} at most")
+
+
+def allowed(action: str, where: Where) -> Where:
+    """Leave out what an action may not be done to.
+
+    Whoever ordered an action on many jobs had rights that others may not have.
+    """
+    return where & (NOT_BULK if action == "rerun" else EVERY)
 
 
 def superseded(action: str) -> bool | None:

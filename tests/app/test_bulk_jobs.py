@@ -1,5 +1,7 @@
 """Acting on all jobs that a filter finds: a job that goes on after a crash, and can be stopped."""
 
+import time
+
 import pytest
 
 import milepost as mp
@@ -103,3 +105,13 @@ def test_a_filter_without_terms_and_an_unknown_action_are_refused(app):
         app.bulk.start("cancel", filters.parse(" "))
     with pytest.raises(Invalid, match="expected one of cancel, rerun, erase"):
         app.bulk.start("delete", filters.parse("kind:sell"))
+
+
+def test_a_rate_is_kept_and_a_stop_is_heard_between(app, shop):
+    jobs = [shop.options(start_in=3600).submit(n) for n in range(4)]
+    began = time.monotonic()
+    assert act(app, "cancel", "kind:sell", rate=2).result.done == 4
+    assert time.monotonic() - began >= 0.9, "two at once, a second, and two more"
+    assert {job.refresh().state for job in jobs} == {"CANCELLED"}
+    with pytest.raises(Invalid, match="rate=0"):
+        app.bulk.start("cancel", filters.parse("kind:sell"), rate=0)

@@ -218,12 +218,14 @@ def cancel(at: Session, subject_id: str | None, reason: str, **many: Any) -> Non
         subjects.cancel(at, at.jobs.find(job_id), reason)
 
 
-def _one(subject_id: str | None, *, where: str | None, yes: bool) -> str | None:
+def _one(subject_id: str | None, *, where: str | None, yes: bool, rate: float | None) -> str | None:
     """Return the id of the one job that is meant, None if a filter says which."""
     if (subject_id is None) == (where is None):
         raise click.UsageError("give an ID, or --where with a filter")
     if yes and where is None:
         raise click.UsageError("--yes is for --where")
+    if rate is not None and where is None:
+        raise click.UsageError("--rate is for --where")
     return subject_id
 
 

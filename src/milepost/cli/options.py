@@ -59,7 +59,13 @@ def chosen(command: F) -> F:
     """Add the choice of one job by its id, or of many by a filter, which are counted first."""
     one = click.argument("subject_id", metavar="[ID]", required=False, shell_complete=complete.ids)
     agreed = click.option("--yes", is_flag=True, help="With --where: do not ask.")
-    return one(where("Instead of an ID, all jobs that fit")(agreed(command)))
+    rate = click.option(
+        "--rate",
+        type=click.FloatRange(0, 10_000, min_open=True),
+        metavar="N",
+        help="With --where: at most N jobs a second.",
+    )
+    return one(where("Instead of an ID, all jobs that fit")(agreed(rate(command))))
 
 
 def logging(command: F) -> F:

@@ -136,3 +136,61 @@ WITH RECURSIVE older (id, before, depth) AS (
     FROM older JOIN job ON job.id = older.before
 )
 SELECT {text:id} FROM older WHERE depth > 0
+
+-- name: rerun_standing
+-- How jobs stand that somebody would act on, counted: the state, whether it is an action on many jobs itself, a
+-- run's, erased, or goes on with steps that were; the state of the newest rerun of it, and whether that goes on with its steps;
+-- the type of its last error, and when the last of them ended.
+-- postgres
+WITH RECURSIVE given AS MATERIALIZED (
+  SELECT job.id, job.state, job.kind = :bulk AS is_bulk, job.run_id, job.payload IS NULL AS erased,
+         job.origin_id IS NOT NULL AS goes_on, job.error_type, job.finished_at
+    FROM unnest(:id::uuid[]) AS t (id)
+   CROSS JOIN LATERAL (SELECT * FROM job WHERE job.id = t.id OFFSET 0) AS job
+), newer (first_id, id, state, goes_on, depth) AS (
+  SELECT given.id, found.id, found.state, found.origin_id IS NOT NULL, 1
+    FROM given
+   CROSS JOIN LATERAL (SELECT * FROM job WHERE job.rerun_of = given.id OFFSET 0) AS found
+  UNION ALL
+  SELECT newer.first_id, found.id, found.state, found.origin_id IS NOT NULL, newer.depth + 1
+    FROM newer
+   CROSS JOIN LATERAL (SELECT * FROM job WHERE job.rerun_of = newer.id OFFSET 0) AS found
+), newest AS (
+  SELECT DISTINCT ON (first_id) first_id, state, goes_on FROM newer ORDER BY first_id, depth DESC
+), older (first_id, before, erased) AS (
+  SELECT given.id, job.rerun_of, false FROM given JOIN job ON job.id = given.id WHERE given.goes_on
+  UNION ALL
+  SELECT older.first_id, CASE WHEN job.origin_id IS NOT NULL THEN job.rerun_of END, job.payload IS NULL
+    FROM older JOIN job ON job.id = older.before
+)
+SELECT given.state, given.is_bulk, given.run_id IS NOT NULL,
+       given.erased OR EXISTS (SELECT 1 FROM older WHERE older.first_id = given.id AND older.erased),
+       newest.state, coalesce(newest.goes_on, false), given.error_type,
+       count(*), max(given.finished_at), max(given.run_id::text)
+  FROM given LEFT JOIN newest ON newest.first_id = given.id
+ GROUP BY 1, 2, 3, 4, 5, 6, 7
+-- sqlite
+WITH RECURSIVE given AS MATERIALIZED (
+  SELECT job.id, job.state, job.kind = :bulk AS is_bulk, job.run_id, job.payload IS NULL AS erased,
+         job.origin_id IS NOT NULL AS goes_on, job.error_type, job.finished_at
+    FROM json_each(:id) AS t CROSS JOIN job ON job.id = t.value
+), newer (first_id, id, state, goes_on, depth) AS (
+  SELECT given.id, found.id, found.state, found.origin_id IS NOT NULL, 1
+    FROM given CROSS JOIN job AS found ON found.rerun_of = given.id
+  UNION ALL
+  SELECT newer.first_id, found.id, found.state, found.origin_id IS NOT NULL, newer.depth + 1
+    FROM newer CROSS JOIN job AS found ON found.rerun_of = newer.id
+), newest AS MATERIALIZED (
+  SELECT first_id, state, goes_on, max(depth) FROM newer GROUP BY first_id
+), older (first_id, before, erased) AS (
+  SELECT given.id, job.rerun_of, 0 FROM given CROSS JOIN job ON job.id = given.id WHERE given.goes_on
+  UNION ALL
+  SELECT older.first_id, CASE WHEN job.origin_id IS NOT NULL THEN job.rerun_of END, job.payload IS NULL
+    FROM older CROSS JOIN job ON job.id = older.before
+)
+SELECT given.state, given.is_bulk, given.run_id IS NOT NULL,
+       given.erased OR EXISTS (SELECT 1 FROM older WHERE older.first_id = given.id AND older.erased),
+       newest.state, coalesce(newest.goes_on, 0), given.error_type,
+       count(*), max(given.finished_at), max(given.run_id)
+  FROM given LEFT JOIN newest ON newest.first_id = given.id
+ GROUP BY 1, 2, 3, 4, 5, 6, 7

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
 from milepost import filters
-from milepost.bulk import KIND
+from milepost.bulk import KIND, RATE_MOST
 from milepost.client import caller
 from milepost.lifecycle import JOB, JobState
 from milepost.records import Job, Listed
@@ -60,12 +60,22 @@ class BulkAction(RequestBody):
         default=False, description="Run again from the start, with idempotency keys of their own."
     )
 
+    rate: float | None = Field(
+        default=None,
+        gt=0,
+        le=RATE_MOST,
+        description="Of a `where`: so many jobs a second at most.",
+        examples=[10],
+    )
+
     @model_validator(mode="after")
     def _one_way(self) -> "BulkAction":
         if sum(given is not None for given in (self.ids, self.filter, self.where)) != 1:
             raise ValueError("give either ids, a filter or a where")
         if self.action == "erase" and self.where is None:
             raise ValueError("erase takes a where; POST /v1/jobs/{id}:erase is for one job")
+        if self.rate is not None and self.where is None:
+            raise ValueError("a rate is for a where: ids and a filter are one transaction")
         if self.filter is not None and not self.filters:
             raise ValueError("a filter says at least one of state, kind, queue, run")
         return self
@@ -103,7 +113,7 @@ async def bulk(*, action: BulkAction, call: OperateCall) -> Response:
     page = PageQuery(call.request, action.limit, action.cursor)
     trace = caller().trace
     window = page.before(action.filters)
-    return await call.once(lambda: _acted(action, call.principal, window, trace))
+    return await call.once(lambda: acted(action, call.principal, window, trace))
 
 
 async def _started(action: BulkAction, call: Call) -> Response:
@@ -119,17 +129,19 @@ async def _started(action: BulkAction, call: Call) -> Response:
         within=filters.where(tenant=principal.tenant, queue=principal.queues),
         reason=action.reason,
         fresh=action.fresh,
+        rate=action.rate,
     )
     return await create(call, KIND, lambda: call.app.bulk.new(order))
 
 
-def _acted(
+def acted(
     bulk: BulkAction, principal: Principal, window: dict[str, Any], trace: str | None
 ) -> Steps[dict[str, Any]]:
+    """Cancel jobs or run them again, within the caller's bounds, and say to which it was done."""
     cancels, actor = bulk.action == "cancel", principal.actor
     if bulk.ids is not None:
         ids = sorted({id_within(one, what="job") for one in bulk.ids})
-        found = yield from _named(ids, principal)
+        found = yield from named(ids, principal)
     else:
         # The newest of a chain speaks for it.
         filters = bulk.filters if cancels else {**bulk.filters, "superseded": False}
@@ -150,7 +162,7 @@ def _acted(
     }
 
 
-def _named(ids: list[str], principal: Principal) -> Steps[Listed[Job]]:
+def named(ids: list[str], principal: Principal) -> Steps[Listed[Job]]:
     """Read those that the caller may see, some at a time, and keep no arguments or results."""
     found = Listed[Job]()
     for at in range(0, len(ids), PORTION):

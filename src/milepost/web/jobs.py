@@ -159,11 +159,12 @@ async def create(
     call: Call, kind: str, make: Callable[[], NewJob], face: Face = GENERAL
 ) -> Response:
     """Store a job that the token may create; say that it, or the one with its key, was accepted."""
-    answer = await call.submitting(kind, "job_id", lambda: _stored(call, make(), face))
+    answer = await call.submitting(kind, "job_id", lambda: stored(call, make(), face))
     return await accepted(call, call.app.jobs, answer, face)
 
 
-async def _stored(call: Call, job: NewJob, face: Face) -> StoredAnswer:
+async def stored(call: Call, job: NewJob, face: Face = GENERAL) -> StoredAnswer:
+    """Store a job that the token may create, or find the one with its key."""
     check_template(call.principal, job)
     await call.principal.check_channel(call.app.client, job.template.channel)
     if call.key is not None:

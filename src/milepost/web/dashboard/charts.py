@@ -102,6 +102,61 @@ def bars(
     return _markup([*pieces, "</svg>"])
 
 
+def columns(
+    values: Sequence[Mapping[str, int]], told: str, *, width: int = 1100, height: int = 44
+) -> Markup:
+    """Draw a column for each step of time, of counts by state; empty ones are a base line."""
+    top = max((sum(one.values()) for one in values), default=0) or 1
+    step = width / max(1, len(values))
+    pieces = [_open(width, height, told, "columns-chart")]
+    for index, one in enumerate(values):
+        x, y = index * step + step * 0.07, float(height)
+        place = f'x="{_n(x)}" width="{_n(step * 0.86)}"'
+        pieces.append(f'<rect class="base-bar" {place} y="{height - 1}" height="1"/>')
+        for state in STATES:
+            if count := one.get(state, 0):
+                tall = max(1.5, count / top * (height - 1))
+                y -= tall
+                pieces.append(
+                    f'<rect class="fill-{state.lower()}" {place} y="{_n(y)}" height="{_n(tall)}"/>'
+                )
+    return _markup([*pieces, "</svg>"])
+
+
+PIPS = 8
+"""So many attempts are drawn one by one; of more, the last ones."""
+
+
+def pips(
+    errors: int, losses: int, *, allowed: int, now: str = "", told: str = "", drawn: int = PIPS
+) -> Markup:
+    """Draw a job's attempts: those that failed, those that were lost, the current one, the rest."""
+    line = ["failed"] * errors + ["lost"] * losses + ([now] if now else [])
+    line += ["left"] * (allowed - len(line))
+    line = line[max(0, errors + losses + bool(now) - drawn) :][:drawn]
+    wide = max(1, len(line)) * 7 - 2
+    pieces = [
+        str(
+            Markup('<svg class="pips" width="{}" height="12" role="img" aria-label="{}">').format(
+                wide, words.visible(told)
+            )
+        )
+    ]
+    for place, kind in enumerate(line):
+        x = place * 7
+        if kind == "lost":
+            pieces += (
+                f'<rect class="fill-lost" x="{x}" y="{y}" width="5" height="5"/>' for y in (0, 7)
+            )
+        elif kind == "left":
+            pieces.append(
+                f'<rect class="pip-left" x="{x + 0.5}" y=".5" width="4" height="11" rx="1"/>'
+            )
+        else:
+            pieces.append(f'<rect class="fill-{kind}" x="{x}" width="5" height="12" rx="1"/>')
+    return _markup([*pieces, "</svg>"])
+
+
 def stacked(
     counts: Sequence[tuple[str, float]],
     told: str,

@@ -38,15 +38,13 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Vary": "Accept, Cookie, Accept-Encoding",
 }
+log = Log("milepost.web")
 FORM_MOST = 64 * 1024
 FORM_TYPE = "application/x-www-form-urlencoded"
 STREAM = "text/event-stream"
 PACKED_LEAST = 500
 _PASSING = re.compile(r'(<time[^>]*>)[^<]*|(name="form_token" value=)"[^"]*"')
 """What differs each time that a part is rendered, and means no change."""
-
-
-log = Log("milepost.web")
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +61,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Templates of the parts, by their ids."""
     pieces: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
     """Parts with values of their own, such as the rows of a list: id, template and values."""
+    follow: Mapping[str, str] = {}
+    """What the stream of its changes is asked for in addition: the rows that are shown, say."""
 
 
 Load = Callable[[], Awaitable[View]]
@@ -121,6 +121,7 @@ class Renderer:
             "static": lambda name: root + static.address(name),
             "url": lambda path, **query: address(root, path, **query),
             "here": _here(call.request.url),
+            "stream": _here(call.request.url.include_query_params(**view.follow)),
             "part": self.part,
         }
 
@@ -211,7 +212,14 @@ Fields = Mapping[str, Sequence[str]]
 
 
 async def confirmation(
-    call: Call, template: str, *, title: str, section: str, values: Mapping[str, Any]
+    call: Call,
+    template: str,
+    *,
+    title: str,
+    section: str,
+    values: Mapping[str, Any],
+    cli: str = "",
+    status: int = 200,
 ) -> Response:
     """Ask before something is done: as a dialog of the page behind it, or as a page.
 
@@ -223,16 +231,17 @@ async def confirmation(
         template=template,
         title=title,
         section=section,
-        cli="",
+        cli=cli,
         values={**values, "confirm_base": base},
     )
     shared = await call.request.app.state.rail.shared(call)
-    return html_response(call.request, Renderer(call, view, shared).whole())
+    return html_response(call.request, Renderer(call, view, shared).whole(), status)
 
 
-def audit(call: Call, action: str, subject: str) -> None:
+def audit(call: Call, action: str, subject: str, **more: object) -> None:
     """Log what a person did, by name; moves are in the journal, too."""
-    log.info("dashboard action", actor=call.principal.actor, action=action, subject=subject)
+    actor = call.principal.actor
+    log.info("dashboard action", actor=actor, action=action, subject=subject, **more)
 
 
 async def form_of(call: Call) -> Fields:

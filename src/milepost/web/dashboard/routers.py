@@ -2,12 +2,29 @@
 
 from fastapi import APIRouter
 
-from milepost.web.dashboard import errors, job, login, overview, queues, runs, start_run, static
+from milepost.web.dashboard import (
+    bulk,
+    errors,
+    job,
+    jobs,
+    login,
+    overview,
+    queues,
+    runs,
+    start_run,
+    static,
+    suggest,
+    views,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     static.router,
     login.router,
     overview.router,
+    bulk.router,
+    suggest.router,
+    views.router,
+    jobs.router,
     queues.router,
     job.router,
     errors.router,

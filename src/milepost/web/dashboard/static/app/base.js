@@ -10,7 +10,7 @@
   /* Parts: nothing is swapped while the pointer is down, a dialog is open, or one types in the part. */
   const marks = stream ? JSON.parse(stream.dataset.marks) : {}, waiting = new Map();
   let pressed = false, heard = Date.now(), hiddenAt = 0;
-  const isHeld = (old) => pressed || $("dialog[open]") || (old && old.contains(document.activeElement) && /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName));
+  const isHeld = (old) => pressed || $("dialog[open]") || (old && old.contains(document.activeElement) && /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName) && document.activeElement.type !== "checkbox");
   const swap = ({ id, mark, html }) => {
     const old = document.getElementById(id);
     if (!old || marks[id] === mark) return;

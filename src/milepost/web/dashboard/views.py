@@ -1,0 +1,35 @@
+"""Saved views: searches of jobs that have a name, for everybody."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from milepost import filters
+from milepost.store import dashboard
+from milepost.web.call import OperateCall
+from milepost.web.dashboard.page import PageRoute, audit, form_of, go_to, one
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@router.post("/views")
+async def save(*, call: OperateCall) -> Response:
+    """Save a search under a name, or change the one of that name."""
+    fields = await form_of(call)
+    call.principal.check_unbound("saving a view")
+    name, query = one(fields, "name"), str(filters.parse(one(fields, "q")))
+    await call.run(dashboard.save_view, name, query, actor=call.principal.actor)
+    call.request.app.state.rail.forget()
+    audit(call, "save view", name)
+    return go_to(call.request, "/jobs", q=query)
+
+
+@router.post("/views/drop")
+async def drop(*, call: OperateCall) -> Response:
+    """Delete a saved view."""
+    fields = await form_of(call)
+    call.principal.check_unbound("deleting a view")
+    name = one(fields, "name")
+    await call.run(dashboard.drop_view, name)
+    call.request.app.state.rail.forget()
+    audit(call, "delete view", name)
+    return go_to(call.request, "/jobs", q=one(fields, "q"))
