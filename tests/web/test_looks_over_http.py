@@ -42,3 +42,7 @@ async def test_a_job_a_run_and_a_queue_are_told_as_they_stood(app, api):
     early = {"at": "2000-01-01T00:00:00"}
     assert (await api.get(f"/v1/jobs/{job_id}", params=early)).status_code == 404
     assert (await api.get(f"/v1/jobs/{job_id}", params={"at": "noon"})).status_code == 422
+    later = {"at": (now + timedelta(days=2)).isoformat()}
+    for path in (f"/v1/jobs/{job_id}", f"/v1/runs/{run.id}", "/v1/queues/default"):
+        refused = await api.get(path, params=later)
+        assert (refused.status_code, "still to come" in refused.text) == (422, True), path

@@ -38,7 +38,8 @@ def doctor(at: Session, *, repairs: bool) -> None:
     channels that lag. Each finding says what to do. It only reads, unless --repair is given.
 
     --repair moves jobs and runs as maintenance does, and cancels jobs that should have ended. It
-    changes nothing while a guard is missing, for its moves would not be checked or journalled.
+    changes nothing while a guard is missing, or its role may not compare them, for its moves might
+    not be checked or journalled.
 
     Exit code 0: nothing was found. 1: a promise does not hold, or a guard or the schema is wrong.
     6: only things that want attention, such as a queue without workers.
@@ -72,8 +73,8 @@ def _diagnosis(at: Session) -> Diagnosis:
 
 
 def _repaired(at: Session, found: Diagnosis) -> list[tuple[Finding, str]]:
-    if not found.guarded:
-        say("nothing was repaired: a guard is missing, so a move would not be journalled")
+    if found.unguarded:
+        say(f"nothing was repaired: {found.unguarded}")
         return []
     wanted = [finding for finding in found.findings if finding.repairable]
     if not wanted:

@@ -197,9 +197,13 @@ class Diagnosis(msgspec.Struct):
     compared: Findings | None = None
 
     @property
-    def guarded(self) -> bool:
-        """Whether every guard stands, so that a repair is checked and journalled."""
-        return not any(code == "guard" for code, _, _ in self.alike)
+    def unguarded(self) -> str:
+        """Why a repair might not be checked and journalled; empty where every guard stands."""
+        if any(code == "guard" for code, _, _ in self.alike):
+            return "a guard is missing, so a move would not be journalled"
+        if self.compared is not None and self.compared.guards is None:
+            return "this role may not compare the guards: run it as the owner of the tables"
+        return ""
 
     @property
     def breaks_promise(self) -> bool:

@@ -18,7 +18,7 @@ from milepost.web.documents import PageDocument, RequestBody
 from milepost.web.paging import LongPaging
 from milepost.web.problems import answers, problems
 from milepost.web.route import Route
-from milepost.web.subjects import At, in_utc
+from milepost.web.subjects import At, past
 
 router = APIRouter(route_class=Route, tags=["queues"])
 
@@ -72,7 +72,7 @@ async def show(*, name: str, call: ReadCall, at: At = None) -> Response:
     if found is None:
         raise _unknown(name)
     if at is not None:
-        found = Queue(name, await call.run(journal.queue_at, name, in_utc(at)))
+        found = Queue(name, await call.run(journal.queue_at, name, await past(call, at)))
     return json_response(found)
 
 

@@ -19,7 +19,7 @@ from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, RUN
 from milepost.machine import Machine
 from milepost.records import Job, Run, Template
-from milepost.store import jobs, journal, runs
+from milepost.store import jobs, journal, runs, workers
 from milepost.store.driver import Steps
 from milepost.subjects import Finder, Subject, checked_id
 from milepost.web.call import Call, StoredAnswer, json_response
@@ -108,18 +108,22 @@ async def show(
     """Read a job or a run, and say how it stands, or stood, perhaps in the words of a spec."""
     found = await visible(call, finder, subject_id)
     if at is not None:
-        stood = await call.run(journal.standing_at, found.id, in_utc(at), machine=found.what)
+        moment = await past(call, at)
+        stood = await call.run(journal.standing_at, found.id, moment, machine=found.what)
         return json_response(
-            document(PastDocument, stood, subject=found.what, id=found.id, at=in_utc(at))
+            document(PastDocument, stood, subject=found.what, id=found.id, at=moment)
         )
     if spec is not None:
         return await answer(call, found, lambda: in_words(found, spec.upper()))
     return await answer(call, found, lambda: whole_document(found, call.app.client))
 
 
-def in_utc(at: datetime) -> datetime:
-    """Read a time that says no zone as UTC."""
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+async def past(call: Call, at: datetime) -> datetime:
+    """Read a time, in UTC if it says no zone, or raise `Invalid` if it is still to come."""
+    moment, now = at if at.tzinfo else at.replace(tzinfo=UTC), await call.run(workers.now)
+    if moment > now:
+        raise Invalid(f"at={at.isoformat()} is still to come; it is {now.isoformat()}")
+    return moment
 
 
 async def answer(
