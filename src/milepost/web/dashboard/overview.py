@@ -204,6 +204,55 @@ def _machine(call: Call, states: Mapping[str, int], pace: Pace) -> dict[str, Any
     }
 
 
+def _plots(
+    pace: Pace,
+    every: Sequence[float],
+    failed: Sequence[float],
+    waits: tuple[Sequence[float | None], Sequence[float | None]],
+    scale: tuple[float, float],
+) -> dict[str, str]:
+    """Give the three charts' numbers to the script that lets one read them at a point."""
+    since = pace.range.since(pace.now).timestamp()
+    x = [int(since) + step * pace.range.step for step in range(pace.range.points)]
+    p50, p95 = waits
+
+    def told(series: list[dict[str, Any]], least: float, top: float, **more: Any) -> str:
+        chart = {"x": x, "series": series, "least": least, "top": top, "height": 74, **more}
+        return msgspec.json.encode(chart).decode()
+
+    line = {"colour": "--ink", "fill": "--sunk"}
+    bars = {"colour": "--failed-fill", "fill": "--failed-fill", "bars": True}
+    return {
+        "ended": told(
+            [{"name": "ended", "values": _short(every), **line}],
+            0,
+            charts.nice_top(max(every, default=0)),
+            unit="/s",
+        ),
+        "failed": told(
+            [{"name": "failed", "values": _short(failed), **bars}],
+            0,
+            charts.nice_top(max(failed, default=0)),
+            unit="/s",
+            height=36,
+        ),
+        "waits": told(
+            [
+                {"name": "p95", "values": _short(p95), "colour": "--ink"},
+                {"name": "p50", "values": _short(p50), "colour": "--ink3"},
+            ],
+            *scale,
+            unit="s",
+            log=True,
+        ),
+    }
+
+
+def _short(values: Sequence[float | None]) -> list[float | None]:
+    """Round to what a chart shows: pages stay small."""
+    return [None if value is None else float(f"{value:.3g}") for value in values]
+
+
 def _ended(pace: Pace) -> dict[str, Any]:
     """Prepare the charts of what ended, what failed, and how long jobs waited."""
     p50, p95 = quantiles(pace.waits, 0.5), quantiles(pace.waits, 0.95)
@@ -224,5 +273,6 @@ def _ended(pace: Pace) -> dict[str, Any]:
         "least": least,
         "most": most,
         "marks": marks,
+        "plots": _plots(pace, every, failed, (p50, p95), (least, most)),
         "is_long": pace.range.seconds > 2 * 86_400,
     }

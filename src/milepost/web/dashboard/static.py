@@ -1,6 +1,7 @@
 """Files of the pages: a fixed list, read once, named by their content and kept by browsers.
 
-Own styles and scripts lie in `static/app`, a file for each page or part, and are served as one.
+Own styles and scripts of all pages lie in `static/app` and are served as one; those of some pages
+alone lie in `static/pages`, and their templates load them.
 Vendored files are listed in `static/vendor/versions.json` with version, licence and hash.
 """
 
@@ -46,7 +47,7 @@ def manifest() -> dict[str, File]:
     """Read every file that is served, by its name."""
     found = [
         _file(entry.name, entry.read_bytes())
-        for folder in (FOLDER, FOLDER / "vendor")
+        for folder in (FOLDER, FOLDER / "vendor", FOLDER / "pages")
         for entry in folder.iterdir()
         if entry.name.rpartition(".")[2] in TYPES
     ]

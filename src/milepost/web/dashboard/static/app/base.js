@@ -34,7 +34,7 @@
   document.addEventListener("focusout", () => setTimeout(release, 0));
   const alive = () => { heard = Date.now(); said("on", "Live"); };
   if (stream) {
-    stream.addEventListener("part", (event) => { alive(); swap(JSON.parse(event.detail.data)); });
+    stream.addEventListener("part", (event) => { event.stopPropagation(); alive(); swap(JSON.parse(event.detail.data)); });
     stream.addEventListener("beat", alive);
     stream.addEventListener("end", () => location.reload());
     setInterval(() => {
