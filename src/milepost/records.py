@@ -321,17 +321,17 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     count: int
     """How many attempts failed so, of those that are kept."""
     more: bool
-    """Whether there are more than were counted."""
+    """Whether only the newest of its jobs were asked how they stand."""
     failed: int
-    """How many jobs it ended."""
+    """How many jobs it ended, of those that were asked."""
     open: int
-    """How many jobs failed so last and go on."""
+    """How many jobs failed so last and go on, of those that were asked."""
     first_at: datetime
     last_at: datetime
     job_id: str
     """The job that failed so last."""
     hours: tuple[int, ...] = ()
-    """How often it came in each of the last 24 hours, the current one last."""
+    """How often it came in each of the last 24 hours by the clock, the current one last."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):

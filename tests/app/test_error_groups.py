@@ -5,7 +5,7 @@ import re
 import pytest
 
 import milepost as mp
-from milepost.store import failures, workers
+from milepost.store import failures, jobs, workers
 from milepost.store.catalog import query
 
 
@@ -45,9 +45,11 @@ def test_errors_are_grouped_and_counted(app, shop):
     assert priced.place.endswith("in shop.<locals>.sell")
     assert (priced.count, priced.failed, priced.open, priced.more) == (6, 3, 0, False)
     assert priced.job_id in {job.id for job in sold}
-    assert (priced.hours[-3:], sum(priced.hours)) == ((6, 0, 0), 6)
+    # By the clock: a minute may be the first of the next hour.
+    assert 6 in priced.hours[-4:-2]
+    assert sum(priced.hours) == 6
     assert (shipped.type, shipped.code, shipped.count) == ("Fail", "far", 1)
-    assert shipped.hours[-1] == 1
+    assert sum(shipped.hours[-2:]) == 1
     assert (asked.message, asked.failed, asked.open) == ("raise TimeoutError", 0, 1)
     assert priced.first_at <= priced.last_at < shipped.first_at < asked.last_at
 
@@ -81,12 +83,18 @@ def test_what_ended_without_an_attempt_is_counted_too(app, shop):
     assert asked.error.cause == "deadline"
 
 
-def test_an_outage_is_counted_up_to_a_number(app, shop, monkeypatch):
-    monkeypatch.setattr(failures, "LOOK", 4)
-    shop[0].submit_many([(price,) for price in range(3)])
+def test_an_outage_is_counted_whole_and_its_newest_jobs_are_looked_at(app, shop, monkeypatch):
+    monkeypatch.setattr(failures, "LOOK", 2)
+    sold = shop[0].submit_many([(price,) for price in range(3)])
     app.drain(5)
     [one] = app.errors.list()
-    assert (one.count, one.more, one.failed) == (4, True, 3)
+    assert (one.count, one.more, one.failed) == (6, True, 2)
+    app.maintain_once()
+    app.client.run(jobs.erase, sold[0].id, actor=None)
+    for _ in range(2):
+        [one] = app.errors.list()
+        assert (one.count, sum(one.hours)) == (4, 4)
+        app.maintain_once()
 
 
 FILL = """
@@ -103,17 +111,19 @@ SELECT gen_random_uuid(), 'k', 'FAILED', 'fail', 'f' || n % 30
 
 def test_a_list_of_errors_walks_along_indexes(app, database):
     app.errors.list()
-    asked = query("error_groups", database.dialect).text
+    groups = query("error_groups", database.dialect).text
     given = {"most": "50", "groups": "1000", "look": "1000", "fingerprint": "NULL"}
+    standing = query("error_standing", database.dialect).text
     for name, value in given.items():
-        asked = re.sub(rf":{name}\b", value, asked)
+        groups = re.sub(rf":{name}\b", value, groups)
+        standing = re.sub(rf":{name}\b", value, standing)
     with database.raw() as raw:
-        if database.dialect == "sqlite":
-            plan = "\n".join(row[-1] for row in raw.execute(f"EXPLAIN QUERY PLAN {asked}"))
-        else:
+        explain = "EXPLAIN QUERY PLAN" if database.dialect == "sqlite" else "EXPLAIN"
+        if database.dialect != "sqlite":
             raw.execute("ALTER TABLE job DISABLE TRIGGER USER")
             for statement in (FILL, FAILED, "ANALYZE failure", "ANALYZE job"):
                 raw.execute(statement)
-            plan = "\n".join(row[0] for row in raw.execute(f"EXPLAIN {asked}"))
+        rows = [row for text in (groups, standing) for row in raw.execute(f"{explain} {text}")]
+    plan = "\n".join(row[-1] for row in rows)
     assert not re.search(r"SCAN (failure|job)\b|Seq Scan on|job_pkey on job  .*Filter|Bitmap", plan)
-    assert plan.count("job_fingerprint") == 2
+    assert "job_fingerprint" in plan

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from milepost.store import jobs
 from tests.support import suite
 from tests.support.databases import Backends, backend_names
 from tests.support.prove import PROVING
@@ -87,14 +88,16 @@ def store(
         with opened(backends.fresh(backend), colour) as made:
             yield made
             assert made.problems() == []
+            assert made.run(jobs.counts) == made.counted()
         return
     if request.param not in servers_stores:
         servers_stores[request.param] = Store(backends.fresh(backend), colour)
     made = servers_stores[request.param]
     empty(made)
     yield made
-    # Whatever a test did, the journal and the rows agree afterwards (I8, I9).
+    # Whatever a test did, journal, rows and counts of jobs agree afterwards (I8, I9).
     assert made.problems() == []
+    assert made.run(jobs.counts) == made.counted()
 
 
 class TestCreation(suite.CreationSuite):
@@ -134,6 +137,10 @@ class TestSignals(suite.SignalSuite):
 
 
 class TestReading(suite.ReadSuite):
+    pass
+
+
+class TestTally(suite.TallySuite):
     pass
 
 

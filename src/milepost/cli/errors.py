@@ -52,7 +52,8 @@ def ls(at: Session, limit: int) -> None:
     now = datetime.now(UTC)
     for one in found:
         one["error"] = first_line(one, most=LINE)
-        one["count"] = f"{one['count']}+" if one["more"] else one["count"]
+        for name in ("failed", "open"):
+            one[name] = f"{one[name]}+" if one["more"] and one[name] else one[name]
         one["first"], one["last"] = age(now, one["first_at"]), age(now, one["last_at"])
     at.table(found, *COLUMNS, empty="no attempt failed; nothing to show")
     if found and sys.stdout.isatty():

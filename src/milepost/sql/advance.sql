@@ -133,7 +133,7 @@ UPDATE job
 RETURNING job.id::text, job.run_id::text, job.step
 -- sqlite
 UPDATE job
-   SET state = 'CANCELLED', move = 'cancel', version = version + 1, actor = :actor,
+   SET state = 'CANCELLED', move = 'cancel', version = version + 1, queued_seq = queued_seq, actor = :actor,
        detail = 'the run is stopping', finished_at = {now}
  WHERE rowid IN (
          SELECT rowid FROM job

@@ -60,7 +60,7 @@ UPDATE run
 )
 SELECT {columns:claim
        | (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint AS remaining_us
-       | (extract(epoch FROM {now} - waited_us) * 1000000)::bigint AS waited_us}
+       | (date_part('epoch', {now} - waited_us) * 1000000)::bigint AS waited_us}
   FROM taken
 -- sqlite: bytes 4
 -- The outer loop is the line and the inner one the index, each in its order: ORDER BY would sort

@@ -1,10 +1,7 @@
--- Errors that are the same one, folded where they are read: nobody who fails waits for a group's row.
+-- Errors that are the same one: nobody who fails waits for a group's row.
 
 -- name: error_groups
--- Whatever is counted is counted up to :look, so that an outage does not make its own page slow. (BETWEEN, and
--- the fingerprint in the order: so PostgreSQL walks its index, and not all jobs, to the limit.)
--- The groups that were seen last, and how their jobs stand now. Each fingerprint is one step along the index
--- of failures.
+-- The groups that were seen last. Each fingerprint is one step along the index of failures.
 WITH RECURSIVE named (fingerprint, n) AS (
   SELECT min(fingerprint), 1 FROM failure
    WHERE CAST(:fingerprint AS text) IS NULL OR fingerprint = CAST(:fingerprint AS text)
@@ -22,14 +19,6 @@ WITH RECURSIVE named (fingerprint, n) AS (
 SELECT picked.fingerprint,
        (SELECT min(at) FROM failure WHERE fingerprint = picked.fingerprint),
        picked.last_at,
-       (SELECT count(*) FROM (SELECT 1 FROM failure WHERE fingerprint BETWEEN picked.fingerprint AND picked.fingerprint
-                                 ORDER BY failure.fingerprint LIMIT (SELECT CAST(:look AS bigint))) AS counted),
-       (SELECT count(*) FILTER (WHERE state = 'FAILED')
-          FROM (SELECT state FROM job WHERE fingerprint BETWEEN picked.fingerprint AND picked.fingerprint
-                 ORDER BY job.fingerprint DESC, job.id DESC LIMIT (SELECT CAST(:look AS bigint))) AS now),
-       (SELECT count(*) FILTER (WHERE state NOT IN {final})
-          FROM (SELECT state FROM job WHERE fingerprint BETWEEN picked.fingerprint AND picked.fingerprint
-                 ORDER BY job.fingerprint DESC, job.id DESC LIMIT (SELECT CAST(:look AS bigint))) AS now),
        {text:failure.job_id}, failure.fence, failure.error,
        (SELECT kind FROM job WHERE job.id = failure.job_id)
   FROM picked
@@ -39,26 +28,46 @@ SELECT picked.fingerprint,
                                      ORDER BY newest.at DESC LIMIT 1)
  ORDER BY picked.last_at DESC, picked.fingerprint, failure.job_id DESC
 
--- name: error_hours
--- How often errors came in each of the last 24 hours, 0 is the current one.
+-- name: error_standing
+-- How jobs stand now whose last error it is, of the newest :look: failed, going on, and how many were looked at.
+-- (BETWEEN, and the fingerprint in the order: so PostgreSQL walks its index, and not all jobs, to the limit.)
 -- postgres
-SELECT g.fingerprint, back.n,
-       (SELECT count(*) FROM (SELECT 1 FROM failure
-                               WHERE failure.fingerprint = g.fingerprint
-                                 AND failure.at > {now} - (back.n + 1) * interval '1 hour'
-                                 AND failure.at <= {now} - back.n * interval '1 hour'
-                               LIMIT :look) AS counted)
+SELECT g.fingerprint, now.failed, now.going_on, now.looked
   FROM unnest(:fingerprint::text[]) AS g (fingerprint)
- CROSS JOIN generate_series(0, 23) AS back (n)
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE state = 'FAILED') AS failed,
+              count(*) FILTER (WHERE state NOT IN {final}) AS going_on, count(*) AS looked
+         FROM (SELECT state FROM job WHERE fingerprint BETWEEN g.fingerprint AND g.fingerprint
+                ORDER BY job.fingerprint DESC, job.id DESC LIMIT (SELECT :look::bigint)) AS newest) AS now
 -- sqlite
-WITH RECURSIVE back (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM back WHERE n < 23)
-SELECT g.value, back.n,
-       (SELECT count(*) FROM (SELECT 1 FROM failure
-                               WHERE failure.fingerprint = g.value
-                                 AND failure.at > {now} - (back.n + 1) * 3600000000
-                                 AND failure.at <= {now} - back.n * 3600000000
-                               LIMIT :look))
-  FROM json_each(:fingerprint) AS g CROSS JOIN back
+SELECT g.value,
+       (SELECT count(*) FILTER (WHERE state = 'FAILED')
+          FROM (SELECT state FROM job WHERE fingerprint = g.value
+                 ORDER BY job.fingerprint DESC, job.id DESC LIMIT :look)),
+       (SELECT count(*) FILTER (WHERE state NOT IN {final})
+          FROM (SELECT state FROM job WHERE fingerprint = g.value
+                 ORDER BY job.fingerprint DESC, job.id DESC LIMIT :look)),
+       (SELECT count(*) FROM (SELECT 1 FROM job WHERE fingerprint = g.value LIMIT :look))
+  FROM json_each(:fingerprint) AS g
+
+-- name: error_hours
+-- How often errors came in each of the last 24 hours, 0 is the current one, and before that (NULL).
+-- postgres
+SELECT fingerprint,
+       CASE WHEN at > {now} - interval '24 hours'
+            THEN (date_part('epoch', date_bin('1 hour', {now}, 'epoch') - at) / 3600)::integer END,
+       sum(count)::bigint
+  FROM (SELECT fingerprint, at, count FROM failure_hour WHERE fingerprint = ANY(:fingerprint::text[])
+         UNION ALL
+        SELECT fingerprint, at, count FROM failure_delta WHERE fingerprint = ANY(:fingerprint::text[])) AS counted
+ GROUP BY 1, 2
+-- sqlite
+SELECT fingerprint,
+       CASE WHEN at > {now} - 86400000000 THEN {now} / 3600000000 - at / 3600000000 END,
+       sum(count)
+  FROM failure_hour
+ WHERE fingerprint IN (SELECT value FROM json_each(:fingerprint))
+ GROUP BY 1, 2
 
 -- name: error_examples
 -- The attempts that failed so last.

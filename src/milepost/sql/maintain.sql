@@ -199,7 +199,7 @@ UPDATE job
 RETURNING job.id::text, job.run_id::text, job.step
 -- sqlite
 UPDATE job
-   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, queued_seq = queued_seq, actor = :actor,
        error_type = coalesce(error_type, 'deadline'), error_code = coalesce(error_code, 'deadline'),
        fingerprint = coalesce(fingerprint, 'deadline@' || kind),
        detail = CASE WHEN deadline_at <= {now} THEN 'deadline' ELSE 'start_within' END,
@@ -235,7 +235,7 @@ UPDATE job
 RETURNING job.id::text
 -- sqlite
 UPDATE job
-   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, actor = :actor,
+   SET state = 'FAILED', move = 'expire', cause = 'deadline', version = version + 1, queued_seq = queued_seq, actor = :actor,
        error_type = coalesce(error_type, 'deadline'), error_code = coalesce(error_code, 'deadline'),
        fingerprint = coalesce(fingerprint, 'deadline@' || kind),
        detail = 'hold_limit', finished_at = {now}
@@ -248,7 +248,7 @@ RETURNING id
 
 -- name: job_reject
 UPDATE job
-   SET state = 'FAILED', move = 'reject', cause = 'rejected', version = version + 1,
+   SET state = 'FAILED', move = 'reject', cause = 'rejected', version = version + 1, queued_seq = queued_seq,
        error_type = coalesce(error_type, 'rejected'), error_code = coalesce(error_code, 'rejected'),
        fingerprint = coalesce(fingerprint, 'rejected@' || kind),
        actor = :actor, detail = :reason, finished_at = {now}
@@ -281,7 +281,7 @@ UPDATE job
 RETURNING job.id::text, job.run_id::text, job.step
 -- sqlite
 UPDATE job
-   SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1,
+   SET state = 'FAILED', move = 'reject', cause = 'attempts_exhausted', version = version + 1, queued_seq = queued_seq,
        error_type = coalesce(error_type, 'attempts_exhausted'), error_code = coalesce(error_code, 'attempts_exhausted'),
        fingerprint = coalesce(fingerprint, 'attempts_exhausted@' || kind),
        actor = :actor, detail = 'budget spent', finished_at = {now}

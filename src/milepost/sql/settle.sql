@@ -92,7 +92,7 @@ UPDATE job
 RETURNING job.id::text, job.run_id::text, job.step
 -- sqlite: each
 UPDATE job
-   SET state = 'CANCELLED', move = 'cancel', version = version + 1, worker_id = NULL, actor = :actor,
+   SET state = 'CANCELLED', move = 'cancel', version = version + 1, queued_seq = queued_seq, worker_id = NULL, actor = :actor,
        detail = cancel_reason, finished_at = {now}, due_at = NULL, error = coalesce(:error, error)
  WHERE id = :id AND fence = :fence AND state = 'RUNNING'
 RETURNING id, run_id, step

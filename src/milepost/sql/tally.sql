@@ -3,16 +3,32 @@
 -- name: tally_add
 -- What a worker has counted since it last said so.
 -- postgres
--- Moves are counted by triggers here.
 INSERT INTO tally_delta (at, count, sum_us, bucket, name, queue, kind)
 SELECT {now}, i.count, i.sum_us, i.bucket, i.name, i.queue, i.kind
   FROM unnest(:name::text[], :bucket::smallint[], :count::bigint[], :sum_us::bigint[],
               :queue::text[], :kind::text[]) AS i (name, bucket, count, sum_us, queue, kind)
- WHERE i.name IN ('wait', 'run')
 -- sqlite
 INSERT INTO tally_delta (at, count, sum_us, bucket, name, queue, kind)
 SELECT {now}, i.count, i.sum_us, i.bucket, i.name, i.queue, i.kind
   FROM {rows:name bucket count sum_us queue kind} AS i
+
+-- name: tally_created_alike
+-- Counts new jobs, in the order of their rowids, where all are of one kind, in one queue and of one minute.
+-- postgres
+-- A trigger has counted them.
+-- sqlite
+-- To compare each with the first one takes half as long as to sort them.
+INSERT INTO tally_delta (at, count, name, queue, kind)
+SELECT first.created_at,
+       (SELECT count(*) FROM job WHERE rowid >= first.rowid AND rowid < first.rowid + :most),
+       'create', first.queue, first.kind
+  FROM job AS first
+ WHERE first.rowid = (SELECT min(rowid) FROM job WHERE rowid > (SELECT number FROM tally_mark))
+   AND NOT EXISTS (SELECT 1 FROM job AS other
+                    WHERE other.rowid > first.rowid AND other.rowid < first.rowid + :most
+                      AND (other.queue <> first.queue OR other.kind <> first.kind
+                           OR other.created_at >= (first.created_at / 60000000 + 1) * 60000000))
+RETURNING count
 
 -- name: tally_created
 -- Counts new jobs, in the order of their rowids.
@@ -21,9 +37,10 @@ SELECT {now}, i.count, i.sum_us, i.bucket, i.name, i.queue, i.kind
 -- sqlite
 INSERT INTO tally_delta (at, count, name, queue, kind)
 SELECT min(created_at), count(*), 'create', queue, kind
-  FROM (SELECT created_at, queue, kind FROM job
-         WHERE rowid > (SELECT number FROM tally_mark) ORDER BY rowid LIMIT :most)
- GROUP BY created_at / 60000000, queue, kind
+  FROM job
+ WHERE rowid >= (SELECT min(rowid) FROM job WHERE rowid > (SELECT number FROM tally_mark))
+   AND rowid < (SELECT min(rowid) FROM job WHERE rowid > (SELECT number FROM tally_mark)) + :most
+ GROUP BY queue, kind, created_at / 60000000
 RETURNING count
 
 -- name: tally_mark_move
@@ -32,12 +49,11 @@ RETURNING count
 -- A trigger has counted them.
 -- sqlite
 UPDATE tally_mark
-   SET number = last.number, job_id = last.id
-  FROM (SELECT rowid AS number, id FROM job
-         WHERE rowid > (SELECT number FROM tally_mark) ORDER BY rowid LIMIT :most) AS last
- WHERE last.number = (SELECT max(number)
-                        FROM (SELECT rowid AS number FROM job
-                               WHERE rowid > (SELECT number FROM tally_mark) ORDER BY rowid LIMIT :most))
+   SET number = last.rowid, job_id = last.id
+  FROM job AS last
+ WHERE last.rowid = (SELECT max(rowid) FROM job
+                      WHERE rowid < (SELECT min(rowid) FROM job
+                                      WHERE rowid > (SELECT number FROM tally_mark)) + :most)
 
 -- name: tally_mark_lost
 -- Whether rows have got other numbers since.
@@ -324,3 +340,22 @@ SELECT NULL, coalesce(sum(n), 0)
          UNION ALL
         SELECT count(*) FROM job
          WHERE rowid > (SELECT CASE WHEN holds THEN number ELSE 0 END FROM mark)) AS total
+
+-- name: failure_fold
+-- postgres
+WITH gone AS (
+  DELETE FROM failure_delta
+   WHERE ctid = ANY(ARRAY(SELECT ctid FROM failure_delta LIMIT :most FOR UPDATE SKIP LOCKED))
+  RETURNING at, count, fingerprint
+), added AS (
+  INSERT INTO failure_hour (at, count, fingerprint)
+  SELECT at, sum(count), fingerprint FROM gone GROUP BY at, fingerprint ORDER BY fingerprint, at
+  ON CONFLICT (fingerprint, at) DO UPDATE SET count = failure_hour.count + excluded.count
+)
+SELECT count(*) FROM gone
+-- sqlite
+-- The trigger has added them.
+
+-- name: failure_hour_forget
+-- Removes the hours of which nothing is kept.
+DELETE FROM failure_hour WHERE count = 0

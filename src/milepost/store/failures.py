@@ -41,7 +41,7 @@ SHOWN = 20
 GROUPS = 1_000
 """How many errors are told apart in a list."""
 LOOK = 1_000
-"""How many of anything are counted for each error of a list; then there are more."""
+"""How many jobs of each error of a list are asked how they stand now."""
 LOOK_CLOSELY = 10_000
 """The same, where one error is asked for."""
 HOURS = 24
@@ -114,7 +114,7 @@ def traces(job_ids: Sequence[str]) -> Steps[dict[str, str]]:
 def groups(*, most: int = 50, fingerprint: str | None = None) -> Steps[list[ErrorGroup]]:
     """Read the errors that were seen last, each once, with how often and since when."""
     look = LOOK if fingerprint is None else LOOK_CLOSELY
-    asked = {"most": most, "groups": GROUPS, "look": look, "fingerprint": fingerprint}
+    asked = {"most": most, "groups": GROUPS, "fingerprint": fingerprint}
     rows = yield Call("error_groups", asked)
     if not rows:
         return []
@@ -122,13 +122,21 @@ def groups(*, most: int = 50, fingerprint: str | None = None) -> Steps[list[Erro
     told = {row[0]: row for row in reversed(rows)}
     named = [row[0] for row in rows if told[row[0]] is row]
     hours: dict[str, list[int]] = {name: [0] * HOURS for name in named}
-    for name, back, count in (yield Call("error_hours", {"fingerprint": named, "look": look})):
-        hours[name][HOURS - 1 - back] = count
-    return [_group(told[name], hours=hours[name], look=look) for name in named]
+    counts = Counter[str]()
+    for name, back, count in (yield Call("error_hours", {"fingerprint": named})):
+        counts[name] += count
+        if back is not None:
+            hours[name][HOURS - 1 - back] = count
+    rows = yield Call("error_standing", {"fingerprint": named, "look": look})
+    now = {name: (failed, going_on, looked >= look) for name, failed, going_on, looked in rows}
+    return [_group(told[name], counts[name], now[name], hours=hours[name]) for name in named]
 
 
-def _group(row: Sequence[Any], *, hours: Sequence[int], look: int) -> ErrorGroup:
-    fingerprint, first_at, last_at, count, failed, going_on, job_id, fence, error, kind = row
+def _group(
+    row: Sequence[Any], count: int, now: tuple[int, int, bool], *, hours: Sequence[int]
+) -> ErrorGroup:
+    fingerprint, first_at, last_at, job_id, fence, error, kind = row
+    failed, going_on, more = now
     last = attempt_of(fence, last_at, error, fingerprint)
     return ErrorGroup(
         fingerprint=fingerprint,
@@ -138,7 +146,7 @@ def _group(row: Sequence[Any], *, hours: Sequence[int], look: int) -> ErrorGroup
         place=last.place,
         kind=kind,
         count=count,
-        more=count >= look,
+        more=more,
         failed=failed,
         open=going_on,
         first_at=instant(first_at),

@@ -110,6 +110,8 @@ class Settled(msgspec.Struct, frozen=True):
     held: set[str]
     left: set[str]
     moves: Mapping[str, Sequence[str]] = {}
+    cancelled: frozenset[str] = frozenset()
+    """Those of the held ones that were asked to stop, and were cancelled instead."""
 
 
 def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
@@ -130,7 +132,7 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
         if waiting:
             rest = [s for s in ordered if s.claim.id not in waiting]
             others = (yield from settle_some(rest, actor=actor)) if rest else Settled(set(), set())
-            return Settled(others.held | waiting, others.left, others.moves)
+            return Settled(others.held | waiting, others.left, others.moves, others.cancelled)
     columns = {"actor": actor, **_columns(ordered)}
     # What may take more than one statement must not be committed by its first.
     plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
@@ -148,7 +150,8 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
     progress = yield from runs.after_ends(touched, actor=actor, ended=held)
     failed = [s.claim.id for s in held if s.outcome.state == JobState.FAILED]
     yield from followups.create(failed, actor=actor)
-    return Settled(settled, progress.unfinished, progress.moves)
+    cancelled = frozenset(row[0] for row in rows if len(row) > 1)
+    return Settled(settled, progress.unfinished, progress.moves, cancelled)
 
 
 def _settle_rows(

@@ -38,6 +38,8 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # What an attempt leaves behind.
     "durable_step": _open(worker="IU", admin="D"),
     "failure": _open(worker="I", admin="D"),
+    "failure_delta": _open(worker="IUD", admin="I"),
+    "failure_hour": _open(worker="IUD"),
     "job_log": _open(worker="IU", admin="D"),
     "progress": _open(worker="IU", admin="u"),
     "progress_carried": {"submit": "SI", "worker": "SI", "admin": "SI"},

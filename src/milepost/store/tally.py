@@ -4,17 +4,18 @@ Counts are appended, a row for each statement or worker's report, so that nobody
 Maintenance folds them into sums of a minute, and those into longer spans as they age. A reader adds
 up the sums and the rows that are not folded yet.
 
-On PostgreSQL triggers count moves, so they are exact whoever made them. On SQLite a trigger counts
-all but the three that every job makes: new jobs are counted by maintenance, claims and successes by
-the worker, which reports them, and the durations of both stores, every `REPORT_SECONDS`. A worker
-that is killed takes with it what it counted since.
+Workers count their claims and the moves by which attempts end, with the durations, and report them
+every `REPORT_SECONDS`: one that is killed takes with it what it counted since. All other moves are
+counted by triggers, exactly; but new jobs, on SQLite, by maintenance.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Literal
+from operator import attrgetter
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -42,6 +43,13 @@ GROUPS = ("move", "queue", "kind")
 _MICROS = 1_000_000
 _BOUNDS_US = tuple(round(bound * _MICROS) for bound in BOUNDS)
 _COLUMNS = "name bucket count sum_us queue kind"
+_label_of = attrgetter("queue", "kind")
+_waited = attrgetter("waited_us")
+
+T = TypeVar("T")
+L = TypeVar("L")
+Label = tuple[str, str, str]
+"""A move, or `wait` or `run`; a queue; a kind."""
 
 
 class MoveCount(msgspec.Struct, frozen=True):
@@ -63,7 +71,7 @@ class DurationCount(msgspec.Struct, frozen=True):
 
 
 class Histogram:
-    """Durations, by bucket."""
+    """Durations in microseconds, by bucket."""
 
     __slots__ = ("counts", "sum_us")
 
@@ -76,62 +84,74 @@ class Histogram:
         self.counts[bisect_left(_BOUNDS_US, micros)] += 1
         self.sum_us += micros
 
-
-class _Counted:
-    """What a worker counted of one kind in one queue."""
-
-    __slots__ = ("claims", "ran", "successes", "waited")
-
-    def __init__(self) -> None:
-        self.claims = 0
-        self.successes = 0
-        self.waited = Histogram()
-        self.ran = Histogram()
-
-    def rows(self, queue: str, kind: str) -> Iterable[tuple[str, int, int, int, str, str]]:
-        """Give what is to be added to the tally."""
-        for name, count in (("claim", self.claims), ("succeed", self.successes)):
-            if count:
-                yield name, 0, count, 0, queue, kind
-        for name, found in (("wait", self.waited), ("run", self.ran)):
-            rest = found.sum_us  # with the first bucket that holds any
-            for bucket, count in enumerate(found.counts):
-                if count:
-                    yield name, bucket, count, rest, queue, kind
-                    rest = 0
+    def observe_all(self, micros: list[int]) -> None:
+        """Count many; the list is sorted for it, which is quicker than to look each up."""
+        micros.sort()
+        if micros[0] < 0:  # woken before its time
+            micros = [max(0, each) for each in micros]
+        self.sum_us += sum(micros)
+        counts, before = self.counts, 0
+        first, last = bisect_left(_BOUNDS_US, micros[0]), bisect_left(_BOUNDS_US, micros[-1])
+        for bucket in range(first, last):
+            upto = bisect_right(micros, _BOUNDS_US[bucket])
+            counts[bucket] += upto - before
+            before = upto
+        counts[last] += len(micros) - before
 
 
 class WorkerTally:
-    """What one worker counts between two reports."""
+    """What one worker counts between two reports. Batches have one kind mostly: that is quick."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str], _Counted] = {}
+        self._moves: Counter[Label] = Counter()
+        self._times: dict[Label, Histogram] = {}
 
-    def _kind(self, claim: Claim) -> _Counted:
-        key = claim.queue, claim.kind
-        found = self._kinds.get(key)
-        if found is None:
-            found = self._kinds[key] = _Counted()
-        return found
-
-    def started(self, claims: Iterable[Claim]) -> None:
+    def started(self, claims: Sequence[Claim]) -> None:
         """Count jobs that were claimed, and how long each of them had waited."""
-        for claim in claims:
-            kind = self._kind(claim)
-            kind.claims += 1
-            if claim.waited_us is not None:
-                kind.waited.observe(max(0, claim.waited_us))
+        for label, found in _by_label(claims, map(_label_of, claims)):
+            self._moves["claim", *label] += len(found)
+            waited = list(map(_waited, found))
+            if None in waited:
+                waited = [each for each in waited if each is not None]
+            if waited:
+                self._observe(("wait", *label), waited)
 
-    def ended(self, claim: Claim, seconds: float, *, succeeded: bool) -> None:
-        """Count an attempt whose outcome was written, and how long it took since its claim."""
-        kind = self._kind(claim)
-        kind.successes += succeeded
-        kind.ran.observe(int(seconds * _MICROS))
+    def ended(self, labels: Sequence[Label], begun: Sequence[float], *, now: float) -> None:
+        """Count moves that ended attempts, and how long each attempt took since its claim."""
+        for label, found in _by_label(begun, labels):
+            self._moves[label] += len(found)
+            if label[0] != "release":
+                self._observe(("run", *label[1:]), [int((now - each) * _MICROS) for each in found])
+
+    def _observe(self, label: Label, micros: list[int]) -> None:
+        found = self._times.get(label)
+        if found is None:
+            found = self._times[label] = Histogram()
+        found.observe_all(micros)
 
     def take(self) -> "Report":
         """Give out what was counted since the last call."""
-        kinds, self._kinds = self._kinds, {}
-        return Report([row for pair, found in kinds.items() for row in found.rows(*pair)])
+        moves, self._moves = self._moves, Counter()
+        times, self._times = self._times, {}
+        rows = [(name, 0, count, 0, queue, kind) for (name, queue, kind), count in moves.items()]
+        for (name, queue, kind), found in times.items():
+            rest = found.sum_us  # with the first bucket that holds any
+            for bucket, count in enumerate(found.counts):
+                if count:
+                    rows.append((name, bucket, count, rest, queue, kind))
+                    rest = 0
+        return Report(rows)
+
+
+def _by_label(found: Sequence[T], labels: Iterable[L]) -> Iterable[tuple[L, Sequence[T]]]:
+    """Sort things by their labels; where all have the same, there is nothing to sort."""
+    each = list(labels)
+    if each and each.count(each[0]) == len(each):
+        return [(each[0], found)]
+    sorted_: dict[L, list[T]] = {}
+    for label, one in zip(each, found, strict=True):
+        sorted_.setdefault(label, []).append(one)
+    return sorted_.items()
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -159,7 +179,8 @@ def _count_created(*, most: int) -> Steps[int]:
         yield Call("queue_total_count")
         yield Call("tally_mark_last")
         return 0
-    rows = yield Call("tally_created", {"most": most})
+    alike = yield Call("tally_created_alike", {"most": most})
+    rows = alike or (yield Call("tally_created", {"most": most}))
     yield Call("tally_mark_move", {"most": most})
     return sum(row[0] for row in rows)
 
@@ -172,7 +193,8 @@ def fold(*, most: int) -> Steps[int]:
     asked = {"most": most, "labels": LABELS_MOST - 1, "others": OTHERS}
     rows = yield Call("tally_fold", asked)
     removed = yield Call("tally_delta_remove", {"most": most})
-    folded: list[int] = [row[0] for row in rows]
+    failures = yield Call("failure_fold", {"most": most})
+    folded: list[int] = [row[0] for row in (*rows, *failures)]
     return max(created, len(removed), *folded)
 
 
@@ -189,9 +211,10 @@ def roll() -> Steps[int]:
 
 
 def forget() -> Steps[None]:
-    """Remove sums that nobody looks at any more, and names that no sum has."""
+    """Remove sums that nobody looks at any more, those of nothing, and names that no sum has."""
     yield Call("tally_forget", {"span": HOUR, "age": KEEP_SECONDS})
     yield Call("tally_label_forget")
+    yield Call("failure_hour_forget")
 
 
 # Reading

@@ -28,7 +28,7 @@ class ErrorGroupDocument(BaseModel):
     place: str | None = Field(default=None, examples=["shop/tasks.py:12 in convert"])
     kind: str | None = Field(description="The kind of the job that failed so last.")
     count: int = Field(description="Failed attempts, of those that are kept.")
-    more: bool = Field(description="Whether there are more than were counted.")
+    more: bool = Field(description="Whether only the newest of its jobs were asked how they stand.")
     failed: int = Field(description="Jobs that it ended.")
     open: int = Field(description="Jobs that failed so last and go on.")
     first_at: datetime

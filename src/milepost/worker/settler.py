@@ -45,6 +45,7 @@ MANY = 64
 """So many outcomes of runs' jobs are worth a second transaction next to the one under way."""
 FLUSH_SECONDS = 2.0
 """How long a store that is away may hold up a worker that stops."""
+NONE_HELD = jobs.Settled(set(), set())
 LOGGED = 200
 """How many characters of an error are logged; the whole of it is kept with the job."""
 
@@ -199,8 +200,8 @@ class Settler:
         else:
             self._settled(batch, held)
 
-    def _settled(self, batch: list[Settlement], held: set[str]) -> None:
-        self._slots.settled(batch, held)
+    def _settled(self, batch: list[Settlement], settled: jobs.Settled) -> None:
+        self._slots.settled(batch, settled.held, cancelled=settled.cancelled)
         if any(settlement.claim.run_id is not None for settlement in batch):
             self._watch.wake()  # its run may have come to the next jobs
         if self._relay is not None and any(settlement.claim.channel for settlement in batch):
@@ -224,8 +225,8 @@ class Settler:
             **_measured(running, result),
         )
 
-    async def _written(self, batch: list[Settlement]) -> set[str]:
-        """Write outcomes; answer with the ids that were held. A store that is away is awaited."""
+    async def _written(self, batch: list[Settlement]) -> jobs.Settled:
+        """Write outcomes; answer with those that were held. A store that is away is awaited."""
         pause = PAUSE
         while True:
             try:
@@ -237,14 +238,14 @@ class Settler:
                 # A batch that had committed answers as not held when it is tried again: no harm,
                 # since the fence lets nothing be written twice.
                 if self._row.lost:
-                    return set()
+                    return NONE_HELD
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, LONGEST)
         if settled.left:
             self._publisher.want(settled.left)
         if settled.moves and self._hooks.at["gate"]:
             await self._show_gates(batch, settled.moves)
-        return settled.held
+        return settled
 
     async def _show_gates(
         self, batch: Sequence[Settlement], moves: Mapping[str, Sequence[str]]
@@ -272,7 +273,7 @@ class Settler:
         except (Invalid, IllegalMove) as again:
             # Given back by the next reconciliation.
             log.warning("job could not be ended", job_id=claim.id, error=repr(again))
-            held = set()
+            held = NONE_HELD
         except Exception as again:  # noqa: BLE001 - says nothing of the outcome
             self._postpone(settlement, again)
             return
@@ -281,7 +282,7 @@ class Settler:
     def _postpone(self, settlement: Settlement, error: Exception) -> None:
         """Try again later, as long as the lease lasts."""
         if self._row.lost:
-            self._settled([settlement], set())
+            self._settled([settlement], NONE_HELD)
             return
         job_id = settlement.claim.id
         if job_id not in self._logged:

@@ -17,7 +17,7 @@ from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement
 from milepost.store.durable import AttemptProgress
 from milepost.store.logs import AttemptLines
-from milepost.store.tally import WorkerTally
+from milepost.store.tally import Label, WorkerTally
 from milepost.telemetry import Log
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ log = Log("milepost.worker")
 
 GOOD = ("succeed", "later")
 RELEASE = "release"
-SUCCEED = "succeed"
 FREE, CLAIMING, PROCESSING = (
     state.value for state in (SlotState.FREE, SlotState.CLAIMING, SlotState.PROCESSING)
 )
@@ -171,13 +170,21 @@ class SlotTable:
         if outcome.move != RELEASE:
             self._move("success" if outcome.move in GOOD else "failure", PROCESSING)
 
-    def settled(self, batch: Sequence[Settlement], held: set[str]) -> None:
+    def settled(
+        self,
+        batch: Sequence[Settlement],
+        held: set[str],
+        *,
+        cancelled: frozenset[str] = frozenset(),
+    ) -> None:
         """Free the slots of jobs whose outcomes were written, or whose lease was lost before."""
         if self._metrics is not None:
             self._metrics.settled(self._ended(batch, held))
             self._metrics.lost(len(batch) - len(held), found="settle")
-        self._count(batch, held)
         freed = {True: 0, False: 0}
+        labels: list[Label] = []
+        begun: list[float] = []
+        now = time.monotonic()
         for settlement in batch:
             claim, move = settlement.claim, settlement.outcome.move
             # The same job may have come back meanwhile, under its next fence.
@@ -186,24 +193,19 @@ class SlotTable:
                 del self._running[claim.id]
             if claim.id not in held:
                 log.warning("result discarded: lease lost", job_id=claim.id)
+                self.drop(good=None if move == RELEASE else move in GOOD)
+                continue
             if move == RELEASE:
                 self.drop(good=None)
-            elif claim.id in held:
-                freed[move in GOOD] += 1
             else:
-                self.drop(good=move in GOOD)
+                freed[move in GOOD] += 1
+            if claim.id not in cancelled:
+                labels.append((move, claim.queue, claim.kind))
+                begun.append(now if running is None else running.claimed)
         for good, count in freed.items():
             self._move("reported", REPORTING[good], count)
+        self._tally.ended(labels, begun, now=now)
         self.wake()
-
-    def _count(self, batch: Sequence[Settlement], held: set[str]) -> None:
-        """Count the attempts that ended, and how long each took since its claim."""
-        now, ended = time.monotonic(), self._tally.ended
-        for settlement in batch:
-            claim, move = settlement.claim, settlement.outcome.move
-            running = self._running.get(claim.id)
-            if running is not None and move != RELEASE and claim.id in held:
-                ended(claim, now - running.claimed, succeeded=move == SUCCEED)
 
     def _ended(
         self, batch: Sequence[Settlement], held: set[str]

@@ -16,6 +16,7 @@ from tests.support.suite.people import CancelSuite, EraseSuite, ReadSuite, Signa
 from tests.support.suite.settling import SettleSuite
 from tests.support.suite.stopping import StopSuite
 from tests.support.suite.store import COLOURS, Store, opened
+from tests.support.suite.tally import TallySuite
 from tests.support.suite.timers import ClockSuite, TimerSuite
 from tests.support.suite.workers import WorkerSuite
 
@@ -38,6 +39,7 @@ __all__ = [
     "StopSuite",
     "Store",
     "StoreSuite",
+    "TallySuite",
     "TimerSuite",
     "WorkerSuite",
     "opened",
@@ -62,5 +64,6 @@ class StoreSuite(
     WorkerSuite,
     HistorySuite,
     FailpointSuite,
+    TallySuite,
 ):
     """Every theme at once."""

@@ -102,6 +102,14 @@ class Store:
         found = (*verify(self._second).problems, *broken(self._second))
         return [str(problem) for problem in found]
 
+    def counted(self) -> dict[str, dict[str, int]]:
+        """Count jobs by queue and state, by a look at every row."""
+        told: dict[str, dict[str, int]] = {}
+        statement = "SELECT queue, state, count(*) FROM job GROUP BY queue, state"
+        for queue, state, count in self.rows(statement):
+            told.setdefault(queue, {})[state] = count
+        return told
+
     def close(self) -> None:
         """Give everything back."""
         self._runner.close()

@@ -25,3 +25,36 @@ CREATE TABLE queue_total (
   queue text PRIMARY KEY,
   count bigint NOT NULL
 );
+
+-- How many attempts failed with the same error, by the hour: exactly those that `failure` holds. A row for each
+-- statement, and sums of them, as above.
+CREATE TABLE failure_delta (
+  at timestamptz NOT NULL,                   -- when the hour begins
+  count bigint NOT NULL,
+  fingerprint text NOT NULL
+) WITH (
+  autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0
+);
+CREATE TABLE failure_hour (
+  at timestamptz NOT NULL,
+  count bigint NOT NULL,
+  fingerprint text NOT NULL,
+  PRIMARY KEY (fingerprint, at)
+);
+INSERT INTO failure_hour (at, count, fingerprint)
+SELECT date_bin('1 hour', at, 'epoch'), count(*), fingerprint FROM failure GROUP BY 1, 3;
+
+CREATE FUNCTION milepost_count_failures() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO failure_delta (at, count, fingerprint)
+  SELECT date_bin('1 hour', at, 'epoch'), CASE TG_OP WHEN 'DELETE' THEN -count(*) ELSE count(*) END, fingerprint
+    FROM changed
+   GROUP BY 1, 3;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER failure_count_insert AFTER INSERT ON failure
+  REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION milepost_count_failures();
+CREATE TRIGGER failure_count_delete AFTER DELETE ON failure
+  REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION milepost_count_failures();

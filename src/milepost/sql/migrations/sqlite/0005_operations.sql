@@ -55,7 +55,7 @@ CREATE INDEX job_spent ON job (id)
          OR errors - retries > 0
          OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) = 0))
     AND state IN ('WAITING', 'READY', 'QUEUED', 'RETRYING');
-CREATE INDEX job_failed ON job (id, queue) WHERE state = 'FAILED';
+CREATE INDEX job_failed ON job (id, queue, state) WHERE state = 'FAILED';
 -- Jobs by their last error, newest first. One that never failed stands in none of these.
 CREATE INDEX job_fingerprint ON job (fingerprint, id, state) WHERE fingerprint IS NOT NULL;
 CREATE INDEX job_error_type ON job (error_type, id) WHERE error_type IS NOT NULL;

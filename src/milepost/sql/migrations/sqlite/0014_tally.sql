@@ -1,7 +1,7 @@
 -- What happened when, for charts: moves and durations of jobs, summed up by queue and kind.
 
--- How many jobs made a move. Those that every job makes are not counted by a trigger, which would cost each
--- of them 5 %: workers count claims and successes, and maintenance new jobs, by their rowids.
+-- How many jobs made a move. Workers count their own moves, and maintenance new jobs, by their rowids: a
+-- trigger would cost each of them 5 %.
 CREATE TABLE tally_delta (
   at INTEGER NOT NULL,
   count INTEGER NOT NULL,
@@ -47,8 +47,10 @@ CREATE TABLE tally_mark (
 ) STRICT;
 INSERT INTO tally_mark DEFAULT VALUES;
 
-CREATE TRIGGER job_tally_move AFTER UPDATE ON job
-  WHEN NEW.move <> 'claim' AND NEW.move <> 'succeed' AND NEW.version <> OLD.version
+-- A statement that sets none of these columns, as the claims and settlements of workers do, knows nothing of
+-- this trigger; one that does not need them, and is to be counted, sets `queued_seq` to itself.
+CREATE TRIGGER job_tally_move AFTER UPDATE OF queued_seq, cancel_reason, losses ON job
+  WHEN NEW.state <> OLD.state
 BEGIN
   INSERT INTO tally_delta (at, count, name, queue, kind)
   VALUES (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000
@@ -67,4 +69,27 @@ BEGIN
      SET number = coalesce((SELECT max(rowid) FROM job WHERE rowid < OLD.rowid), 0),
          job_id = (SELECT id FROM job WHERE rowid < OLD.rowid ORDER BY rowid DESC LIMIT 1)
    WHERE number = OLD.rowid;
+END;
+
+-- How many attempts failed with the same error, by the hour: exactly those that `failure` holds. There is one
+-- writer: nobody waits for a row of this.
+CREATE TABLE failure_hour (
+  at INTEGER NOT NULL,                       -- when the hour begins
+  count INTEGER NOT NULL,
+  fingerprint TEXT NOT NULL,
+  PRIMARY KEY (fingerprint, at)
+) STRICT, WITHOUT ROWID;
+INSERT INTO failure_hour (at, count, fingerprint)
+SELECT at / 3600000000 * 3600000000, count(*), fingerprint FROM failure GROUP BY 1, 3;
+
+CREATE TRIGGER failure_count_insert AFTER INSERT ON failure
+BEGIN
+  INSERT INTO failure_hour (at, count, fingerprint)
+  VALUES (NEW.at / 3600000000 * 3600000000, 1, NEW.fingerprint)
+  ON CONFLICT (fingerprint, at) DO UPDATE SET count = failure_hour.count + 1;
+END;
+CREATE TRIGGER failure_count_delete AFTER DELETE ON failure
+BEGIN
+  UPDATE failure_hour SET count = count - 1
+   WHERE fingerprint = OLD.fingerprint AND at = OLD.at / 3600000000 * 3600000000;
 END;
