@@ -28,11 +28,23 @@ SELECT picked.fingerprint,
                                      ORDER BY newest.at DESC LIMIT 1)
  ORDER BY picked.last_at DESC, picked.fingerprint, failure.job_id DESC
 
--- name: error_standing
--- How jobs stand now whose last error it is, of the newest :look: failed, going on, and how many were looked at.
+-- name: error_counts
+-- How often errors came in each of the last 24 hours, 0 is the current one, and before that (NULL). Behind that, how
+-- jobs stand now whose last error it is, of the newest :look: failed, going on, and how many were looked at.
 -- (BETWEEN, and the fingerprint in the order: so PostgreSQL walks its index, and not all jobs, to the limit.)
 -- postgres
-SELECT g.fingerprint, now.failed, now.going_on, now.looked
+SELECT fingerprint,
+       CASE WHEN at > {now} - interval '24 hours'
+            THEN (date_part('epoch', date_bin('1 hour', {now}, 'epoch') - at) / 3600)::integer END,
+       sum(count)::bigint, NULL::bigint, NULL::bigint, NULL::bigint
+  FROM (SELECT fingerprint, at, count FROM failure_hour
+         WHERE fingerprint = ANY(ARRAY(SELECT unnest(:fingerprint::text[])))
+         UNION ALL
+        SELECT fingerprint, at, count FROM failure_delta
+         WHERE fingerprint = ANY(ARRAY(SELECT unnest(:fingerprint::text[])))) AS counted
+ GROUP BY 1, 2
+ UNION ALL
+SELECT g.fingerprint, NULL, NULL, now.failed, now.going_on, now.looked
   FROM unnest(:fingerprint::text[]) AS g (fingerprint)
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE state = 'FAILED') AS failed,
@@ -40,7 +52,14 @@ SELECT g.fingerprint, now.failed, now.going_on, now.looked
          FROM (SELECT state FROM job WHERE fingerprint BETWEEN g.fingerprint AND g.fingerprint
                 ORDER BY job.fingerprint DESC, job.id DESC LIMIT (SELECT :look::bigint)) AS newest) AS now
 -- sqlite
-SELECT g.value,
+SELECT fingerprint,
+       CASE WHEN at > {now} - 86400000000 THEN {now} / 3600000000 - at / 3600000000 END,
+       sum(count), NULL, NULL, NULL
+  FROM failure_hour
+ WHERE fingerprint IN (SELECT value FROM json_each(:fingerprint))
+ GROUP BY 1, 2
+ UNION ALL
+SELECT g.value, NULL, NULL,
        (SELECT count(*) FILTER (WHERE state = 'FAILED')
           FROM (SELECT state FROM job WHERE fingerprint = g.value
                  ORDER BY job.fingerprint DESC, job.id DESC LIMIT :look)),
@@ -49,25 +68,6 @@ SELECT g.value,
                  ORDER BY job.fingerprint DESC, job.id DESC LIMIT :look)),
        (SELECT count(*) FROM (SELECT 1 FROM job WHERE fingerprint = g.value LIMIT :look))
   FROM json_each(:fingerprint) AS g
-
--- name: error_hours
--- How often errors came in each of the last 24 hours, 0 is the current one, and before that (NULL).
--- postgres
-SELECT fingerprint,
-       CASE WHEN at > {now} - interval '24 hours'
-            THEN (date_part('epoch', date_bin('1 hour', {now}, 'epoch') - at) / 3600)::integer END,
-       sum(count)::bigint
-  FROM (SELECT fingerprint, at, count FROM failure_hour WHERE fingerprint = ANY(:fingerprint::text[])
-         UNION ALL
-        SELECT fingerprint, at, count FROM failure_delta WHERE fingerprint = ANY(:fingerprint::text[])) AS counted
- GROUP BY 1, 2
--- sqlite
-SELECT fingerprint,
-       CASE WHEN at > {now} - 86400000000 THEN {now} / 3600000000 - at / 3600000000 END,
-       sum(count)
-  FROM failure_hour
- WHERE fingerprint IN (SELECT value FROM json_each(:fingerprint))
- GROUP BY 1, 2
 
 -- name: error_examples
 -- The attempts that failed so last.

@@ -123,12 +123,15 @@ def groups(*, most: int = 50, fingerprint: str | None = None) -> Steps[list[Erro
     named = [row[0] for row in rows if told[row[0]] is row]
     hours: dict[str, list[int]] = {name: [0] * HOURS for name in named}
     counts = Counter[str]()
-    for name, back, count in (yield Call("error_hours", {"fingerprint": named})):
+    now: dict[str, tuple[int, int, bool]] = {}
+    for row in (yield Call("error_counts", {"fingerprint": named, "look": look})):
+        name, back, count, failed, going_on, looked = row
+        if count is None:
+            now[name] = failed, going_on, looked >= look
+            continue
         counts[name] += count
         if back is not None:
             hours[name][HOURS - 1 - back] = count
-    rows = yield Call("error_standing", {"fingerprint": named, "look": look})
-    now = {name: (failed, going_on, looked >= look) for name, failed, going_on, looked in rows}
     return [_group(told[name], counts[name], now[name], hours=hours[name]) for name in named]
 
 
