@@ -29,6 +29,22 @@ SELECT named.name, coalesce(c.kind, 'pull'), c.target, c.tenant, c.stopped_by, c
   FROM named LEFT JOIN channel c ON c.name = named.name
  ORDER BY named.name
 
+-- name: channel_lately
+-- How many of a channel's newest messages were delivered within a time, and when the last one was.
+-- postgres
+SELECT g.name,
+       (SELECT count(*) FROM (SELECT delivered_at FROM outbox WHERE channel = g.name ORDER BY n DESC LIMIT :look) AS newest
+         WHERE delivered_at > {now} - :span_us{micros}),
+       (SELECT max(delivered_at)
+          FROM (SELECT delivered_at FROM outbox WHERE channel = g.name ORDER BY n DESC LIMIT :look) AS newest)
+  FROM unnest(:name::text[]) AS g (name)
+-- sqlite
+SELECT g.value,
+       (SELECT count(*) FROM (SELECT delivered_at FROM outbox WHERE channel = g.value ORDER BY n DESC LIMIT :look)
+         WHERE delivered_at > {now} - :span_us),
+       (SELECT max(delivered_at) FROM (SELECT delivered_at FROM outbox WHERE channel = g.value ORDER BY n DESC LIMIT :look))
+  FROM json_each(:name) AS g
+
 -- name: channel_lock
 -- Places are given one after the other, by the holder of the row: nobody sees a later one first.
 -- postgres

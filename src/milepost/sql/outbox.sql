@@ -177,6 +177,22 @@ SELECT id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, tra
  ORDER BY n DESC
  LIMIT :most
 
+-- name: outbox_next_up
+-- The messages of a channel that wait, the one that is due first first: along the index of those.
+SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+  FROM outbox
+ WHERE channel = :channel AND delivered_at IS NULL AND dead_at IS NULL
+ ORDER BY due_at
+ LIMIT :most
+
+-- name: outbox_dead
+-- The dead messages of a channel, newest first: along the index of those.
+SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+  FROM outbox
+ WHERE channel = :channel AND dead_at IS NOT NULL
+ ORDER BY n DESC
+ LIMIT :most
+
 -- name: outbox_retry
 -- Back to life: dead ones of a channel, or those that were named. They are offered at a new place.
 -- postgres

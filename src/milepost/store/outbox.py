@@ -24,6 +24,8 @@ EVERYONE = "*"
 """The tenant of a channel that carries every tenant's messages."""
 
 LAST = 2**62
+LOOK = 500
+"""How many of a channel's newest messages are looked at for those that arrived lately."""
 CHILDREN_MOST = 10_000
 
 
@@ -253,6 +255,26 @@ def listing(
     where = {"channel": channel, "state": state, "before": LAST if before is None else before}
     rows = yield Call("outbox_list", {**where, "most": most})
     return [_message(row) for row in rows]
+
+
+def shown(channel: str, stands: str, *, most: int) -> Steps[list[Message]]:
+    """Read messages as a page lists them: those due first, or the newest dead or delivered ones."""
+    where = {"channel": channel, "most": most}
+    if stands == "delivered":
+        return (yield from listing(channel, state=stands, most=most))
+    name = "outbox_dead" if stands == "dead" else "outbox_next_up"
+    return [_message(row) for row in (yield Call(name, where, alone=True))]
+
+
+def lately(
+    names: Sequence[str], *, seconds: float, look: int = LOOK
+) -> Steps[dict[str, tuple[int, datetime | None]]]:
+    """Tell of each channel how many messages arrived within a time, and when the last one did."""
+    if not names:
+        return {}
+    asked = {"name": list(names), "span_us": micros(seconds), "look": look}
+    rows = yield Call("channel_lately", asked, alone=True)
+    return {name: (count, None if at is None else instant(at)) for name, count, at in rows}
 
 
 def failing(channel: str) -> Steps[tuple[int, str] | None]:

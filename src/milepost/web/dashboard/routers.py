@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from milepost.web.dashboard import (
     bulk,
+    channels,
     errors,
     job,
     jobs,
@@ -11,9 +12,11 @@ from milepost.web.dashboard import (
     overview,
     queues,
     runs,
+    schedules,
     start_run,
     static,
     suggest,
+    tokens,
     views,
 )
 
@@ -30,4 +33,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     errors.router,
     start_run.router,
     runs.router,
+    schedules.router,
+    channels.router,
+    tokens.router,
 )
