@@ -90,7 +90,7 @@ def server(
     # Once it has stopped it raises the signal again, which would end us as if something had failed.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, serving.handle_exit)
-    click.echo(f"api     {link(bound)}")
+    click.echo(f"pages   {link(bound)}")
     with logging_as(settings):
         log.info("server starts; Ctrl-C stops", store=str(loaded.client.url))
         asyncio.run(_serve(loaded, serving, bound))
