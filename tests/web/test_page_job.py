@@ -253,6 +253,19 @@ async def test_an_erased_job_says_so(app, pages):
     assert "no such format" not in page
 
 
+def test_a_stream_that_others_follow_too_carries_no_form_token(app, address):
+    [job_id] = app.client.create([app.new_job("convert", ["a"], {}, {"start_in": 3600})])
+    asked = {"Accept": "text/event-stream"}
+    with httpx2.stream("GET", f"{address}/jobs/{job_id}", headers=asked, timeout=30) as answer:
+        told = ""
+        for text in answer.iter_text():
+            told += text
+            if "job-facts" in told:
+                break
+    assert 'name=\\"form_token\\" value=\\"\\"' in told
+    assert not re.search(r'form_token\\" value=\\"[^\\]', told)
+
+
 TRACE = """Traceback (most recent call last):
   … 2 frames of milepost
   File "shop/tasks.py", line 10, in outer

@@ -7,6 +7,9 @@ from tests.support.browser import SCREENS, looks, shoot, violations
 PAGES = {
     "overview": "/",
     "queues": "/queues",
+    "job": "/jobs/{0.failed}",
+    "job-retrying": "/jobs/{0.retrying}",
+    "job-running": "/jobs/{0.running}",
 }
 
 

@@ -110,7 +110,7 @@ def values(view: JobView, call: Call, attempt: int | None) -> dict[str, Any]:
         "alike": max(0, view.alike - 1),
         "actions": Actions.of(job),
         "arguments": given,
-        "in_line": _in_line(given),
+        "in_line": _in_line(job, given),
         "result": content(job.result, job, call.app) if job.state == JobState.SUCCEEDED else None,
         "tags": _tags(job),
         "queue_query": str(where(queue=job.queue)),
@@ -118,9 +118,8 @@ def values(view: JobView, call: Call, attempt: int | None) -> dict[str, Any]:
         "line": timeline.draw(line),
         "walk": walk(view),
         "machine": machine,
-        "entries": list(reversed(view.moves)),
+        "entries": [(entry, _said(entry)) for entry in reversed(view.moves)],
         "older": sum(view.earlier.values()),
-        "detail_most": DETAIL_MOST,
         "lines": view.lines,
         "line_most": LINE_MOST,
         "unkept": view.lines[0].n - 1 if view.lines else 0,
@@ -140,7 +139,10 @@ def _css(job: Job, reasons: Sequence[str]) -> str:
     return "calm" if set(reasons) <= CALM | {"final", "of_run", "rerun"} else ""
 
 
-def _in_line(given: Content) -> str:
+def _in_line(job: Job, given: Content) -> str:
+    request = given.value.get("request") if isinstance(given.value, dict) else None
+    if job.kind in REQUEST_KINDS and isinstance(request, dict):
+        return words.cut(f"{request.get('method', 'GET')} {request.get('url', '')}", 120)
     if isinstance(given.value, dict):
         return words.arguments((), given.value)
     return words.cut(given.text, 120) if given.text else ""
@@ -246,11 +248,29 @@ def _exchange(view: JobView) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {}
     for entry in view.moves:
-        if entry.move == "note" and (entry.detail or "").startswith('{"phase":"RE'):
-            try:
-                noted = msgspec.json.decode(entry.detail or "")
-            except msgspec.DecodeError:
-                continue
-            if noted.get("phase") in ("REQUEST", "RESPONSE"):
-                found[noted["phase"].lower()] = {**noted, "at": entry.at}
+        noted = _noted(entry)
+        if noted.get("phase") in ("REQUEST", "RESPONSE"):
+            found[noted["phase"].lower()] = {**noted, "at": entry.at}
     return found or None
+
+
+def _noted(entry: Entry) -> dict[str, Any]:
+    """Read the note of a request or its reply; empty if it is none."""
+    if entry.move != "note" or not (entry.detail or "").startswith('{"phase":"RE'):
+        return {}
+    try:
+        found = msgspec.json.decode(entry.detail or "")
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _said(entry: Entry) -> str:
+    """Say the detail of a move in a line."""
+    if entry.summary is not None:
+        return str(entry.summary)
+    if noted := _noted(entry):
+        parts = (noted.get(name) for name in ("phase", "method", "status", "url"))
+        return words.cut(" ".join(str(part) for part in parts if part), DETAIL_MOST)
+    fence = f"fence {entry.fence}" if entry.move == "claim" else ""
+    return words.cut(entry.detail or fence, DETAIL_MOST)
