@@ -20,6 +20,7 @@ __all__ = [
     "SCREENS",
     "SOON_MS",
     "Watch",
+    "follow",
     "looks",
     "shoot",
     "violations",
@@ -80,7 +81,10 @@ class Watch:
     def _console(self, message: ConsoleMessage) -> None:
         if message.type not in ("error", "warning"):
             return
-        if not (self.is_cut_off and "net::ERR" in message.text):
+        expected = any(
+            word in message.text for word in ("net::ERR", "htmx:sse:error", "htmx:error")
+        )
+        if not (self.is_cut_off and expected):
             self.problems.append(f"console {message.text}")
 
     def _request(self, request: Request) -> None:
@@ -102,6 +106,12 @@ async def violations(page: Page) -> list[Any]:
         await page.evaluate(_axe())
     found = await page.evaluate(_AXE.replace("RULES", json.dumps(_RULES)))
     return list(json.loads(found))
+
+
+async def follow(page: Page, path: str) -> None:
+    """Go to a page, and wait until it is followed."""
+    await page.goto(path)
+    await page.wait_for_selector("#live[data-state=on]", state="attached")
 
 
 def looks() -> Iterator[tuple[str, str]]:

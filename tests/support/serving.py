@@ -13,17 +13,17 @@ __all__ = ["served"]
 
 
 @contextmanager
-def served(app: "App", *, access: str = "local") -> Iterator[str]:
+def served(app: "App", *, access: str = "local", port: int = 0) -> Iterator[str]:
     """Serve the API in a thread, by default as `milepost dev` does, and give its address.
 
-    No worker runs but when a test says so.
+    No worker runs but when a test says so. At the end open streams are cut off.
     """
     from milepost.web.api import create_api
     from milepost.web.serve import link, listen, server
 
     api = create_api(app, access=access)
     serving = server(api, connections=app.settings.api_connections)
-    bound = listen("127.0.0.1", 0)
+    bound = listen("127.0.0.1", port)
 
     async def serve() -> None:
         await serving.serve([bound])
@@ -34,5 +34,5 @@ def served(app: "App", *, access: str = "local") -> Iterator[str]:
     try:
         yield link(bound)
     finally:
-        serving.should_exit = True
+        serving.should_exit = serving.force_exit = True
         thread.join(timeout=30)

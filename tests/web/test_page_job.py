@@ -319,3 +319,8 @@ def test_a_time_line_of_any_length_has_a_few_marks(seconds):
     marks = timeline.Scale(begin, begin + timedelta(seconds=seconds)).ticks()
     assert 2 <= len(marks) <= 8
     assert all(0 < x < 100 for _, x in marks)
+
+
+def test_a_method_is_marked_though_tracebacks_leave_its_class_out():
+    found = frames.blocks(TRACE, "shop/tasks.py:10 in Shop.sell.<locals>.outer")
+    assert [frame.name for block in found for frame in block.frames if frame.innermost] == ["outer"]

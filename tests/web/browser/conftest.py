@@ -1,7 +1,8 @@
 """A browser for all tests of a process, and contexts in it that forgive nothing."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import pytest_asyncio
@@ -72,6 +73,39 @@ class Shop:
         evening.declare(self.server)
         self.address = ""
         self.seen: evening.Evening | None = None
+        self.asked: list[str] = []
+        self._count_queries()
+
+    def _count_queries(self) -> None:
+        """Name each query that the server asks of the store, in order."""
+        run = self.server.client.run_async
+
+        async def counted(operation, *args, **kwargs):
+            def steps():
+                going, answer = operation(*args, **kwargs), None
+                while True:
+                    try:
+                        step = going.send(answer)
+                    except StopIteration as stop:
+                        return stop.value
+                    self.asked.append(str(step.name))
+                    answer = yield step
+
+            return await run(steps)
+
+        self.server.client.run_async = counted
+
+    def submit(self, kind: str, *args: object, **options: object) -> str:
+        """Submit a job, as another program does."""
+        [job_id] = self.app.client.create([self.app.new_job(kind, args, {}, options)])
+        return job_id
+
+    def counts(self) -> dict[str, int]:
+        """Count the store's jobs by state."""
+        added: Counter[str] = Counter()
+        for states in self.app.counts().values():
+            added.update(states)
+        return dict(added)
 
 
 @contextmanager
@@ -89,9 +123,35 @@ def shop_on(backends: Backends, backend: str, *, filled: bool) -> Iterator[Shop]
 
 
 @pytest.fixture(scope="session")
-def shop(backends: Backends) -> Iterator[Shop]:
-    """Serve an evening that nobody changes."""
-    with shop_on(backends, "sqlite", filled=True) as made:
+def evenings(backends: Backends) -> Iterator[Callable[[str], Shop]]:
+    """Serve the same evening on a database, to all tests that change little of it."""
+    made: dict[str, Shop] = {}
+    with ExitStack() as stack:
+
+        def served_on(backend: str) -> Shop:
+            if backend not in made:
+                made[backend] = stack.enter_context(shop_on(backends, backend, filled=True))
+            return made[backend]
+
+        yield served_on
+
+
+@pytest.fixture
+def shop(evenings: Callable[[str], Shop]) -> Shop:
+    """Serve an evening."""
+    return evenings("sqlite")
+
+
+@pytest.fixture(params=everyday_names())
+def each_shop(request: pytest.FixtureRequest, evenings: Callable[[str], Shop]) -> Shop:
+    """Serve an evening, on each database in turn."""
+    return evenings(request.param)
+
+
+@pytest.fixture(params=everyday_names())
+def new_shop(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Shop]:
+    """Serve a shop that has no job yet, on each database in turn."""
+    with shop_on(backends, request.param, filled=False) as made:
         yield made
 
 
@@ -99,11 +159,4 @@ def shop(backends: Backends) -> Iterator[Shop]:
 def empty_shop(backends: Backends) -> Iterator[Shop]:
     """Serve a shop that has no job yet."""
     with shop_on(backends, "sqlite", filled=False) as made:
-        yield made
-
-
-@pytest.fixture(params=everyday_names())
-def any_shop(request: pytest.FixtureRequest, backends: Backends) -> Iterator[Shop]:
-    """Serve an evening that a test may change, on each database in turn."""
-    with shop_on(backends, request.param, filled=True) as made:
         yield made

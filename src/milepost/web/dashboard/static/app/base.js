@@ -9,7 +9,7 @@
 
   /* Parts: nothing is swapped while the pointer is down, a dialog is open, or one types in the part. */
   const marks = stream ? JSON.parse(stream.dataset.marks) : {}, waiting = new Map();
-  let pressed = false, heard = Date.now(), hiddenAt = 0;
+  let pressed = false, heard = Date.now(), hiddenAt = 0, tried = 0;
   const isHeld = (old) => pressed || $("dialog[open]") || (old && old.contains(document.activeElement) && /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName) && document.activeElement.type !== "checkbox");
   const swap = ({ id, mark, html }) => {
     const old = document.getElementById(id);
@@ -39,7 +39,10 @@
     stream.addEventListener("end", () => location.reload());
     setInterval(() => {
       const quiet = Date.now() - heard;
-      if (!document.hidden && quiet > 12000) said("off", `Cut off ${Math.round(quiet / 1000)} s ago, trying again. Numbers are of ${new Date(heard).toLocaleTimeString()}.`);
+      if (document.hidden || quiet < 12000) return;
+      said("off", `Cut off ${Math.round(quiet / 1000)} s ago, trying again. Numbers are of ${new Date(heard).toLocaleTimeString()}.`);
+      /* htmx tries again what was connected once; what never was, it leaves. */
+      if (!stream._htmx?.sse && Date.now() - tried > 9000) { tried = Date.now(); window.htmx?.trigger(stream, "connect"); }
     }, 1000);
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) hiddenAt = Date.now();

@@ -64,7 +64,7 @@
     };
     list.addEventListener("change", (event) => { if (event.target === page) picks().forEach((one) => { one.checked = page.checked; }); else if (event.target.name === "id") last = event.target.closest("tr").id; tell(); });
     list.addEventListener("click", (event) => { if (event.target.name === "id" && event.shiftKey) until(event.target.closest("tr"), event.target.checked); else if (!event.target.closest("a, input, button, label") && !getSelection().toString()) event.target.closest("[data-row]")?.querySelector("a").click(); });
-    list.addEventListener("submit", (event) => { event.preventDefault(); const data = new FormData(list); data.append("action", event.submitter.value); if (all?.checked) data.delete("id"); open(`${list.action}?${new URLSearchParams(data)}`); });
+    list.addEventListener("submit", (event) => { event.preventDefault(); const data = new FormData(list); data.append("action", event.submitter.value); if (all?.checked) data.delete("id"); open(`${list.getAttribute("action")}?${new URLSearchParams(data)}`); });
     document.addEventListener("milepost:key", ({ detail: { key, row } }) => {
       const act = (name) => { const button = $(`[data-bulk][value=${name}]`, list); if (button && !button.disabled && (picked().length || all?.checked)) button.click(); };
       if (key.toLowerCase() === "x" && row) { const one = $("[name=id]", row); if (key === "X") until(row, true); else one.checked = !one.checked; last = row.id; tell(); }
