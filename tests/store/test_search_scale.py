@@ -3,13 +3,14 @@
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from milepost import filters
-from milepost.store import search
+from milepost.store import joblist, search
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Rows
 from milepost.store.sqlite_calls import _bound
@@ -145,12 +146,12 @@ def plan(raw: Raw, call: Call) -> str:
     return "\n".join(row[0] for row in cursor.fetchall())
 
 
-def watched(driver: Driver, text: str) -> tuple[Any, list[Call]]:
+def watched(driver: Driver, asked: Callable[[], Any]) -> tuple[Any, list[Call]]:
     """Search, and keep the statements that the search made."""
     calls: list[Call] = []
 
     def operation():
-        steps = search.page(filters.parse(text), most=50)
+        steps = asked()
         answer: Rows | None = None
         while True:
             try:
@@ -172,23 +173,62 @@ def test_the_first_page_of_each_filter_is_read_off_an_index(filled):
     slow = {}
     with filled.driver() as driver, filled.raw() as raw:
         for text in FILTERS:
-            page, calls = watched(driver, text)
+            asked = partial(search.page, filters.parse(text), most=50)
+            page, calls = watched(driver, asked)
             assert page or page.next or text in NOTHING, text
             assert page or not PROVING or text in (*NOTHING, *FAR), text
             plans = "\n".join(plan(raw, call) for call in calls)
             assert not WHOLE.search(plans), f"{text}\n{plans}"
             if PROVING:
-                seconds = p95(driver, text)
+                seconds = p95(driver, asked)
                 print(f"{raw.dialect} {text}: {len(page)} in {seconds * 1000:.1f} ms")
                 if seconds > SECONDS_MAX:
                     slow[text] = (seconds, plans)
     assert slow == {}
 
 
-def p95(driver: Driver, text: str) -> float:
+def now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+COUNTED_SECONDS_MAX = 0.15
+BOUNDED = re.compile(r"Seq Scan on job\b|SCAN job(?! USING (COVERING )?INDEX)")
+
+
+def test_a_page_of_the_dashboard_and_its_counts_are_read_off_indexes(filled):
+    slow = {}
+    with filled.driver() as driver, filled.raw() as raw:
+        for text in [
+            "",
+            *FILTERS,
+            "state:failed queue:queue3 age:<10d",
+            "kind:kind7 tenant:tenant2",
+        ]:
+            where = filters.parse(text)
+            page, _ = watched(driver, partial(joblist.page, where, now_us=now_us(), most=50))
+            ids = [line.job.id for line in page]
+            asked = {
+                "page": partial(joblist.page, where, now_us=now_us(), most=50),
+                "again": partial(joblist.again, where, ids, now_us=now_us(), is_last=False),
+                "counts": partial(joblist.counts, where, now_us=now_us()),
+            }
+            for name, operation in asked.items():
+                _, calls = watched(driver, operation)
+                plans = "\n".join(plan(raw, call) for call in calls)
+                assert not BOUNDED.search(plans), f"{name} {text}\n{plans}"
+                if PROVING:
+                    seconds = p95(driver, operation)
+                    print(f"{raw.dialect} {name} {text}: {seconds * 1000:.1f} ms")
+                    most = COUNTED_SECONDS_MAX if name == "counts" else SECONDS_MAX
+                    if seconds > most:
+                        slow[name, text] = seconds
+    assert slow == {}
+
+
+def p95(driver: Driver, asked: Callable[[], Any]) -> float:
     times = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
-        driver.run(search.page, filters.parse(text), most=50)
+        driver.run(asked)
         times.append(time.perf_counter() - begun)
     return sorted(times)[int(ROUNDS * 0.95) - 1]

@@ -7,6 +7,7 @@ Vendored files are listed in `static/vendor/versions.json` with version, licence
 
 import gzip
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -51,12 +52,17 @@ def manifest() -> dict[str, File]:
         for entry in folder.iterdir()
         if entry.name.rpartition(".")[2] in TYPES
     ]
-    styles = _joined("css")
+    styles = _squeezed(_joined("css"))
     for file in found:
         # The address that a page loads it from in advance.
         styles = styles.replace(b'url("%s")' % file.name.encode(), b'url("%s")' % _named(file))
     found += [_file("app.css", styles), _file("app.js", _joined("js"))]
     return {file.name: file for file in found}
+
+
+def _squeezed(styles: bytes) -> bytes:
+    """Leave out comments and the space around marks: it is a twentieth of what is sent."""
+    return re.sub(rb"\s*([{};,>])\s*", rb"\1", re.sub(rb"/\*.*?\*/", b"", styles, flags=re.DOTALL))
 
 
 def _named(file: File) -> bytes:

@@ -53,7 +53,7 @@
     let last = null;
     const tell = () => {
       const number = picked().length, word = all?.checked ? "" : ` ${number}`;
-      $("#picked").textContent = all?.checked ? "All that match" : `${number} selected`;
+      $("#picked").textContent = all?.checked ? "All taken" : `${number} selected`;
       for (const button of $$("[data-bulk]", list)) button.textContent = `${button.value[0].toUpperCase()}${button.value.slice(1)}${word}…`;
       page.checked = number > 0 && number === picks().length;
       page.indeterminate = number > 0 && !page.checked;
