@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from milepost import filters
-from milepost.store import joblist, search
+from milepost.store import joblist, search, tally
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Rows
 from milepost.store.sqlite_calls import _bound
@@ -191,6 +191,7 @@ def now_us() -> int:
     return time.time_ns() // 1_000
 
 
+FOLDED = 200_000
 COUNTED_SECONDS_MAX = 0.15
 BOUNDED = re.compile(r"Seq Scan on job\b|SCAN job(?! USING (COVERING )?INDEX)")
 
@@ -198,6 +199,8 @@ BOUNDED = re.compile(r"Seq Scan on job\b|SCAN job(?! USING (COVERING )?INDEX)")
 def test_a_page_of_the_dashboard_and_its_counts_are_read_off_indexes(filled):
     slow = {}
     with filled.driver() as driver, filled.raw() as raw:
+        while driver.run(tally.fold, most=FOLDED) >= FOLDED:  # maintenance has long done that
+            pass
         for text in [
             "",
             *FILTERS,

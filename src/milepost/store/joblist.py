@@ -73,7 +73,7 @@ def page(
     """Read a page of a filter, newest first; `next` says where to go on."""
     plan = yield from search.plan_of(where, queued=queued)
     given = _given(where, plan, now_us=now_us, before=before)
-    look = most if plan.whole else LOOK
+    look = most if plan.whole or not where.terms else LOOK
     rows = yield from search.ask(_lines(plan.parts), {**given, "look": look, "most": most})
     found = Listed(_read(rows))
     if len(found) == most:
@@ -179,7 +179,7 @@ def _read(rows: Sequence[Sequence[Any]]) -> list[Line]:
 
 @cache
 def _lines(parts: tuple[str, ...]) -> Statement:
-    looked = search.source_of(parts)
+    looked = search.source_of(parts, seen="NULL AS blank")
     texts = search.filled_in("lines", looked=looked, hits=_hits(parts))
     return Statement(f"search:lines:{'+'.join(parts)}", **texts)
 

@@ -110,6 +110,7 @@ class Renderer:
 
     def __init__(self, call: Call, view: View, shared: Mapping[str, Any]) -> None:
         self._view = view
+        self._made: dict[str, Markup] = {}
         root = call.request.scope.get("root_path", "").rstrip("/")
         self._values = {
             **shared,
@@ -126,7 +127,12 @@ class Renderer:
         }
 
     def part(self, name: str) -> Markup:
-        """Render a part; its id is its name."""
+        """Render a part, once; its id is its name."""
+        if name not in self._made:
+            self._made[name] = self._render(name)
+        return self._made[name]
+
+    def _render(self, name: str) -> Markup:
         template, more = self._view.pieces.get(name) or (self._view.parts[name], {})
         return Markup(  # noqa: S704 - a template that escapes
             environment().get_template(template).render({**self._values, **more})
