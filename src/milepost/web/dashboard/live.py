@@ -120,17 +120,21 @@ class Live:
             topic.viewers.discard(viewer)
 
     async def _told(self, call: Call, viewer: Viewer) -> AsyncIterator[bytes]:
+        """Send changes as they come; once in a while, whether any came, ask if this goes on."""
+        clock = asyncio.get_running_loop().time
+        asked = clock()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_SECONDS):
+                async with asyncio.timeout(max(0.0, asked + BEAT_SECONDS - clock())):
                     await viewer.woken.wait()
+            if clock() - asked >= BEAT_SECONDS:
+                if not await _is_admitted(call):
+                    yield b"event: end\ndata: {}\n\n"
+                    return
+                asked = clock()
+                yield b"event: beat\ndata: {}\n\n"
             if pieces := viewer.take():
                 yield b"".join(pieces.values())
-            elif await _is_admitted(call):
-                yield b"event: beat\ndata: {}\n\n"
-            else:
-                yield b"event: end\ndata: {}\n\n"
-                return
 
     async def _read(self, key: Key, topic: Topic, call: Call, load: Load) -> None:
         """Read a page while somebody looks at it."""
@@ -143,8 +147,9 @@ class Live:
                     # Others follow, too: each page puts its own into the forms of a new part.
                     shared["form_token"] = ""
                     topic.publish(Renderer(call, await load(), shared).parts())
-                except (MilepostError, HttpProblem) as error:
-                    log.warning("a page could not be read again", error=str(error))
+                except Exception as error:  # noqa: BLE001 - whatever it is, others look at it too
+                    told = str(error) if isinstance(error, MilepostError) else repr(error)
+                    log.warning("a page could not be read again", page=key[0], error=told)
                 await asyncio.sleep(max(TICK_SECONDS, IDLE_SHARE * (clock() - began)))
         finally:
             topic.task = None
