@@ -467,7 +467,7 @@ fingerprint from_state gone hash high holder host key keys kind kinds limit_key 
 measure missed missing_in mode move name params_key paused_by phase plan policy program queue queues
 removed_by resumes role rules_digest scope scopes set_by slots source state stopped_by tags
 taken_by target template tenant to_state trace transport type unfit unique_key value
-zone
+query summary zone
 """
 """Columns that people search by, that their program declares, or that the engine writes."""
 
