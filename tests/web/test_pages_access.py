@@ -70,6 +70,18 @@ SCOPE_OF = {
     ("POST", "/runs/{run_id}/cancel"): "operate",
     ("GET", "/runs/{run_id}/resume"): "operate",
     ("POST", "/runs/{run_id}/resume"): "operate",
+    ("GET", "/pipelines"): "read",
+    ("GET", "/pipelines/{name}"): "read",
+    ("GET", "/pipelines/{name}/start"): "submit",
+    ("POST", "/pipelines/{name}/start"): "submit",
+    ("GET", "/pipelines/{name}/runs/{run_id}/retry"): "operate",
+    ("POST", "/pipelines/{name}/runs/{run_id}/retry"): "operate",
+    ("GET", "/pipelines/{name}/replay"): "operate",
+    ("POST", "/pipelines/{name}/replay"): "operate",
+    ("GET", "/pipelines/{name}/removals"): "operate",
+    ("POST", "/pipelines/{name}/removals"): "operate",
+    ("GET", "/pipelines/{name}/watermark"): "operate",
+    ("POST", "/pipelines/{name}/watermark"): "operate",
 }
 """What each page needs: None for nothing, "any" for any session, else a scope."""
 

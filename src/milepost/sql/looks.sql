@@ -175,3 +175,185 @@ SELECT * FROM (SELECT 'ended', json_array(step, CAST((finished_at - :since) / 10
 UNION ALL
 SELECT * FROM (SELECT 'child', json_array(id, kind, state, ordinal), NULL
   FROM run WHERE parent_id = :id ORDER BY ordinal, id LIMIT 50)
+
+-- name: pipeline_looks
+-- Pipelines as a list shows them, with their last runs; what is in quarantine is counted up to :most.
+-- postgres
+SELECT p.name, p.mark, p.measure, p.target, p.dataset_version, p.queue, p.fresh_us,
+       (extract(epoch FROM {now} - coalesce(
+         CASE p.measure WHEN 'time' THEN 'epoch'::timestamptz + p.mark{micros}
+                        ELSE p.last_run_completed_at END, p.created_at)) * 1000000)::bigint,
+       (SELECT count(*) FROM (SELECT 1 FROM quarantine q WHERE q.pipeline_id = p.id AND q.resolved_at IS NULL
+                               LIMIT :most) AS counted),
+       latest.run_id::text, latest.mode, run.state, run.created_at,
+       (SELECT min(next_at) FROM schedule s WHERE s.kind = p.name || '.start' AND NOT s.paused),
+       (SELECT coalesce(sum(records), 0) FROM page WHERE page.root_id = latest.root_id AND ordinal >= 0)::bigint
+  FROM pipeline p
+  LEFT JOIN LATERAL (SELECT run_id, root_id, mode FROM pipeline_run r WHERE r.pipeline_id = p.id
+                      ORDER BY r.number DESC LIMIT 1) latest ON true
+  LEFT JOIN run ON run.id = latest.run_id
+ ORDER BY p.name
+-- sqlite
+SELECT p.name, p.mark, p.measure, p.target, p.dataset_version, p.queue, p.fresh_us,
+       {now} - coalesce(CASE p.measure WHEN 'time' THEN p.mark ELSE p.last_run_completed_at END, p.created_at),
+       (SELECT count(*) FROM (SELECT 1 FROM quarantine q WHERE q.pipeline_id = p.id AND q.resolved_at IS NULL
+                               LIMIT :most)),
+       latest.run_id, latest.mode, run.state, run.created_at,
+       (SELECT min(next_at) FROM schedule s WHERE s.kind = p.name || '.start' AND NOT s.paused),
+       (SELECT coalesce(sum(records), 0) FROM page WHERE page.root_id = latest.root_id AND ordinal >= 0)
+  FROM pipeline p
+  LEFT JOIN pipeline_run latest ON latest.pipeline_id = p.id
+        AND latest.number = (SELECT max(number) FROM pipeline_run r WHERE r.pipeline_id = p.id)
+  LEFT JOIN run ON run.id = latest.run_id
+ ORDER BY p.name
+
+-- name: pipeline_look_told
+-- What the page of a pipeline tells beside its runs, a section after the other, as `run_look_told` has them.
+-- postgres
+(SELECT 'pipeline', jsonb_build_array(id, name, mark, measure, target, last_run_id,
+               (extract(epoch FROM last_run_completed_at) * 1000000)::bigint, dataset_version, rules_digest, made_with,
+               behind)::text, NULL
+  FROM pipeline WHERE name = :name)
+UNION ALL
+(SELECT 'more', jsonb_build_array((extract(epoch FROM {now}) * 1000000)::bigint, fresh_us,
+               (extract(epoch FROM created_at) * 1000000)::bigint,
+               (extract(epoch FROM {now} - coalesce(CASE measure WHEN 'time' THEN 'epoch'::timestamptz + mark{micros}
+                        ELSE last_run_completed_at END, created_at)) * 1000000)::bigint,
+               (SELECT count(*) FROM (SELECT 1 FROM quarantine q WHERE q.pipeline_id = pipeline.id
+                                         AND q.resolved_at IS NULL LIMIT :most) AS counted),
+               (SELECT count(*) FROM (SELECT 1 FROM raw WHERE raw.pipeline_id = pipeline.id AND raw.missing_in IS NOT NULL
+                   AND raw.key NOT LIKE '?%' AND NOT EXISTS (SELECT 1 FROM removal_decision AS d
+                        WHERE d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in AND d.decision = 'confirmed')
+                  LIMIT :most) AS counted),
+               (SELECT coalesce(jsonb_agg(name), '[]') FROM queue WHERE paused))::text, NULL
+  FROM pipeline WHERE name = :name)
+UNION ALL
+(SELECT 'gap', jsonb_build_array(count(*))::text, NULL
+  FROM reading JOIN pipeline_run AS p ON p.run_id = reading.root_id
+ WHERE reading.pipeline_id = (SELECT id FROM pipeline WHERE name = :name) AND closed_at IS NULL AND covered_by IS NULL
+   AND p.mode IN ('full', 'incremental')
+   AND NOT EXISTS (SELECT 1 FROM pipeline_run AS live JOIN run ON run.id = live.run_id
+                    WHERE live.root_id = reading.root_id AND run.state NOT IN {final}))
+UNION ALL
+(SELECT 'schedule', jsonb_build_array(name, kind, cron, zone, missed, paused, paused_by, fired, last_job_id,
+               (extract(epoch FROM last_at) * 1000000)::bigint, (extract(epoch FROM next_at) * 1000000)::bigint,
+               seen_at + :vanished_us{micros} >= {now}, (extract(epoch FROM {now}) * 1000000)::bigint)::text, NULL
+  FROM schedule WHERE kind = :name || '.start' ORDER BY schedule.name)
+UNION ALL
+(SELECT 'worker', jsonb_build_array(id, state, move, host, pid, program, queues, kinds, slots,
+               (extract(epoch FROM started_at) * 1000000)::bigint, (extract(epoch FROM heartbeat_at) * 1000000)::bigint,
+               (extract(epoch FROM lease_until) * 1000000)::bigint, extract(epoch FROM lease_until - {now}))::text, NULL
+  FROM worker ORDER BY started_at DESC, id LIMIT 1000)
+UNION ALL
+(SELECT 'rejected', jsonb_build_array(type)::text, reason
+  FROM quarantine WHERE pipeline_id = (SELECT id FROM pipeline WHERE name = :name) AND resolved_at IS NULL
+ ORDER BY key LIMIT :looked)
+UNION ALL
+(SELECT 'moved', jsonb_build_array(seq, move, from_mark, to_mark, run_id, actor,
+               (extract(epoch FROM at) * 1000000)::bigint)::text, reason
+  FROM watermark_entry WHERE pipeline_id = (SELECT id FROM pipeline WHERE name = :name) ORDER BY seq DESC LIMIT 20)
+-- sqlite
+SELECT * FROM (SELECT 'pipeline', json_array(id, name, mark, measure, target, last_run_id, last_run_completed_at,
+               dataset_version, rules_digest, made_with, behind), NULL
+  FROM pipeline WHERE name = :name)
+UNION ALL
+SELECT * FROM (SELECT 'more', json_array({now}, fresh_us, created_at,
+               {now} - coalesce(CASE measure WHEN 'time' THEN mark ELSE last_run_completed_at END, created_at),
+               (SELECT count(*) FROM (SELECT 1 FROM quarantine q WHERE q.pipeline_id = pipeline.id
+                                         AND q.resolved_at IS NULL LIMIT :most)),
+               (SELECT count(*) FROM (SELECT 1 FROM raw WHERE raw.pipeline_id = pipeline.id AND raw.missing_in IS NOT NULL
+                   AND raw.key NOT LIKE '?%' AND NOT EXISTS (SELECT 1 FROM removal_decision AS d
+                        WHERE d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in AND d.decision = 'confirmed')
+                  LIMIT :most)),
+               (SELECT json_group_array(name) FROM queue WHERE paused)), NULL
+  FROM pipeline WHERE name = :name)
+UNION ALL
+SELECT * FROM (SELECT 'gap', json_array(count(*)), NULL
+  FROM reading JOIN pipeline_run AS p ON p.run_id = reading.root_id
+ WHERE reading.pipeline_id = (SELECT id FROM pipeline WHERE name = :name) AND closed_at IS NULL AND covered_by IS NULL
+   AND p.mode IN ('full', 'incremental')
+   AND NOT EXISTS (SELECT 1 FROM pipeline_run AS live JOIN run ON run.id = live.run_id
+                    WHERE live.root_id = reading.root_id AND run.state NOT IN {final}))
+UNION ALL
+SELECT * FROM (SELECT 'schedule', json_array(name, kind, cron, zone, missed, paused, paused_by, fired, last_job_id, last_at,
+               next_at, seen_at + :vanished_us{micros} >= {now}, {now}), NULL
+  FROM schedule WHERE kind = :name || '.start' ORDER BY schedule.name)
+UNION ALL
+SELECT * FROM (SELECT 'worker', json_array(id, state, move, host, pid, program, queues, kinds, slots, started_at,
+               heartbeat_at, lease_until, (lease_until - {now}) / 1000000.0), NULL
+  FROM worker ORDER BY started_at DESC, id LIMIT 1000)
+UNION ALL
+SELECT * FROM (SELECT 'rejected', json_array(type), reason
+  FROM quarantine WHERE pipeline_id = (SELECT id FROM pipeline WHERE name = :name) AND resolved_at IS NULL
+ ORDER BY key LIMIT :looked)
+UNION ALL
+SELECT * FROM (SELECT 'moved', json_array(seq, move, from_mark, to_mark, run_id, actor, at), reason
+  FROM watermark_entry WHERE pipeline_id = (SELECT id FROM pipeline WHERE name = :name) ORDER BY seq DESC LIMIT 20)
+
+-- name: pipeline_look_runs
+-- The last runs of a pipeline, newest first, with what became of the records of each; the plan of the newest that
+-- has one.
+-- postgres
+SELECT {columns:run},
+       (SELECT jsonb_build_array(p.root_id, p.mode, p.number, p.start_mark, p.end_mark, p.after_mark, p.counted,
+               sums.records, sums.fresh, sums.changed, sums.unchanged,
+               (SELECT count(*) FROM quarantine q WHERE q.root_id = p.root_id),
+               (SELECT count(*) FROM raw r WHERE r.pipeline_id = p.pipeline_id AND r.removed_by = p.root_id))::text
+          FROM pipeline_run p
+         CROSS JOIN LATERAL (SELECT coalesce(sum(records), 0) AS records, coalesce(sum(fresh), 0) AS fresh,
+                                    coalesce(sum(changed), 0) AS changed, coalesce(sum(unchanged), 0) AS unchanged
+                               FROM page WHERE page.root_id = p.root_id AND page.ordinal >= 0) sums
+         WHERE p.run_id = run.id),
+       (SELECT p.plan FROM pipeline_run p
+         WHERE p.run_id = run.id AND p.number = (SELECT max(number) FROM pipeline_run AS planned
+                WHERE planned.pipeline_id = p.pipeline_id AND planned.plan IS NOT NULL))
+  FROM run
+ WHERE id = ANY (ARRAY(SELECT run_id FROM pipeline_run
+                        WHERE pipeline_id = (SELECT pipeline.id FROM pipeline WHERE name = :name)
+                        ORDER BY number DESC LIMIT :runs))
+ ORDER BY (SELECT p.number FROM pipeline_run p WHERE p.run_id = run.id) DESC
+-- sqlite
+SELECT {columns:run},
+       (SELECT json_array(p.root_id, p.mode, p.number, p.start_mark, p.end_mark, p.after_mark, p.counted,
+               (SELECT coalesce(sum(records), 0) FROM page WHERE page.root_id = p.root_id AND page.ordinal >= 0),
+               (SELECT coalesce(sum(fresh), 0) FROM page WHERE page.root_id = p.root_id AND page.ordinal >= 0),
+               (SELECT coalesce(sum(changed), 0) FROM page WHERE page.root_id = p.root_id AND page.ordinal >= 0),
+               (SELECT coalesce(sum(unchanged), 0) FROM page WHERE page.root_id = p.root_id AND page.ordinal >= 0),
+               (SELECT count(*) FROM quarantine q WHERE q.root_id = p.root_id),
+               (SELECT count(*) FROM raw r WHERE r.pipeline_id = p.pipeline_id AND r.removed_by = p.root_id))
+          FROM pipeline_run p WHERE p.run_id = run.id),
+       (SELECT p.plan FROM pipeline_run p
+         WHERE p.run_id = run.id AND p.number = (SELECT max(number) FROM pipeline_run AS planned
+                WHERE planned.pipeline_id = p.pipeline_id AND planned.plan IS NOT NULL))
+  FROM run
+ WHERE id IN (SELECT run_id FROM pipeline_run
+               WHERE pipeline_id = (SELECT pipeline.id FROM pipeline WHERE name = :name)
+               ORDER BY number DESC LIMIT :runs)
+ ORDER BY (SELECT p.number FROM pipeline_run p WHERE p.run_id = run.id) DESC
+
+-- name: pipeline_look_cells
+-- The partitions of these runs, so many of each; an error only of those that are not read.
+-- postgres
+SELECT job.run_id::text, job.ordinal, job.id::text, job.state, job.cause,
+       CASE WHEN job.state <> 'SUCCEEDED' THEN job.error END, coalesce(progress.saves, 0),
+       coalesce(progress.records, 0), progress.fraction, reading.low, reading.high, reading.closed_at IS NOT NULL,
+       job.due_at, progress.position
+  FROM step
+  JOIN job ON job.run_id = step.run_id AND job.step = step.number AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
+  LEFT JOIN progress ON progress.job_id = job.id
+  LEFT JOIN pipeline_run p ON p.run_id = job.run_id
+  LEFT JOIN reading ON reading.root_id = p.root_id AND reading.ordinal = job.ordinal
+ WHERE step.run_id = ANY (ARRAY(SELECT unnest(:id::uuid[]))) AND step.role = 'partition' AND job.ordinal < :most
+ ORDER BY job.run_id, job.ordinal
+-- sqlite
+SELECT job.run_id, job.ordinal, job.id, job.state, job.cause,
+       CASE WHEN job.state <> 'SUCCEEDED' THEN job.error END, coalesce(progress.saves, 0),
+       coalesce(progress.records, 0), progress.fraction, reading.low, reading.high, reading.closed_at IS NOT NULL,
+       job.due_at, progress.position
+  FROM step
+  JOIN job ON job.run_id = step.run_id AND job.step = step.number
+  LEFT JOIN progress ON progress.job_id = job.id
+  LEFT JOIN pipeline_run p ON p.run_id = job.run_id
+  LEFT JOIN reading ON reading.root_id = p.root_id AND reading.ordinal = job.ordinal
+ WHERE step.run_id IN (SELECT value FROM json_each(:id)) AND step.role = 'partition' AND job.ordinal < :most
+ ORDER BY job.run_id, job.ordinal

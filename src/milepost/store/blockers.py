@@ -4,6 +4,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+import msgspec
+
 from milepost.errors import Invalid, NotFound
 from milepost.lifecycle import JOB, RUN, Cause, RunState
 from milepost.records import Run, StepCount, Worker
@@ -22,6 +24,7 @@ from milepost.store.explain import NO_WORKER, Explanation, Why, explain, is_live
 from milepost.store.failures import breaches
 from milepost.store.looks import StepStand
 from milepost.store.outbox import Channel
+from milepost.store.watermarks import PipelineRow
 
 
 def explain_any(subject: str, name: str) -> Steps[Explanation]:
@@ -253,26 +256,48 @@ def _channel_next(channel: Channel, words: set[str], due: datetime | None) -> st
     return f"the first of them is delivered at {_time(due)}"
 
 
+class PipelineFacts(msgspec.Struct, frozen=True):
+    """What there is to know of a pipeline that stands still."""
+
+    row: PipelineRow
+    lag: float
+    gaps: int
+    schedules: Sequence[schedules.Schedule]
+    """Those that start runs of it."""
+    latest: Run | None
+    told: Explanation | None
+    """Of the latest run."""
+
+
 def explain_pipeline(name: str) -> Steps[Explanation]:
     """Say how far a pipeline has read, and which run is next or hinders it."""
     row = yield from watermarks.find(name)
     lag = (yield from watermarks.lags()).get(name, 0.0)
     latest = yield from pipelines.latest(row.id)
     gaps = yield from pipelines.gaps(row.id)
-    stands = "nothing was ever read to its end" if row.mark is None else f"it is {span(lag)} behind"
+    planned = [one for one in (yield from schedules.listing()) if one.kind == f"{name}.start"]
+    run = None if latest is None else (yield from runs.get(latest.run_id))
+    told = None if run is None else (yield from explain_run(run.id))
+    return explained_pipeline(PipelineFacts(row, lag, len(gaps), planned, run, told))
+
+
+def explained_pipeline(facts: PipelineFacts) -> Explanation:
+    """Say it of what was looked up."""
+    row, name, told = facts.row, facts.row.name, facts.told
+    behind = f"it is {span(facts.lag)} behind"
+    stands = "nothing was ever read to its end" if row.mark is None else behind
     why = [("watermark", f"its watermark: {stands}")]
-    if gaps:
-        why.append(("gaps", f"{len(gaps)} partitions of ended runs were never read"))
+    if facts.gaps:
+        why.append(("gaps", f"{facts.gaps} partitions of ended runs were never read"))
     then = f"nothing, until a run starts: `milepost pipelines start APP {shlex.quote(name)}`"
-    for planned in (yield from schedules.listing()):
-        if planned.kind == f"{name}.start" and planned.state == "active":
+    for planned in facts.schedules:
+        if planned.state == "active":
             then = f"schedule {planned.name} starts a run at {_time(planned.next_at)}"
     state = "idle"
-    if latest is not None:
-        told = yield from explain_run(latest.run_id)
+    if facts.latest is not None and told is not None:
         state = told.state
         why.append(("run", told.text))
-        if latest.state not in RUN.terminal:
+        if facts.latest.state not in RUN.terminal:
             then = told.next
     return _told("pipeline", name, iter(why), kind=row.target, state=state, then=then)
 

@@ -156,7 +156,7 @@ def _value(value: Any) -> str:
 
 def stored_arguments(codec: Codec, data: bytes | None, most: int) -> str:
     """Write stored arguments in a line; where they cannot be read, nothing."""
-    found = _decoded(codec, data)
+    found = decoded(codec, data)
     if isinstance(found, dict) and all(isinstance(name, str) for name in found):
         return arguments((), found, most)
     return "" if found is None else arguments((found,), {}, most)
@@ -164,14 +164,15 @@ def stored_arguments(codec: Codec, data: bytes | None, most: int) -> str:
 
 def pretty(codec: Codec, data: bytes | None, most: int = 20_000) -> str | None:
     """Write stored content as indented JSON, so far; None where there is none."""
-    found = _decoded(codec, data)
+    found = decoded(codec, data)
     if found is None:
         return None
     text = msgspec.json.format(msgspec.json.encode(found, enc_hook=repr), indent=2).decode()
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _decoded(codec: Codec, data: bytes | None) -> Any:
+def decoded(codec: Codec, data: bytes | None) -> Any:
+    """Read stored content; None where there is none, or it cannot be read."""
     try:
         return None if data is None else codec.decode(data)
     except (MilepostError, ValueError, TypeError):
