@@ -94,7 +94,7 @@ async def test_cells_show_the_states_of_partitions_and_the_trouble_is_named(
     await run_one(app, pipeline)
     before = await pipeline.watermark_async()
     source.broken = True
-    run_id = await run_one(app, pipeline)
+    run_id = await run_one(app, pipeline, full=True)
     shown = (await pages.get("/pipelines/stones")).text
     is_inert(shown)
     text = unescape(re.sub(r"<[^>]+>", " ", shown))
