@@ -31,5 +31,6 @@ its name::
 3. A form is a POST with `{{ form_token_field() }}` in it, and works without JavaScript; its handler
    calls the engine as the API does, in the caller's name, and answers with `go_to`.
 4. The scopes of the API decide: `ReadCall`, `OperateCall`, `AdminCall`, `principal.sees`.
-5. Styles and scripts of a page lie in `static/app/NAME.css` and `NAME.js`.
+5. Styles and scripts of a page lie in `static/app/NAME.css` and `NAME.js`, which every page
+   loads, or in `static/pages` (see `static.STYLES`), which few do.
 """

@@ -124,6 +124,7 @@ class Renderer:
             "here": _here(call.request.url),
             "stream": _here(call.request.url.include_query_params(**view.follow)),
             "part": self.part,
+            "styles": static.STYLES.get(view.section, ()),
         }
 
     def part(self, name: str) -> Markup:

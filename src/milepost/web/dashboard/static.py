@@ -1,7 +1,7 @@
 """Files of the pages: a fixed list, read once, named by their content and kept by browsers.
 
 Own styles and scripts of all pages lie in `static/app` and are served as one; those of some pages
-alone lie in `static/pages`, and their templates load them.
+alone lie in `static/pages`: `STYLES` names those of a section, templates load scripts themselves.
 Vendored files are listed in `static/vendor/versions.json` with version, licence and hash.
 """
 
@@ -27,6 +27,14 @@ TYPES = {
     "svg": "image/svg+xml",
     "woff2": "font/woff2",
 }
+
+
+STYLES = {
+    **dict.fromkeys(("errors", "schedules", "channels", "tokens"), ("lists.css",)),
+    "runs": ("runs.css",),
+    "pipelines": ("runs.css", "pipelines.css"),
+}
+"""Styles of some pages alone, by the section of the rail; all others are in `app.css`."""
 
 
 class File(msgspec.Struct, frozen=True):
