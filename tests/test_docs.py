@@ -9,6 +9,7 @@ import os
 import pydoc
 import re
 import signal
+import struct
 import subprocess
 import sys
 from contextlib import suppress
@@ -24,6 +25,8 @@ PAGES = [
     ROOT / "README.md",
     *(page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))),
 ]
+PICTURE_MOST = 200_000
+"""Bytes."""
 QUICKLY = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:logfire")
 BLOCK = re.compile(r"(<!-- run -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.(?:py|toml|ini))\n")
@@ -133,6 +136,16 @@ def test_links_between_pages_lead_somewhere():
         if heading and to.suffix == ".md" and heading not in anchors(to)
     ]
     assert lost == []
+
+
+def test_every_picture_is_shown_by_a_page_and_is_small():
+    text = "".join(page.read_text() for page in PAGES)
+    pictures = sorted((ROOT / "docs/pictures").iterdir())
+    assert len(pictures) > 5
+    assert [path.name for path in pictures if f"pictures/{path.name}" not in text] == []
+    assert [path.name for path in pictures if path.stat().st_size > PICTURE_MOST] == []
+    for png in (path.read_bytes() for path in pictures if path.suffix == ".png"):
+        assert struct.unpack(">II", png[16:24]) == (1440, 900)
 
 
 def test_every_hazard_and_invariant_that_is_named_is_explained():

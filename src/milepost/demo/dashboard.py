@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MINUTES = 120
 """How long the evening has been when somebody looks."""
 FAILING_SINCE, PAUSED_SINCE, UNSERVED_SINCE = 18, 14, 9
+RUNS_AT = (MINUTES, 75, 47, 26)
 FEED_SECONDS = 1.0
 RUN_EVERY = 150
 TENANTS = ("acme", "globex", "initech", "umbrella")
@@ -71,7 +72,7 @@ class Evening:
             os.environ[self._shop.TROUBLE] = "payments supplier"
         if left == PAUSED_SINCE:
             self._as_ana(self.app.queues.pause, "mail", "bounce storm")
-        if left in (MINUTES, 75):
+        if left in RUNS_AT:
             self._shop.catalogue.start({"folder": f"2026-11-1{left % 9}"})
         if left == MINUTES - 5:
             self._shop.await_approval.submit_many([(f"C-{n}",) for n in range(40)])
