@@ -26,6 +26,8 @@ def test_the_argument_wins_then_our_variable_then_the_common_one_then_a_file_her
 OPENING = (
     *("request_allow", "request_ports", "request_redact", "request_secrets"),
     *("host", "hosts", "metrics", "secret_key"),
+    *("oidc_issuer", "oidc_client_id", "oidc_client_secret", "oidc_groups"),
+    *("oidc_claim", "oidc_scope", "oidc_redirect"),
 )
 
 

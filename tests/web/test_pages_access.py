@@ -18,6 +18,8 @@ SCOPE_OF = {
     ("GET", "/static/{name}"): None,
     ("GET", "/login"): None,
     ("POST", "/login"): None,
+    ("GET", "/login/oidc"): None,
+    ("GET", "/login/oidc/callback"): None,
     ("POST", "/logout"): "any",
     ("GET", "/go"): "read",
     ("GET", "/"): "read",

@@ -13,6 +13,7 @@ from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS, View
 
+HIDDEN = "(set)"
 SPECS = sorted({spec for views in VIEWS.values() for spec in views})
 
 
@@ -48,7 +49,7 @@ def show(context: click.Context, at: Session) -> None:
     settings = Settings.load(os.environ)
     source = {**origins(os.environ), **({"database_url": "--store"} if given else {})}
     values = {"database_url": str(at.store)} | {
-        name: getattr(settings, name) for name in settings.__slots__
+        name: _told(name, getattr(settings, name)) for name in settings.__slots__
     }
     for wrong, meant in _mistyped(os.environ, list(values)):
         say(f"{wrong} is no setting; did you mean {meant}?")
@@ -56,6 +57,10 @@ def show(context: click.Context, at: Session) -> None:
         show_json({name: {"value": v, "from": source[name]} for name, v in values.items()})
     else:
         show_table(("setting", "value", "from"), [(n, v, source[n]) for n, v in values.items()])
+
+
+def _told(name: str, value: object) -> object:
+    return HIDDEN if name in ("secret_key", "oidc_client_secret") and value else value
 
 
 def _mistyped(environment: Mapping[str, str], names: Sequence[str]) -> Iterator[tuple[str, str]]:

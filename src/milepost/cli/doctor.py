@@ -8,6 +8,7 @@ import click
 
 from milepost.cli.bars import bar
 from milepost.cli.command import Session, StoreCommand, open_session
+from milepost.cli.noted import is_in_use, note_check
 from milepost.cli.output import document, printable, say, show_json
 from milepost.observe.doctor import KEPT, Alike, Diagnosis, Finding, diagnose, repair
 from milepost.store.connect import open_driver
@@ -35,7 +36,8 @@ def doctor(at: Session, *, repairs: bool) -> None:
     Folds and compares as `milepost verify` does, checks the promises that one store can show, moves
     that have been due for over a minute, and the environment: schema, guards, rights, clocks, WAL
     and SQLite's version, old transactions, bloat, dead workers, queues that no worker serves,
-    channels that lag. Each finding says what to do. It only reads, unless --repair is given.
+    channels that lag. Each finding says what to do. It only reads, unless --repair is given;
+    how it ended is kept for the dashboard.
 
     --repair moves jobs and runs as maintenance does, and cancels jobs that should have ended. It
     changes nothing while a guard is missing, or its role may not compare them, for its moves might
@@ -44,6 +46,7 @@ def doctor(at: Session, *, repairs: bool) -> None:
     Exit code 0: nothing was found. 1: a promise does not hold, or a guard or the schema is wrong.
     6: only things that want attention, such as a queue without workers.
     """
+    noted = is_in_use(at)
     found = _diagnosis(at)
     if repairs:
         repaired = _repaired(at, found)
@@ -55,6 +58,8 @@ def doctor(at: Session, *, repairs: bool) -> None:
         show_json(_document(found))
     else:
         _print(found)
+    if noted:
+        note_check(at, "doctor", clean=not found.found, summary=_summary(found))
     sys.exit(_code(found))
 
 
@@ -116,10 +121,14 @@ def _print(found: Diagnosis) -> None:
             click.echo(f"\t… and {more:,} more (--json lists up to {KEPT:,} alike)")
         one = findings[0]
         click.echo(f"\tdo: {printable(one.remedy if len(findings) == 1 else one.advice)}")
+    click.echo(_summary(found))
+
+
+def _summary(found: Diagnosis) -> str:
     compared = found.compared
     looked = "" if compared is None else f": {compared.entries:,} entries folded, "
     rows = "" if compared is None else f"{compared.rows:,} live rows compared"
-    click.echo(f"{_counted(found.found) if found.found else 'healthy'}{looked}{rows}")
+    return f"{_counted(found.found) if found.found else 'healthy'}{looked}{rows}"
 
 
 def _document(found: Diagnosis) -> dict[str, object]:

@@ -8,6 +8,7 @@ import click
 
 from milepost.cli.bars import bar
 from milepost.cli.command import Session, StoreCommand, StoreGroup
+from milepost.cli.noted import is_in_use, note_check
 from milepost.cli.output import document, say, show_json
 from milepost.config import seconds
 from milepost.observe.verify import Findings, verify_archive
@@ -97,6 +98,7 @@ def verify(at: Session, archive: Path | None) -> None:
     if archive is not None:
         _verify_archive(at, archive)
         return
+    noted = is_in_use(at)
     driver = open_driver(at.store, look=True)
     try:
         schema.check(driver, at.store)
@@ -113,6 +115,8 @@ def verify(at: Session, archive: Path | None) -> None:
         show_json(_verdict(verdict))
     else:
         _print_verdict(verdict)
+    if noted:
+        note_check(at, "verify", clean=verdict.clean, summary=_compared(verdict))
     sys.exit(0 if verdict.clean else 1)
 
 
@@ -143,10 +147,14 @@ def _print_problems(verdict: Findings) -> None:
 
 def _print_verdict(verdict: Findings) -> None:
     _print_problems(verdict)
+    click.echo(_compared(verdict))
+
+
+def _compared(verdict: Findings) -> str:
     guards = f"{verdict.guards} guards compared"
     if verdict.guards is None:
         guards = "guards not compared: run it as the tables' owner, who may create a schema"
-    click.echo(
+    return (
         f"{_word(verdict)}: {verdict.entries:,} entries folded, {verdict.rows:,} live rows "
         f"compared, {verdict.pruned:,} pruned, {guards}"
     )

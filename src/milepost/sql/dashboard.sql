@@ -18,7 +18,17 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'QUEUED' LIMIT :mo
        (SELECT count(*) FROM queue),
        (SELECT count(*) FROM worker WHERE state <> 'STOPPED'),
        (SELECT count(*) FROM schedule),
-       (SELECT count(*) FROM channel)
+       (SELECT count(*) FROM channel),
+       -- Errors that were first seen within a day: each is a step along the index of failures.
+       (WITH RECURSIVE named (fingerprint, n) AS (
+          SELECT min(fingerprint), 1 FROM failure
+          UNION ALL
+          SELECT (SELECT min(fingerprint) FROM failure WHERE fingerprint > named.fingerprint), n + 1
+            FROM named
+           WHERE named.fingerprint IS NOT NULL AND n < 1000)
+        SELECT count(*) FROM named
+         WHERE (SELECT min(at) FROM failure WHERE failure.fingerprint = named.fingerprint)
+               > {now} - :day_us{micros})
 
 -- name: view_list
 SELECT name, query, actor, saved_at FROM saved_view ORDER BY name

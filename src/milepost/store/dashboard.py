@@ -13,6 +13,7 @@ from milepost.store.instants import instant
 
 COUNTED_MOST = 100_000
 """Open jobs are counted so far beside the rail; beyond it they are many."""
+DAY_US = 86_400_000_000
 
 
 class SavedView(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class Rail(msgspec.Struct, frozen=True):
     workers: int
     schedules: int
     channels: int
+    new_errors: int
+    """Errors that were seen first within a day."""
 
 
 def server_key(fresh: bytes) -> Steps[bytes]:
@@ -54,7 +57,7 @@ def server_key(fresh: bytes) -> Steps[bytes]:
 
 def rail() -> Steps[Rail]:
     """Count what is beside the names of pages, in one statement."""
-    [row] = yield Call("rail_counts", {"most": COUNTED_MOST}, alone=True)
+    [row] = yield Call("rail_counts", {"most": COUNTED_MOST, "day_us": DAY_US}, alone=True)
     return Rail(*row)
 
 

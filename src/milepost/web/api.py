@@ -27,6 +27,7 @@ from milepost.web.access import ACCESS, AccessMiddleware, RateLimiter, WrongToke
 from milepost.web.call import Engine
 from milepost.web.dashboard.facts import FactsReader
 from milepost.web.dashboard.live import Live
+from milepost.web.dashboard.oidc import provider_of
 from milepost.web.dashboard.rail import RailReader
 from milepost.web.dashboard.routers import ROUTERS as PAGES
 from milepost.web.metrics import HttpMetrics
@@ -77,6 +78,8 @@ def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASG
     api.state.rail = RailReader(engine, api.state.keys)
     api.state.facts = FactsReader(engine)
     api.state.live = Live()
+    api.state.provider = provider_of(engine.settings)
+    api.state.provider_name = "" if api.state.provider is None else api.state.provider.name
     named = [host.strip() for host in engine.settings.hosts.split(",") if host.strip()]
     return AccessMiddleware(api, access=access, hosts=[*named, *hosts])
 

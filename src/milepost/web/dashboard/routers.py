@@ -9,6 +9,7 @@ from milepost.web.dashboard import (
     job,
     jobs,
     login,
+    oidc,
     overview,
     pipeline_actions,
     pipelines,
@@ -25,6 +26,7 @@ from milepost.web.dashboard import (
 ROUTERS: tuple[APIRouter, ...] = (
     static.router,
     login.router,
+    oidc.router,
     overview.router,
     bulk.router,
     suggest.router,
