@@ -333,7 +333,10 @@ def test_the_api_serves_submitters_under_the_role_submit(staff: Company):
     )
     jobs_of(server)
     headers = {"Authorization": f"Bearer {secret}", "Idempotency-Key": "once"}
-    with served(server) as where, httpx2.Client(base_url=where, headers=headers) as client:
+    with (
+        served(server) as where,
+        httpx2.Client(base_url=where, headers=headers, timeout=60) as client,
+    ):
         made = [client.post("/v1/jobs", json={"kind": "double", "args": [4]}) for _ in range(2)]
         assert [answer.status_code for answer in made] == [202, 202]
         assert made[0].json()["id"] == made[1].json()["id"]

@@ -32,7 +32,7 @@ def test_h92_a_server_cannot_ask_for_more_time_than_can_be_written_down(app, rem
     assert job.state == ("WAITING" if status == 202 else "RETRYING")
     assert (job.record.due_at - job.record.created_at).days <= 367
     assert job_summary(job)["due_at"] == job.record.due_at
-    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False, timeout=60) as client:
         for path in (f"/v1/jobs/{job.id}", f"/v1/jobs/{job.id}/history", "/v1/jobs"):
             assert client.get(path).status_code == 200, path
 

@@ -388,7 +388,7 @@ def test_h94_over_http_the_names_are_the_same(app, database, remote):
     told = {"method": "POST", "url": remote.url, "secrets": [NAME], "callback": True, "poll": None}
     told |= {"headers": {"X-Key": REFERENCE}, "reply": {"state": "$.status", "complete": ["done"]}}
     told["reply"]["pending"] = ["working"]
-    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as http:
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False, timeout=60) as http:
         posted = http.post("/v1/requests", json={**told, "content": "to {callback}"})
         assert posted.status_code == 202, posted.text
         app.drain()
@@ -558,7 +558,7 @@ def test_h105_no_debug_log_shows_headers(small, remote, caplog):
         assert canary not in caplog.text
 
     # What others send with the same library is theirs.
-    httpx2.get(remote.url, trust_env=False)
+    httpx2.get(remote.url, trust_env=False, timeout=60)
     assert "canary-cookie" in caplog.text
 
 

@@ -17,7 +17,7 @@ RULES = mp.Reply(state="$.status", complete=["done"], pending=["working"], faile
 
 @pytest.fixture
 def http(app) -> Iterator[httpx2.Client]:
-    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -265,7 +265,7 @@ def test_over_http_an_invalid_item_is_a_422_that_names_its_path(small):
         (7, "requests.1"),
         ({"batch": {"batch": [{"url": URL}]}}, "requests.1.batch.batch"),
     ]
-    with served(small) as where, httpx2.Client(base_url=where, trust_env=False) as http:
+    with served(small) as where, httpx2.Client(base_url=where, trust_env=False, timeout=60) as http:
         for item, told in refused:
             answer = http.post("/v1/requests:batch", json={"requests": [{"url": URL}, item]})
             assert answer.status_code == 422, answer.text

@@ -16,7 +16,7 @@ WORKING, DONE = Says(json={"status": "working"}), Says(json={"status": "done", "
 
 @pytest.fixture
 def http(app) -> Iterator[httpx2.Client]:
-    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -258,7 +258,10 @@ def test_h105_who_looks_at_a_request_sees_no_secrets(small, remote):
         "headers": {"Authorization": f"Bearer {secret}", "X-Plain": "plain"},
         "json": {"password": secret, "document": "report"},
     }
-    with served(small) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+    with (
+        served(small) as where,
+        httpx2.Client(base_url=where, trust_env=False, timeout=60) as client,
+    ):
         one = client.post("/v1/requests", json=body)
         many = client.post("/v1/requests:batch", json={"requests": [body], "final": body})
         small.drain()
@@ -278,7 +281,7 @@ def test_h105_names_of_the_settings_are_secret_to_who_looks_too(tmp_path, remote
     )
     body = {"url": remote.url, "headers": {"X-Inner": "inner-thing"}, "json": {"IBAN": "DE00"}}
     body["method"] = "POST"
-    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False, timeout=60) as client:
         one = client.post("/v1/requests", json=body)
         many = client.post("/v1/requests:batch", json={"requests": [body], "final": body})
         looked = [client.get(answer.headers["location"]).text for answer in (one, many)]
@@ -292,7 +295,10 @@ def test_h105_names_of_the_settings_are_secret_to_who_looks_too(tmp_path, remote
 
 
 def test_a_timeout_is_a_number_or_one_for_each_part(small, remote):
-    with served(small) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+    with (
+        served(small) as where,
+        httpx2.Client(base_url=where, trust_env=False, timeout=60) as client,
+    ):
         for given, read in ((5, 5.0), (2.5, 2.5), ({"read": 7}, 7.0), (None, 30.0)):
             body = {"url": remote.url, "timeout": given}
             posted = client.post("/v1/requests", json=body)
@@ -328,7 +334,10 @@ WRONG = [
 
 
 def test_what_could_never_be_sent_is_a_problem(small):
-    with served(small) as where, httpx2.Client(base_url=where, trust_env=False) as client:
+    with (
+        served(small) as where,
+        httpx2.Client(base_url=where, trust_env=False, timeout=60) as client,
+    ):
         for body in WRONG:
             for path, sent in (("", body), (":batch", {"requests": [body]})):
                 answer = client.post(f"/v1/requests{path}", json=sent)
@@ -339,7 +348,7 @@ def test_what_could_never_be_sent_is_a_problem(small):
 
 def test_h93_a_remote_calls_back_and_nobody_else_does(database, remote):
     app = mp.App(database.url, request_allow="127.0.0.1", public_url="http://will.be.set")
-    with served(app) as where, httpx2.Client(trust_env=False) as client:
+    with served(app) as where, httpx2.Client(trust_env=False, timeout=60) as client:
         # Where the API is reached is known once it is served.
         object.__setattr__(app.settings, "public_url", where)
         remote.answers = [WORKING]

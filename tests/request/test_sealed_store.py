@@ -292,7 +292,7 @@ def test_h105_answers_and_messages_leave_nothing_in_the_clear(app, database, cod
     app.channel("pulled")
     options = {"tags": {"user": READABLE}, "channel": "pulled"}
     told = {"kind": "greet", "args": [CANARY], "options": options}
-    with served(app) as where, httpx2.Client(base_url=where, trust_env=False) as http:
+    with served(app) as where, httpx2.Client(base_url=where, trust_env=False, timeout=60) as http:
         twice = [
             http.post("/v1/jobs", json=told, headers={"Idempotency-Key": READABLE})
             for _ in range(2)
@@ -517,7 +517,10 @@ def test_no_stored_hash_tells_whether_a_guess_is_right(app, database, codec):
 
     def asked(made):
         told = {"kind": "greet", "args": ["1815-12-10"]}
-        with served(made) as where, httpx2.Client(base_url=where, trust_env=False) as http:
+        with (
+            served(made) as where,
+            httpx2.Client(base_url=where, trust_env=False, timeout=60) as http,
+        ):
             return http.post("/v1/jobs", json=told, headers={"Idempotency-Key": "k"})
 
     params, newer = {"born": "1815-12-10"}, mp.EncryptingCodec.new_key()

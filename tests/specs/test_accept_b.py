@@ -354,7 +354,7 @@ def test_thirty_workers_are_planned_by_thirty_to_sixty_calls(app, nivoda, raw):
 def test_a_run_is_told_over_http_in_bs_words(app, diamonds):
     """WatermarkExists: WatermarkRead → RunCreated → Processing → WatermarkAdvanced."""
     run = diamonds.start()
-    with served(app) as url, httpx2.Client(base_url=url) as client:
+    with served(app) as url, httpx2.Client(base_url=url, timeout=60) as client:
         assert client.get("/v1/pipelines/diamonds").json()["watermark_state"] == "NoWatermark"
         go(app, run)
         told = client.get("/v1/pipelines/diamonds").json()

@@ -117,13 +117,13 @@ def test_a_bound_token_hears_of_its_own_only(app, address, token):
     everything = token("everything", "read")
     mine = token("mine", "read", tenant="acme")
     slow = token("slow", "read", queues=["slow"])
-    with httpx2.Client() as client:
+    with httpx2.Client(timeout=60) as client:
         assert client.get(f"{address}/v1/events").status_code == 401
         submit = token("submits", "submit", tenant="acme")
         assert client.get(f"{address}/v1/events", headers=submit).status_code == 403
     followers = [Follower(address, 1, headers=h) for h in (mine, slow)]
     whole = Follower(address, 3, headers=everything)
-    with httpx2.Client() as client:
+    with httpx2.Client(timeout=60) as client:
         made = [
             client.post(f"{address}/v1/jobs", headers=h, json=body).json()["id"]
             for h, body in (
