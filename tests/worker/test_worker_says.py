@@ -23,6 +23,12 @@ from milepost.telemetry import Log
 pytestmark = pytest.mark.filterwarnings("default:old:UserWarning")
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """On a crowded machine a worker that ends would warn that its state could not be shown."""
+    monkeypatch.setattr("milepost.worker.heartbeat.SHOW_SECONDS", 60.0)
+
+
 def declared(app):
     @app.job(retries=1, retry_delay=0)
     def convert(document: str) -> str:
