@@ -161,7 +161,7 @@ UNION ALL
 SELECT * FROM (SELECT 'error', json_array(g.fingerprint, g.step, g.n, g.failed, g.first, g.cause),
         (SELECT failed.error FROM job AS failed WHERE failed.id = g.first)
   FROM (SELECT fingerprint, step, count(*) AS n, sum(state = 'FAILED') AS failed, min(id) AS first, min(cause) AS cause
-          FROM (SELECT id, fingerprint, step, state, cause FROM job
+          FROM (SELECT id, fingerprint, step, state, cause FROM job INDEXED BY job_errored
                  WHERE run_id = :id AND (errors + losses > 0 OR state = 'FAILED') LIMIT :most)
          WHERE fingerprint IS NOT NULL OR state = 'FAILED'
          GROUP BY fingerprint, step) AS g
@@ -291,8 +291,7 @@ SELECT * FROM (SELECT 'moved', json_array(seq, move, from_mark, to_mark, run_id,
   FROM watermark_entry WHERE pipeline_id = (SELECT id FROM pipeline WHERE name = :name) ORDER BY seq DESC LIMIT 20)
 
 -- name: pipeline_look_runs
--- The last runs of a pipeline, newest first, with what became of the records of each; the plan of the newest that
--- has one.
+-- The last runs of a pipeline, newest first, with what became of the records of each.
 -- postgres
 SELECT {columns:run},
        (SELECT jsonb_build_array(p.root_id, p.mode, p.number, p.start_mark, p.end_mark, p.after_mark, p.counted,
@@ -304,9 +303,7 @@ SELECT {columns:run},
                                     coalesce(sum(changed), 0) AS changed, coalesce(sum(unchanged), 0) AS unchanged
                                FROM page WHERE page.root_id = p.root_id AND page.ordinal >= 0) sums
          WHERE p.run_id = run.id),
-       (SELECT p.plan FROM pipeline_run p
-         WHERE p.run_id = run.id AND p.number = (SELECT max(number) FROM pipeline_run AS planned
-                WHERE planned.pipeline_id = p.pipeline_id AND planned.plan IS NOT NULL))
+       (SELECT p.plan FROM pipeline_run p WHERE p.run_id = run.id)
   FROM run
  WHERE id = ANY (ARRAY(SELECT run_id FROM pipeline_run
                         WHERE pipeline_id = (SELECT pipeline.id FROM pipeline WHERE name = :name)
@@ -322,9 +319,7 @@ SELECT {columns:run},
                (SELECT count(*) FROM quarantine q WHERE q.root_id = p.root_id),
                (SELECT count(*) FROM raw r WHERE r.pipeline_id = p.pipeline_id AND r.removed_by = p.root_id))
           FROM pipeline_run p WHERE p.run_id = run.id),
-       (SELECT p.plan FROM pipeline_run p
-         WHERE p.run_id = run.id AND p.number = (SELECT max(number) FROM pipeline_run AS planned
-                WHERE planned.pipeline_id = p.pipeline_id AND planned.plan IS NOT NULL))
+       (SELECT p.plan FROM pipeline_run p WHERE p.run_id = run.id)
   FROM run
  WHERE id IN (SELECT run_id FROM pipeline_run
                WHERE pipeline_id = (SELECT pipeline.id FROM pipeline WHERE name = :name)

@@ -136,7 +136,9 @@ def shown_bound(bound: str | None) -> str:
 def _density(
     page: PipelinePage, columns: Sequence[int], size: int, selected: Cell | None
 ) -> tuple[Markup | None, str, str]:
-    planned = next((made for made in page.runs if made.plan), None)
+    made_plans = [made for made in page.runs if made.plan]
+    # The run that fills the columns; of several the newest.
+    planned = max(made_plans, key=lambda one: len(page.cells.get(one.run.id, ())), default=None)
     if planned is None or not columns:
         return None, "", ""
     cells = [

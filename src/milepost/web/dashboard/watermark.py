@@ -109,7 +109,7 @@ def _labels(page: PipelinePage, mark: datetime, line: TimeLine) -> Markup:
             middle, BASE - 24, text
         ),
     ]
-    if middle + half < line.width - NOW_WIDE:
+    if (beside := max(now - 28, middle + half + 8)) < line.width - NOW_WIDE + 10:
         told = f"now {words.clock(page.now, seconds=False)}"
-        pieces.append(NOTE.format(line.width - 2, BASE - 24, "end", told))
+        pieces.append(NOTE.format(beside, BASE - 24, "start", told))
     return Markup("").join(pieces)
