@@ -10,6 +10,11 @@ PAGES = {
     "job": "/jobs/{0.failed}",
     "job-retrying": "/jobs/{0.retrying}",
     "job-running": "/jobs/{0.running}",
+    "runs": "/runs",
+    "run": "/runs/{0.run}",
+    "run-ended": "/runs/{0.ended_run}",
+    "pipelines": "/pipelines",
+    "pipeline": "/pipelines/{0.pipeline}",
 }
 
 
