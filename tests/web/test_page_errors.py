@@ -61,6 +61,19 @@ async def test_the_list_names_each_error_once_and_links_to_it(api, app, shop):
     assert "That is all of 24 h." in page
 
 
+async def test_the_error_that_is_shown_stays_the_same_while_others_come(api, app, shop):
+    found = await fill(app, shop)
+    page = (await api.get("/errors", headers=HTML)).text
+    [kept] = re.findall(r'hx-sse:connect="/errors\?shown=([^"&]+)"', page)
+    assert kept in {group.fingerprint for group in found.values()}
+    [other] = {group.fingerprint for group in found.values()} - {kept}
+    for shown, chosen in ((kept, kept), (other, other), ("gone", kept)):
+        page = (await api.get("/errors", params={"shown": shown}, headers=HTML)).text
+        assert re.findall(r'class="chosen[^<]*<td[^<]*<a[^>]*href="/errors/([^"]+)"', page) == [
+            chosen
+        ]
+
+
 async def test_one_error_says_what_its_jobs_share_and_what_became_of_them(api, app, shop):
     group = (await fill(app, shop))["ValueError"]
     page = html.unescape((await api.get(f"/errors/{group.fingerprint}", headers=HTML)).text)

@@ -68,13 +68,16 @@ class Found(msgspec.Struct, frozen=True):
     closer: Closer | None
 
 
-def _read(seconds: float, text: str, chosen: str | None) -> Steps[Found]:
-    """Read the list, its bars, and the chosen error closely: three statements."""
+def _read(seconds: float, text: str, chosen: str | None, *, must: bool) -> Steps[Found]:
+    """Read the list, its bars, and the chosen error closely: three statements.
+
+    Without one that `must` be shown it is the one that was seen last.
+    """
     most = FILTERED if text else SHOWN
     found = yield from errorlist.lines(seconds=seconds, most=most, chosen=chosen)
     fits = [line for line in found.lines if line.listed and matches(line, text)][:SHOWN]
     picked = next((line for line in found.lines if line.fingerprint == chosen), None)
-    if chosen is None and fits:
+    if picked is None and fits and not must:
         picked = fits[0]
     named = dict.fromkeys(line.fingerprint for line in (*fits, *filter(None, [picked])))
     bars = yield from errorlist.slots(list(named), seconds=seconds)
@@ -108,9 +111,20 @@ def matches(line: ErrorLine, text: str) -> bool:
 
 
 @router.get("/errors")
-async def listing(*, call: ReadCall, range: str = USUAL, q: str = "") -> Response:  # noqa: A002 - as the address has it
-    """List errors of a time; the one that was seen last is shown closely."""
-    return await _shown(call, range, q, None)
+async def listing(
+    *,
+    call: ReadCall,
+    range: str = USUAL,  # noqa: A002 - as the address has it
+    q: str = "",
+    shown: str | None = None,
+) -> Response:
+    """List errors of a time; the one that was seen last is shown closely.
+
+    While the page is looked at it stays that one: its stream says which is `shown`.
+    """
+    if shown is not None:
+        check_text(shown, what="fingerprint")
+    return await _shown(call, range, q, None, shown)
 
 
 @router.get("/errors/{fingerprint:path}")
@@ -120,14 +134,19 @@ async def one(*, fingerprint: str, call: ReadCall, range: str = USUAL, q: str = 
     return await _shown(call, range, q, fingerprint)
 
 
-async def _shown(call: Call, asked: str, text: str, fingerprint: str | None) -> Response:
+async def _shown(
+    call: Call, asked: str, text: str, fingerprint: str | None, shown: str | None = None
+) -> Response:
     call.principal.check_unbound("the list of errors")
     chosen_range = asked if asked in RANGES else USUAL
     if text:
         check_text(text, what="filter", most=PROSE_BYTES, blank=True)
 
     async def load() -> View:
-        found = await call.run(_read, RANGES[chosen_range][1], text, fingerprint)
+        must = fingerprint is not None
+        found = await call.run(
+            _read, RANGES[chosen_range][1], text, fingerprint if must else shown, must=must
+        )
         if fingerprint is not None and found.chosen is None:
             raise NotFound(f"there is no error {fingerprint!r}; its failures may have been removed")
         return _view(call, found, range=chosen_range, text=text, fingerprint=fingerprint)
@@ -167,6 +186,7 @@ def _view(call: Call, found: Found, *, range: str, text: str, fingerprint: str |
         values=values,
         parts={"error-head": "errors/head.html"},
         pieces=pieces,
+        follow={"shown": chosen.line.fingerprint} if chosen and fingerprint is None else {},
     )
 
 
