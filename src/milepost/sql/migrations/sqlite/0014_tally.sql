@@ -14,14 +14,15 @@ CREATE TABLE tally_delta (
 
 -- Sums of a minute, of ten minutes or of an hour: as they age, maintenance moves them from one to the next.
 CREATE TABLE tally (
-  at INTEGER NOT NULL,                       -- when the span begins
-  count INTEGER NOT NULL,
-  sum_us INTEGER NOT NULL,
+  -- The columns of the key first, in its order: SQLite 3.40 (Debian 12) checks others as if they were.
   span INTEGER NOT NULL,                     -- in seconds
-  bucket INTEGER NOT NULL,
+  at INTEGER NOT NULL,                       -- when the span begins
   queue TEXT NOT NULL,
   kind TEXT NOT NULL,
   name TEXT NOT NULL,
+  bucket INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  sum_us INTEGER NOT NULL,
   PRIMARY KEY (span, at, queue, kind, name, bucket)
 ) STRICT, WITHOUT ROWID;
 
@@ -74,9 +75,9 @@ END;
 -- How many attempts failed with the same error, by the hour: exactly those that `failure` holds. There is one
 -- writer: nobody waits for a row of this.
 CREATE TABLE failure_hour (
+  fingerprint TEXT NOT NULL,
   at INTEGER NOT NULL,                       -- when the hour begins
   count INTEGER NOT NULL,
-  fingerprint TEXT NOT NULL,
   PRIMARY KEY (fingerprint, at)
 ) STRICT, WITHOUT ROWID;
 INSERT INTO failure_hour (at, count, fingerprint)
