@@ -10,8 +10,33 @@ from milepost.lifecycle import WorkerState
 from milepost.store import dashboard, jobs, queues, workers
 from milepost.store.jobs import Line
 
-__all__ = ["Evening", "declare", "fill"]
+__all__ = ["PAGES", "Evening", "Orders", "declare", "fill"]
 
+PAGES = {
+    "overview": "/",
+    "jobs": "/jobs",
+    "jobs-filtered": "/jobs?q=queue%3Apayments+state%3Afailed%2Cretrying",
+    "jobs-none": "/jobs?q=stat%3Afailed",
+    "jobs-confirm": "/jobs/bulk?action=rerun&q=state%3Afailed&all=1",
+    "job-failed": "/jobs/{0.failed}",
+    "job-retrying": "/jobs/{0.retrying}",
+    "job-running": "/jobs/{0.running}",
+    "errors": "/errors",
+    "runs": "/runs",
+    "run": "/runs/{0.run}",
+    "run-ended": "/runs/{0.ended_run}",
+    "run-start": "/runs/new?batch=invoices",
+    "pipelines": "/pipelines",
+    "pipeline": "/pipelines/{0.pipeline}",
+    "queues": "/queues",
+    "queue-pause": "/queues/index/pause",
+    "schedules": "/schedules",
+    "channels": "/channels",
+    "tokens": "/tokens",
+    "login": "/login",
+    "not-there": "/jobs/018f0000-0000-7000-8000-000000000000",
+}
+"""The pages, of subjects of the evening."""
 HOUR = 3_600.0
 LEASE_SECONDS = 8 * HOUR
 WORKER = "shop-1-4711-aa"
@@ -52,12 +77,17 @@ class Order:
 class Orders(mp.Source[Any, Any, Any]):
     """A source of thirty orders, one of which nobody can read."""
 
+    away = False
+    """Whether the server of the second partition does not answer."""
+
     def count(self, window: Any, low: Any, high: Any) -> int:
         """Count the orders of a range."""
         return len([number for number in range(30) if low <= number < high])
 
     def fetch(self, window: Any, partition: Any, cursor: Any) -> mp.Page[Any, Any]:
         """Read the orders of a partition."""
+        if self.away and partition.ordinal == 1:
+            raise mp.Fail("the server of these orders does not answer")
         numbers = [number for number in range(30) if partition.low <= number < partition.high]
         return mp.Page([{"id": number, "amount": number * 10} for number in numbers])
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import iscoroutinefunction
 
 import pytest
 import pytest_asyncio
@@ -20,7 +21,7 @@ Open = Callable[..., Awaitable[Page]]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run all of them in one loop, which the browser belongs to."""
     for item in items:
-        if "/browser/" in item.nodeid:
+        if "/browser/" in item.nodeid and iscoroutinefunction(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from starlette.datastructures import URL
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from milepost import filters
 from milepost.errors import MilepostError
 from milepost.telemetry import Log
 from milepost.web.call import Call
@@ -90,6 +91,7 @@ def environment() -> Environment:
         "parts_of_duration": words.parts_of_duration,
         "charts": charts,
         "quoted": lambda text: quote(str(text), safe=""),
+        "filter": lambda **words: str(filters.where(**words)),
     }
     return made
 

@@ -79,6 +79,9 @@
     if (copier) { const from = $(copier.dataset.copy); navigator.clipboard?.writeText(from ? from.innerText : copier.dataset.copy); const was = copier.textContent; copier.textContent = "Copied"; setTimeout(() => { copier.textContent = was; }, 1200); }
   });
   /* A button stays off until the number that is typed fits. */
+  const guard = (within) => $$("button[data-guarded]", within).forEach((button) => { button.disabled = true; });
+  guard(document);
+  document.addEventListener("filled", (event) => guard(event.target));
   document.addEventListener("input", (event) => {
     const wanted = event.target.dataset.must;
     if (wanted !== undefined) for (const button of $$("button[data-guarded]", event.target.form)) button.disabled = event.target.value.replace(/[\s,]/g, "") !== wanted;

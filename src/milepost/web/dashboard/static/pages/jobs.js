@@ -2,9 +2,6 @@
 (() => {
   "use strict";
   const { $, $$, open, root } = window.milepost, list = $("#joblist"), input = $("#token-input"), box = $("#suggestions");
-  const guard = (within) => $$("button[data-guarded]", within).forEach((button) => { button.disabled = true; });
-  guard(document);
-  document.addEventListener("filled", (event) => guard(event.target));
   document.body.classList.add("scripted");
 
   /* Tokens */
@@ -18,7 +15,8 @@
       all.forEach((one, at) => one.setAttribute("aria-selected", at === chosen));
       if (chosen < 0) input.removeAttribute("aria-activedescendant"); else input.setAttribute("aria-activedescendant", all[chosen].id);
     };
-    const shut = () => { asked++; box.hidden = true; box.replaceChildren(); chosen = -1; };
+    const told = () => input.setAttribute("aria-expanded", !box.hidden);
+    const shut = () => { asked++; box.hidden = true; told(); box.replaceChildren(); chosen = -1; };
     const look = async () => {
       const mine = ++asked, query = new URLSearchParams({ q: had.value, typed: input.value });
       const answer = await fetch(`${input.dataset.suggest}?${query}`);
@@ -26,6 +24,7 @@
       if (mine !== asked || document.activeElement !== input) return;
       box.innerHTML = text;
       box.hidden = !options().length;
+      told();
       mark(input.value ? 0 : -1);
       if (!input.value) chosen = -1;
     };
@@ -33,6 +32,7 @@
     const take = (one) => { input.value = one.dataset.take; if (one.dataset.whole === undefined) { input.focus(); look(); } else { shut(); input.form.requestSubmit(); } };
     input.setAttribute("role", "combobox");
     input.setAttribute("aria-controls", "suggestions");
+    told();
     input.addEventListener("input", soon);
     input.addEventListener("focus", soon);
     input.addEventListener("blur", () => setTimeout(shut, 150));
