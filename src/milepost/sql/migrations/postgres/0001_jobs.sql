@@ -159,17 +159,26 @@ BEGIN
     RAISE EXCEPTION 'milepost: % is not a table that this function serves', TG_RELID::regclass;
   END IF;
   pass := set_config('milepost.journalling', 'on', true);
-  INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
-  SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state,
-         (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
-         n.actor, n.fence, n.detail
-    FROM new_rows n;
   IF TG_TABLE_NAME = 'job' THEN
-    INSERT INTO tally_delta (at, count, name, queue, kind)
-    SELECT (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
-           count(*), 'create', n.queue, n.kind
-      FROM new_rows n
-     GROUP BY n.queue, n.kind;
+    -- One statement: a second one took 4 % of a single submit.
+    WITH counted AS (
+      INSERT INTO tally_delta (at, count, name, queue, kind)
+      SELECT (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+             count(*), 'create', n.queue, n.kind
+        FROM new_rows n
+       GROUP BY n.queue, n.kind
+    )
+    INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+    SELECT 'job', n.id, n.version, n.move, NULL, n.state,
+           (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+           n.actor, n.fence, n.detail
+      FROM new_rows n;
+  ELSE
+    INSERT INTO journal (machine, subject_id, seq, move, from_state, to_state, at, actor, fence, detail)
+    SELECT TG_TABLE_NAME, n.id, n.version, n.move, NULL, n.state,
+           (SELECT clock_timestamp() + offset_us * interval '1 microsecond' FROM clock),
+           n.actor, n.fence, n.detail
+      FROM new_rows n;
   END IF;
   pass := set_config('milepost.journalling', coalesce(before, ''), true);
   RETURN NULL;
