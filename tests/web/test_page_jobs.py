@@ -370,3 +370,12 @@ async def test_views_are_saved_shown_and_deleted(app, page):
     assert (await page.post("/views", data=sent | {"q": "stat:x"})).status_code == 422
     await page.post("/views/drop", data=sent)
     assert await app.client.run_async(dashboard.views) == []
+
+
+async def test_an_empty_list_offers_a_bound_token_no_count_of_other_queues(app, page, token):
+    await submitted(app, page, 7)
+    bound = token("olga", "read", queues=["slow"])
+    for query in ("", "state:queued", "tenant:acme", "-kind:broken", "queue:default", "age:<1h"):
+        text = (await page.get("/jobs", params={"q": query}, headers=bound)).text
+        assert not rows(text)
+        assert "7 match" not in text, query

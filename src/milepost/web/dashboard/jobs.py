@@ -55,6 +55,8 @@ class Asked(msgspec.Struct, frozen=True):
     """What a page asks the store for."""
 
     where: Where
+    bounds: Where
+    """The part of the filter that is not the caller's to drop."""
     now_us: int
     before: str | None = None
     shown: Sequence[str] | None = None
@@ -90,10 +92,12 @@ async def listing(
         now = datetime.now(UTC)
         if one.where is None:
             return _view(call, one, None, now)
-        where = one.where & within(call.principal)
+        bounds = within(call.principal)
+        where = one.where & bounds
         may_chart = call.principal.tenant is None
         asked = Asked(
             where=where,
+            bounds=bounds,
             now_us=time.time_ns() // 1_000,
             before=cursor,
             shown=shown,
@@ -140,10 +144,10 @@ def _read(asked: Asked) -> Steps[Listing]:
 
 def _dropped(asked: Asked) -> Steps[tuple[str, Count] | None]:
     """Count what the filter finds without the term that is most likely in the way."""
-    terms = asked.where.terms
+    terms, bounds = asked.where.terms, asked.bounds.terms
     for keys in (("age", "created"), ("duration", "error", "kind", "queue", filters.TAG)):
         for term in terms:
-            if term.key in keys and not term.negated:
+            if term.key in keys and not term.negated and term not in bounds:
                 others = Where(tuple(one for one in terms if one is not term))
                 found = yield from joblist.counts(others, now_us=asked.now_us)
                 return str(term), found.total(others.only("state"))
