@@ -1,6 +1,7 @@
 """Who may see and do what on the pages: every route, every scope, and sessions."""
 
 import re
+import time
 
 import httpx2
 import pytest
@@ -9,8 +10,11 @@ import pytest_asyncio
 import milepost as mp
 from milepost.store import tokens
 from milepost.store.tokens import SCOPES
+from milepost.web.access import authenticate
 from milepost.web.api import create_api
 from milepost.web.dashboard.routers import ROUTERS
+from milepost.web.problems import HttpProblem
+from milepost.web.session import Session
 
 HTML = {"Accept": "text/html"}
 NOWHERE = "018f0000-0000-7000-8000-000000000000"
@@ -234,3 +238,23 @@ async def test_two_servers_of_a_store_take_each_others_sessions(app, client):
     await log_in(first, new_token(app, "ana", "read"))
     second.cookies.update(first.cookies)
     assert (await second.get("/")).status_code == 200
+
+
+async def test_a_link_from_another_site_leads_to_no_other_site(client):
+    """A path may look like an address without its scheme: //evil.example."""
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    for path in ("//evil.example/", "/%5Cevil.example/", "/%2Fevil.example/"):
+        answer = await client().get(f"http://test{path}", headers=foreign)
+        assert answer.status_code == 200
+        assert 'content="0;url=/"' in answer.text, path
+    answer = await client().get("/errors/a%3Fb%23c%22%20d?q=x%22y", headers=foreign)
+    assert 'content="0;url=/errors/a%3Fb%23c%22%20d?q=x%22y"' in answer.text
+
+
+async def test_a_session_ends_at_its_time_for_a_stream_too(app, monkeypatch):
+    session = Session(until=int(time.time()) + 60, person="ana", scopes=("read",))
+    asked = ({"type": "http", "headers": []}, "tokens", session)
+    assert (await authenticate(app.client, *asked)).actor == "ana"
+    monkeypatch.setattr(time, "time", lambda: session.until + 1.0)
+    with pytest.raises(HttpProblem, match="ended"):
+        await authenticate(app.client, *asked)

@@ -32,7 +32,7 @@ from milepost.request import batch as request_batch
 from milepost.request import kind as request_kind
 from milepost.store import outbox, tokens
 from milepost.web.problems import HttpProblem, problem_of, problem_response
-from milepost.web.session import Session, login_address, session_of
+from milepost.web.session import Session, login_address, own_address, session_of
 
 ACCESS = ("tokens", "open", "local")
 """The callers let in without a token: none, all (the program that mounts the API guards it), or
@@ -192,7 +192,9 @@ def _bearer(token: tokens.Token) -> Principal:
 
 
 async def _by_session(client: Client, session: Session) -> Principal:
-    """Return whose session it is; it ends with its token, which may be revoked at any time."""
+    """Return whose session it is; it ends at its time, or with its token, which may be revoked."""
+    if session.until <= time.time():  # a stream asks again long after the cookie was read
+        raise HttpProblem(401, "this session has ended; log in again")
     if session.token_id is None:
         person, scopes = session.person or "", frozenset(session.scopes)
         return Principal(person, scopes, None, session.tenant, session.queues)
@@ -376,9 +378,7 @@ def _sent_to_login(scope: Scope, error: Exception) -> Response | None:
     ):
         return None
     if headers.get("sec-fetch-site") == "cross-site":
-        query = scope.get("query_string", b"").decode("latin-1")
-        again = escape(scope["path"] + (f"?{query}" if query else ""))
-        refresh = f'<meta http-equiv="refresh" content="0;url={again}">'
+        refresh = f'<meta http-equiv="refresh" content="0;url={escape(own_address(scope))}">'
         page = f"<!doctype html><title>Milepost</title>{refresh}"
         return HTMLResponse(page, headers=BOUNCE)
     return RedirectResponse(login_address(scope), 303, {"Cache-Control": "no-store"})

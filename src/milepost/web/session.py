@@ -149,6 +149,14 @@ def login_address(scope: Scope) -> str:
     return f"{root}/login?next={quote(wanted, safe='')}"
 
 
+def own_address(scope: Scope) -> str:
+    """Write the address that was asked for, of this site alone: //evil.example is another's."""
+    root = scope.get("root_path", "").rstrip("/")
+    path = inside(scope["path"].removeprefix(root))
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{root}{quote(path)}" + (f"?{query}" if query else "")
+
+
 def inside(address: str) -> str:
     """Return a path below our own, or the first page: a form must not lead to another site."""
     safe = address.startswith("/") and not address.startswith(("//", "/\\"))
