@@ -84,8 +84,12 @@ SELECT ids.id, {seen}
 SELECT ids.id, {seen} FROM ({ids}) AS ids CROSS JOIN job ON job.id = ids.id
 
 -- name: search:first
--- A part of it that would not end by itself; in any order.
-SELECT every.id FROM ({ids}) AS every LIMIT :look
+-- A part of it that would not end by itself: so many jobs of a state, in the order of its index.
+-- postgres
+-- A limit that the planner does not know keeps it on the index: it would look for the first ones in the table.
+SELECT job.id FROM job WHERE state = '{state}' ORDER BY {order} LIMIT (SELECT :look::bigint)
+-- sqlite
+SELECT job.id FROM job INDEXED BY {index} WHERE state = '{state}' LIMIT :look
 
 -- name: search:fits
 -- The condition of a filter on a row of its source.

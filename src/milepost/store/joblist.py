@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from milepost.filters import Where
-from milepost.lifecycle import ORDINARY, JobState
+from milepost.lifecycle import JobState
 from milepost.records import JobLine, Listed
 from milepost.store import jobs, search
 from milepost.store.catalog import Statement
@@ -26,7 +26,12 @@ NEW_MOST = 1_000
 """How many jobs are counted that a shown list does not have yet."""
 _PLAIN = ("state", "queue")
 """Filters of nothing but these are counted exactly: the store keeps such counts."""
-_STATES = (UNUSUAL, JobState.FAILED.value, JobState.RUNNING.value, JobState.QUEUED.value)
+_UNUSUAL = (UNUSUAL, JobState.FAILED.value)
+_IN_LINE: Sequence[Mapping[str, str]] = (
+    {"state": "RUNNING", "index": "job_held", "order": "worker_id"},
+    {"state": "QUEUED", "index": "job_claim", "order": "queue, priority DESC, queued_seq"},
+)
+"""States whose indexes have another order, and those orders."""
 _line = reader(JobLine)
 
 
@@ -204,13 +209,10 @@ def _counted(by: str, parts: tuple[str, ...]) -> Statement:
 @cache
 def _by_state() -> Statement:
     """Look at so many jobs of each state, by the index of the state, and at the newest of all."""
-    parts = [one for part in _STATES for one in search.part_ids(part)]
-    bounded = [
-        search.filled_in("first", ids=ids) if part in ORDINARY and part != JobState.FAILED else ids
-        for part, ids in zip(_STATES, parts, strict=True)
-    ]
+    parts = [one for part in _UNUSUAL for one in search.part_ids(part)]
+    parts += [search.filled_in("first", **told) for told in _IN_LINE]
     nested = [
-        {name: f"SELECT id FROM ({text}) AS part" for name, text in ids.items()} for ids in bounded
+        {name: f"SELECT id FROM ({text}) AS part" for name, text in ids.items()} for ids in parts
     ]
     source = search.filled_in("some", ids=search.together(nested), seen=SEEN)
     walked = search.source_of(WALK.parts, seen=SEEN)
