@@ -20,7 +20,7 @@ from milepost.store.columns import reader
 from milepost.store.driver import Steps
 from milepost.store.search import ALL, LOOK, SEEN, UNUSUAL, WALK, Plan
 
-COUNT_LOOK = 3_000
+COUNT_LOOK = 1_000
 """How many jobs of each state a count looks at."""
 NEW_MOST = 1_000
 """How many jobs are counted that a shown list does not have yet."""
@@ -50,7 +50,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     of: Mapping[str, Count]
     queued: int | None = None
-    """How many jobs are queued, whatever the filter says, up to `LOOK`; None: nobody looked."""
+    """How many jobs are queued, whatever the filter says; None: nobody has counted them."""
 
     def total(self, words: Sequence[str] | None = None) -> Count:
         """Add up the counts of some words, or of all."""
@@ -147,7 +147,7 @@ def _exactly(where: Where) -> Steps[Counts]:
     if not where.terms:
         found = yield from jobs.state_counts()
         of = {state: Count(number) for state, number in found.items()}
-        return Counts(of, _queued(found.get(JobState.QUEUED.value, 0)))
+        return Counts(of, found.get(JobState.QUEUED.value, 0))
     by_queue = yield from jobs.counts()
     of = {}
     for queue, states in by_queue.items():
@@ -155,12 +155,12 @@ def _exactly(where: Where) -> Steps[Counts]:
             for state, number in states.items():
                 of[state] = of.get(state, Count()) + Count(number)
     every = sum(states.get(JobState.QUEUED.value, 0) for states in by_queue.values())
-    return Counts(of, _queued(every))
+    return Counts(of, every)
 
 
-def _queued(looked: int) -> int:
-    """Say how many are queued; where a count stopped early there may be many."""
-    return LOOK if looked >= COUNT_LOOK else looked
+def _queued(looked: int) -> int | None:
+    """Say how many are queued; a count that stopped early does not know."""
+    return looked if looked < COUNT_LOOK or looked >= LOOK else None
 
 
 def _given(where: Where, plan: Plan, *, now_us: int, before: str | None = None) -> dict[str, Any]:

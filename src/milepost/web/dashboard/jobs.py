@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from milepost import filters
 from milepost.filters import Where
+from milepost.lifecycle import JobState
 from milepost.store import joblist
 from milepost.store.driver import Steps
 from milepost.store.joblist import Count, Counts, Line
@@ -126,8 +127,10 @@ def told_done(did: str) -> str:
 def _read(asked: Asked) -> Steps[Listing]:
     """Read a page: counts, rows, and what ended; at most three statements."""
     counts = yield from joblist.counts(asked.where, now_us=asked.now_us)
-    how: dict[str, Any] = {"now_us": asked.now_us, "before": asked.before}
-    how["queued"] = counts.queued
+    states, queued = asked.where.only("state") or [], counts.queued
+    if states == [JobState.QUEUED]:
+        queued = LOOK if queued is None else queued
+    how: dict[str, Any] = {"now_us": asked.now_us, "before": asked.before, "queued": queued}
     if asked.shown is None:
         page = yield from joblist.page(asked.where, most=PAGE, **how)
         found = Listing(counts, page, page.next, page.looked_to)
@@ -136,8 +139,9 @@ def _read(asked: Asked) -> Steps[Listing]:
         found = Listing(counts, again.lines, missing=again.missing)
     if not found.lines and asked.shown is None:
         return msgspec.structs.replace(found, dropped=(yield from _dropped(asked)))
-    # Where many are queued, the newest of them took a look of its own.
-    if asked.span is None or (counts.queued or 0) >= LOOK:
+    # Where many are queued, the search for them took a look of its own.
+    looked = JobState.QUEUED in states and (queued is None or queued >= LOOK)
+    if asked.span is None or looked:
         return found
     return msgspec.structs.replace(found, moves=(yield from joblines.ended(asked.span)))
 
