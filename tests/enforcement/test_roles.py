@@ -223,6 +223,34 @@ def test_a_reader_verifies_and_is_told_what_that_leaves_out(staff: Company, caps
     assert "job_journal_move on job: it is disabled" in capsys.readouterr().out
 
 
+def test_a_program_that_only_submits_cannot_sign_in_as_anybody(staff: Company):
+    """The pages of a server with such a role work, with a key of its own."""
+    import asyncio
+
+    from milepost.web.session import Keys, Session
+
+    server = mp.App(staff.url("submit"))
+
+    async def signed() -> tuple[str, Session | None]:
+        signer = await Keys(server.client, "").signer()
+        cookie = signer.session_cookie(Session(until=2**40, token_id="a"))
+        await server.client.close_async()
+        return cookie, signer.session(cookie)
+
+    cookie, session = asyncio.run(signed())
+    assert session == Session(until=2**40, token_id="a")
+    owner = mp.App(staff.home.url)
+
+    async def read() -> Session | None:
+        known = (await Keys(owner.client, "").signer()).session(cookie)
+        await owner.client.close_async()
+        return known
+
+    assert asyncio.run(read()) is None
+    for app in (server, owner):
+        app.close()
+
+
 def test_a_worker_keeps_the_store_in_order(staff: Company):
     machine = mp.App(staff.url("worker"))
     kinds = jobs_of(machine)

@@ -168,7 +168,7 @@ class Supplier(Source[dict[str, Any], Stone, int]):
     def __init__(self) -> None:
         low, high = PRICES
         self._prices = sorted(
-            int(low + (high - low) * _random.random() ** 3) for _ in range(STONES)
+            int(low + (high - low) * _random.random() ** 1.7) for _ in range(STONES)
         )
 
     def _between(self, low: Any, high: Any) -> list[tuple[int, int]]:

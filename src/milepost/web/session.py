@@ -20,14 +20,17 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from milepost.client import Client
-from milepost.errors import MilepostError
+from milepost.errors import AccessRefused, MilepostError
 from milepost.store import dashboard
+from milepost.telemetry import Log
 
 COOKIE = "milepost_session"
 SESSION_SECONDS = 12 * 3600
 SALT_BYTES = 12
 LONGEST = 4_000
 """Browsers keep no longer cookie."""
+
+log = Log("milepost.web")
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,7 +100,10 @@ class Signer:
 
 
 class Keys:
-    """The server's key: MILEPOST_SECRET_KEY, else one that the store keeps for all its servers."""
+    """The server's key: MILEPOST_SECRET_KEY, else one that the store keeps for all its servers.
+
+    A server whose role may not read that one has a key of its own: its sessions end with it.
+    """
 
     def __init__(self, client: Client, configured: str) -> None:
         self._client = client
@@ -107,11 +113,20 @@ class Keys:
     async def signer(self) -> Signer:
         """Return the signer; the first time it may have to make the key."""
         if self._signer is None:
-            key = self._configured.encode() or await self._client.run_async(
-                dashboard.server_key, secrets.token_bytes(32)
-            )
+            key = self._configured.encode() or await self._stored()
             self._signer = Signer(hashlib.sha256(key).digest())
         return self._signer
+
+    async def _stored(self) -> bytes:
+        fresh = secrets.token_bytes(32)
+        try:
+            return await self._client.run_async(dashboard.server_key, fresh)
+        except AccessRefused:
+            log.warning(
+                "sessions end with this server: its role may not read the store's key; "
+                "set MILEPOST_SECRET_KEY, the same for every server"
+            )
+            return fresh
 
 
 def cookie_of(scope: Scope) -> str | None:

@@ -36,7 +36,8 @@ INTO = frozenset({"create", "submit", "open", "wake", "due"})
 OUT_OF = frozenset({"claim"})
 LATE_SECONDS = 60.0
 """A queue whose oldest job waits longer is marked, and explained."""
-STOPPED_SHOWN = timedelta(hours=1)
+STOPPED_SHOWN, STOPPED_MOST = timedelta(hours=1), 6
+"""For how long workers are shown that stopped, and how many of them."""
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -179,11 +180,16 @@ def outlook_of(
 
 def workers_of(found: Sequence[Worker], now: datetime) -> list[WorkerRow]:
     """Put together what each worker's line shows: those alive, then those that stopped lately."""
-    lately = [
-        worker for worker in found if is_live(worker) or now - worker.heartbeat_at < STOPPED_SHOWN
+    ended = [
+        worker
+        for worker in found
+        if not is_live(worker) and now - worker.heartbeat_at < STOPPED_SHOWN
     ]
-    rows = [_worker_row(worker) for worker in lately]
-    return sorted(rows, key=lambda row: (not row.live, row.name))
+    # Those that were lost first: of those that were told to stop, few are enough.
+    ended.sort(key=lambda worker: (worker.move != "bury", now - worker.heartbeat_at))
+    live = [_worker_row(worker) for worker in found if is_live(worker)]
+    rows = [_worker_row(worker) for worker in ended[:STOPPED_MOST]]
+    return [*sorted(live, key=lambda row: row.name), *rows]
 
 
 GLYPHS = {"IDLE": "queued", "BACKOFF": "queued", "DRAINING": "stopping", "ERROR_WAIT": "retrying"}
