@@ -71,6 +71,9 @@ async def test_only_an_unbound_admin_sees_tokens(api, token):
     for scopes, bounds, status in (
         (("admin",), {}, 200),
         (("admin",), {"tenant": "acme"}, 403),
+        (("admin",), {"queues": ["slow"]}, 403),
+        (("admin",), {"bounds": tokens.Bounds(kinds=("convert",))}, 403),
+        (("admin",), {"bounds": tokens.Bounds(max_priority=3)}, 403),
         (("read", "operate", "submit"), {}, 403),
     ):
         caller = {**HTML, **token(f"{scopes} {bounds}", *scopes, **bounds)}

@@ -13,6 +13,7 @@ from milepost.errors import Invalid, NotFound
 from milepost.request.hosts import read_rate
 from milepost.store import tokens
 from milepost.store.tokens import SCOPES, Bounds, Token
+from milepost.web.access import Principal
 from milepost.web.call import AdminCall, Call
 from milepost.web.dashboard.page import (
     Fields,
@@ -27,6 +28,7 @@ from milepost.web.dashboard.page import (
     one,
     show,
 )
+from milepost.web.problems import HttpProblem
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 GLYPHS = {"active": "ready", "expired": "waiting", "revoked": "cancelled"}
@@ -50,10 +52,17 @@ class Wanted(msgspec.Struct, frozen=True):
     expires_in: float | None
 
 
+def _check_whole(principal: Principal, subject: str) -> None:
+    """Refuse a token that is bound in any way: it could create one that is not."""
+    principal.check_unbound(subject)
+    if principal.bounds != Bounds():
+        raise HttpProblem(403, f"{subject} is for tokens without bounds; this one has some")
+
+
 @router.get("/tokens")
 async def listing(*, call: AdminCall) -> Response:
     """List tokens; none shows its secret."""
-    call.principal.check_unbound("the list of tokens")
+    _check_whole(call.principal, "the list of tokens")
 
     async def load() -> View:
         return _view(await call.run(tokens.listing))
@@ -82,7 +91,7 @@ def _view(found: Sequence[Token], **more: Any) -> View:
 @router.post("/tokens")
 async def create(*, call: AdminCall) -> Response:
     """Create a token, and show its secret: this once, in this answer."""
-    call.principal.check_unbound("a token")
+    _check_whole(call.principal, "a token")
     fields = await form_of(call)
     try:
         wanted = read(fields)
@@ -153,7 +162,7 @@ async def ask_revoke(*, token_id: str, call: AdminCall) -> Response:
 
 
 async def _required(call: Call, token_id: str) -> Token:
-    call.principal.check_unbound("a token")
+    _check_whole(call.principal, "a token")
     found = await call.run(tokens.listing)
     token = next((token for token in found if token.id == token_id), None)
     if token is None or token.state == "revoked":
