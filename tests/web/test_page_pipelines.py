@@ -228,6 +228,7 @@ async def test_tokens_of_a_tenant_or_another_queue_see_nothing_of_it(app, pipeli
         assert (await client.get("/pipelines/stones", headers=slow)).status_code == 404
         assert (await client.get("/pipelines/stones/start", headers=slow)).status_code == 404
         assert "stones" not in (await client.get("/pipelines", headers=slow)).text
+        assert "stones" not in (await client.get("/runs/new", headers=slow)).text
         reader = token("reader", "read") | HTML
         shown = (await client.get("/pipelines/stones", headers=reader)).text
         assert 'href="/pipelines/stones/watermark"' not in shown

@@ -39,6 +39,12 @@ def _declared(call: Call) -> dict[str, Batch]:
     }
 
 
+def _pipelines(call: Call) -> list[str]:
+    """Name the pipelines in queues that the caller sees."""
+    sees = call.principal.sees_queue
+    return [name for name, one in call.app.pipelines.items() if sees(one.options["queue"])]
+
+
 @router.get("/runs/new")
 async def ask(*, call: SubmitCall, batch: str = "") -> Response:
     """Ask for the parameters of a run, or first for its batch."""
@@ -47,7 +53,7 @@ async def ask(*, call: SubmitCall, batch: str = "") -> Response:
 
 async def _form(call: Call, name: str, sent: Sent, *, wrong: str = "") -> Response:
     declared = _declared(call)
-    if name and name not in declared and name not in call.app.pipelines:
+    if name and name not in declared and name not in _pipelines(call):
         raise NotFound(f"no batch is called {name!r}")
     chosen = declared.get(name)
     inputs = [] if chosen is None else forms.fields_of(chosen)
@@ -60,7 +66,7 @@ async def _form(call: Call, name: str, sent: Sent, *, wrong: str = "") -> Respon
             cli=f"milepost batches start APP {name or 'NAME'}",
             values={
                 "declared": declared,
-                "pipelines": sorted(call.app.pipelines),
+                "pipelines": sorted(_pipelines(call)),
                 "batch": chosen,
                 "inputs": inputs,
                 "sent": sent,
