@@ -383,6 +383,40 @@ def test_the_api_serves_submitters_under_the_role_submit(staff: Company):
     assert clean(staff)
 
 
+PAGES = (
+    *("/", "/jobs?q=state:cancelled", "/errors", "/runs", "/runs/new", "/pipelines", "/queues"),
+    *("/schedules", "/channels", "/tokens", "/jobs/bulk?action=rerun&all=1&q=kind:double"),
+)
+
+
+@pytest.mark.parametrize("role", ["submit", "admin"])
+def test_the_dashboard_is_served_under_the_roles_submit_and_admin(staff: Company, role: str):
+    from milepost.store import tokens
+
+    admin, server = mp.App(staff.url("admin")), mp.App(staff.url(role))
+    token_id, secret, hashed = tokens.new_secret()
+    admin.client.run(tokens.create, token_id, name="anna", hashed=hashed, scopes=("admin",))
+    job = jobs_of(server)["double"].submit(4)
+    with served(server) as where, httpx2.Client(base_url=where, timeout=60) as browser:
+        browser.headers["Accept"] = "text/html"
+        assert browser.post("/login", data={"token": secret}).status_code == 303
+        for path in (*PAGES, f"/jobs/{job.id}", f"/jobs/{job.id}/cancel"):
+            answer = browser.get(path)
+            assert answer.status_code == 200, (path, answer.text)
+        form_token = re.findall(r'name="form_token" value="([^"]+)"', answer.text)[-1]
+        for path, fields in (
+            (f"/jobs/{job.id}/cancel", {}),
+            (f"/jobs/{job.id}/rerun", {}),
+            ("/views", {"name": "doubles", "q": "kind:double"}),
+            ("/views/drop", {"name": "doubles"}),
+        ):
+            done = browser.post(path, data={"form_token": form_token, **fields})
+            assert done.status_code == 303, (path, done.text)
+    for app in (admin, server):
+        app.close()
+    assert clean(staff)
+
+
 OWNERS = {"clock_advance", "migration_add"}
 """Statements of those who migrate or test."""
 THEIRS = {"guard_create", "guard_exists", "guard_fence", "guard_lock"}
