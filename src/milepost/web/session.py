@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -42,11 +41,6 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     scopes: tuple[str, ...] = ()
     tenant: str | None = None
     queues: tuple[str, ...] | None = None
-
-    @property
-    def id(self) -> str:
-        """The name that forms are bound to."""
-        return self.token_id or f"person {self.person}"
 
 
 class Signer:
@@ -187,6 +181,3 @@ async def session_of(keys: Keys, scope: Scope) -> Session | None:
         return (await keys.signer()).session(cookie)
     except MilepostError:
         return None
-
-
-Form = Mapping[str, str]
