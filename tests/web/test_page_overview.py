@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -177,22 +178,25 @@ async def test_an_unknown_range_is_refused_with_those_that_there_are(api):
     assert "15 min, 1 h, 24 h, 7 d" in answer.text
 
 
-async def test_a_queue_is_paused_with_a_reason_and_resumed_under_the_persons_name(api, app):
-    name = "default"
+@pytest.mark.parametrize("name", ["default", "eu/mail & <b>?#%"])
+async def test_a_queue_is_paused_with_a_reason_and_resumed_under_the_persons_name(api, app, name):
+    place = f"/queues/{quote(name, safe='')}"
     await app.client.run_async(queues.pause, name, paused=True, actor="x")
     await app.client.run_async(queues.pause, name, paused=False, actor="x")
-    asked = await api.get(f"/queues/{name}/pause", headers={**HTML, "X-Dialog": "1"})
+    asked = await api.get(f"{place}/pause", headers={**HTML, "X-Dialog": "1"})
     assert "<html" not in asked.text
     token = re.search(r'name="form_token" value="([^"]+)"', asked.text)[1]
     form = {"form_token": token, "reason": "<b>storm</b>"}
-    done = await api.post(f"/queues/{name}/pause", data=form)
+    done = await api.post(f"{place}/pause", data=form)
     assert done.status_code == 303
     page = await api.get("/queues", headers=HTML)
     assert "paused" in page.text
+    assert f'href="{place}/resume"' in page.text
+    assert f'href="{place}/resume"' in (await api.get("/", headers=HTML)).text
     assert "&lt;b&gt;storm&lt;/b&gt;" in page.text
     [queue] = [one for one in app.queues.list() if one.name == name]
     assert (queue.paused, queue.paused_by, queue.reason) == (True, "local", "<b>storm</b>")
-    assert (await api.post(f"/queues/{name}/resume", data={"form_token": token})).is_redirect
+    assert (await api.post(f"{place}/resume", data={"form_token": token})).is_redirect
     assert not next(one for one in app.queues.list() if one.name == name).paused
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -78,7 +79,7 @@ def _errors(groups: Sequence[ErrorGroup], now: datetime) -> Iterator[Sentence]:
             f"since {words.clock(group.first_at, seconds=False)}: "
             f"{words.cut(f'{group.type}: {group.message}', 90)}",
             ", ".join(told),
-            *("Show error", f"/errors/{group.fingerprint}"),
+            *("Show error", f"/errors/{quote(group.fingerprint)}"),
         )
 
 
@@ -95,14 +96,14 @@ def _unserved(
                 *("retrying", f"No worker serves queue {queue.name}"),
                 "" if live else "and none is alive",
                 f"{waiting} waiting, the oldest {words.duration(waited)}",
-                *("Show queue", "/queues", f"name={queue.name}"),
+                *("Show queue", "/queues", urlencode({"name": queue.name})),
             )
         elif waited > STUCK_SECONDS:
             yield Sentence(
                 *("retrying", f"Queue {queue.name} waits"),
                 f"for {words.duration(waited)}",
                 f"{waiting} waiting, {words.count(queue.counts.get('RUNNING', 0))} running",
-                *("Why?", "/queues", f"name={queue.name}"),
+                *("Why?", "/queues", urlencode({"name": queue.name})),
             )
 
 
@@ -120,7 +121,7 @@ def _paused(
             *("paused", f"Queue {queue.name} is paused"),
             f"for {since} by {queue.paused_by or 'somebody'}{reason}",
             f"{words.count(queue.counts.get('QUEUED', 0))} waiting{old}",
-            *("Resume", f"/queues/{queue.name}/resume"),
+            *("Resume", f"/queues/{quote(queue.name, safe='')}/resume"),
             asks=True,
         )
 
@@ -150,5 +151,5 @@ def _late(facts: Facts) -> Iterator[Sentence]:
                 *("retrying", f"Channel {name} is {words.duration(age)} late"),
                 "",
                 f"{words.plural(count, 'message')} waiting",
-                *("Show channel", "/channels", f"name={name}"),
+                *("Show channel", "/channels", urlencode({"name": name})),
             )

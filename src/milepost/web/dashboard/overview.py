@@ -149,7 +149,7 @@ def tiles(found: Numbers, facts: Facts) -> list[dict[str, Any]]:
             "name": "Oldest waiting",
             "duration": oldest,
             "below": waiting or "nothing waits",
-            "path": f"/queues?name={waiting}" if waiting else "/queues",
+            "path": address("", "/queues", name=waiting),
         },
         {
             "name": "Workers",

@@ -219,13 +219,13 @@ def _visible(call: Call, name: str) -> str:
     return check_text(name, what="queue")
 
 
-@router.get("/queues/{name}/pause")
+@router.get("/queues/{name:path}/pause")
 async def ask_pause(*, name: str, call: OperateCall) -> Response:
     """Ask for the reason of a pause."""
     return await _asked(call, name, "pause")
 
 
-@router.get("/queues/{name}/resume")
+@router.get("/queues/{name:path}/resume")
 async def ask_resume(*, name: str, call: OperateCall) -> Response:
     """Ask whether claims may go on."""
     return await _asked(call, name, "resume")
@@ -240,7 +240,7 @@ async def _asked(call: Call, name: str, action: str) -> Response:
     )
 
 
-@router.post("/queues/{name}/pause")
+@router.post("/queues/{name:path}/pause")
 async def pause(*, name: str, call: OperateCall) -> Response:
     """Let nobody claim from a queue."""
     reason = one(await form_of(call), "reason") or None
@@ -250,7 +250,7 @@ async def pause(*, name: str, call: OperateCall) -> Response:
     return go_to(call.request, "/queues", name=name)
 
 
-@router.post("/queues/{name}/resume")
+@router.post("/queues/{name:path}/resume")
 async def resume(*, name: str, call: OperateCall) -> Response:
     """Let claims from a queue go on."""
     await form_of(call)
