@@ -10,6 +10,7 @@ from milepost.web.api import create_api
 from milepost.web.call import Call
 from milepost.web.dashboard.live import Live, Viewer
 from milepost.web.dashboard.page import View, mark
+from milepost.web.problems import HttpProblem
 
 
 class Watched:
@@ -120,6 +121,20 @@ async def test_a_page_that_could_not_be_read_once_is_read_again(app, page, error
     await app.client.close_async()
 
 
+@pytest.mark.parametrize("error", [mp.NotFound("there is no job"), HttpProblem(403, "refused")])
+async def test_a_page_that_is_gone_ends_its_streams_and_is_not_read_again(app, page, error):
+    """A tab that is left open on a removed job must not fill the log; it loads the page again."""
+    live, [ana] = calls(app, "ana")
+    watched = Watched(error)
+    response = await live.stream(ana, watched.load)
+    async with asyncio.timeout(20):
+        events = b"".join([bytes(piece) async for piece in response.body_iterator])
+    assert events.endswith(b"event: end\ndata: {}\n\n")
+    await asyncio.sleep(1.0)
+    assert (watched.reads, live.viewers) == (2, 0)
+    await app.client.close_async()
+
+
 def test_how_long_ago_something_was_is_no_change():
     first = '<td><time datetime="x" data-ago>1 s ago</time></td>'
     assert mark(first) == mark(first.replace("1 s", "2 s"))
@@ -138,8 +153,6 @@ async def test_a_person_whose_token_is_revoked_is_told_that_the_stream_ends(app,
     live, [ana] = calls(app, "ana")
 
     async def refused() -> None:
-        from milepost.web.problems import HttpProblem
-
         raise HttpProblem(401, "revoked")
 
     ana.request.scope["milepost.authenticate"] = refused

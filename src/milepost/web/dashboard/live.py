@@ -7,6 +7,7 @@ again; the parts that changed go to all of them. Without viewers nothing is aske
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from milepost.telemetry import Log
 from milepost.web.access import Principal
 from milepost.web.call import Call
 from milepost.web.dashboard.page import STREAM, Load, Renderer, mark
-from milepost.web.problems import HttpProblem
+from milepost.web.problems import HttpProblem, problem_of
 
 TICK_SECONDS = 0.5
 """How often a page is read again while it is looked at."""
@@ -42,6 +43,7 @@ class Viewer:
 
     def __init__(self) -> None:
         self.pending: dict[str, bytes] = {}
+        self.is_over = False
         self.woken = asyncio.Event()
 
     def tell(self, changed: Mapping[str, bytes]) -> None:
@@ -49,6 +51,11 @@ class Viewer:
         self.pending.update(changed)
         if changed:
             self.woken.set()
+
+    def end(self) -> None:
+        """Let its stream end: there is nothing to look at any more."""
+        self.is_over = True
+        self.woken.set()
 
     def take(self) -> dict[str, bytes]:
         """Return what is to be sent."""
@@ -79,6 +86,11 @@ class Topic:
         if changed:
             for viewer in self.viewers:
                 viewer.tell(changed)
+
+    def end(self) -> None:
+        """End all streams: their pages are loaded again, and say why."""
+        while self.viewers:
+            self.viewers.pop().end()
 
 
 def _event(name: str, html: str, marked: str) -> bytes:
@@ -127,10 +139,11 @@ class Live:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, asked + BEAT_SECONDS - clock())):
                     await viewer.woken.wait()
-            if clock() - asked >= BEAT_SECONDS:
-                if not await _is_admitted(call):
-                    yield b"event: end\ndata: {}\n\n"
-                    return
+            is_due = clock() - asked >= BEAT_SECONDS
+            if viewer.is_over or (is_due and not await _is_admitted(call)):
+                yield b"event: end\ndata: {}\n\n"
+                return
+            if is_due:
                 asked = clock()
                 yield b"event: beat\ndata: {}\n\n"
             if pieces := viewer.take():
@@ -148,6 +161,9 @@ class Live:
                     shared["form_token"] = ""
                     topic.publish(Renderer(call, await load(), shared).parts())
                 except Exception as error:  # noqa: BLE001 - whatever it is, others look at it too
+                    if _is_gone(error):
+                        topic.end()
+                        return
                     told = str(error) if isinstance(error, MilepostError) else repr(error)
                     log.warning("a page could not be read again", page=key[0], error=told)
                 await asyncio.sleep(max(TICK_SECONDS, IDLE_SHARE * (clock() - began)))
@@ -155,6 +171,13 @@ class Live:
             topic.task = None
             if not topic.viewers and self._topics.get(key) is topic:
                 del self._topics[key]
+
+
+def _is_gone(error: Exception) -> bool:
+    """Tell whether a page will not come back: its job was removed, or it was never allowed."""
+    if not isinstance(error, (MilepostError, HttpProblem)):
+        return False
+    return problem_of(error).status_code in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 
 
 def rights(principal: Principal) -> tuple[Any, ...]:
