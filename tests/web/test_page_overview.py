@@ -99,6 +99,12 @@ def test_a_lost_worker_a_late_channel_and_a_failed_check_are_named():
     ]
 
 
+def test_the_only_worker_is_named_when_it_was_killed_and_nobody_noticed():
+    [said] = needs(workers=[worker("gone", state="IDLE", lease=-7200.0)])
+    assert said.subject == "1 worker was lost"
+    assert said.more == "no worker is alive to take over their jobs"
+
+
 @given(st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 50)), max_size=40))
 def test_no_move_of_a_range_is_lost_or_counted_twice(moves):
     chosen = RANGES["1 h"]

@@ -8,7 +8,7 @@ import msgspec
 
 from milepost.records import ErrorGroup, Queue, Worker
 from milepost.store.dashboard import Checked
-from milepost.store.explain import takes
+from milepost.store.explain import is_live, takes
 from milepost.web.dashboard import words
 from milepost.web.dashboard.facts import Facts
 
@@ -18,6 +18,8 @@ FAILING_LEAST = 5
 UNSERVED_SECONDS = 30.0
 STUCK_SECONDS = 300.0
 LATE_SECONDS = 300.0
+BURIED_SECONDS = 30.0
+"""By then another worker has noticed one whose lease expired, if another is alive."""
 
 
 class Sentence(msgspec.Struct, frozen=True):
@@ -127,21 +129,27 @@ def _paused(
 
 
 def _lost(workers: Sequence[Worker], now: datetime) -> Iterator[Sentence]:
-    lost = [
-        worker
-        for worker in workers
-        if worker.state == "STOPPED" and worker.move == "bury" and now - worker.lease_until < RECENT
-    ]
+    lost = [worker for worker in workers if _is_lost(worker, now)]
     if lost:
+        elsewhere = "their jobs go on elsewhere"
+        if not any(is_live(worker) for worker in workers):
+            elsewhere = "no worker is alive to take over their jobs"
         latest = max(lost, key=lambda worker: worker.lease_until)
         ago = words.ago((now - latest.lease_until).total_seconds())
         told = f"{words.plural(len(lost), 'worker')} {'was' if len(lost) == 1 else 'were'} lost"
         yield Sentence(
             *("retrying", told),
-            f"in the last 15 minutes, the latest {ago}: {latest.id}",
-            "their jobs go on elsewhere",
+            f"the latest {ago}: {latest.id}",
+            elsewhere,
             *("Show workers", "/queues"),
         )
+
+
+def _is_lost(worker: Worker, now: datetime) -> bool:
+    """Tell whether a worker died lately, or died and no other worker was there to notice."""
+    if worker.state == "STOPPED":
+        return worker.move == "bury" and now - worker.lease_until < RECENT
+    return worker.lease_seconds < -BURIED_SECONDS
 
 
 def _late(facts: Facts) -> Iterator[Sentence]:
