@@ -39,7 +39,7 @@ ROUNDS = 5_000
 """How often the clock is moved on, at most, before work counts as endless."""
 MARGIN_SECONDS = 1.0
 OWN = re.compile(
-    r"(worker|election|queue|clock|retention|migration|tally)_.*"
+    r"(worker|election|queue|clock|retention|migration|tally|failure_hour)_.*"
     r"|schedule_(see|declare)|.*_sweep"
 )
 """Statements about workers or about work that is long over: no places to crash."""
