@@ -163,3 +163,17 @@ async def test_a_person_whose_token_is_revoked_is_told_that_the_stream_ends(app,
             events += bytes(piece)
     assert events.endswith(b"event: end\ndata: {}\n\n")
     await app.client.close_async()
+
+
+async def test_one_caller_cannot_take_all_the_streams(app, page, monkeypatch):
+    monkeypatch.setattr("milepost.web.dashboard.live.VIEWERS_EACH", 1)
+    live, [ana, ben] = calls(app, "ana", "ben")
+    watched = Watched()
+    first = (await live.stream(ana, watched.load)).body_iterator
+    await anext(first)
+    with pytest.raises(HttpProblem, match="close some"):
+        await live.stream(ana, watched.load)
+    await parts(live, ben, watched, 1)
+    await first.aclose()
+    await parts(live, ana, watched, 1)
+    await app.client.close_async()

@@ -5,6 +5,7 @@ again; the parts that changed go to all of them. Without viewers nothing is aske
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -31,6 +32,12 @@ BEAT_SECONDS = 5.0
 
 VIEWERS = 1_000
 """How many streams of pages one process has."""
+
+VIEWERS_EACH = 100
+"""How many of them one caller has: pages that differ are read one by one."""
+
+NOT_COUNTED = ("api", "local")
+"""Callers without a name of their own: all are one where another program guards the pages."""
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Key = tuple[str, Any]
@@ -103,6 +110,7 @@ class Live:
 
     def __init__(self) -> None:
         self._topics: dict[Key, Topic] = {}
+        self._open: Counter[str] = Counter()
 
     @property
     def viewers(self) -> int:
@@ -111,9 +119,13 @@ class Live:
 
     async def stream(self, call: Call, load: Load) -> Response:
         """Follow a page: each part when it has changed."""
+        later = {"Retry-After": "10"}
         if self.viewers >= VIEWERS:
-            later = {"Retry-After": "10"}
             raise HttpProblem(503, f"{VIEWERS} pages are followed here already", headers=later)
+        mine = call.principal.id
+        if call.principal.actor not in NOT_COUNTED and self._open[mine] >= VIEWERS_EACH:
+            told = f"you follow {VIEWERS_EACH} pages here already; close some"
+            raise HttpProblem(429, told, headers=later)
         return StreamingResponse(self._followed(call, load), media_type=STREAM, headers=HEADERS)
 
     async def _followed(self, call: Call, load: Load) -> AsyncIterator[bytes]:
@@ -122,6 +134,7 @@ class Live:
         viewer = Viewer()
         viewer.tell(topic.parts)
         topic.viewers.add(viewer)
+        self._open[call.principal.id] += 1
         if topic.task is None:
             topic.task = asyncio.create_task(self._read(key, topic, call, load))
         try:
@@ -130,6 +143,8 @@ class Live:
                 yield piece
         finally:
             topic.viewers.discard(viewer)
+            self._open[call.principal.id] -= 1
+            self._open += Counter()  # keeps those who look
 
     async def _told(self, call: Call, viewer: Viewer) -> AsyncIterator[bytes]:
         """Send changes as they come; once in a while, whether any came, ask if this goes on."""
