@@ -135,3 +135,22 @@ async def test_the_keyboard_alone_filters_selects_reruns_and_opens(new_shop, ope
     await keys.press("j")
     await keys.press("Enter")
     await page.wait_for_url(re.compile(r"/jobs/[0-9a-f-]{36}$"))
+
+
+async def test_what_was_typed_is_searched_not_an_older_suggestion(shop, opened):
+    """Whoever types fast is ahead of the suggestions."""
+    page = await opened(shop.address)
+    await follow(page, "/jobs")
+    await page.type("#token-input", "state:")
+    await page.wait_for_selector("#suggestions [aria-selected=true]")
+    held = asyncio.Event()
+
+    async def hold(route):
+        await held.wait()
+        await route.abort()
+
+    await page.route("**/jobs/suggest*", hold)
+    await page.type("#token-input", "failed")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/jobs?q=state%3Afailed")
+    held.set()

@@ -239,9 +239,10 @@ def _axis(line: Timeline, scale: Scale) -> Markup:
 def _lane(line: Timeline, scale: Scale) -> Markup:
     moves = [entry for entry in line.view.moves if entry.at is not None and entry.move != SNAPSHOT]
     ends: list[datetime | None] = [entry.at for entry in moves[1:]]
-    last = line.now or (moves[-1].at if moves else None)
+    if moves:  # of an old job they may all be folded
+        ends.append(line.now or moves[-1].at)
     pieces = []
-    for entry, end in zip(moves, [*ends, last], strict=True):
+    for entry, end in zip(moves, ends, strict=True):
         if entry.at is not None and end is not None and entry.to_state not in JOB.terminal:
             pieces.append(_stretch(entry, scale, max(entry.at, scale.begin), end))
     if line.due is not None and line.now is not None:

@@ -7,7 +7,7 @@
   /* Tokens */
   if (input) {
     const had = input.form.elements.had;
-    let chosen = -1, asked = 0, timer = 0;
+    let chosen = -1, asked = 0, timer = 0, listed = null;
     const options = () => $$("[role=option]", box);
     const mark = (to) => {
       const all = options();
@@ -18,11 +18,12 @@
     const told = () => input.setAttribute("aria-expanded", !box.hidden);
     const shut = () => { asked++; box.hidden = true; told(); box.replaceChildren(); chosen = -1; };
     const look = async () => {
-      const mine = ++asked, query = new URLSearchParams({ q: had.value, typed: input.value });
+      const mine = ++asked, typed = input.value, query = new URLSearchParams({ q: had.value, typed });
       const answer = await fetch(`${input.dataset.suggest}?${query}`);
       const text = answer.ok ? await answer.text() : "";
       if (mine !== asked || document.activeElement !== input) return;
       box.innerHTML = text;
+      listed = typed;
       box.hidden = !options().length;
       told();
       mark(input.value ? 0 : -1);
@@ -40,7 +41,7 @@
     input.addEventListener("keydown", (event) => {
       const all = options();
       if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); if (all.length) mark(chosen + (event.key === "ArrowDown" ? 1 : -1)); else look(); }
-      else if ((event.key === "Enter" || event.key === "Tab") && chosen >= 0 && all[chosen].dataset.take !== input.value) { event.preventDefault(); take(all[chosen]); }
+      else if ((event.key === "Enter" || event.key === "Tab") && chosen >= 0 && listed === input.value && all[chosen].dataset.take !== input.value) { event.preventDefault(); take(all[chosen]); }
       else if (event.key === "Escape") { if (!box.hidden) event.stopPropagation(); shut(); }
       else if (event.key === "Backspace" && !input.value) { const drops = $$(".drop", input.form); if (drops.length) drops[drops.length - 1].click(); }
     });
