@@ -39,8 +39,8 @@ ROUNDS = 5_000
 """How often the clock is moved on, at most, before work counts as endless."""
 MARGIN_SECONDS = 1.0
 OWN = re.compile(
-    r"(worker|election|queue|clock|retention|migration|tally|failure_hour)_.*"
-    r"|schedule_(see|declare)|.*_sweep"
+    r"(worker|election|queue|clock|retention|migration|tally)_.*"
+    r"|schedule_(see|declare)|failure_(fold|hour_forget)|.*_sweep"
 )
 """Statements about workers or about work that is long over: no places to crash."""
 HANDLERS = "job_hold"
