@@ -145,10 +145,12 @@ def test_a_hook_that_raises_keyboard_interrupt_in_a_thread_does_not_keep_its_job
 
 
 def test_the_log_says_where_a_hook_failed_and_shows_no_secret(app, capsys):
+    secret = "2retnuh"[::-1]  # not as it stands in the source, whose lines are shown
+
     @app.hook("attempt")
     def broken(event):
         yield
-        raise ValueError("token=hunter2")
+        raise ValueError(f"token={secret}")
 
     @app.job
     def convert() -> None: ...
@@ -158,7 +160,7 @@ def test_the_log_says_where_a_hook_failed_and_shows_no_secret(app, capsys):
     told = capsys.readouterr().err
     assert "ValueError: token=[redacted]" in told
     assert "in broken" in told
-    assert "hunter2" not in told
+    assert secret not in told
 
 
 @pytest.mark.parametrize("plain_hook", [True, False])

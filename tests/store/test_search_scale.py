@@ -84,6 +84,10 @@ STATE = (
 )
 
 
+TOTALS = "INSERT INTO queue_total (queue, count) SELECT queue, count(*) FROM job GROUP BY queue"
+"""Counted by maintenance, and by triggers that are switched off here."""
+
+
 def fill(raw: Raw) -> None:
     total = FINISHED + OPEN
     if raw.dialect == "postgres":
@@ -100,6 +104,7 @@ def fill(raw: Raw) -> None:
         raw.execute(f"INSERT INTO job ({COLUMNS}) {made} FROM {source}")
         raw.execute("INSERT INTO job_tag SELECT key, value, job.id FROM job, jsonb_each_text(tags)")
         raw.execute("ALTER TABLE job ENABLE TRIGGER USER")
+        raw.execute(TOTALS)
         add_run(raw)
         raw.execute("VACUUM ANALYZE")
         return
@@ -118,6 +123,9 @@ def fill(raw: Raw) -> None:
     )
     raw.execute(f"{counted} INSERT INTO job ({COLUMNS}) {made} FROM s")
     raw.execute("INSERT INTO job_tag SELECT key, value, job.id FROM job, json_each(job.tags)")
+    raw.execute(TOTALS)
+    last = "SELECT rowid, id FROM job ORDER BY rowid DESC LIMIT 1"
+    raw.execute(f"UPDATE tally_mark SET (number, job_id) = ({last})")
     add_run(raw)
 
 
