@@ -177,7 +177,7 @@ def test_the_more_workers_show_the_figures_of_the_store_the_less_often_each_read
     assert Reading(0.1, IDLE=1).scraped(every=15, times=20) == 20
     assert Reading(0.1, IDLE=10, POLLING=10, STOPPED=500).scraped(every=15, times=20) == 7
     assert Reading(30, IDLE=100).scraped(every=15, times=20) == 5  # never older than a minute
-    assert Reading(0.001).scraped(every=0.1, times=20) == 2
+    assert Reading(0.001).scraped(every=0.01, times=20) == 2
 
 
 def test_scrapes_at_the_same_moment_share_one_reading_and_a_failure_is_not_kept():

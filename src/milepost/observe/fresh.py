@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from milepost.observe.metrics import StoreMetrics
 
-LEAST_SECONDS = 1.0
+LEAST_SECONDS = 0.1
 MOST_SECONDS = 60.0
 SHARE = 0.05
 """How much of the time workers may spend on reading figures, all together."""
