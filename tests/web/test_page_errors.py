@@ -44,7 +44,7 @@ async def fill(app, shop):
         await charge.submit_many_async([("A-1",), ("A-2",)])
         await charge.options(retries=0).submit_async("A-3")
     await refund.submit_async("<b>A-9</b>")
-    await app.drain_async(30)
+    await app.drain_async()
     return {one.type: one for one in await app.client.run_async(failures.groups)}
 
 
@@ -124,7 +124,7 @@ async def test_an_error_without_a_frame_has_a_page_too(api, app):
 
     await send.options(start_in=1, deadline=0.001).submit_async("x")
     await asyncio.sleep(0.01)
-    await app.drain_async(30)
+    await app.drain_async()
     page = (await api.get("/errors", headers=HTML)).text
     assert "/errors/deadline%40send%2Fmail" in page
     page = await api.get("/errors/deadline%40send%2Fmail", headers=HTML)
@@ -134,7 +134,7 @@ async def test_an_error_without_a_frame_has_a_page_too(api, app):
 
 async def test_hostile_texts_are_shown_and_do_nothing(api, app, shop):
     await shop[2].submit_async(HOSTILE)
-    await app.drain_async(30)
+    await app.drain_async()
     page = (await api.get("/errors", headers=HTML)).text
     assert "<script>alert" not in page
     assert "<img" not in page
