@@ -1,5 +1,6 @@
 """An app on a fresh store, and the API of it: called within the process, or served over HTTP."""
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx2
@@ -53,6 +54,16 @@ def declare(app: mp.App) -> None:
         return number
 
     app.schedule(convert, "0 2 * * *", args=("nightly",), name="nightly")
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def closed(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Close the connections that an asynchronous test opened; else another test pays for them."""
+    asks = inspect.iscoroutinefunction(request.function) and "app" in request.fixturenames
+    opened: mp.App | None = request.getfixturevalue("app") if asks else None
+    yield
+    if opened is not None:
+        await opened.client.close_async()
 
 
 @pytest_asyncio.fixture
