@@ -1,6 +1,7 @@
 """A browser for tests of the pages: Debian's chromium, and what it complains of."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +24,7 @@ __all__ = [
     "follow",
     "looks",
     "shoot",
+    "shown",
     "violations",
 ]
 
@@ -112,6 +114,14 @@ async def follow(page: Page, path: str) -> None:
     """Go to a page, and wait until it is followed."""
     await page.goto(path)
     await page.wait_for_selector("#live[data-state=on]", state="attached")
+
+
+async def shown(page: Page, script: str, wanted: Any) -> None:
+    """Wait until a script finds that on a page: what is followed may first show what was."""
+    until = time.monotonic() + SOON_MS / 1_000
+    while (found := await page.evaluate(script)) != wanted and time.monotonic() < until:
+        await page.wait_for_timeout(50)
+    assert found == wanted
 
 
 def looks() -> Iterator[tuple[str, str]]:

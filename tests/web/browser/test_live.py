@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.browser import SOON_MS, follow
+from tests.support.browser import SOON_MS, follow, shown
 from tests.support.prove import PROVING
 from tests.support.serving import served
 
@@ -28,12 +28,19 @@ async def shows(page, state: str, number: int) -> None:
     await page.wait_for_function(SHOWS, arg=[state, number], timeout=SOON_MS)
 
 
+async def queued_now(shop, page) -> int:
+    """Wait until the overview counts what the store does, and give how many are queued."""
+    held = await asyncio.to_thread(shop.counts)
+    await shown(page, COUNTS, held)
+    return int(held["QUEUED"])
+
+
 async def test_the_overview_counts_what_the_store_counts_and_links_to_as_many(each_shop, opened):
     """Check 3."""
     page = await opened(each_shop.address)
     await follow(page, "/")
     held = await asyncio.to_thread(each_shop.counts)
-    assert await page.evaluate(COUNTS) == held
+    await shown(page, COUNTS, held)
     for state, number in held.items():
         link = page.locator(f'#machine .on-wide a[href*="state%3A{state.lower()}"]')
         assert f": {number:,} job" in await link.get_attribute("aria-label"), state
@@ -48,7 +55,7 @@ async def test_a_submitted_job_is_counted_without_a_reload(each_shop, opened):
     page = await opened(each_shop.address)
     await follow(page, "/")
     await page.evaluate("window.kept = true")
-    queued = (await page.evaluate(COUNTS))["QUEUED"]
+    queued = await queued_now(each_shop, page)
     await asyncio.to_thread(each_shop.submit, "index.rebuild", 7)
     await shows(page, "QUEUED", queued + 1)
     assert await page.evaluate("window.kept")
@@ -58,11 +65,11 @@ async def test_a_hidden_tab_asks_nothing_and_is_right_when_it_is_back(each_shop,
     """Check 16, its first half."""
     page = await opened(each_shop.address)
     await follow(page, "/")
+    queued = await queued_now(each_shop, page)
     await page.evaluate(HIDE, True)
     await ended(each_shop)
     each_shop.asked.clear()
     page.watch.requests.clear()
-    queued = (await page.evaluate(COUNTS))["QUEUED"]
     await asyncio.to_thread(each_shop.submit, "index.rebuild", 7)
     await page.wait_for_timeout(QUIET_MS)
     assert (each_shop.asked, page.watch.requests) == ([], [])

@@ -5,7 +5,7 @@ import re
 
 from milepost.store.workers import advance_clock as advance
 from tests.support import evening
-from tests.support.browser import SOON_MS, follow
+from tests.support.browser import SOON_MS, follow, shown
 
 CELLS = """() => [...document.querySelectorAll("tbody tr:first-child td.cell a")].map((cell) =>
   cell.dataset.state)"""
@@ -54,13 +54,13 @@ async def test_cells_are_partitions_and_the_watermark_moves_with_what_is_publish
     first = await asyncio.to_thread(read)
     page = await opened(new_shop.address)
     await follow(page, "/pipelines/orders")
-    assert await page.evaluate(CELLS) == await states(page, first)
+    await shown(page, CELLS, await states(page, first))
     mark = await page.evaluate(MARK)
     monkeypatch.setattr(evening.Orders, "away", True)
     failed = await asyncio.to_thread(read, full=True)
     await follow(page, "/pipelines/orders")
     assert "FAILED" in await states(page, failed)
-    assert await page.evaluate(CELLS) == await states(page, failed)
+    await shown(page, CELLS, await states(page, failed))
     assert await page.evaluate(MARK) == mark
     monkeypatch.setattr(evening.Orders, "away", False)
     await asyncio.to_thread(app.client.run, advance, 5)
