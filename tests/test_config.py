@@ -28,6 +28,7 @@ OPENING = (
     *("host", "hosts", "metrics", "secret_key"),
     *("oidc_issuer", "oidc_client_id", "oidc_client_secret", "oidc_groups"),
     *("oidc_claim", "oidc_scope", "oidc_redirect"),
+    "broker_url",
 )
 
 

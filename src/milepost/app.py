@@ -98,6 +98,7 @@ class App(Runner):
         self.request_batches = Batches(self, self.requests)
         self._channels = {}
         self._inbound = {}
+        self._brokers: dict[str, Broker] = {}
         self.channels = Channels(self.client)
         self._retry_on = error_classes("retry_on", retry_on, ())
         carry_job()
@@ -293,7 +294,7 @@ class App(Runner):
         people: Sequence[str] | None = None,
         title: str | None = None,
         template: str | None = None,
-        broker: "Broker | None" = None,
+        broker: "Broker | str | None" = None,
         subject: str | None = None,
         attempts: int = 20,
         timeout: float = 10.0,
@@ -311,19 +312,27 @@ class App(Runner):
         messages of the others are put down as delivered, and nothing is sent.
 
         A `webhook` is posted to, signed with each of its `secrets`; `people` are addresses of
-        Apprise, told by `title` and `template`; a `broker` is published to, on a `subject`, the
-        channel's name unless given. A failed delivery is tried again after `delay` seconds, then
-        twice as long each time up to `max_delay`; after so many `attempts` the message is dead.
+        Apprise, told by `title` and `template`; a `broker`, given as an object or as the name of
+        the one at MILEPOST_BROKER_URL, is published to, on a `subject`, the channel's name unless
+        given. A failed delivery is tried again after `delay` seconds, then twice as long each time
+        up to `max_delay`; after so many `attempts` the message is dead.
         """
         given = {key: value for key, value in locals().items() if key not in ("self", "name")}
         from milepost.relay.channel import declare_channel  # noqa: PLC0415 - most declare none
 
         if name in self._channels:
             raise Invalid(f"channel {name!r} is declared twice")
+        if broker is not None:
+            given["broker"] = self._broker(broker)
         self._channels[name] = declare_channel(name, self.settings, given)
 
     def inbound(
-        self, name: str, broker: "Broker", *, subject: str | None = None, tenant: str | None = None
+        self,
+        name: str,
+        broker: "Broker | str",
+        *,
+        subject: str | None = None,
+        tenant: str | None = None,
     ) -> None:
         """Let jobs arrive as messages on a broker's `subject`, the `name` unless given.
 
@@ -334,7 +343,17 @@ class App(Runner):
 
         if name in self._inbound:
             raise Invalid(f"inbound {name!r} is declared twice")
-        self._inbound[name] = declare_inbound(name, broker, subject, tenant)
+        self._inbound[name] = declare_inbound(name, self._broker(broker), subject, tenant)
+
+    def _broker(self, given: "Broker | str") -> "Broker":
+        """Give a broker, or the one of MILEPOST_BROKER_URL by its name: one for the whole app."""
+        if not isinstance(given, str):
+            return given
+        from milepost.relay.broker import broker_named  # noqa: PLC0415 - most declare none
+
+        if given not in self._brokers:
+            self._brokers[given] = broker_named(given, self.settings.broker_url)
+        return self._brokers[given]
 
     def hook(self, point: str) -> Callable[[H], H]:
         """Declare a hook: a generator function with one `yield`, sync or async.

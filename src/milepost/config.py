@@ -171,6 +171,8 @@ class Settings:
     """The names of secrets that requests may carry, and the hosts that each may go to."""
     request_record: Annotated[int, SIZE] = 16 * 1024
     """How many bytes of a request's and a reply's body are recorded: 16384, 16KiB."""
+    broker_url: Annotated[str, OPENS] = ""
+    """The address of the broker that channels, inbounds and queues call by its name."""
     public_url: str = ""
     """The API's address as partners reach it, for callbacks."""
     log_level: str = "info"

@@ -21,7 +21,7 @@ from milepost.relay.message import compose
 from milepost.relay.nats import Nats
 from milepost.store import events, outbox
 from milepost.store.events import Cursor
-from tests.relay.nats_servers import NatsServer
+from tests.support.brokers import NatsServer
 
 REFUSED = (sqlite3.Error, psycopg.Error)
 

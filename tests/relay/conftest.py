@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nats_servers import NatsServer
 
 import milepost as mp
 from milepost.observe.verify import verify
+from tests.support.brokers import NatsServer
 from tests.support.databases import Database
 
 

@@ -124,7 +124,7 @@ def test_a_subject_that_no_stream_takes_says_what_to_do(nats):
         finally:
             await broker.close()
 
-    with pytest.raises(mp.Unavailable, match="make one, or name it by"):
+    with pytest.raises(Undelivered, match="make one, or name it by"):
         asyncio.run(publish())
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import nats as client
 import pytest
-from nats_servers import NatsServer
 
 import milepost as mp
 from milepost.client import new_id
 from milepost.observe.verify import verify
 from milepost.records import NewJob, Template
 from milepost.store import creation
+from tests.support.brokers import NatsServer
 from tests.support.prove import size
 
 PROGRAM = Path(__file__).parent / "relay_worker.py"

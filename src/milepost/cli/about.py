@@ -14,6 +14,7 @@ from milepost.machine import Machine
 from milepost.specs import VIEWS, View
 
 HIDDEN = "(set)"
+SECRET = ("broker_url", "oidc_client_secret", "secret_key")
 SPECS = sorted({spec for views in VIEWS.values() for spec in views})
 
 
@@ -60,7 +61,7 @@ def show(context: click.Context, at: Session) -> None:
 
 
 def _told(name: str, value: object) -> object:
-    return HIDDEN if name in ("secret_key", "oidc_client_secret") and value else value
+    return HIDDEN if name in SECRET and value else value
 
 
 def _mistyped(environment: Mapping[str, str], names: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -1,15 +1,17 @@
 """The ways out and in: a courier delivers events, a broker is one that also receives messages.
 
-NATS (`milepost.relay.nats`) is a broker; another is a file of that size next to it.
+`BROKERS` names those there are, each a file next to this one; `milepost.relay.adapter` has the
+parts that they share, and `tests/relay/conformance.py` is the definition of a broker.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 import msgspec
 
-from milepost.errors import MilepostError
+from milepost.errors import Invalid, MilepostError
 from milepost.relay.message import CONTENT_TYPE, CloudEvent
 
 TROUBLE_MOST = 30.0
@@ -59,24 +61,48 @@ def trouble_seconds(failures: int) -> float:
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to be published; a broker that can recognises the `id` when it comes again."""
+    """A message to be published; a broker that can recognises the `id` when it comes again.
+
+    Messages of one `key` keep their order, where the broker can.
+    """
 
     id: str
     data: bytes
     headers: Mapping[str, str]
+    key: str | None = None
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A message as it came, its headers in lower case; its `id` is the same however often."""
+    """A message as it came, its headers in lower case; its `id` is the same however often.
+
+    `deliveries` is how often it came, with this time; None where the broker does not count.
+    """
 
     id: str
     data: bytes
     headers: Mapping[str, str]
-    deliveries: int = 1
+    deliveries: int | None = None
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a consumer is behind; None where the broker does not tell."""
+
+    waiting: int | None = None
+    """Messages that wait to be handed out."""
+    in_flight: int | None = None
+    """Messages that were handed out and have not come to an end."""
+    redelivered: int | None = None
+    """Of those, messages that came more than once."""
+    dead: int | None = None
+    """Messages that the broker has given up."""
 
 
 class Delivery(Protocol):
-    """An incoming message in our hand: exactly one of its three ends is due."""
+    """An incoming message in our hand: exactly one of its three ends is due.
+
+    None of them raises, nor takes much longer than a second when the broker is away: an end that is
+    lost brings the message again.
+    """
 
     message: Incoming
 
@@ -96,8 +122,9 @@ class Delivery(Protocol):
 class Broker(Protocol):
     """A connection that opens itself when it is first used, and again when it was lost.
 
-    Everything raises `Unavailable` when the broker cannot be reached, and `Undelivered` when it
-    refuses a message.
+    Everything raises `Unavailable` when the broker cannot be reached or refuses the password, and
+    `Undelivered` when it refuses a message: nobody takes its subject, a queue is full, it is too
+    large. The error says which setting is wrong, and never a password.
     """
 
     name: str
@@ -109,18 +136,83 @@ class Broker(Protocol):
         ...
 
     async def publish(self, subject: str, message: Outgoing, *, seconds: float) -> None:
-        """Return once the broker has stored it."""
+        """Return once the broker has stored it, or raise within `seconds`."""
         ...
 
     async def receive(
         self, subject: str, *, name: str, most: int, seconds: float
     ) -> Sequence[Delivery]:
-        """Return the next messages for the consumer of that name, none if none came in time."""
+        """Return the next messages for the consumer of that name, none if none came in time.
+
+        The broker hands out no more than `most` to this call: what is not asked for stays for
+        other consumers of that name.
+        """
+        ...
+
+    async def lag(self, subject: str, *, name: str, seconds: float) -> Lag:
+        """Tell how far the consumer of that name is behind, or raise within `seconds`."""
         ...
 
     async def close(self) -> None:
-        """Hang up; the next use connects anew."""
+        """Give back what is in hand, and hang up; the next use connects anew."""
         ...
+
+
+class BrokerKind(msgspec.Struct, frozen=True):
+    """A kind of broker: its name is that of its module and of its extra."""
+
+    name: str
+    adapter: str
+    schemes: tuple[str, ...]
+    options: Mapping[str, str] = {}
+
+    def at(self, url: str) -> Broker:
+        """Make one."""
+        module = import_module(f"milepost.relay.{self.name}")
+        return cast("Broker", getattr(module, self.adapter)(url, **self.options))
+
+
+BROKERS = {
+    kind.name: kind
+    for kind in (
+        BrokerKind("nats", "Nats", ("nats", "tls"), {"stream": "MILEPOST"}),
+        BrokerKind("rabbitmq", "RabbitMQ", ("amqp", "amqps")),
+        BrokerKind("redis", "Redis", ("redis", "rediss", "valkey", "valkeys")),
+        BrokerKind("kafka", "Kafka", ("kafka",)),
+        BrokerKind("servicebus", "ServiceBus", ("sb",)),
+        BrokerKind("sqs", "SQS", ("sqs",)),
+    )
+}
+SCHEMES = {scheme: kind for kind in BROKERS.values() for scheme in kind.schemes}
+
+
+def kind_at(url: str) -> BrokerKind:
+    """Tell which kind of broker an address is of, or raise `Invalid`; it is never repeated."""
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise Invalid(f"the address of a broker begins with one of {known}")
+    return SCHEMES[scheme]
+
+
+def broker_at(url: str) -> Broker:
+    """Make the broker at an address; its scheme says which kind."""
+    return kind_at(url).at(url)
+
+
+def broker_named(name: str, url: str) -> Broker:
+    """Make the broker of that name, which must be the one of MILEPOST_BROKER_URL."""
+    if name not in BROKERS:
+        raise Invalid(f"no broker is called {name!r}: there are {', '.join(BROKERS)}")
+    schemes = " or ".join(f"{scheme}://" for scheme in BROKERS[name].schemes)
+    if not url:
+        raise Invalid(f"broker {name!r}: set MILEPOST_BROKER_URL to its address, {schemes}HOST")
+    if (found := kind_at(url)).name != name:
+        raise Invalid(
+            f"broker {name!r}: MILEPOST_BROKER_URL is the address of {found.name}, "
+            f"not one that begins with {schemes}"
+        )
+    return found.at(url)
 
 
 class BrokerCourier:
@@ -137,7 +229,7 @@ class BrokerCourier:
         """Publish it, and wait until the broker has it."""
         traced = {} if event.traceparent is None else {"traceparent": event.traceparent}
         headers = {"Content-Type": CONTENT_TYPE, **traced}
-        outgoing = Outgoing(event.id, event.body, headers)
+        outgoing = Outgoing(event.id, event.body, headers, event.key)
         await self._broker.publish(self._subject, outgoing, seconds=self._seconds)
 
     async def close(self) -> None:

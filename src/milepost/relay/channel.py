@@ -21,6 +21,8 @@ from milepost.store.outbox import Message
 MARGIN_SECONDS = 1.0
 BYTES_LEAST = 10_000
 AT_ONCE_MOST = 1_000
+BROKER_SHARE = 0.9
+"""A broker says by itself that it was not reached, before the relay's own time is over."""
 OCCASIONS = ("end", "failure")
 WAYS = {"webhook": ("secrets",), "people": ("title", "template"), "broker": ("subject",)}
 """The places that a channel may lead to, each with the options that go with it."""
@@ -113,5 +115,6 @@ def declare_channel(name: str, settings: Settings, given: Mapping[str, Any]) -> 
     elif (people := given["people"]) is not None:
         courier = AppriseCourier(people, title=given["title"], template=given["template"])
     elif (broker := given["broker"]) is not None:
-        courier = BrokerCourier(broker, given["subject"] or name, seconds=limits.timeout)
+        seconds = limits.timeout * BROKER_SHARE
+        courier = BrokerCourier(broker, given["subject"] or name, seconds=seconds)
     return ChannelSpec(name, courier, limits, owner, given["on"])

@@ -20,6 +20,7 @@ from milepost.declare import Registry
 from milepost.errors import Invalid, MilepostError, Unavailable
 from milepost.options import SubmitOptions, check_names, read
 from milepost.records import NewJob
+from milepost.relay.adapter import DeliveryCounter
 from milepost.relay.broker import Broker, Delivery, Incoming, cancelled, trouble_seconds
 from milepost.relay.message import read_traceparent
 from milepost.store import inbox
@@ -103,6 +104,7 @@ class Receiver:
         self._inbound = inbound
         self._host = host
         self._most = most_bytes
+        self._counter = DeliveryCounter()
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -141,9 +143,11 @@ class Receiver:
             message_id, new = self._read(message)
             await self._driver.run(inbox.accept, self._inbound.name, message_id, new)
         except _UnknownKind as error:
-            if message.deliveries < DELIVERIES_MOST:
-                await delivery.again(AGAIN_SECONDS * message.deliveries)
+            count = self._counter.count(message)
+            if count < DELIVERIES_MOST:
+                await delivery.again(AGAIN_SECONDS * count)
             else:
+                self._counter.forget(message)
                 await self._refuse(delivery, str(error))
         except Unavailable:
             await delivery.again(AGAIN_SECONDS)

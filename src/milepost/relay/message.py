@@ -44,12 +44,16 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class CloudEvent(msgspec.Struct, frozen=True):
-    """An event, ready to be sent: `body` is its structured JSON, `told` the names of templates."""
+    """An event, ready to be sent: `body` is its structured JSON, `told` the names of templates.
+
+    Events of one `key` are of one line: a job and its reruns.
+    """
 
     id: str
     traceparent: str | None
     body: bytes
     told: Mapping[str, str]
+    key: str | None = None
 
 
 def read_traceparent(trace: str | None) -> str | None:
@@ -85,7 +89,8 @@ def _compose(message: Message, *, most: int) -> Steps[CloudEvent]:
             data["alert"] = alert
             why = f"{alert['title']}: {alert['text']} ({run.cause or 'cancelled'})"
             told |= _headline(alert, why)
-    return CloudEvent(message.id, read_traceparent(message.trace), _fit(message, data, most), told)
+    trace, body = read_traceparent(message.trace), _fit(message, data, most)
+    return CloudEvent(message.id, trace, body, told, message.line)
 
 
 def _fit(message: Message, data: dict[str, Any], most: int) -> bytes:
@@ -126,7 +131,7 @@ def _signal(message: Message, data: dict[str, Any]) -> CloudEvent:
     told["subject"] = f"{message.kind} {word}"
     if word == "CONSOLIDATE":
         told["severity"] = "info"
-    return CloudEvent(message.id, trace, body, told)
+    return CloudEvent(message.id, trace, body, told, message.line)
 
 
 def _body(message: Message, data: Mapping[str, Any], *, type_: str | None = None) -> bytes:

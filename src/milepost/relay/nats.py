@@ -5,13 +5,15 @@ window (two minutes by default). Needs the extra `nats`.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from zlib import crc32
 
-from milepost.errors import Invalid, Unavailable
-from milepost.relay.broker import Delivery, Incoming, Outgoing, Undelivered
+from milepost.errors import Invalid, MilepostError, Unavailable
+from milepost.relay.adapter import ACK_SECONDS, Hand, Link, public_address, reason
+from milepost.relay.broker import Delivery, Incoming, Lag, Outgoing, Undelivered
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 CONNECT_SECONDS = 3.0
-ACK_SECONDS = 10.0
-AWAY_SECONDS = 0.5
+API_SECONDS = 10.0
+PING_SECONDS = 10
 MSG_ID = "Nats-Msg-Id"
+STORE_FAILED = 10077
+"""The server's error for a stream that has as much as it may have."""
 
 
 class Nats:
@@ -46,103 +50,108 @@ class Nats:
             raise Invalid("servers must name at least one, such as nats://127.0.0.1:4222")
         self._stream = stream
         self._options = options
-        self._connection: Client | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()
-        self._away_until = 0.0
-        self._subjects: set[str] = set()
-        self._consumers: dict[tuple[str, str], JetStreamContext.PullSubscription] = {}
+        self._link = Link(
+            self.address, self._connect, hang_up=_Session.end, alive=_Session.is_alive
+        )
 
     @property
     def address(self) -> str:
         """Where it is, without passwords."""
-        return ", ".join(_public(server) for server in self._servers)
-
-    def _unavailable(self, what: str, error: BaseException) -> Unavailable:
-        # Its text may repeat an address with a password; its name never does.
-        return Unavailable(f"{self.address} {what}: {type(error).__name__}")
+        return ", ".join(map(public_address, self._servers))
 
     async def publish(self, subject: str, message: Outgoing, *, seconds: float) -> None:
         """Return once the stream has stored it."""
-        from nats import errors  # noqa: PLC0415 - an extra
-        from nats.js import errors as refusals  # noqa: PLC0415 - likewise
-
-        stream = await self._ready(subject)
         headers = {MSG_ID: message.id, **message.headers}
-        try:
-            await stream.publish(subject, message.data, timeout=seconds, headers=headers)
-        except refusals.NoStreamResponseError as error:
-            await self.close()  # a stream that was removed is looked for again
-            raise Unavailable(
-                f"no stream takes {subject}: make one, or name it by Nats(..., stream=)"
-            ) from error
-        except refusals.ServiceUnavailableError as error:
-            raise Unavailable(f"JetStream does not answer: {error.description}") from error
-        except refusals.APIError as error:
-            raise Undelivered(f"the stream refused it: {error.description}") from error
-        except errors.MaxPayloadError as error:
-            raise Undelivered("the server takes no message as large as this one") from error
-        except (errors.Error, OSError, TimeoutError) as error:
-            await self.close()
-            raise self._unavailable("did not answer", error) from error
+        async with self._session(subject, seconds) as session:
+            await session.stream.publish(subject, message.data, timeout=seconds, headers=headers)
 
     async def receive(
         self, subject: str, *, name: str, most: int, seconds: float
     ) -> Sequence[Delivery]:
         """Return the next messages for the durable consumer of that name."""
-        from nats import errors  # noqa: PLC0415 - an extra
-
-        try:
-            stream = await self._ready(subject)
-            if (subject, name) not in self._consumers:
-                consumer = await stream.pull_subscribe(subject, durable=name)
-                self._consumers[subject, name] = consumer
-            consumer = self._consumers[subject, name]
+        async with self._session(subject, CONNECT_SECONDS * 2 + seconds) as session:
+            durable = _durable(subject, name)
+            if durable not in session.consumers:
+                consumer = await session.stream.pull_subscribe(subject, durable=durable)
+                session.consumers[durable] = consumer
+            consumer = session.consumers[durable]
             with suppress(TimeoutError):  # the client's own, and the bare one when time is short
-                return [_Delivery(found) for found in await consumer.fetch(most, timeout=seconds)]
-        except (errors.Error, OSError, TimeoutError) as error:
-            await self.close()
-            raise self._unavailable("did not answer", error) from error
+                found = await consumer.fetch(most, timeout=seconds)
+                return [session.hand.take(_Delivery(message)) for message in found]
         return []
 
+    async def lag(self, subject: str, *, name: str, seconds: float) -> Lag:
+        """Tell how far the durable consumer of that name is behind."""
+        from nats.js.errors import NotFoundError  # noqa: PLC0415 - an extra
+
+        async with self._session(subject, seconds) as session:
+            stream = self._stream or await session.stream.find_stream_name_by_subject(subject)
+            try:
+                told = await session.stream.consumer_info(stream, _durable(subject, name))
+            except NotFoundError:  # nobody has received yet
+                info = await session.stream.stream_info(stream, subjects_filter=subject)
+                return Lag(waiting=sum((info.state.subjects or {}).values()), in_flight=0)
+            return Lag(
+                waiting=told.num_pending,
+                in_flight=told.num_ack_pending,
+                redelivered=told.num_redelivered,
+            )
+
     async def close(self) -> None:
-        """Hang up; the next use connects anew, and at once."""
-        await self._hang_up()
-        self._away_until = 0.0
+        """Give back what is in hand and hang up; the next use connects anew, and at once."""
+        await self._link.close()
 
-    async def _hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        self._subjects.clear()
-        self._consumers.clear()
-        if connection is not None:
-            with suppress(Exception):
-                await connection.close()
-
-    async def _ready(self, subject: str) -> "JetStreamContext":
-        """Connect, and see to it that a stream takes the subject."""
-        self._enter_loop()
-        async with self._opening:
-            if self._connection is None or not self._connection.is_connected:
-                await self._hang_up()
-                self._connection = await self._connect()
-            stream = self._connection.jetstream(timeout=ACK_SECONDS)
-            if self._stream is not None and subject not in self._subjects:
-                await _ensure_stream(stream, self._stream, subject)
-                self._subjects.add(subject)
-            return stream
-
-    def _enter_loop(self) -> None:
-        """Begin anew in another event loop: a connection belongs to the one that made it."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._opening, self._connection = loop, asyncio.Lock(), None
-            self._away_until = 0.0
-            self._subjects.clear()
-            self._consumers.clear()
-
-    async def _connect(self) -> "Client":
+    @asynccontextmanager
+    async def _session(self, subject: str, seconds: float) -> "AsyncIterator[_Session]":
+        """Give a connection with a stream that takes the subject, and say what goes wrong."""
+        session = None
         try:
-            import nats  # noqa: PLC0415 - an extra
+            async with asyncio.timeout(seconds):
+                session = await self._link.get()
+                if self._stream is not None and subject not in session.subjects:
+                    await _ensure_stream(session.stream, self._stream, subject)
+                    session.subjects.add(subject)
+                yield session
+        except MilepostError:
+            raise
+        except Exception as error:
+            told = self._told(error, subject)
+            if session is not None and isinstance(told, Unavailable):
+                await self._link.drop(session)  # a stream that was removed is looked for again
+            raise told from error
+
+    def _told(self, error: Exception, subject: str) -> MilepostError:
+        """Say in words what an error of the client means."""
+        from nats import errors  # noqa: PLC0415 - an extra
+        from nats.js import errors as refusals  # noqa: PLC0415 - likewise
+
+        text = f"{self.address} did not answer: {reason(error)}"
+        match error:
+            case refusals.NoStreamResponseError() | refusals.NotFoundError():
+                if self._stream is None:
+                    return Undelivered(
+                        f"no stream takes {subject}: make one, or name it by Nats(..., stream=)"
+                    )
+                text = f"the stream {self._stream} is gone; it is made anew"
+            case refusals.ServiceUnavailableError() if error.err_code == STORE_FAILED:
+                return Undelivered(f"the stream that takes {subject} is full: {error.description}")
+            case refusals.ServiceUnavailableError():
+                text = f"JetStream does not answer: {error.description}"
+            case refusals.APIError():
+                return Undelivered(f"the stream refused it: {error.description}")
+            case errors.MaxPayloadError():
+                return Undelivered("the server takes no message as large as this one")
+            case _ if "authorization" in str(error).lower():
+                text = (
+                    f"{self.address} refused the user or the password: they are part of the address"
+                    ", nats://USER:PASSWORD@HOST, or given as user_credentials= or token="
+                )
+        return Unavailable(text)
+
+    async def _connect(self) -> "_Session":
+        try:
+            from nats import errors  # noqa: PLC0415 - an extra
+            from nats.aio.client import Client  # noqa: PLC0415 - likewise
         except ImportError as error:
             raise Unavailable("NATS needs an extra: pip install 'milepost[nats]'") from error
         settings = {
@@ -150,20 +159,40 @@ class Nats:
             "connect_timeout": CONNECT_SECONDS,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0.1,
+            "ping_interval": PING_SECONDS,
             "error_cb": _silent,
             "name": "milepost",
             **self._options,
         }
-        now = asyncio.get_running_loop().time()
-        if now < self._away_until:
-            raise Unavailable(f"{self.address} cannot be reached")
+        client = Client()
         try:
-            async with asyncio.timeout(CONNECT_SECONDS * 2):
-                return await nats.connect(self._servers, **settings)
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            # Others that wait for the connection need not try, one after the other.
-            self._away_until = now + AWAY_SECONDS
-            raise self._unavailable("cannot be reached", error) from error
+            await client.connect(self._servers, **settings)
+            return _Session(client)
+        except BaseException as error:
+            await client.close()
+            if not isinstance(error, errors.Error | OSError):
+                raise
+            if "authorization" in str(error).lower():
+                raise
+            raise Unavailable(f"{self.address} cannot be reached: {reason(error)}") from error
+
+
+class _Session:
+    """A connection, and what is known on it."""
+
+    def __init__(self, client: "Client") -> None:
+        self.client = client
+        self.stream = client.jetstream(timeout=API_SECONDS)
+        self.subjects: set[str] = set()
+        self.consumers: dict[str, JetStreamContext.PullSubscription] = {}
+        self.hand = Hand(delays=True)
+
+    def is_alive(self) -> bool:
+        return self.client.is_connected
+
+    async def end(self) -> None:
+        await self.hand.empty()
+        await self.client.close()
 
 
 async def _silent(_error: Exception) -> None:
@@ -186,6 +215,15 @@ async def _ensure_stream(stream: "JetStreamContext", name: str, subject: str) ->
         await stream.update_stream(there.config)
 
 
+def _durable(subject: str, name: str) -> str:
+    """Name a consumer: in its stream, which holds several subjects, there is no other so called."""
+    if subject == name:
+        return name
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", subject)
+    told = "" if plain == subject else f"-{crc32(subject.encode()):08x}"
+    return f"{name}-{plain}{told}"
+
+
 def _covers(pattern: str, subject: str) -> bool:
     """Tell whether a stream's pattern takes a subject."""
     wanted, given = pattern.split("."), subject.split(".")
@@ -195,12 +233,6 @@ def _covers(pattern: str, subject: str) -> bool:
         if place >= len(given) or word not in ("*", given[place]):
             return False
     return len(wanted) == len(given)
-
-
-def _public(server: str) -> str:
-    parts = urlsplit(server)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname or ''}{port}"
 
 
 class _Delivery:
@@ -220,16 +252,10 @@ class _Delivery:
         )
 
     async def acknowledge(self) -> None:
-        """Say that it is ours now; a lost acknowledgement only brings it again."""
-        with suppress(Exception):
-            await self._message.ack_sync(timeout=ACK_SECONDS)
+        await self._message.ack_sync(timeout=ACK_SECONDS)
 
     async def again(self, seconds: float) -> None:
-        """Give it back."""
-        with suppress(Exception):
-            await self._message.nak(delay=seconds)
+        await self._message.nak(delay=seconds)
 
     async def terminate(self) -> None:
-        """Say that it can never be used."""
-        with suppress(Exception):
-            await self._message.term()
+        await self._message.term()

@@ -21,7 +21,7 @@ WITH picked AS MATERIALIZED (
 UPDATE outbox SET fence = outbox.fence + 1, due_at = {now} + :lease_us{micros}
   FROM picked
  WHERE outbox.id = picked.id AND picked.fence % 1 = 0
-RETURNING outbox.id, outbox.machine, outbox.subject_id::text, outbox.seq, outbox.n, outbox.channel, outbox.tenant, outbox.queue, outbox.kind, outbox.state, outbox.trace, outbox.fence, outbox.attempts, outbox.place, outbox.error, outbox.created_at, outbox.due_at, outbox.delivered_at, outbox.dead_at
+RETURNING outbox.id, outbox.machine, outbox.subject_id::text, outbox.seq, outbox.n, outbox.line::text, outbox.channel, outbox.tenant, outbox.queue, outbox.kind, outbox.state, outbox.trace, outbox.fence, outbox.attempts, outbox.place, outbox.error, outbox.created_at, outbox.due_at, outbox.delivered_at, outbox.dead_at
 -- sqlite
 UPDATE outbox SET fence = fence + 1, due_at = {now} + :lease_us
  WHERE id IN (
@@ -34,7 +34,7 @@ UPDATE outbox SET fence = fence + 1, due_at = {now} + :lease_us
             AND NOT EXISTS (SELECT 1 FROM channel WHERE name = :channel AND stopped_at IS NOT NULL)
           ORDER BY o.due_at, o.n
           LIMIT :most)
-RETURNING id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+RETURNING id, machine, subject_id, seq, n, line, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
 
 -- name: outbox_delivered
 -- No row back means that somebody else took it meanwhile: what they make of it counts.
@@ -90,14 +90,14 @@ SELECT name, (SELECT due_at - {now}
 
 -- name: outbox_offered
 -- postgres
-SELECT id, machine, subject_id::text, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, subject_id::text, seq, n, line::text, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
  WHERE channel = :channel AND place > :after AND delivered_at IS NULL AND dead_at IS NULL AND (:tenant::text IS NULL OR tenant = :tenant)
    AND (:queues::text IS NULL OR queue IN (SELECT jsonb_array_elements_text(:queues::text::jsonb)))
  ORDER BY place
  LIMIT :most
 -- sqlite
-SELECT id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, subject_id, seq, n, line, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
  WHERE channel = :channel AND place > :after AND delivered_at IS NULL AND dead_at IS NULL AND (:tenant IS NULL OR tenant = :tenant)
    AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
@@ -141,7 +141,7 @@ UPDATE outbox SET delivered_at = {now}, error = NULL
 RETURNING id
 
 -- name: outbox_get
-SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, {text:subject_id}, seq, n, {text:line}, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox WHERE id = :id
 
 -- name: outbox_failing
@@ -157,7 +157,7 @@ SELECT min(due_at) FROM outbox WHERE channel = :channel AND delivered_at IS NULL
 -- name: outbox_list
 -- A page of messages, newest first: those that wait, were delivered, are dead, or all.
 -- postgres
-SELECT id, machine, subject_id::text, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, subject_id::text, seq, n, line::text, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
  WHERE channel = :channel AND n < :before
    AND CASE :state::text WHEN 'waiting' THEN delivered_at IS NULL AND dead_at IS NULL
@@ -167,7 +167,7 @@ SELECT id, machine, subject_id::text, seq, n, channel, tenant, queue, kind, stat
  ORDER BY n DESC
  LIMIT :most
 -- sqlite
-SELECT id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, subject_id, seq, n, line, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
  WHERE channel = :channel AND n < :before
    AND CASE :state WHEN 'waiting' THEN delivered_at IS NULL AND dead_at IS NULL
@@ -179,7 +179,7 @@ SELECT id, machine, subject_id, seq, n, channel, tenant, queue, kind, state, tra
 
 -- name: outbox_next_up
 -- The messages of a channel that wait, the one that is due first first: along the index of those.
-SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, {text:subject_id}, seq, n, {text:line}, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
  WHERE channel = :channel AND delivered_at IS NULL AND dead_at IS NULL
  ORDER BY due_at
@@ -187,7 +187,7 @@ SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, sta
 
 -- name: outbox_dead
 -- The dead messages of a channel, newest first: along the index of those.
-SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, {text:subject_id}, seq, n, {text:line}, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
  WHERE channel = :channel AND dead_at IS NOT NULL
  ORDER BY n DESC
@@ -266,13 +266,13 @@ SELECT worker_id, records_processed FROM worker_runs WHERE id = :id
 
 -- name: outbox_signals
 -- B's messages of a run: its partitions' and its consolidation's.
-SELECT o.id, o.machine, {text:o.subject_id}, o.seq, o.n, o.channel, o.tenant, o.queue, o.kind, o.state, o.trace, o.fence, o.attempts, o.place, o.error, o.created_at, o.due_at, o.delivered_at, o.dead_at
+SELECT o.id, o.machine, {text:o.subject_id}, o.seq, o.n, {text:o.line}, o.channel, o.tenant, o.queue, o.kind, o.state, o.trace, o.fence, o.attempts, o.place, o.error, o.created_at, o.due_at, o.delivered_at, o.dead_at
   FROM outbox o JOIN job ON job.id = o.subject_id
   JOIN step ON step.run_id = job.run_id AND step.number = job.step
  WHERE o.machine = 'job' AND job.run_id = :run_id AND step.role = 'partition'
    AND (job.state = 'RUNNING' OR job.state <> 'RUNNING')
  UNION ALL
-SELECT id, machine, {text:subject_id}, seq, n, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
+SELECT id, machine, {text:subject_id}, seq, n, {text:line}, channel, tenant, queue, kind, state, trace, fence, attempts, place, error, created_at, due_at, delivered_at, dead_at
   FROM outbox
  WHERE machine = 'run' AND subject_id = :run_id AND state = 'RUNNING'
  ORDER BY 5

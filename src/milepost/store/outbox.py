@@ -37,6 +37,7 @@ class Message(msgspec.Struct, frozen=True):
     subject_id: str
     seq: int
     n: int
+    line: str
     channel: str
     tenant: str
     queue: str

