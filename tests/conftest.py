@@ -21,6 +21,7 @@ import milepost as mp  # noqa: E402
 from milepost.store import workers  # noqa: E402
 from tests.support.databases import Backends, Database, Raw, everyday_names  # noqa: E402
 from tests.support.prove import PROVING  # noqa: E402
+from tests.support.rabbitmq import RabbitMQServer, SharedRabbitMQ  # noqa: E402
 from tests.support.servers import scratch  # noqa: E402
 
 # Every day the same examples, so that what fails fails for everybody; new ones when proving.
@@ -69,6 +70,16 @@ def backends() -> Iterator[Backends]:
     yield made
     made.close()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_servers() -> Iterator[SharedRabbitMQ]:
+    """The RabbitMQ of this session, which is started when it is first lent."""
+    if missing := RabbitMQServer.missing():
+        pytest.skip(f"{missing} is not installed")
+    shared = SharedRabbitMQ()
+    yield shared
+    shared.close()
 
 
 @pytest.fixture(params=everyday_names())

@@ -151,7 +151,8 @@ def _make_hard(writer: asyncio.StreamWriter) -> None:
     """Have a connection end with a reset."""
     there = writer.get_extra_info("socket")
     if there is not None and there.family != socket.AF_UNIX:
-        there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # it has ended by itself
+            there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @contextmanager
