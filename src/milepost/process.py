@@ -2,17 +2,18 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from milepost.declare import Host
 from milepost.ending import Ending, on_signals
 from milepost.errors import AccessRefused, Invalid, SchemaMismatch, Unavailable
 from milepost.faces import refuse_in_loop
 from milepost.job import Job
+from milepost.kept_loop import new_loop
 from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.records import NewJob
@@ -111,7 +112,7 @@ class Runner(Host):
         """
         refuse_in_loop("run_worker")
         ending = Ending(self.settings.grace)
-        with ending, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with ending, asyncio.Runner(loop_factory=new_loop) as runner:
             work = self._run_worker(queues, concurrency, ending, recycle=recycle)
             if worn_out := runner.run(self._and_close(work)):
                 ending.begin()  # a stuck thread must not keep the process from its end
@@ -333,11 +334,3 @@ class Runner(Host):
             metrics=self.metrics,
             elected=elected,
         )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop  # noqa: PLC0415 - an extra
-    except ImportError:
-        return None
-    return cast("Callable[[], asyncio.AbstractEventLoop]", uvloop.new_event_loop)

@@ -15,10 +15,11 @@ import select
 import socket
 import threading
 import time
-from collections import deque
+from bisect import insort
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -286,9 +287,10 @@ def _number(connection: Any) -> int:
 
 
 class Connections:
-    """Connections that are kept for the next caller: the one that was used last is taken first.
+    """Connections that are kept for the next caller: the one that was opened first is taken first.
 
-    They are kept here and not in a library's pool: asyncpg's spends a task on every return.
+    It knows the most statements, which a server plans anew for every connection. They are kept
+    here and not in a library's pool: asyncpg's spends a task on every return.
     """
 
     def __init__(self, url: StoreUrl, limits: Timeouts, library: Library, *, most: int) -> None:
@@ -297,7 +299,10 @@ class Connections:
         self._library = library
         self._most = most
         self._room: Any = library.semaphore(most)
-        self._idle: deque[tuple[float, Any]] = deque()
+        self._idle: list[tuple[int, float, Any]] = []
+        """Those that nobody uses, the first one last: when it was opened, since when it is idle."""
+        self._opened_at: dict[int, int] = {}
+        self._places = count(1)
         self._closed = False
         self._give_settings(at_start=not url.pooled)
 
@@ -329,21 +334,27 @@ class Connections:
     def _kept(self) -> Any:
         with suppress(IndexError):
             while True:
-                connection = self._idle.pop()[1]
+                connection = self._idle.pop()[2]
                 if not self._library.is_closed(connection) and _silent(_number(connection)):
                     return connection
-                self._library.drop(connection)
+                self._drop(connection)
         return None
 
     def _opened(self) -> Flow[Any]:
         open_, settings = self._library.open, {"with_settings": self._at_start}
         try:
-            return (yield Wait(open_, open_, (self.url, self.limits), settings))
+            connection = yield Wait(open_, open_, (self.url, self.limits), settings)
         except self._library.errors() as error:
             if self._at_start and SETTINGS_REFUSED in str(error):
                 self._give_settings(at_start=False)
                 return (yield from self._opened())
             raise unreachable(self.url, error) from error
+        self._opened_at[id(connection)] = -next(self._places)
+        return connection
+
+    def _drop(self, connection: Any) -> None:
+        self._opened_at.pop(id(connection), None)
+        self._library.drop(connection)
 
     def use(self) -> dict[str, int]:
         """Tell how many are busy, and how many are idle."""
@@ -357,18 +368,18 @@ class Connections:
         try:
             closed = self._closed or library.is_closed(connection)
             if closed or library.in_transaction(connection):
-                library.drop(connection)
+                self._drop(connection)
                 return
-            self._idle.append((now, connection))
+            insort(self._idle, (self._opened_at[id(connection)], now, connection))
             with suppress(IndexError):
-                while now - self._idle[0][0] > IDLE_SECONDS:
-                    library.drop(self._idle.popleft()[1])
+                while now - self._idle[0][1] > IDLE_SECONDS:
+                    self._drop(self._idle.pop(0)[2])
         finally:
             self._room.release()
 
     def discard(self, connection: Any) -> None:
         """Close a connection that is not to be used again."""
-        self._library.drop(connection)
+        self._drop(connection)
         self.give_back(connection)
 
     @contextmanager
@@ -385,7 +396,7 @@ class Connections:
         self._closed = True
         with suppress(IndexError):
             while True:
-                self._library.drop(self._idle.pop()[1])
+                self._drop(self._idle.pop()[2])
 
     async def close_async(self) -> None:
         """Close every connection, once those in use are given back."""
@@ -395,7 +406,7 @@ class Connections:
                 for _ in range(self._most):
                     await self._room.acquire()
         while self._idle:
-            connection = self._idle.pop()[1]
+            connection = self._idle.pop()[2]
             try:
                 await connection.close(timeout=1)
             except Exception:  # noqa: BLE001 - it need not hear of it
