@@ -9,9 +9,20 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 
-__all__ = ["PASSWORD", "USER", "BrokerServer", "NatsServer", "free_port", "silent_port"]
+__all__ = [
+    "PASSWORD",
+    "USER",
+    "BrokerServer",
+    "MotoServer",
+    "NatsServer",
+    "ServiceBusPeer",
+    "free_port",
+    "silent_port",
+]
 
 READY_SECONDS = 60
 USER, PASSWORD = "tester", "not-a-secret"
@@ -129,6 +140,53 @@ class NatsServer(BrokerServer):
     def is_ready(self) -> bool:
         """Tell whether it greets."""
         return self.answers(b"", b"INFO")
+
+
+class MotoServer(BrokerServer):
+    """A moto server, which speaks the protocol of SQS and keeps its messages in memory."""
+
+    scheme = "sqs"
+
+    @property
+    def url(self) -> str:
+        """Its address; it takes every password."""
+        return f"sqs://127.0.0.1:{self.port}/us-east-1"
+
+    def command(self) -> Sequence[str]:
+        """Give the command that starts it."""
+        binary = Path(sys.executable).parent / "moto_server"
+        return [str(binary), "-H", "127.0.0.1", "-p", str(self.port)]
+
+    def is_ready(self) -> bool:
+        """Tell whether it answers."""
+        return self.answers(b"GET /moto-api/ HTTP/1.0\r\n\r\n", b"HTTP/")
+
+
+class ServiceBusPeer(BrokerServer):
+    """A small peer of our own that speaks the protocol of Service Bus."""
+
+    scheme = "sb"
+
+    @property
+    def url(self) -> str:
+        """Its address: without TLS, as Azure's emulator has it."""
+        return f"{super().url}?emulator=true"
+
+    def command(self) -> Sequence[str]:
+        """Give the command that starts it."""
+        peer = Path(__file__).with_name("servicebus_peer.py")
+        return [sys.executable, str(peer), str(self.port), str(self.folder), USER, PASSWORD]
+
+    def is_ready(self) -> bool:
+        """Tell whether it greets."""
+        return self.answers(b"AMQP\x03\x01\x00\x00", b"AMQP")
+
+    def put(self, asked: str) -> None:
+        """Make a queue, or change it."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=READY_SECONDS)
+        connection.request("PUT", f"/{asked}")
+        assert connection.getresponse().status == HTTPStatus.CREATED
+        connection.close()
 
 
 def free_port() -> int:

@@ -31,7 +31,7 @@ from milepost.tracebacks import hidden, hidden_fields
 if TYPE_CHECKING:
     from milepost.config import Settings
 
-CHATTY = ("apprise", "httpcore2", "httpx2", "nats", "uvicorn")
+CHATTY = ("aiobotocore", "apprise", "azure", "botocore", "httpcore2", "httpx2", "nats", "uvicorn")
 """Libraries of the engine's own whose INFO lines tell of each request."""
 USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; all else was given as `extra`."""
