@@ -6,6 +6,7 @@ import nats as client
 import pytest
 from conformance import BrokerSuite
 
+from milepost.relay.broker import Outgoing
 from milepost.relay.nats import Nats
 from tests.support.brokers import NatsServer
 
@@ -39,3 +40,50 @@ class TestNats(BrokerSuite):
         finally:
             await manager.update_stream(found.config.evolve(max_msgs=-1))
             await connection.close()
+
+
+# What a stream keeps
+
+
+async def in_stream(server, name):
+    connection = await client.connect(server.url)
+    info = await connection.jetstream().stream_info(name)
+    await connection.close()
+    return info
+
+
+async def take(broker, subject, name, number):
+    count = 0
+    while count < number:
+        for delivery in await broker.receive(subject, name=name, most=8, seconds=0.5):
+            await delivery.acknowledge()
+            count += 1
+
+
+async def test_messages_leave_a_stream_that_we_made_once_every_consumer_has_them(server):
+    """Acknowledged messages were kept for ever."""
+    broker = Nats(server.url, stream="KEPT")
+    for number in range(5):
+        await broker.publish("kept.in", Outgoing(f"kept-{number}", b"{}", {}), seconds=10)
+        await broker.publish("kept.out", Outgoing(f"out-{number}", b"{}", {}), seconds=10)
+    assert await broker.receive("kept.in", name="second", most=1, seconds=0.01) is not None
+    await take(broker, "kept.in", "first", 5)
+    await broker.close()
+    assert (await in_stream(server, "KEPT")).state.messages == 10  # the second has none of them yet
+    await take(broker, "kept.in", "second", 5)
+    await broker.close()
+    info = await in_stream(server, "KEPT")
+    assert info.state.messages == 5  # those that others are to read
+    assert info.config.max_age == 7 * 86_400  # and they for a week
+
+
+async def test_a_stream_that_others_made_is_left_as_it_is(server):
+    connection = await client.connect(server.url)
+    await connection.jetstream().add_stream(name="THEIRS", subjects=["theirs"])
+    await connection.close()
+    broker = Nats(server.url, stream="THEIRS")
+    await broker.publish("theirs", Outgoing("theirs-1", b"{}", {}), seconds=10)
+    await take(broker, "theirs", "reader", 1)
+    await broker.close()
+    info = await in_stream(server, "THEIRS")
+    assert (info.state.messages, info.config.max_age) == (1, 0)

@@ -8,6 +8,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import zip_longest
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 3.0
 API_SECONDS = 10.0
 PING_SECONDS = 10
+TIDY_SECONDS = 5.0
+UNTIDY_MOST = 10_000
+OURS = "milepost"
+"""Marks the streams that we made."""
 MSG_ID = "Nats-Msg-Id"
 STORE_FAILED = 10077
 """The server's error for a stream that has as much as it may have."""
@@ -32,8 +38,9 @@ class Nats:
     """A NATS server, or several of a cluster, with JetStream.
 
     With `stream` a stream of that name is made, for the subjects that are used, if there is none;
-    without, one that takes them must be there. `options` go to `nats.connect`: `user_credentials`,
-    `tls`, `token`.
+    without, one that takes them must be there. Messages that we receive leave a stream that we made
+    once all its consumers have acknowledged them, the others after `keep_seconds`. `options` go to
+    `nats.connect`: `user_credentials`, `tls`, `token`.
     """
 
     name = "nats"
@@ -43,12 +50,14 @@ class Nats:
         servers: str | Sequence[str] = "nats://127.0.0.1:4222",
         *,
         stream: str | None = None,
+        keep_seconds: float = 7 * 86_400.0,
         **options: Any,
     ) -> None:
         self._servers = [servers] if isinstance(servers, str) else list(servers)
         if not self._servers:
             raise Invalid("servers must name at least one, such as nats://127.0.0.1:4222")
         self._stream = stream
+        self._keep = keep_seconds
         self._options = options
         self._link = Link(
             self.address, self._connect, hang_up=_Session.end, alive=_Session.is_alive
@@ -75,9 +84,10 @@ class Nats:
                 consumer = await session.stream.pull_subscribe(subject, durable=durable)
                 session.consumers[durable] = consumer
             consumer = session.consumers[durable]
+            await session.tidy(every=TIDY_SECONDS)
             with suppress(TimeoutError):  # the client's own, and the bare one when time is short
                 found = await consumer.fetch(most, timeout=seconds)
-                return [session.hand.take(_Delivery(message)) for message in found]
+                return [session.take(subject, message) for message in found]
         return []
 
     async def lag(self, subject: str, *, name: str, seconds: float) -> Lag:
@@ -109,8 +119,7 @@ class Nats:
             async with asyncio.timeout(seconds):
                 session = await self._link.get()
                 if self._stream is not None and subject not in session.subjects:
-                    await _ensure_stream(session.stream, self._stream, subject)
-                    session.subjects.add(subject)
+                    await self._ensure_stream(session, self._stream, subject)
                 yield session
         except MilepostError:
             raise
@@ -148,6 +157,24 @@ class Nats:
                 )
         return Unavailable(text)
 
+    async def _ensure_stream(self, session: "_Session", name: str, subject: str) -> None:
+        """Make the stream, or let the one that is there take the subject too."""
+        from nats.js import errors  # noqa: PLC0415 - an extra
+        from nats.js.api import StreamConfig  # noqa: PLC0415 - likewise
+
+        try:
+            config = (await session.stream.stream_info(name)).config
+        except errors.NotFoundError:
+            config = StreamConfig(
+                name=name, subjects=[subject], max_age=self._keep, metadata={OURS: "1"}
+            )
+            await session.stream.add_stream(config)
+        if not any(_covers(pattern, subject) for pattern in config.subjects or []):
+            config.subjects = [*(config.subjects or []), subject]
+            await session.stream.update_stream(config)
+        session.subjects.add(subject)
+        session.ours = name if OURS in (config.metadata or {}) else None
+
     async def _connect(self) -> "_Session":
         try:
             from nats import errors  # noqa: PLC0415 - an extra
@@ -183,36 +210,51 @@ class _Session:
     def __init__(self, client: "Client") -> None:
         self.client = client
         self.stream = client.jetstream(timeout=API_SECONDS)
+        self.ours: str | None = None
         self.subjects: set[str] = set()
         self.consumers: dict[str, JetStreamContext.PullSubscription] = {}
         self.hand = Hand(delays=True)
+        self._untidy: dict[str, int] = {}
+        self._tidied_at = monotonic()
 
     def is_alive(self) -> bool:
         return self.client.is_connected
 
+    def take(self, subject: str, message: "Msg") -> Delivery:
+        self._untidy[subject] = self._untidy.get(subject, 0) + 1
+        return self.hand.take(_Delivery(message))
+
+    async def tidy(self, *, every: float) -> None:
+        """Remove messages that all consumers of their subject have acknowledged.
+
+        The server forgets meanwhile which messages were given back to it, and repeats those when
+        their time to be acknowledged is over: so preferably when there are none.
+        """
+        if self.ours is None or not self._untidy or monotonic() < self._tidied_at + every:
+            return
+        self._tidied_at = monotonic()
+        consumers = await self.stream.consumers_info(self.ours)
+        for subject, count in list(self._untidy.items()):
+            told = [c for c in consumers if _meets(c.config.filter_subject or ">", subject)]
+            if any(c.num_ack_pending for c in told) and count < UNTIDY_MOST:
+                continue
+            floor = min((c.ack_floor.stream_seq if c.ack_floor else 0 for c in told), default=0)
+            if floor:
+                await self.stream.purge_stream(self.ours, seq=floor + 1, subject=subject)
+            del self._untidy[subject]
+
     async def end(self) -> None:
-        await self.hand.empty()
-        await self.client.close()
+        try:
+            async with asyncio.timeout(ACK_SECONDS / 2):
+                await self.hand.empty()
+                if self.is_alive():
+                    await self.tidy(every=0)
+        finally:
+            await self.client.close()
 
 
 async def _silent(_error: Exception) -> None:
     """Say nothing: the call that uses the connection raises."""
-
-
-async def _ensure_stream(stream: "JetStreamContext", name: str, subject: str) -> None:
-    """Make the stream, or let the one that is there take the subject too."""
-    from nats.js import errors  # noqa: PLC0415 - an extra
-    from nats.js.api import StreamConfig  # noqa: PLC0415 - likewise
-
-    try:
-        there = await stream.stream_info(name)
-    except errors.NotFoundError:
-        await stream.add_stream(StreamConfig(name=name, subjects=[subject]))
-        return
-    subjects = there.config.subjects or []
-    if not any(_covers(pattern, subject) for pattern in subjects):
-        there.config.subjects = [*subjects, subject]
-        await stream.update_stream(there.config)
 
 
 def _durable(subject: str, name: str) -> str:
@@ -233,6 +275,16 @@ def _covers(pattern: str, subject: str) -> bool:
         if place >= len(given) or word not in ("*", given[place]):
             return False
     return len(wanted) == len(given)
+
+
+def _meets(pattern: str, subject: str) -> bool:
+    """Tell whether a message may be of both; either may hold wildcards."""
+    for ours, theirs in zip_longest(pattern.split("."), subject.split(".")):
+        if ">" in (ours, theirs):
+            return True
+        if ours is None or theirs is None or ("*" not in (ours, theirs) and ours != theirs):
+            return False
+    return True
 
 
 class _Delivery:
