@@ -15,6 +15,7 @@ import sys
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import jsonschema
@@ -29,6 +30,7 @@ from prometheus_client import generate_latest
 import milepost as mp
 from milepost.cli import cli
 from milepost.config import Settings
+from milepost.relay.broker import kind_at
 from tests.support.databases import backend_names
 
 ROOT = Path(__file__).parent.parent
@@ -100,6 +102,59 @@ def test_compose_follows_its_specification():
         mounted = [v.split(":")[0] for v in service.get("volumes", ())]
         for source in mounted:
             assert source in COMPOSE["volumes"] or (DEPLOY / source).is_dir(), (name, source)
+
+
+BROKERS = {
+    "nats": "nats",
+    "rabbitmq": "rabbitmq",
+    "redis": "redis",
+    "valkey": "redis",
+    "kafka": "kafka",
+}
+"""Profiles of brokers, and the kind that each is of."""
+
+
+@pytest.mark.parametrize("name", BROKERS)
+def test_a_profile_starts_one_broker_that_keeps_what_it_confirmed(name):
+    """What each of them does by default loses messages, or throws them out."""
+    service = COMPOSE["services"][name]
+    assert service["profiles"] == [name]
+    assert "ports" not in service
+    assert any(volume.startswith(f"{name}:/") for volume in service["volumes"])
+    told = f"{service} {(DEPLOY / 'nats/nats.conf').read_text() if name == 'nats' else ''}"
+    settings = {
+        "nats": ["sync_interval: always", "store_dir: /data", "nats:/data"],
+        "rabbitmq": ["'hostname': 'rabbitmq'", "rabbitmq:/var/lib/rabbitmq"],
+        "redis": ["--appendonly yes --appendfsync always", "--maxmemory-policy noeviction"],
+        "kafka": ["'KAFKA_LOG_FLUSH_INTERVAL_MESSAGES': 1", "'KAFKA_LOG_DIRS'"],
+    }
+    assert [each for each in settings[BROKERS[name]] if each not in told] == []
+    assert ("BROKER_PASSWORD" in told) == (name != "kafka")
+
+
+def test_the_addresses_of_the_page_are_of_the_brokers_that_the_profiles_start():
+    page = (DEPLOY / "README.md").read_text()
+    rows = re.findall(r"^\| (`.+?) \| `(\w+)` \| (`\w+://.+?) \|", page, re.MULTILINE)
+    found = {}
+    for names, extra, urls in rows:
+        profiles, addresses = (re.findall(r"`(.+?)`", each) for each in (names, urls))
+        for profile, url in zip(profiles, addresses, strict=True):
+            assert kind_at(url).name == extra
+            assert urlsplit(url).hostname == profile
+            found[profile] = extra
+    assert found == BROKERS
+
+
+def test_nats_takes_its_settings(tmp_path):
+    text = (DEPLOY / "nats/nats.conf").read_text().replace("/data", str(tmp_path))
+    (tmp_path / "nats.conf").write_text(text)
+    ran(
+        BIN / "nats-server",
+        "-t",
+        "--config",
+        tmp_path / "nats.conf",
+        env={**os.environ, "BROKER_PASSWORD": "not-a-secret"},
+    )
 
 
 @pytest.mark.parametrize("found", resources(), ids=lambda r: f"{r['kind']}-{r['metadata']['name']}")
