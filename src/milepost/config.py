@@ -33,7 +33,19 @@ def command_for(words: str, store: StoreUrl, environment: Mapping[str, str]) -> 
 
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "": 1}
-_SIZES = {"": 1, "b": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3, "kb": 1000, "mb": 1000**2}
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "k": 1024,
+    "m": 1024**2,
+    "g": 1024**3,
+}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -48,6 +60,16 @@ def _measured(text: str, units: Mapping[str, float], what: str) -> float:
 def seconds(text: str, what: str) -> float:
     """Read a duration: a number of seconds, or one with a unit, as in 30s or 7d."""
     return _measured(text, _UNITS, what)
+
+
+def size(value: object, what: str) -> int:
+    """Read a size: a number of bytes, or one with a unit, as in 512M or 2GiB."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise Invalid(f"{what}={value!r} must be a number of bytes, or a text like 512M")
+    found = int(_measured(str(value), _SIZES, what))
+    if found <= 0:
+        raise Invalid(f"{what}={value!r} must be more than zero")
+    return found
 
 
 FILE = "milepost.toml"
@@ -86,6 +108,7 @@ HOLD_LIMIT = 3600.0
 KEEP_MOST = 36_500 * 86_400.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+ISOLATE = ("declared", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +140,10 @@ class Settings:
     """How many jobs a worker runs at a time."""
     threads: Annotated[int, POSITIVE] = 16
     """How many of them may be plain functions, which need a thread each."""
+    isolated: Annotated[int, POSITIVE] = 4
+    """How many of them may run in processes of their own (`isolate=True`)."""
+    isolate: str = "declared"
+    """Which jobs do: those that are declared so, or all."""
     keep_succeeded: float = 7 * 86_400.0
     """How long jobs and runs are kept that SUCCEEDED; 60s to 36500d."""
     keep_failed: float = 30 * 86_400.0
@@ -252,7 +279,8 @@ class Settings:
             raise Invalid(f"port={self.port} must be between 0 (any) and {PORT_MOST}")
         if not re.fullmatch(r"[0-9]{1,5}([,\s]+[0-9]{1,5})*", self.request_ports):
             raise Invalid("request_ports: expected numbers, such as 80,443")
-        for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+        words = (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS), ("isolate", ISOLATE))
+        for name, known in words:
             if getattr(self, name) not in known:
                 raise Invalid(f"{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
         _ = self.metrics_address

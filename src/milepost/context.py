@@ -215,6 +215,20 @@ class Context:
         """Take lines again that could not be written."""
         self._parts.lines.put_back(lines)
 
+    def relay(
+        self,
+        progress: tuple[float, str | None] | None,
+        lines: Sequence[LogLine],
+        usage: dict[str, float] | None,
+    ) -> None:
+        """Take what an attempt in a process of its own has told; the worker calls this."""
+        if progress is not None:
+            self._parts.progress.append(AttemptProgress(self.claim, *progress))
+        for line in lines:
+            self._parts.lines.add(line)
+        if usage is not None:
+            self._parts.usage = usage
+
     # Durable state
 
     @overload

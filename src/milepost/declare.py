@@ -220,6 +220,11 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """The channel that its jobs tell how they ended, unless a submit names one."""
     on_failure: NewJob | None = None
     """The job that is created when one of them fails, with a placeholder for its id."""
+    isolate: bool = False
+    """Whether it runs in a process of its own, which is killed when it passes a limit."""
+    memory: int | None = None
+    """How many bytes that process may hold, with those it started."""
+    cpu_seconds: float | None = None
     feed: Callable[[Context], list[Any]] | None = None
     outlet: Outlet | None = None
 
@@ -271,6 +276,10 @@ class Registry:
     def find(self, name: str, version: int) -> Definition | None:
         """Return that version of that kind, if it is declared here."""
         return self._by_word.get(f"{name} {version}")
+
+    def is_own(self, definition: Definition) -> bool:
+        """Tell whether it is one of the engine's own."""
+        return definition.word in self._own
 
     def newest(self, name: str) -> Definition:
         """Return the highest version of a kind, or raise `Invalid` naming the declared ones."""

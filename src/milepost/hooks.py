@@ -221,7 +221,7 @@ class Hooks:
 
         `ended` gives the fields of the event that the operation's result says.
         """
-        opened = yield from self._begin(event)
+        opened = yield from self.begin_all(event)
         began = time.perf_counter()
         try:
             result = yield from body
@@ -229,12 +229,13 @@ class Hooks:
             raise  # the program ends: nothing may be awaited now
         except BaseException as error:
             told = {"outcome": "raised", "error": error}
-            yield from self._end(opened, event, time.perf_counter() - began, told)
+            yield from self.end_all(opened, event, time.perf_counter() - began, told)
             raise
-        yield from self._end(opened, event, time.perf_counter() - began, ended(result))
+        yield from self.end_all(opened, event, time.perf_counter() - began, ended(result))
         return result
 
-    def _begin(self, event: HookEvent) -> Flow[Opened]:
+    def begin_all(self, event: HookEvent) -> Flow[Opened]:
+        """Begin the hooks of a point, of both colours."""
         opened: Opened = []
         for hook in self.at[event.point]:
             if hook.is_async:
@@ -245,9 +246,10 @@ class Hooks:
                 opened.append((hook, made))
         return opened
 
-    def _end(
+    def end_all(
         self, opened: Opened, event: HookEvent, seconds: float, told: dict[str, Any]
     ) -> Flow[None]:
+        """End hooks of both colours that were begun."""
         event = msgspec.structs.replace(event, seconds=seconds, **told)
         for hook, made in reversed(opened):
             if hook.is_async:

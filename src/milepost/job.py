@@ -11,6 +11,7 @@ import msgspec
 
 from milepost.client import caller, new_id
 from milepost.codec import check_text, encode_tags, limited
+from milepost.config import size
 from milepost.context import Context
 from milepost.cron import CronLine, MissedPolicy
 from milepost.declare import Arguments, Definition, Host
@@ -327,6 +328,7 @@ def define(
         fail_on=(*fail_on, *error_classes("fail_on", declared.get("fail_on"), ())),
     )
     return Definition(
+        **_isolation(declared, what or "@app.job"),
         name=name,
         function=function,
         arguments=Arguments(function, name),
@@ -336,6 +338,19 @@ def define(
         policy=policy,
         channel=declared.get("channel", channel) if what is None else None,
     )
+
+
+def _isolation(declared: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Read how a handler is isolated."""
+    chosen = {n: declared.get(n) for n in ("isolate", "memory", "cpu_seconds")}
+    check(chosen)
+    if not chosen["isolate"] and (limits := [n for n, value in chosen.items() if value]):
+        raise Invalid(
+            f"{what}: {' and '.join(limits)} without isolate=True: only a process of its own can "
+            "be measured and killed"
+        )
+    memory = None if chosen["memory"] is None else size(chosen["memory"], "memory")
+    return {**chosen, "isolate": bool(chosen["isolate"]), "memory": memory}
 
 
 def _check_handler(function: Any, *, yields: bool = False) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 import msgspec
 
 from milepost.codec import NAME_BYTES, check_tags, check_text
+from milepost.config import size
 from milepost.errors import Invalid
 from milepost.outcome import micros
 
@@ -106,6 +107,14 @@ class Flag(Rule, frozen=True, kw_only=True):
             raise Invalid(f"{name}={value!r} must be True or False")
 
 
+class Size(Rule, frozen=True, kw_only=True):
+    """A number of bytes, or a text with a unit."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for a value that is no size."""
+        size(value, name)
+
+
 class Tags(Rule, frozen=True, kw_only=True):
     """A few texts by name."""
 
@@ -191,6 +200,15 @@ class _Declaring(TypedDict, total=False):
     """The errors that are followed by another attempt; the app's own unless given."""
     fail_on: Annotated[Errors, Rule(default=())]
     """More errors that end the job at once, in addition to the app's."""
+    isolate: Annotated[bool, Flag(default=False)]
+    """Whether a worker runs it in a process of its own, which is killed at its timeout, when it is
+    cancelled or when it passes a limit."""
+    memory: Annotated[int | str | None, Size()]
+    """With `isolate`: how much that process may hold with those it started, as in "512M"; None: no
+    limit."""
+    cpu_seconds: Annotated[float | None, Seconds(zero=False)]
+    """With `isolate`: how much processor time an attempt may take, with the processes it started;
+    None: no limit."""
 
 
 class _Told(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from milepost.relay.inbound import Inbound, Receiver
     from milepost.relay.loop import Relay
     from milepost.worker.loop import Worker
+    from milepost.worker.pipe import Begin
 
 log = Log("milepost.worker")
 
@@ -50,21 +52,32 @@ class Runner(Host):
     _inbound: "dict[str, Inbound]"
     metrics: "WorkerMetrics | None" = None
     """Where workers of this process count their work, if they do."""
+    logs_as_command: bool = False
+    """Whether a command writes this process's lines, as processes of isolated jobs then do too."""
 
     # Working
 
-    def drain(self, timeout: float = 0, *, queues: Sequence[str] | None = None) -> int:
+    def drain(
+        self,
+        timeout: float = 0,
+        *,
+        queues: Sequence[str] | None = None,
+        isolate: bool = False,
+    ) -> int:
         """Run due jobs, here, with the real worker; return how many jobs were run.
 
         With `timeout` it goes on for up to that many seconds with retries, wake-ups and gates that
         come due meanwhile; it returns when nothing is open or the time is over. With `queues` the
         others are left alone. Ctrl-C lets running jobs end; a second one gives them back at once.
+        Jobs declared with `isolate=True` run in this process too, without their limits, unless it
+        is asked to `isolate` them as a worker does.
         """
         refuse_in_loop("drain")
         # A program that has its own way with Ctrl-C keeps it.
         usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         interrupts: list[int] = []
-        ran = self.client.run_in_loop(self._drain(timeout, queues, interrupts if usual else None))
+        work = self._drain(timeout, queues, interrupts if usual else None, isolate=isolate)
+        ran = self.client.run_in_loop(work)
         if interrupts:
             raise KeyboardInterrupt
         return ran
@@ -74,16 +87,22 @@ class Runner(Host):
         timeout: float = 0,  # noqa: ASYNC109 - the caller's limit
         *,
         queues: Sequence[str] | None = None,
+        isolate: bool = False,
     ) -> int:
         """Run due jobs, here, with the real worker; return how many jobs were run."""
-        return await self._drain(timeout, queues, None)
+        return await self._drain(timeout, queues, None, isolate=isolate)
 
     async def _drain(
-        self, seconds: float, queues: Sequence[str] | None, interrupts: list[int] | None
+        self,
+        seconds: float,
+        queues: Sequence[str] | None,
+        interrupts: list[int] | None,
+        *,
+        isolate: bool,
     ) -> int:
         """Run the jobs that are due; each Ctrl-C is entered in `interrupts`, if they are given."""
         check_seconds("timeout", seconds, zero=True)
-        worker = await self.worker(queues, elected=True)
+        worker = await self.worker(queues, elected=True, isolate=isolate)
 
         def interrupted() -> None:
             if interrupts is not None:
@@ -223,11 +242,14 @@ class Runner(Host):
         *,
         elected: bool = False,
         recycle: bool = False,
+        isolate: bool = True,
     ) -> "Worker":
         """Make a worker with its maintenance, and with the relay and receivers that it needs."""
+        begin = self._isolation() if isolate else None
         from milepost.worker import Setup  # noqa: PLC0415 - clients need no worker
         from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
 
+        _refuse_while_imported()
         if queues is not None:
             check_queues(queues)
         client, settings = self.client, self.settings
@@ -246,12 +268,36 @@ class Runner(Host):
                 settings=settings,
                 queues=queues,
                 metrics=self.metrics,
+                begin=begin,
             ),
             maintainer=self._maintainer(driver, elected=elected),
             relay=self._relay(driver),
             receivers=self.receivers(driver),
             recycle=recycle,
         )
+
+    def _isolation(self) -> "Begin | None":
+        """Say how a process becomes what this one is; None if it cannot, and no job needs it."""
+        from milepost.worker.pipe import Begin  # noqa: PLC0415 - likewise
+        from milepost.worker.processes import can_isolate, find_place  # noqa: PLC0415 - likewise
+
+        place = find_place(self) if can_isolate() else None
+        if place is not None:
+            settings = self.settings
+            lines = (settings.log_level, settings.log_format) if self.logs_as_command else None
+            return Begin(place, list(sys.argv), self.client.url.address, lines)
+        wanted = [d.name for d in self.registry if d.isolate]
+        if wanted or self.settings.isolate == "all":
+            told = f"job {wanted[0]!r} is" if wanted else "all jobs are"
+            raise Invalid(
+                f"{told} to run in a process of its own, which imports the app anew: "
+                + (
+                    "it must be a name at the top of a module, as in `app = milepost.App()`"
+                    if can_isolate()
+                    else "this system has no way to hand a connection to a process"
+                )
+            )
+        return None
 
     async def _declare(self, driver: AsyncDriver) -> None:
         """Store what this program declares and others act on."""
@@ -333,4 +379,14 @@ class Runner(Host):
             hooks=self.client.hooks,
             metrics=self.metrics,
             elected=elected,
+        )
+
+
+def _refuse_while_imported() -> None:
+    """Refuse to work in a process that only imports the app, to run isolated jobs."""
+    child = sys.modules.get("milepost.worker.child")
+    if child is not None and child.importing:
+        raise Invalid(
+            "the process of an isolated job imports this program, which begins to work then: put "
+            'that under `if __name__ == "__main__":`'
         )

@@ -5,7 +5,10 @@ line, which moves with every edit.
 """
 
 import hashlib
+import linecache
+import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
@@ -27,6 +30,9 @@ CHAIN = 20
 ENGINE = "milepost"
 CUT = "  … (its beginning was left out)\n"
 HIDDEN = "[redacted]"
+_OWN = f"{os.path.dirname(__file__)}/"  # noqa: PTH120 - as the interpreter writes it
+_DUMPED = ("Current thread ", "Stack ")
+_DUMP_LINE = re.compile(r'  File "(.*)", line ([0-9]+) in (.*)')
 _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
 _NAMES = "(?:passw|pwd|secret|token|api_?-?key|access_?-?key|private_?-?key|credential)"
 _SECRET_NAME = re.compile(f"(?i){_NAMES}")
@@ -34,7 +40,8 @@ _SECRETS = re.compile(
     rf"""(?ix)
     (?P<url>://[^/\s:@]*:)[^/\s@]+(?=@)
     | (?!(?<=\{{)secret:[\w.-]{{1,200}}\}})  # the name of a secret is none
-      (?P<name>{_NAMES}[\w-]{{0,64}}["']?\s{{0,8}}[=:]\s{{0,8}}["']?) (?:[^\s"',;&)}}\]]+)
+      (?P<name>{_NAMES}[\w-]{{0,64}}["']?\s{{0,8}}[=:]\s{{0,8}}["']?)
+      (?!{re.escape(HIDDEN)}) (?:[^\s"',;&)}}\]]+)
     | (?P<scheme>\b(?:bearer|basic)\s+) [\w.~+/=-]{{8,}}
     """
 )
@@ -62,6 +69,38 @@ def located(problem: Problem, error: BaseException) -> Problem:
         more["place"] = storable(f"{place.file}:{place.line} in {place.function}")
         more["fingerprint"] = _digest(problem.type, problem.code, place)
     return msgspec.structs.replace(problem, **more)
+
+
+def located_by_dump(problem: Problem, dump: str) -> Problem:
+    """Add the stack that an interpreter wrote which was killed or crashed, and its place."""
+    blocks = [block for block in dump.split("\n\n") if block.startswith(_DUMPED)]
+    if not blocks:
+        return problem
+    found = [line.groups() for line in _DUMP_LINE.finditer(blocks[-1])]
+    found = [line for line in reversed(found) if not line[0].startswith((_OWN, "<"))]
+    if not found:
+        return problem
+    frames = [
+        traceback.FrameSummary(_from_path(file), int(line), function, line=_source(file, line))
+        for file, line, function in found[-FRAMES:]
+    ]
+    ranks = [(_rank("", file), at) for at, (file, _, _) in enumerate(found[-FRAMES:])]
+    last = frames[max(ranks)[1]]
+    place = f"{last.filename}:{last.lineno} in {last.name}"
+    stack = _FoldedStack(frames).format()
+    shown = "".join(["Traceback (most recent call last):\n", *stack])
+    text = f"{shown}{problem.type}: {_short(problem.message)}\n"
+    return msgspec.structs.replace(problem, traceback=storable(text), place=storable(place))
+
+
+def _from_path(file: str) -> str:
+    """Tell a file by the folder that its module was imported from."""
+    folders = [folder for folder in sys.path if folder and file.startswith(f"{folder}/")]
+    return file[len(max(folders, key=len)) + 1 :] if folders else file.rpartition("/")[2]
+
+
+def _source(file: str, line: str) -> str:
+    return linecache.getline(file, int(line)).strip()
 
 
 def fingerprint(problem: Problem, *, kind: str) -> str:

@@ -150,6 +150,7 @@ def dev(
 def _develop(app: str, concurrency: int | None, port: int | None, **logged: str | None) -> None:
     loaded = load_app(app)
     loaded.settings = loaded.settings.chosen(**logged)
+    loaded.logs_as_command = True
     loaded.counts()  # opens the store, and sets an empty one up
     _describe(loaded, shlex.quote(app))
     from milepost.observe.metrics import WorkerMetrics

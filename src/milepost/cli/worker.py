@@ -50,6 +50,12 @@ STEADY_SECONDS = 60.0
     metavar="[HOST:]PORT",
     help="Serve metrics for Prometheus there, on this machine alone unless HOST says otherwise.",
 )
+@click.option(
+    "--isolate",
+    flag_value="all",
+    help="Run every job in a process of its own, which can be killed; by default those that are "
+    "declared so.",
+)
 @options.logging
 def worker(
     app: str,
@@ -71,6 +77,7 @@ def worker(
         check_queues(queues)
     loaded = load_app(app)
     loaded.settings = loaded.settings.chosen(**chosen)
+    loaded.logs_as_command = True
     if processes == 1:
         supervised = _leave_with_supervisor()
         gc.freeze()  # modules stay: no collection need look at them again
@@ -84,6 +91,8 @@ def worker(
     arguments = [app, *(f"--queue={queue}" for queue in queues)]
     if concurrency is not None:
         arguments.append(f"--concurrency={concurrency}")
+    if chosen["isolate"] is not None:
+        arguments.append("--isolate")
     arguments += [
         f"--{name.replace('_', '-')}={chosen[name]}"
         for name in ("log_level", "log_format")

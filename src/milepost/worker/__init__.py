@@ -7,6 +7,8 @@ Each part calls only parts that stand before it here:
 - `settler.py`: writes outcomes, then frees the slots
 - `execute.py`: calls a handler; its value or error becomes an outcome
 - `lanes.py`: tasks and threads in which handlers run, and which report to the settler
+- `isolate.py`: processes in which handlers run that can be killed; over a `pipe.py` they talk to
+  `child.py`, and `warden.py` kills them
 - `claimer.py`: claims as many jobs as fit, and starts them in their lanes
 - `loop.py`: the worker, which polls, rests, maintains and drains
 """
@@ -21,6 +23,7 @@ from milepost.declare import Registry
 from milepost.observe.metrics import WorkerMetrics
 from milepost.store.driver import AsyncDriver
 from milepost.store.tally import WorkerTally
+from milepost.worker.pipe import Begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,5 +41,7 @@ class Setup:
     clock: Clock = field(default_factory=SystemClock)
     metrics: WorkerMetrics | None = None
     """Where its work is counted, if it is."""
+    begin: Begin | None = None
+    """How processes of isolated jobs begin; None: every job runs in this process."""
     tally: WorkerTally = field(default_factory=WorkerTally)
     """Where it is counted for the store's charts."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from milepost import outcome
 from milepost.clock import Clock
 from milepost.context import Context
+from milepost.declare import Definition
 from milepost.errors import LeaseLost, MilepostError
 from milepost.maintain.chores import in_batches
 from milepost.options import HIGHEST
@@ -15,7 +16,8 @@ from milepost.store import failures, jobs, queues, unfit
 from milepost.store.jobs import Line, lines
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
-from milepost.worker.lanes import AsyncLanes, ThreadLanes
+from milepost.worker.isolate import IsolatedLanes
+from milepost.worker.lanes import AsyncLanes, Lanes, ThreadLanes
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob, SlotTable
 
@@ -35,6 +37,7 @@ class Claimer:
         *,
         tasks: AsyncLanes,
         threads: ThreadLanes,
+        isolated: IsolatedLanes,
     ) -> None:
         self._client = setup.client
         self._driver = setup.driver
@@ -48,11 +51,14 @@ class Claimer:
         self._settler = settler
         self._tasks = tasks
         self._threads = threads
+        self._isolated = isolated
+        self._isolates_all = setup.settings.isolate == "all"
         self._claiming = asyncio.Lock()
         """Held while a claim is under way: the jobs it took are not known before it is over."""
         self._floors = Floors()
         self._rescan_asked = False
-        self._met_plain = True
+        self._met: set[Lanes] = {threads, isolated}
+        """The lanes of the jobs that the last claim met."""
         self.suspects = Suspects(setup.clock)
 
     # Claiming
@@ -91,8 +97,8 @@ class Claimer:
     def _fitting(self) -> tuple[int, list[str]]:
         """Say how many jobs fit now, and of which kinds.
 
-        Plain ones are bounded by the threads that are free; where the last claim met none of
-        them, they do not hold the others up.
+        Plain ones are bounded by the threads that are free, isolated ones by their processes;
+        where the last claim met none of them, they do not hold the others up.
         """
         size = self._slots.size
         if self.suspects.keep_out(busy=bool(self._slots)):
@@ -100,9 +106,20 @@ class Claimer:
         room = min(max(1, size // 2), self._slots.free)  # the other half settles meanwhile
         if room < size // WORTH_A_CLAIM and self._settler.writing:
             return 0, []
-        threads = self._threads.room(self._slots.plain, size)
-        kinds = [d.word for d in self._registry.all if d.is_async or threads > 0]
-        return (min(room, threads) if threads > 0 and self._met_plain else room), kinds
+        rooms: dict[Lanes, int] = {self._tasks: room}
+        for lanes in (self._threads, self._isolated):
+            rooms[lanes] = lanes.room(self._slots.held_in(lanes), size)
+        found = [(d.word, self._lanes(d)) for d in self._registry.all]
+        kinds = [word for word, lanes in found if rooms[lanes] > 0]
+        bounding = self._met & {lanes for _, lanes in found}
+        return min([room, *(rooms[lanes] for lanes in bounding if rooms[lanes] > 0)]), kinds
+
+    def _lanes(self, definition: Definition, *, alone: bool = False) -> Lanes:
+        """Choose where a job runs; a suspect in a process of its own, where that is possible."""
+        wanted = definition.isolate or self._isolates_all or alone
+        if wanted and self._isolated.is_open and not self._registry.is_own(definition):
+            return self._isolated
+        return self._tasks if definition.is_async else self._threads
 
     async def _claimed(self, most: int, kinds: list[str]) -> list[Claim]:
         """Claim other jobs, or a suspect if it comes first and nothing else is in this process."""
@@ -165,22 +182,24 @@ class Claimer:
         self._tally.started(claims)
         if self._metrics is not None:
             self._metrics.started(claims)
-        started: dict[bool, list[RunningJob]] = {True: [], False: []}
+        alone = self.suspects.running
+        started: dict[Lanes, list[RunningJob]] = {self._tasks: []}
         for claim in claims:
             definition = self._registry.find(claim.kind, claim.kind_version)
             if definition is None:  # it vanished while the claim was under way
                 detail = f"no definition of {claim.kind} version {claim.kind_version} here"
                 self._settler.add(claim, outcome.released(detail))
                 continue
-            lane = self._tasks if definition.is_async else self._threads
-            job = RunningJob(claim, definition, Context(claim, self._client), lane)
+            lanes = self._lanes(definition, alone=alone)
+            job = RunningJob(claim, definition, Context(claim, self._client), lanes)
+            job.suspect = alone and not definition.isolate
             if links:
                 job.context.link = links.get(claim.id)
-            started[definition.is_async].append(job)
-        self._met_plain = bool(started[False])
-        self._slots.hold([*started[True], *started[False]])
-        self._tasks.start(started[True])
-        self._threads.start(started[False])
+            started.setdefault(lanes, []).append(job)
+        self._met = {lanes for lanes, found in started.items() if found}
+        for lanes, found in started.items():
+            self._slots.hold(found)
+            lanes.start(found)
 
     # Where to look next
 
@@ -331,7 +350,8 @@ class Suspects:
         self._clock = clock
         self.waiting = False
         """Whether one was in line when it was last looked for."""
-        self._running = False
+        self.running = False
+        """Whether one runs now."""
         self._making_room = False
         self._since = 0.0
         self._until = 0.0
@@ -342,17 +362,17 @@ class Suspects:
         if waiting and not self.waiting:
             # At a time of its own: of several workers, one making room is enough.
             self._let_others_run(self._span * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-        elif not waiting and not self._running:
+        elif not waiting and not self.running:
             self._making_room = False
             self._span = FIRST_SECONDS
         self.waiting = waiting
 
     def keep_out(self, *, busy: bool) -> bool:
         """Tell whether the others must wait now: for a suspect that runs, or for room for one."""
-        if self._running and not busy:
-            self._running = False
+        if self.running and not busy:
+            self.running = False
             self._let_others_run(self._clock.monotonic() - self._since)
-        return self._running or (self.comes_first and busy)
+        return self.running or (self.comes_first and busy)
 
     @property
     def comes_first(self) -> bool:
@@ -374,7 +394,7 @@ class Suspects:
         """Note that a suspect runs now."""
         if not self._making_room:
             self._since = self._clock.monotonic()
-        self._running = True
+        self.running = True
         self._span = FIRST_SECONDS
 
     def _let_others_run(self, seconds: float) -> None:

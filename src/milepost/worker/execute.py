@@ -29,6 +29,24 @@ class TimedOut(TimeoutError):  # noqa: N818 - the history shows this name
     """An attempt ran longer than its timeout."""
 
 
+class MemoryExceeded(MemoryError):  # noqa: N818 - likewise
+    """An isolated attempt, with the processes it started, held more than its memory."""
+
+    code = "memory"
+
+
+class CpuExceeded(TimedOut):
+    """An isolated attempt, with the processes it started, took more processor time than it may."""
+
+
+class ProcessDied(Exception):  # noqa: N818 - likewise
+    """The process of an isolated attempt ended before its handler returned."""
+
+    def __init__(self, message: str, *, code: str = "crash") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Interrupted(Exception):  # noqa: N818 - the history shows this name
     """A task that a handler waited for was cancelled, by nobody who may cancel the job."""
 

@@ -106,6 +106,10 @@ class Lanes:
         if timeout is not None and not running.ended:
             running.timer = self._loop.call_later(timeout, self.time_out, running)
 
+    def start(self, jobs: list[RunningJob]) -> None:
+        """Take jobs."""
+        raise NotImplementedError
+
     def time_out(self, running: RunningJob) -> None:
         """End an attempt whose time is over, and ask its handler to stop."""
         if not running.ended:
@@ -427,7 +431,7 @@ class ThreadLanes(Lanes):
         if self._hooks.at["attempt"]:
             result = variables.run(self._watched, running)
         else:
-            result = variables.run(self._executor.run, running.definition, running.context)
+            result = variables.run(self._run, running)
         with self._count:
             running.active = False
             self.zombies -= running.stuck
@@ -450,7 +454,10 @@ class ThreadLanes(Lanes):
         """Record with a failure the trace context that a hook has begun for the attempt."""
         context = running.context
         context.trace = caller().trace
-        return outcome.traced(self._executor.run(running.definition, context), context.trace)
+        return outcome.traced(self._run(running), context.trace)
+
+    def _run(self, running: RunningJob) -> Outcome:
+        return self._executor.run(running.definition, running.context)
 
     def _hand_back(self, running: RunningJob, result: Outcome) -> None:
         self._done.append((running, result))

@@ -21,6 +21,7 @@ from milepost.worker import Setup
 from milepost.worker.claimer import Claimer
 from milepost.worker.execute import Executor
 from milepost.worker.heartbeat import WorkerRow, new_id
+from milepost.worker.isolate import IsolatedLanes
 from milepost.worker.lanes import AsyncLanes, ThreadLanes
 from milepost.worker.settler import Settler
 from milepost.worker.slots import SlotTable
@@ -34,6 +35,8 @@ log = Log("milepost.worker")
 FEW = 8
 SWITCH_SECONDS = 0.0005
 TICK_SECONDS = 1.0
+KILL_LOOK_SECONDS = 0.4
+"""How often cancelled jobs are looked for while some can be killed: that takes under a second."""
 SHARED = (
     "several processes share a SQLite file: before SQLite 3.51.3 that can, rarely, damage it. Run "
     "one process, upgrade SQLite, or use PostgreSQL"
@@ -76,8 +79,17 @@ class Worker:
         executor = Executor(client.codec, client.hooks, max_result=settings.max_payload)
         self._tasks = AsyncLanes(executor, self._settler, row)
         self._threads = ThreadLanes(executor, self._settler, row, threads=settings.threads)
+        self._isolated = IsolatedLanes(
+            executor, self._settler, row, processes=settings.isolated, begin=setup.begin
+        )
         self._claimer = Claimer(
-            setup, row, self._slots, self._settler, tasks=self._tasks, threads=self._threads
+            setup,
+            row,
+            self._slots,
+            self._settler,
+            tasks=self._tasks,
+            threads=self._threads,
+            isolated=self._isolated,
         )
 
     @property
@@ -228,6 +240,7 @@ class Worker:
         """Show that it has stopped, and free everything."""
         await self._tasks.close()
         self._threads.close()
+        await self._isolated.close_all()
         self._row.move("stop")
         await self._row.show_if_possible()
         await self._row.end_lease()
@@ -307,6 +320,8 @@ class Worker:
                         self._watch.wake()
             except Exception as error:  # noqa: BLE001 - chores are done again
                 self._log_error("maintenance failed, trying again", error)
+            if self._slots.held_in(self._isolated):
+                pause = min(pause, KILL_LOOK_SECONDS)
             await self._clock.sleep(max(pause, self._settings.poll_min))
 
     async def _maintain(self, *, whole: bool = False) -> tuple[int, float]:

@@ -22,6 +22,7 @@ from milepost.telemetry import Log
 
 if TYPE_CHECKING:
     from milepost.worker.lanes import Lanes
+    from milepost.worker.processes import IsolatedProcess
 
 log = Log("milepost.worker")
 
@@ -54,6 +55,11 @@ class RunningJob:
     outcome: Outcome | None = None
     """Its outcome, once it has ended; its handler may still run."""
     stuck: bool = False
+    suspect: bool = False
+    """Whether it was claimed alone, because one more loss would end it."""
+    process: "IsolatedProcess | None" = None
+    """The process that it runs in, if it has one of its own, and its number there."""
+    number: int = 0
 
     @property
     def timeout(self) -> float | None:
@@ -116,10 +122,9 @@ class SlotTable:
         """How many may be taken; an outcome that is not settled keeps its slot."""
         return self._counts[FREE]
 
-    @property
-    def plain(self) -> int:
-        """How many of the jobs run in threads."""
-        return sum(not running.definition.is_async for running in self._running.values())
+    def held_in(self, lanes: "Lanes") -> int:
+        """Count the jobs in these lanes."""
+        return sum(running.lane is lanes for running in self._running.values())
 
     @property
     def known(self) -> Mapping[str, int]:

@@ -1,0 +1,295 @@
+"""Isolated jobs: each slot has a warm process of its own, which can be killed.
+
+A thread of the worker's hands an attempt to such a process and waits for its outcome; hooks run
+around that, in the thread. A warden between the two (`warden.py`) kills the process at the
+attempt's timeout, at a limit or when it is asked to, with everything that descends from it.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context as ContextVariables
+from contextvars import copy_context
+
+import msgspec
+
+from milepost import outcome
+from milepost.client import caller
+from milepost.context import Context
+from milepost.declare import Definition
+from milepost.faces import perform
+from milepost.hooks import HookEvent, Hooks, Opened
+from milepost.lifecycle import Cause
+from milepost.outcome import Outcome, Problem
+from milepost.tracebacks import located_by_dump
+from milepost.worker.execute import CpuExceeded, Executor, MemoryExceeded, ProcessDied
+from milepost.worker.heartbeat import WorkerRow
+from milepost.worker.lanes import ThreadLanes
+from milepost.worker.pipe import (
+    Begin,
+    Done,
+    HookBegin,
+    HookBegun,
+    HookEnd,
+    Severed,
+)
+from milepost.worker.processes import (
+    CLOSE_SECONDS,
+    OVERDUE_SECONDS,
+    IsolatedProcess,
+    Verdict,
+    ended,
+)
+from milepost.worker.settler import Settler
+from milepost.worker.slots import RunningJob
+
+RELAYED = ("step", "submit")
+"""The points that an attempt can pass."""
+
+
+def _as_error(problem: Problem) -> Exception:
+    """Make an error for hooks, of the class's name and with what was recorded."""
+    error: Exception = type(problem.type, (Exception,), {})(problem.message)
+    if problem.traceback is not None:
+        error.add_note(problem.traceback)
+    return error
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024**2:,.0f} MiB"
+
+
+class RelayedHooks:
+    """Runs the hooks that operations of an attempt in another process pass."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._open: dict[int, tuple[ContextVariables, HookEvent, Opened]] = {}
+
+    def begin(self, message: HookBegin) -> HookBegun:
+        """Begin them, inside those of the operation around this one."""
+        outer = self._open.get(message.inside)
+        variables = copy_context() if outer is None else outer[0].copy()
+        event = HookEvent(**message.event)
+        opened = variables.run(perform, self._hooks.begin_all(event))
+        self._open[message.number] = variables, event, opened
+        return HookBegun(message.number, variables.run(caller))
+
+    def end(self, message: HookEnd) -> None:
+        """End them."""
+        if (found := self._open.pop(message.number, None)) is None:
+            return
+        variables, event, opened = found
+        told = dict(message.told)
+        if message.error is not None:
+            told["error"] = _as_error(Problem(*message.error))
+        variables.run(perform, self._hooks.end_all(opened, event, message.seconds, told))
+
+    def end_rest(self) -> None:
+        """End those of operations that died with their process."""
+        for number in reversed(list(self._open)):
+            error = ("ProcessDied", "its process ended")
+            self.end(HookEnd(number, 0.0, {"outcome": "raised"}, error))
+
+
+class IsolatedLanes(ThreadLanes):
+    """Threads that each hand one attempt to a process, and wait for it."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        settler: Settler,
+        row: WorkerRow,
+        *,
+        processes: int,
+        begin: Begin | None,
+    ) -> None:
+        super().__init__(executor, settler, row, threads=processes)
+        self._begin_with = begin
+        self._warm: list[IsolatedProcess] = []
+        self._all: set[IsolatedProcess] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether jobs can be isolated here."""
+        return self._begin_with is not None
+
+    def _called(self, running: RunningJob) -> Outcome:
+        """Have a process ready, and then begin: what its import takes is not the attempt's."""
+        try:
+            with self._process(running.definition) as process:
+                running.process = process
+                try:
+                    return self._refused(running) or super()._called(running)
+                finally:
+                    running.process = None
+        except ProcessDied as error:
+            return self._executor.judge(running.definition, running.context, error)
+
+    def _run(self, running: RunningJob) -> Outcome:
+        process, context = running.process, running.context
+        if process is None:
+            raise ProcessDied("its process is gone")
+        try:
+            hooked = tuple(point for point in RELAYED if self._hooks.at[point])
+            process.begin(running, running.timeout, hooked)
+            if context.reason is not None:  # asked while it was handed over
+                process.ask_to_stop(running.number, context.reason)
+            done = self._followed(process, context)
+        except Severed as error:
+            process.is_ready = False
+            return self._killed(running, process, error)
+        process.is_ready = not done.left
+        return self._told(running, done.outcome)
+
+    def _followed(self, process: IsolatedProcess, context: Context) -> Done:
+        hooks = RelayedHooks(self._hooks)
+        try:
+            for message in process.messages():
+                if isinstance(message, HookBegin):
+                    process.answer(hooks.begin(message))
+                    continue
+                if isinstance(message, HookEnd):
+                    hooks.end(message)
+                    continue
+                report = message.report if isinstance(message, Done) else message
+                context.relay(report.progress, report.lines, report.usage)
+                if isinstance(message, Done):
+                    return message
+        finally:
+            hooks.end_rest()
+        raise Severed("it ended without an outcome")
+
+    def _told(self, running: RunningJob, result: Outcome) -> Outcome:
+        context = running.context
+        context.outcome_if_interrupted = result  # as in the executor: hooks change nothing
+        if result.problem is not None and self._hooks.at["attempt"]:
+            context.error = _as_error(result.problem)
+        if result.move != "succeed" and context.has_progress:
+            context.write_progress()
+        return result
+
+    # Processes
+
+    @contextmanager
+    def _process(self, definition: Definition) -> Iterator[IsolatedProcess]:
+        """Lend a warm process; one that was killed, or left others behind, is replaced."""
+        process = self._taken(definition)
+        try:
+            process.wait_ready()
+            yield process
+        except BaseException:
+            process.is_ready = False
+            raise
+        finally:
+            with self._count:
+                keep = process.is_ready and not self._closing
+                if keep:
+                    self._warm.append(process)
+            if not keep:
+                self._drop(process)
+
+    def _taken(self, definition: Definition) -> IsolatedProcess:
+        while True:
+            try:
+                process = self._warm.pop()
+            except IndexError:
+                return self._new()
+            if not process.has_grown(definition.memory):
+                return process
+            self._drop(process)
+
+    def _new(self) -> IsolatedProcess:
+        if self._begin_with is None:
+            raise ProcessDied("this worker isolates no jobs")
+        process = IsolatedProcess(self._begin_with)
+        with self._count:
+            self._all.add(process)
+        return process
+
+    def _drop(self, process: IsolatedProcess) -> None:
+        with self._count:
+            self._all.discard(process)
+        process.close()
+
+    # How an attempt ends that did not end by itself
+
+    def _killed(self, running: RunningJob, process: IsolatedProcess, error: Severed) -> Outcome:
+        verdict = process.verdict()
+        context = running.context
+        if verdict.number != running.number:
+            return outcome.released("its process was ended for the attempt before it")
+        late = verdict.why == "unknown" and running.overdue(self._loop.time())
+        if verdict.why == "timeout" or late:
+            return self._located(self._timed_out(running), process)
+        if verdict.why == "cancel":
+            return outcome.cancelled(context.reason)
+        cause = self._cause(running.definition, verdict, error)
+        result = self._located(self._executor.judge(running.definition, context, cause), process)
+        if running.suspect and isinstance(cause, ProcessDied) and result.problem is not None:
+            claim = running.claim
+            if claim.losses + 1 >= claim.poison_limit:
+                return outcome.failed(result.problem, cause=Cause.POISONED)
+        return result
+
+    def _cause(self, definition: Definition, verdict: Verdict, error: Severed) -> Exception:
+        if verdict.why == "memory":
+            return MemoryExceeded(
+                f"its process, with what it started, held {_size(verdict.held)}, and its memory is "
+                f"{_size(definition.memory or 0)}; before the attempt it held "
+                f"{_size(verdict.before)}"
+            )
+        if verdict.why == "cpu":
+            return CpuExceeded(
+                f"the attempt took {verdict.spent:.1f} s of processor time, and its cpu_seconds "
+                f"are {definition.cpu_seconds:g}"
+            )
+        told = ended(verdict)
+        return ProcessDied(f"{told} ({error})" if verdict.why == "closed" else told)
+
+    def _located(self, result: Outcome, process: IsolatedProcess) -> Outcome:
+        """Add where the handler was."""
+        where = process.where
+        if where is None or result.problem is None:
+            return result
+        problem = located_by_dump(result.problem, where)
+        return msgspec.structs.replace(result, problem=problem)
+
+    # From outside
+
+    def time_out(self, running: RunningJob) -> None:
+        """Have a process killed that its warden should have killed by now."""
+        process = running.process
+        if process is None or running.ended or running.began is None:
+            return
+        late = self._loop.time() - running.began - (running.timeout or 0.0)
+        if late > OVERDUE_SECONDS:
+            process.kill()
+        else:
+            process.end(running.number, "timeout")
+
+    def _needs_timer(self, running: RunningJob) -> bool:  # noqa: ARG002 - the warden's is enough
+        return False
+
+    def stop_job(self, running: RunningJob, reason: str) -> None:
+        """Ask a handler to stop; one that does not listen is killed."""
+        super().stop_job(running, reason)
+        if (process := running.process) is not None:
+            process.ask_to_stop(running.number, reason)
+
+    async def close_all(self) -> None:
+        """End the threads and the processes; one that waits for its process sees it end."""
+        self.close()
+        with self._count:
+            left, idle, self._warm = list(self._all), self._warm, []
+        for process in left:
+            process.end(process.number, "stop")
+        until = self._loop.time() + CLOSE_SECONDS
+        if idle:
+            await asyncio.to_thread(self._drop_all, idle)
+        while self._all and self._loop.time() < until:  # noqa: ASYNC110 - threads drop them
+            await asyncio.sleep(0.005)
+
+    def _drop_all(self, idle: list[IsolatedProcess]) -> None:
+        for process in idle:
+            self._drop(process)

@@ -1,0 +1,200 @@
+"""What a worker and the process of an isolated job tell each other, and how.
+
+Each message is a frame: its length and its content. Arguments, results and errors cross as they are
+stored, so that nothing has to be picklable.
+"""
+
+import os
+import socket
+import threading
+from typing import Any
+
+import msgspec
+
+from milepost.client import Caller
+from milepost.errors import MilepostError
+from milepost.outcome import LogLine, Outcome
+from milepost.records import Claim
+
+LENGTH_BYTES = 4
+FRAME_MOST = 2**30
+PART = 1 << 18
+
+
+class Severed(MilepostError):  # noqa: N818 - what happened
+    """The other side is gone, or does not speak as it should."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where an app is found by a process that imports it anew."""
+
+    module: str
+    attribute: str
+    main_name: str | None = None
+    """The module that was run as the program, where the app is in it."""
+    main_path: str | None = None
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """How to become what the worker is."""
+
+    place: Place
+    argv: list[str]
+    address: str
+    """The store's address, with its password: it crosses the pipe alone."""
+    logging: tuple[str, str] | None
+    """The level and the format of lines, where a command writes them."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """It can take attempts, and holds so many bytes."""
+
+    held: int
+
+
+class Broken(msgspec.Struct, frozen=True, tag=True):
+    """It cannot."""
+
+    message: str
+
+
+class Attempt(msgspec.Struct, frozen=True, tag=True):
+    """Run this."""
+
+    number: int
+    claim: Claim
+    caller: Caller
+    hooked: tuple[str, ...] = ()
+    """The points where the worker has hooks."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """The attempt should stop."""
+
+    number: int
+    reason: str
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """What an attempt has told since the last report."""
+
+    progress: tuple[float, str | None] | None = None
+    lines: tuple[LogLine, ...] = ()
+    usage: dict[str, float] | None = None
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The outcome of an attempt."""
+
+    number: int
+    outcome: Outcome
+    report: Report
+    held: int = 0
+    """How many bytes the process holds now."""
+    left: bool = False
+    """Whether the attempt has left processes behind."""
+
+
+class HookBegin(msgspec.Struct, frozen=True, tag=True):
+    """An operation of the attempt begins, which hooks are to see; it waits for them."""
+
+    number: int
+    inside: int
+    """The operation that it is a part of; 0: the attempt itself."""
+    event: dict[str, Any]
+
+
+class HookBegun(msgspec.Struct, frozen=True, tag=True):
+    """The hooks have begun, and this is the caller from now on."""
+
+    number: int
+    caller: Caller
+
+
+class HookEnd(msgspec.Struct, frozen=True, tag=True):
+    """The operation has ended."""
+
+    number: int
+    seconds: float
+    told: dict[str, Any]
+    error: tuple[str, str] | None = None
+    """The class and the text of an error that it raised."""
+
+
+Message = Begin | Ready | Broken | Attempt | Stop | Report | Done | HookBegin | HookBegun | HookEnd
+Told = Report | Done | HookBegin | HookEnd
+"""What comes from an attempt."""
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+class Pipe:
+    """One end; one thread reads, any may write."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = bytearray()
+        self._writing = threading.Lock()
+        self._identity = _identity(connection.fileno())
+        self._process = os.getpid()
+
+    def send(self, message: Message, *, blocking: bool = True) -> bool:
+        """Write a message; without `blocking` False if that would wait for another to be written.
+
+        Raises `Severed` if the other side is gone.
+        """
+        if os.getpid() != self._process:
+            return True  # a handler has forked: what its child tells, nobody asked for
+        data = _encoder.encode(message)
+        if not self._writing.acquire(blocking=blocking):
+            return False
+        try:
+            # A handler may have closed everything, and opened a file of its own under this number.
+            if _identity(self._socket.fileno()) != self._identity:
+                raise Severed("the connection was closed here")
+            self._socket.sendall(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+        except OSError as error:
+            raise Severed(f"the connection is closed: {error}") from error
+        finally:
+            self._writing.release()
+        return True
+
+    def read(self) -> Message:
+        """Read a message, or raise `Severed`."""
+        length = int.from_bytes(self._exactly(LENGTH_BYTES), "big")
+        if length > FRAME_MOST:
+            raise Severed("what came over the connection is no message")
+        try:
+            message: Message = _decoder.decode(self._exactly(length))
+        except msgspec.MsgspecError as error:
+            raise Severed(f"what came over the connection is no message: {error}") from error
+        return message
+
+    def _exactly(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            try:
+                part = self._socket.recv(PART)
+            except OSError as error:
+                raise Severed(f"the connection is closed: {error}") from error
+            if not part:
+                raise Severed("the connection is closed")
+            self._buffer += part
+        found = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return found
+
+    def time_out_after(self, seconds: float | None) -> None:
+        """Have a read that waits longer raise `Severed`."""
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+
+def _identity(descriptor: int) -> Any:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

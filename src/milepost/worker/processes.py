@@ -1,0 +1,241 @@
+"""A process that runs isolated attempts, as the worker holds it, and how it ends."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from milepost.client import caller
+from milepost.worker import warden
+from milepost.worker.execute import ProcessDied
+from milepost.worker.pipe import (
+    Attempt,
+    Begin,
+    Broken,
+    Done,
+    HookBegun,
+    Pipe,
+    Place,
+    Ready,
+    Severed,
+    Stop,
+    Told,
+)
+from milepost.worker.slots import RunningJob
+
+CANCEL_SECONDS = 0.25
+"""How long a handler that is asked to stop has before its process is killed."""
+START_SECONDS = 60.0
+"""How long the import of an app may take."""
+VERDICT_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
+OVERDUE_SECONDS = 2.0
+"""How long after its timeout a process that its warden has not killed is killed with the warden."""
+PROGRAM = (
+    "import json, os, sys; sys.path[:] = json.loads(os.environ.pop('MILEPOST_CHILD_PATH')); "
+    "from milepost.worker.child import main; main({}, {})"
+)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How a process ended, as its warden tells it."""
+
+    number: int = -1
+    why: str = ""
+    status: int | None = None
+    held: int = 0
+    before: int = 0
+    spent: float = 0.0
+
+
+def can_isolate() -> bool:
+    """Tell whether this system has the means."""
+    return os.name == "posix" and bool(sys.executable) and hasattr(os, "wait4")
+
+
+def find_place(app: object) -> Place | None:
+    """Find an app among the modules that are loaded; None if no module holds it by a name."""
+    for name, module in list(sys.modules.items()):
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app:
+                return Place(name, attribute) if name != "__main__" else _main_place(attribute)
+    return None
+
+
+def _main_place(attribute: str) -> Place | None:
+    main: Any = sys.modules["__main__"]
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return Place("__main__", attribute, main_name=spec.name)
+    if path is not None and Path(path).is_file():
+        return Place("__main__", attribute, main_path=str(Path(path).absolute()))
+    return None
+
+
+class IsolatedProcess:
+    """A process that runs one attempt after the other, and its warden."""
+
+    def __init__(self, begin: Begin) -> None:
+        own, others = socket.socketpair()
+        self._told, tell = os.pipe()
+        self._crash = _memory_file()
+        keep = [others.fileno(), *([] if self._crash < 0 else [self._crash])]
+        try:
+            self._warden = subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-I", "-S", warden.__file__],
+                stdin=subprocess.PIPE,
+                pass_fds=(*keep, tell),
+                start_new_session=True,  # Ctrl-C is for the worker
+            )
+        except BaseException:
+            own.close()
+            os.close(self._told)
+            raise
+        finally:
+            others.close()
+            os.close(tell)
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
+        program = PROGRAM.format(keep[0], self._crash)
+        start = {
+            "command": [sys.executable, *flags, "-c", program],
+            "environment": {"MILEPOST_CHILD_PATH": json.dumps(sys.path)},
+            "keep": keep,
+            "tell": tell,
+        }
+        self._pipe = Pipe(own)
+        self._pipe.time_out_after(START_SECONDS)
+        self._command(json.dumps(start))
+        with suppress(Severed):
+            self._pipe.send(begin)
+        self.is_ready = False
+        self.number = 0
+        """The number of the last attempt that was handed over."""
+        self._held = self._base = 0
+
+    def wait_ready(self) -> None:
+        """Wait until it can take attempts, or raise `ProcessDied`."""
+        if self.is_ready:
+            return
+        try:
+            first = self._pipe.read()
+        except Severed as error:
+            died = ended(self.verdict())
+            raise ProcessDied(f"its process could not be started: {died}") from error
+        if isinstance(first, Broken):
+            raise ProcessDied(
+                f"its process could not import the app: {first.message}", code="configuration"
+            )
+        self._pipe.time_out_after(None)
+        self._held = self._base = first.held if isinstance(first, Ready) else 0
+        self.is_ready = True
+
+    def has_grown(self, memory: int | None) -> bool:
+        """Tell whether earlier attempts have left it little of what the next one may hold."""
+        return memory is not None and self._held > (self._base + max(self._base, memory)) // 2
+
+    def begin(self, running: RunningJob, seconds: float | None, hooked: tuple[str, ...]) -> None:
+        """Hand an attempt over, under its limits."""
+        self.number += 1
+        running.number = self.number
+        definition = running.definition
+        limits = (seconds, definition.memory, definition.cpu_seconds)
+        words = " ".join("-" if limit is None else str(limit) for limit in limits)
+        self._command(f"watch {self.number} {words}")
+        self._pipe.send(Attempt(self.number, running.claim, caller(), hooked))
+
+    def messages(self) -> Iterator[Told]:
+        """Read what the attempt tells, up to its outcome; raise `Severed` when it ends without."""
+        while True:
+            message = self._pipe.read()
+            if isinstance(message, Told):
+                yield message
+            if isinstance(message, Done):
+                self._held = message.held
+                self._command(f"rest {self.number}")
+                return
+
+    def answer(self, message: HookBegun) -> None:
+        """Answer an attempt that waits."""
+        self._pipe.send(message)
+
+    def end(self, number: int, why: str, *, seconds: float = 0.0) -> None:
+        """Have it killed, after so long, if that attempt is still the last one."""
+        self._command(f"end {number} {why} {seconds}")
+
+    def ask_to_stop(self, number: int, reason: str) -> None:
+        """Tell an attempt's handler to stop; one that has not ended soon is killed."""
+        with suppress(Severed):
+            self._pipe.send(Stop(number, reason), blocking=False)
+        self.end(number, "cancel", seconds=CANCEL_SECONDS)
+
+    def _command(self, line: str) -> None:
+        # Short enough to be written whole, whichever threads write.
+        with suppress(OSError, ValueError, AttributeError):
+            os.write(self._warden.stdin.fileno(), f"{line}\n".encode())  # type: ignore[union-attr]
+
+    def verdict(self) -> Verdict:
+        """Learn how it ended; one that lives on, and says nothing any more, is killed."""
+        self.end(self.number, "closed")
+        ready, _, _ = select.select([self._told], [], [], VERDICT_SECONDS)
+        told = os.read(self._told, 1 << 16) if ready else b""
+        try:
+            return msgspec.json.decode(told, type=Verdict)
+        except msgspec.MsgspecError:
+            return Verdict(self.number, "unknown")
+
+    @property
+    def where(self) -> str | None:
+        """Where its handler was, as the interpreter wrote it when it was killed or crashed."""
+        if self._crash < 0:
+            return None
+        with suppress(OSError):
+            return os.pread(self._crash, 1 << 16, 0).decode(errors="replace") or None
+        return None
+
+    def kill(self) -> None:
+        """Kill the warden, with which the process dies."""
+        with suppress(OSError):
+            self._warden.kill()
+
+    def close(self) -> None:
+        """Have everything killed, and wait for it."""
+        self._pipe.close()
+        if self._warden.stdin is not None:
+            self._warden.stdin.close()  # its end is the end of all
+        try:
+            self._warden.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._warden.kill()
+            self._warden.wait()
+        for descriptor in (self._told, self._crash):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _memory_file() -> int:
+    """Make a file for the last words of a process; -1 where the system has none."""
+    make = getattr(os, "memfd_create", None)
+    return -1 if make is None else make("milepost-crash")
+
+
+def ended(verdict: Verdict) -> str:
+    """Tell how it ended, in words."""
+    status = verdict.status
+    if verdict.why == "closed":
+        return "its process closed its connection to the worker"
+    if status is None:
+        return "nothing was heard of its process any more"
+    if status < 0:
+        with suppress(ValueError):
+            return f"its process was killed by signal {-status} ({signal.Signals(-status).name})"
+        return f"its process was killed by signal {-status}"
+    return f"its process ended with code {status} before its handler returned"

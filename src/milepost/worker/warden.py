@@ -1,0 +1,301 @@
+"""Starts the process of isolated jobs, measures it with its descendants, and kills them all.
+
+A program of its own between a worker and such a process, run by path with the standard library
+alone. Orphans of its descendants become its children, so that a process which changed its session
+or whose parent died is found too. It is no part of a job's way: when all goes well it sleeps.
+
+It reads lines, each a command: `watch N SECONDS MEMORY CPU` (a dash: no such limit) when attempt N
+begins, `rest N` when it is over, `end N WHY SECONDS` to kill after so long. At the end of its
+input, the worker's death, it kills everything. Before it ends it writes one line: how it came to
+that.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+SAMPLE_SECONDS = 0.02
+LOOK_SECONDS = 0.1
+"""How often new descendants are looked for; where that takes long, a tenth of the time."""
+KILL_SECONDS = 0.8
+"""How long processes that do not die, for they wait for a disk or belong to another, are killed."""
+STUCK = ("timeout", "cpu", "memory")
+"""Ends that make people ask where the handler was."""
+WHERE = getattr(signal, "SIGRTMAX", signal.SIGTERM) - 2
+"""Has the process write where it is, which needs no interpreter, and die of it: it must not go on,
+as with a call that a signal interrupts."""
+WHERE_SECONDS = 0.05
+SET_CHILD_SUBREAPER = 36
+PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+HAS_PROC = os.path.exists("/proc/self/stat")  # noqa: PTH110 - nothing else is imported for it
+GONE = "ZX"
+
+Sample = tuple[int, str, float, int]
+"""A process: its parent, its state, its processor time with that of ended children, its bytes."""
+
+
+def sample(pid: int | str) -> Sample | None:
+    """Measure a process; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as above
+            # Its name, in parentheses, may hold anything.
+            words = file.read(4096).rpartition(b") ")[2].split()
+    except OSError:
+        return None
+    if len(words) < 22:  # noqa: PLR2004 - a process that is going away
+        return None
+    spent = sum(map(int, words[11:15])) / TICKS
+    return int(words[1]), words[0].decode(), spent, int(words[21]) * PAGE
+
+
+def children(pid: int) -> list[int] | None:
+    """Name the children of a process; None where the kernel keeps no list of them."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - as above
+    except OSError:
+        return []
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:  # noqa: PTH123
+                while part := file.read(1 << 16):
+                    found += map(int, part.split())
+        except FileNotFoundError:
+            if os.path.exists(f"/proc/{pid}/task/{thread}"):  # noqa: PTH110
+                return None
+        except OSError:
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Name all processes that descend from one."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children(waiting.pop())
+        if below is None:
+            return list(_scanned(pid))
+        found += below
+        waiting += below
+    return found
+
+
+def _scanned(pid: int) -> Iterator[int]:
+    below: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit() and (found := sample(name)) is not None:
+            below.setdefault(found[0], []).append(int(name))
+    waiting = [pid]
+    while waiting:
+        for child in below.get(waiting.pop(), ()):
+            yield child
+            waiting.append(child)
+
+
+class Warden:
+    """Holds one process, and what descends from it."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], keep: list[int]) -> None:
+        self._ear, mouth = os.pipe()
+        os.set_blocking(mouth, False)
+        os.set_blocking(self._ear, False)
+        signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # Not ignored: that would be inherited. The worker says when it is over.
+            signal.signal(number, lambda *_: None)
+        self._process = subprocess.Popen(  # noqa: S603 - the worker's own
+            command, env=environment, pass_fds=keep, stdin=subprocess.DEVNULL, process_group=0
+        )
+        for descriptor in keep:
+            os.close(descriptor)
+        self._pid = self._process.pid
+        self._status: int | None = None
+        self._reaped = 0.0
+        """Processor time of orphans that ended."""
+        self._number = 0
+        self._why = self._ends_for = ""
+        self._end_at = float("inf")
+        self._memory: int | None = None
+        self._cpu: float | None = None
+        self._spent_before = 0.0
+        self._held = self._held_before = 0
+        self._spent = 0.0
+        self._tree: list[int] = []
+        self._look_at = 0.0
+        self._buffer = b""
+
+    def run(self) -> dict[str, object]:
+        """Hold it until it dies or is to be killed; then kill what is left, and tell."""
+        is_open = True
+        while self._status is None and not self._why and is_open:
+            ready, _, _ = select.select([0, self._ear], [], [], self._pause)
+            if self._ear in ready:
+                with suppress(BlockingIOError):
+                    os.read(self._ear, 4096)
+                self._reap()
+            if 0 in ready and self._status is None:
+                is_open = self._listen()
+            if self._status is None and is_open:
+                self._look()
+        if self._why in STUCK and self._status is None:
+            self._ask_where()
+        self._kill()
+        if self._status is not None and self._status not in (-signal.SIGKILL, -WHERE):
+            self._why = ""  # it was quicker
+        return {
+            "number": self._number,
+            "why": self._why,
+            "status": self._status,
+            "held": self._held,
+            "before": self._held_before,
+            "spent": self._spent,
+        }
+
+    @property
+    def _pause(self) -> float | None:
+        left = max(0.0, self._end_at - time.monotonic())
+        if self._memory is not None:
+            return min(left, SAMPLE_SECONDS)
+        if self._cpu is not None:
+            return min(left, LOOK_SECONDS)
+        return None if left == float("inf") else left
+
+    # Commands
+
+    def _listen(self) -> bool:
+        read = os.read(0, 1 << 16)
+        self._buffer += read
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            self._obey(line.decode().split(" "))
+        return bool(read)
+
+    def _obey(self, words: list[str]) -> None:
+        name, number = words[0], int(words[1])
+        if name == "watch":
+            self._number = number
+            seconds, memory, cpu = words[2:]
+            self._end_at = float("inf") if seconds == "-" else time.monotonic() + float(seconds)
+            self._ends_for = "timeout"
+            self._memory = None if memory == "-" else int(memory)
+            self._cpu = None if cpu == "-" else float(cpu)
+            if self._memory is not None or self._cpu is not None:
+                self._begin()
+        elif name == "rest" and number == self._number:
+            self._end_at, self._memory, self._cpu = float("inf"), None, None
+        elif name == "end" and number == self._number:
+            self._ends_for = words[2]
+            self._end_at = min(self._end_at, time.monotonic() + float(words[3]))
+
+    def _begin(self) -> None:
+        """Measure before the attempt: nothing descends from a process that is used again."""
+        found = sample(self._pid)
+        if found is not None:
+            self._held_before = found[3]
+            self._spent_before = found[2] + self._reaped
+        self._tree, self._look_at = [self._pid], 0.0
+
+    # Limits
+
+    def _look(self) -> None:
+        """See whether a limit was passed."""
+        now = time.monotonic()
+        if now >= self._end_at:
+            self._why = self._ends_for
+        elif self._memory is not None or self._cpu is not None:
+            self._measure(now)
+
+    def _measure(self, now: float) -> None:
+        if now >= self._look_at:
+            self._tree = descendants(os.getpid())
+            after = time.monotonic()
+            self._look_at = after + max(LOOK_SECONDS, 10 * (after - now))
+        found = [one for one in map(sample, self._tree) if one is not None]
+        self._held = sum(one[3] for one in found)
+        self._spent = sum(one[2] for one in found) + self._reaped - self._spent_before
+        if self._memory is not None and self._held > self._memory:
+            self._why = "memory"
+        elif self._cpu is not None and self._spent > self._cpu:
+            self._why = "cpu"
+
+    # The end
+
+    def _reap(self) -> None:
+        """Take note of processes that have ended: ours, and orphans."""
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = self._process.returncode = os.waitstatus_to_exitcode(status)
+            else:
+                self._reaped += used.ru_utime + used.ru_stime
+
+    def _ask_where(self) -> None:
+        """Have it write where it is, and die; one that does not is killed in a moment."""
+        _send(WHERE, [self._pid])
+        until = time.monotonic() + WHERE_SECONDS
+        while self._status is None and time.monotonic() < until:
+            time.sleep(0.001)
+            self._reap()
+
+    def _kill(self) -> None:
+        """Kill everything that is left: stop it first, so that nothing multiplies meanwhile."""
+        if not HAS_PROC:
+            with suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+        until = time.monotonic() + KILL_SECONDS
+        while (living := self._living()) and time.monotonic() < until:
+            stopped: set[int] = set()
+            while new := [pid for pid in living if pid not in stopped]:
+                _send(signal.SIGSTOP, new)
+                stopped.update(new)
+                living = self._living()
+            _send(signal.SIGKILL, stopped)
+            time.sleep(0.001)
+            self._reap()
+        self._reap()
+
+    def _living(self) -> list[int]:
+        if not HAS_PROC:
+            self._reap()
+            return [] if self._status is not None else [self._pid]
+        found = [(pid, sample(pid)) for pid in descendants(os.getpid())]
+        return [pid for pid, one in found if one is not None and one[1] not in GONE]
+
+
+def _send(number: int, pids: "list[int] | set[int]") -> None:
+    for pid in pids:
+        with suppress(OSError):  # gone, or another user's
+            os.kill(pid, number)
+
+
+def main() -> None:
+    """Read what to start, and hold it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    first = b""
+    while not first.endswith(b"\n"):
+        if not (read := os.read(0, 1)):
+            return
+        first += read
+    start = json.loads(first)
+    environment = {**os.environ, **start["environment"]}
+    told = Warden(start["command"], environment, start["keep"]).run()
+    with suppress(OSError):
+        os.write(start["tell"], json.dumps(told).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""An app whose handlers do their worst, each in a process of its own."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import milepost as mp
+
+QUICK: dict[str, Any] = {
+    "heartbeat": 0.2,
+    "sweep": 0.05,
+    "poll_max": 0.1,
+    "recovery": 0.1,
+    "error_wait": 0.1,
+    "grace": 10.0,
+}
+app = mp.App("sqlite:///never-opened.db", **QUICK)
+MEMORY = 300 * 1024**2
+
+
+@app.job
+async def neighbour(number: int) -> int:
+    await asyncio.sleep(0.3)
+    return number
+
+
+@app.job
+def plain_neighbour(number: int) -> int:
+    time.sleep(0.02)
+    return number
+
+
+# Each passes a limit, or dies
+
+
+@app.job(isolate=True, retries=0, memory=MEMORY)
+def allocates() -> None:
+    held = []
+    while True:
+        held.append(bytearray(4_000_000))
+
+
+@app.job(isolate=True, retries=0, timeout=0.5)
+def spins_in_c() -> None:
+    # The interpreter's lock is never given up: no thread of this process runs again.
+    ctypes.PyDLL(None).usleep(60_000_000)
+
+
+@app.job(isolate=True, retries=0, timeout=1.0)
+def forks(path: str) -> None:
+    for _ in range(8):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            with Path(path).open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            time.sleep(600)
+    time.sleep(600)
+
+
+@app.job(isolate=True, retries=0, memory=MEMORY)
+def forks_and_allocates() -> None:
+    """Hold little itself: what it started counts."""
+    for _ in range(4):
+        if os.fork() == 0:
+            os.setsid()
+            held = bytearray(100 * 1024**2)
+            held[::4096] = b"1" * len(held[::4096])
+            time.sleep(600)
+    time.sleep(600)
+
+
+@app.job(isolate=True, retries=0)
+def segfaults() -> None:
+    ctypes.string_at(0)
+
+
+@app.job(isolate=True, retries=0, timeout=0.5)
+def ignores_everything() -> None:
+    for number in range(1, signal.NSIG):
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN)
+    while True:
+        with suppress(BaseException):
+            time.sleep(600)
+
+
+@app.job(isolate=True, retries=0, cpu_seconds=0.3)
+def burns() -> None:
+    while True:
+        pass
+
+
+@app.job(isolate=True, retries=0)
+def exits() -> None:
+    os._exit(0)
+
+
+@app.job(isolate=True, retries=0)
+def closes_everything(path: str) -> str:
+    os.closerange(3, 4096)
+    own = Path(path)
+    with own.open("w") as first, own.open("w"), own.open("w"):
+        first.write("mine")
+        first.flush()
+        logging.getLogger("shop").warning("not into a file")
+    return "?"
+
+
+@app.job(isolate=True, retries=1, retry_delay=0.0, memory=MEMORY)
+def grows_once(ctx: mp.Context) -> int:
+    if ctx.attempt == 1:
+        allocates()
+    return ctx.attempt
+
+
+@app.job(isolate=True)
+async def deaf() -> None:
+    ctypes.PyDLL(None).usleep(60_000_000)
+
+
+@app.job(isolate=True)
+async def listens(ctx: mp.Context, path: str) -> None:
+    try:
+        await asyncio.sleep(600)
+    finally:
+        Path(path).write_text(str(ctx.reason))  # noqa: ASYNC240 - it is over
+
+
+# Each uses what an attempt has
+
+
+@app.job(isolate=True)
+def pid() -> int:
+    return os.getpid()
+
+
+@app.job(isolate=True)
+def leaves_a_process() -> list[int]:
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    return [os.getpid(), left.pid]
+
+
+@app.job(isolate=True, retries=2, retry_delay=0.0)
+def uses_everything(ctx: mp.Context, name: str) -> dict[str, Any]:
+    steps = [ctx.step("one", lambda: ctx.attempt), ctx.step("two", _twice, 21, transaction=True)]
+    with ctx.transaction() as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS isolated (job text)")
+        placeholder = "?" if isinstance(connection, sqlite3.Connection) else "%s"
+        connection.execute(f"INSERT INTO isolated VALUES ({placeholder})", (ctx.id,))
+        ctx.save({"at": ctx.attempt})
+    ctx.count("pages", 3)
+    ctx.progress(0.5, "half")
+    ctx.log.info("as it goes", password=name)
+    logging.getLogger("shop").warning("token=%s", name)
+    mp.current().progress(0.75, f"attempt {ctx.attempt}")
+    if ctx.attempt == 1:
+        raise RuntimeError(f"password={name}")
+    if ctx.attempt == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    neighbour.options(queue="elsewhere").submit(7)
+    told = [ctx.id, ctx.fence, ctx.idempotency_key, ctx.cancelled]
+    return {"steps": steps, "cursor": ctx.cursor, "signals": ctx.signals(), "told": told}
+
+
+def _twice(connection: Any, number: int) -> int:
+    connection.execute("SELECT 1")
+    return 2 * number
+
+
+@app.job(isolate=True)
+async def uses_everything_async(ctx: mp.Context) -> dict[str, Any]:
+    if not (signals := await ctx.signals_async()):
+        raise mp.Later(None)
+    step = await ctx.step_async("one", _soon, 1)
+    async with ctx.transaction_async():
+        await ctx.save_async(2)
+    await ctx.progress_async(1.0)
+    ctx.check()
+    await neighbour.options(queue="elsewhere").submit_async(8)
+    return {"step": step, "signals": signals, "cursor": await ctx.cursor_async()}
+
+
+async def _soon(number: int) -> int:
+    await asyncio.sleep(0)
+    return number
+
+
+@app.job(isolate=True)
+def talks(times: int) -> int:
+    logging.getLogger("talker").propagate = False
+    logging.getLogger("talker").addHandler(logging.NullHandler())
+    for number in range(times):
+        sys.stdout.write("x")
+        logging.getLogger("talker").warning("%s %s", number, "x" * 500)
+    return times
+
+
+class Odd:
+    """Nothing that can be stored, and nothing that says what it is."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@app.job(isolate=True)
+def returns(what: str) -> Any:
+    return {"odd": Odd(), "huge": "x" * 3_000_000, "lock": threading.Lock()}[what]
+
+
+batch = app.batch("isolated")
+
+
+@batch.step(isolate=True)
+def split() -> Iterator[int]:
+    yield from range(3)
+
+
+@batch.step(isolate=True)
+def double(item: int) -> int:
+    return 2 * item
+
+
+@batch.reduce
+def total(results: Iterable[int]) -> int:
+    return sum(results)

@@ -1,0 +1,251 @@
+"""Isolated handlers: each in a process of its own, killed at its limit, its neighbours unharmed."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import milepost as mp
+from milepost.address import StoreUrl
+from milepost.observe.verify import verify
+from tests.support import isolated
+from tests.support.databases import Backends, everyday_names
+from tests.support.prove import PROVING
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc"),
+    pytest.mark.filterwarnings("ignore:.* waits and no live worker"),
+]
+
+
+@pytest.fixture(params=everyday_names())
+def database(request, backends: Backends):
+    made = backends.fresh(request.param)
+    yield made
+    backends.drop(made)
+
+
+@pytest.fixture
+def app(database):
+    app = isolated.app
+    app.client.move_to(StoreUrl.parse(database.url))
+    yield app
+    app.close()
+
+
+@pytest_asyncio.fixture
+async def worker(app):
+    """A worker beside the test."""
+    made = await app.worker()
+    running = asyncio.create_task(made.run())
+    yield made
+    made.drain()
+    await asyncio.wait_for(running, 60)
+    await app.client.close_async()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+async def ended(job, seconds: float = 60):
+    return await job.wait_async(seconds)
+
+
+LIMITED = {
+    "allocates": ("MemoryExceeded", "memory", None),
+    "spins_in_c": ("TimedOut", "timeout", 0.5),
+    "forks": ("TimedOut", "timeout", 1.0),
+    "segfaults": ("ProcessDied", "crash", 0.0),
+    "ignores_everything": ("TimedOut", "timeout", 0.5),
+}
+MORE = {
+    "forks_and_allocates": ("MemoryExceeded", "memory", None),
+    "burns": ("CpuExceeded", "timeout", None),
+    "exits": ("ProcessDied", "crash", 0.0),
+    "closes_everything": ("ProcessDied", "crash", 0.0),
+}
+WITHIN = 1.0 if PROVING else 20.0
+"""How long after its limit an attempt has ended; the tests of every day share a crowded machine."""
+
+
+async def test_handlers_that_pass_their_limits_are_ended_and_a_hundred_neighbours_are_not(
+    app, worker, tmp_path, database
+):
+    kinds = {**LIMITED, **(MORE if database.dialect == "sqlite" else {})}
+    pids, other = tmp_path / "pids", tmp_path / "other"
+    arguments = {"forks": (str(pids),), "closes_everything": (str(other),)}
+    took = {}
+    report = worker._settler.report
+
+    def noted(running, result):
+        took[running.definition.name] = running.seconds
+        report(running, result)
+
+    worker._settler.report = noted
+    worst = {
+        kind: await getattr(isolated, kind).submit_async(*arguments.get(kind, ())) for kind in kinds
+    }
+    first = await isolated.neighbour.submit_many_async([(n,) for n in range(50)])
+    second = await isolated.plain_neighbour.submit_many_async([(n,) for n in range(50)])
+    for kind, (error, code, limit) in kinds.items():
+        job = await worst[kind].wait_async(60)
+        assert (kind, job.error.type, job.error.code) == (kind, error, code), job.error.message
+        record = job.record
+        assert (record.state, record.cause) == ("FAILED", "attempts_exhausted")
+        assert (record.errors, record.losses) == (1, 0)
+        assert limit is None or took[kind] < limit + WITHIN
+    for jobs in (first, second):
+        assert [(await job.wait_async(60)).result for job in jobs] == list(range(50))
+        assert {job.record.attempt for job in jobs} == {1}
+    left = [int(line) for line in pids.read_text().split()]
+    assert len(left) == 8
+    assert not [pid for pid in left if is_alive(pid)], "they changed their session"
+    assert not other.exists() or other.read_text() == "mine", "its own file, under a number of ours"
+    crashed = worst["segfaults"]
+    assert crashed.error.message == "its process was killed by signal 11 (SIGSEGV)"
+    [failure] = await crashed.failures_async()
+    assert failure.place.startswith("support/isolated.py:")
+    assert failure.place.endswith(" in segfaults")
+    assert "ctypes.string_at(0)" in failure.traceback
+    assert len(await app.workers.list_async()) == 1
+    with database.driver() as driver:
+        assert verify(driver).problems == []
+
+
+async def test_an_attempt_has_everything_it_has_in_a_thread(app, worker, database, raw):
+    """Steps, a cursor and transactions survive the attempt that failed and the one that was killed.
+
+    Hooks run here, in the worker's own process, around attempts, steps and submits.
+    """
+    seen = []
+
+    def hook(event):
+        ended = yield
+        seen.append((event.point, event.name, ended.outcome, type(ended.error).__name__))
+
+    for point in ("attempt", "step", "submit"):
+        app.hook(point)(hook)
+    try:
+        job = await isolated.uses_everything.submit_async("swordfish")
+        job = await job.wait_async(60)
+        assert job.state == mp.JobState.SUCCEEDED, job.error
+        told = [job.id, 3, job.id, False]
+        assert job.result == {"steps": [1, 42], "cursor": {"at": 3}, "signals": [], "told": told}
+        record = job.record
+        assert (record.errors, record.losses, job.usage) == (2, 0, {"pages": 9.0})
+        assert record.progress in (0.5, 0.75)
+        first, second = await job.failures_async()
+        assert (first.type, second.type) == ("RuntimeError", "ProcessDied")
+        assert first.message == "password=[redacted]"
+        assert "raise RuntimeError" in first.traceback
+        lines = [line.text for line in await job.logs_async()]
+        assert lines == ["as it goes password=[redacted]", "token=[redacted]"] * 3
+        assert "swordfish" not in repr([first, second, lines])
+        assert raw.execute("SELECT count(*) FROM isolated") == [(3,)]
+        assert len(await app.jobs.list_async(queue="elsewhere")) == 1
+        assert seen == [
+            ("submit", None, "done", "NoneType"),
+            *(("step", name, "done", "NoneType") for name in ("one", "two")),
+            ("attempt", None, "retry", "RuntimeError"),
+            *(("step", name, "recalled", "NoneType") for name in ("one", "two")),
+            ("attempt", None, "retry", "ProcessDied"),
+            *(("step", name, "recalled", "NoneType") for name in ("one", "two")),
+            ("submit", None, "done", "NoneType"),
+            ("attempt", None, "succeed", "NoneType"),
+        ]
+    finally:
+        for point in ("attempt", "step", "submit"):
+            app.client.hooks.at[point] = ()
+
+
+async def test_an_asynchronous_attempt_has_everything_too(app, worker, until):
+    job = await isolated.uses_everything_async.submit_async()
+    await until(lambda: _is(job, "WAITING"))
+    await job.signal_async({"go": 1})
+    assert (await job.wait_async(60)).state == mp.JobState.SUCCEEDED, job.error
+    assert job.result == {"step": 1, "signals": [{"go": 1}], "cursor": 2}
+
+
+async def _is(job, state):
+    return (await job.refresh_async()).state == state
+
+
+async def test_a_handler_that_does_not_listen_is_cancelled_and_one_that_does_cleans_up(
+    app, worker, until, tmp_path
+):
+    path = tmp_path / "cleaned"
+    jobs = [
+        await isolated.deaf.submit_async(),
+        await isolated.listens.submit_async(str(path)),
+    ]
+    await until(lambda: sum(r.number > 0 for r in worker._slots._running.values()) == 2, 60)
+    for job in jobs:
+        await job.cancel_async("enough")
+    for job in jobs:
+        done = await job.wait_async(60)
+        assert (done.state, done.record.cancel_reason) == (mp.JobState.CANCELLED, "enough")
+    assert path.read_text() == "enough"
+
+
+async def test_a_process_is_used_again_unless_it_left_others_behind(app, worker):
+    """What an attempt started ends with it: the next one would pay for it."""
+    first = (await (await isolated.pid.submit_async()).wait_async(60)).result
+    assert first != os.getpid()
+    assert (await (await isolated.pid.submit_async()).wait_async(60)).result == first
+    used, left = (await (await isolated.leaves_a_process.submit_async()).wait_async(60)).result
+    assert used == first
+    assert (await (await isolated.pid.submit_async()).wait_async(60)).result != first
+    assert not is_alive(left)
+    # Neither its output nor its lines are too much, and no value is too odd.
+    talker = await (await isolated.talks.submit_async(500)).wait_async(60)
+    assert talker.result == 500
+    assert [line.text[:3] for line in await talker.logs_async()][-1] == "499"
+    for what, told in (("odd", "Odd"), ("huge", "the limit is 1,048,576"), ("lock", "lock")):
+        job = await (await isolated.returns.submit_async(what)).wait_async(60)
+        assert (job.error.type, job.error.code) == ("Invalid", "validation")
+        assert told in job.error.message
+    run = await isolated.batch.start_async()
+    assert (await run.wait_async(60)).report == 2 + 4
+    grown = await (await isolated.grows_once.submit_async()).wait_async(60)
+    assert (grown.result, grown.record.errors) == (2, 1), "by policy"
+
+
+def test_a_drain_runs_them_in_this_process_unless_it_is_asked(app):
+    jobs = isolated.pid.submit_many([()] * 2)
+    assert app.drain() == 2
+    assert {job.refresh().result for job in jobs} == {os.getpid()}
+    job = isolated.pid.submit()
+    assert app.drain(isolate=True) == 1
+    assert job.refresh().result != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"memory": "512M"}, "memory without isolate=True"),
+        ({"isolate": True, "memory": "much"}, "memory: 'much' is not a number"),
+        ({"isolate": True, "memory": 0}, "memory=0 must be more than zero"),
+        ({"isolate": True, "cpu_seconds": 0}, "cpu_seconds=0 must be more than zero seconds"),
+        ({"isolate": 1}, "isolate=1 must be True or False"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(options, told):
+    with pytest.raises(mp.Invalid, match=told):
+        mp.App().job(**options)(lambda: None)
+
+
+async def test_an_app_that_no_module_holds_is_refused_in_words(tmp_path):
+    app = mp.App(f"sqlite:///{tmp_path}/s.db")
+
+    @app.job(isolate=True)
+    def alone() -> None: ...
+
+    with pytest.raises(mp.Invalid, match=r"'alone' is to run in a process of its own, .* top of a"):
+        await app.worker()
+    await app.client.close_async()
