@@ -19,7 +19,8 @@ def test_every_public_name_is_told():
 
 def test_calls_members_and_fields_are_told_with_their_types():
     page = api_page()
-    assert "`drain(timeout: float = 0, *, queues: Sequence[str] \\| None = None) -> int`" in page
+    assert "`maintain_once() -> int`" in page
+    assert "queues: Sequence[str] \\| None = None, isolate: bool = False) -> int`" in page
     assert "| `eta: timedelta \\| None` |" in page
     assert "Fields: `type: str`, `message: str`, `cause: str | None`" in page
     assert "typing." not in page

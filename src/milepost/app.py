@@ -150,6 +150,12 @@ class App(Runner):
         * `name`: The kind's name; the function's own unless given.
         * `retry_on`: The errors that are followed by another attempt; the app's own unless given.
         * `fail_on`: More errors that end the job at once, in addition to the app's.
+        * `isolate`: Whether a worker runs it in a process of its own, which is killed at its
+          timeout, when it is cancelled or when it passes a limit.
+        * `memory`: With `isolate`: how much that process may hold with those it started, as in
+          "512M"; None: no limit.
+        * `cpu_seconds`: With `isolate`: how much processor time an attempt may take, with the
+          processes it started; None: no limit.
         * `channel`: The channel that is told how the job ended; the app's own unless given, None:
           nobody.
         * `on_failure`: A job that is created, with the failed one's id, by the transaction that

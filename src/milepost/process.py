@@ -279,8 +279,14 @@ class Runner(Host):
     def _isolation(self) -> "Begin | None":
         """Say how a process becomes what this one is; None if it cannot, and no job needs it."""
         from milepost.worker.pipe import Begin  # noqa: PLC0415 - likewise
-        from milepost.worker.processes import can_isolate, find_place  # noqa: PLC0415 - likewise
+        from milepost.worker.processes import can_isolate, can_measure, find_place  # noqa: PLC0415 - likewise
 
+        limited = [d.name for d in self.registry if d.memory or d.cpu_seconds]
+        if limited and not can_measure():
+            raise Invalid(
+                f"job {limited[0]!r} has a limit of memory or processor time, and this system has "
+                "no /proc to read them from: run its workers on Linux, or leave the limit out"
+            )
         place = find_place(self) if can_isolate() else None
         if place is not None:
             settings = self.settings

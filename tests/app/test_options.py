@@ -84,6 +84,9 @@ WRONG = {
     "channel": "\0",
     "version": 0,
     "name": " ",
+    "isolate": "yes",
+    "memory": "much",
+    "cpu_seconds": 0,
 }
 
 

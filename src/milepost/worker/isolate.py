@@ -21,6 +21,7 @@ from milepost.faces import perform
 from milepost.hooks import HookEvent, Hooks, Opened
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome, Problem
+from milepost.records import Claim
 from milepost.tracebacks import located_by_dump
 from milepost.worker.execute import CpuExceeded, Executor, MemoryExceeded, ProcessDied
 from milepost.worker.heartbeat import WorkerRow
@@ -53,6 +54,14 @@ def _as_error(problem: Problem) -> Exception:
     if problem.traceback is not None:
         error.add_note(problem.traceback)
     return error
+
+
+def _blamed(claim: Claim, problem: Problem) -> Outcome:
+    """End a suspect that its process died of: one more loss would have ended it."""
+    poisoned = claim.losses + 1 >= claim.poison_limit
+    cause = Cause.POISONED if poisoned else Cause.ATTEMPTS_EXHAUSTED
+    told = f"{problem.message} while it ran alone, after {claim.losses} lost workers"
+    return outcome.failed(msgspec.structs.replace(problem, message=told), cause=cause)
 
 
 def _size(count: int) -> str:
@@ -227,9 +236,7 @@ class IsolatedLanes(ThreadLanes):
         cause = self._cause(running.definition, verdict, error)
         result = self._located(self._executor.judge(running.definition, context, cause), process)
         if running.suspect and isinstance(cause, ProcessDied) and result.problem is not None:
-            claim = running.claim
-            if claim.losses + 1 >= claim.poison_limit:
-                return outcome.failed(result.problem, cause=Cause.POISONED)
+            return _blamed(running.claim, result.problem)
         return result
 
     def _cause(self, definition: Definition, verdict: Verdict, error: Severed) -> Exception:

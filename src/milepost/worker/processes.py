@@ -62,6 +62,11 @@ def can_isolate() -> bool:
     return os.name == "posix" and bool(sys.executable) and hasattr(os, "wait4")
 
 
+def can_measure() -> bool:
+    """Tell whether the memory and the processor time of processes can be read here."""
+    return warden.HAS_PROC
+
+
 def find_place(app: object) -> Place | None:
     """Find an app among the modules that are loaded; None if no module holds it by a name."""
     for name, module in list(sys.modules.items()):
