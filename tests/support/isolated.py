@@ -170,7 +170,7 @@ def uses_everything(ctx: mp.Context, name: str) -> dict[str, Any]:
         raise RuntimeError(f"password={name}")
     if ctx.attempt == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    neighbour.options(queue="elsewhere").submit(7)
+    neighbour.options(queue="elsewhere", start_in=600).submit(7)
     told = [ctx.id, ctx.fence, ctx.idempotency_key, ctx.cancelled]
     return {"steps": steps, "cursor": ctx.cursor, "signals": ctx.signals(), "told": told}
 
@@ -189,7 +189,7 @@ async def uses_everything_async(ctx: mp.Context) -> dict[str, Any]:
         await ctx.save_async(2)
     await ctx.progress_async(1.0)
     ctx.check()
-    await neighbour.options(queue="elsewhere").submit_async(8)
+    await neighbour.options(queue="elsewhere", start_in=600).submit_async(8)
     return {"step": step, "signals": signals, "cursor": await ctx.cursor_async()}
 
 

@@ -256,7 +256,8 @@ class Warden:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
         until = time.monotonic() + KILL_SECONDS
-        while (living := self._living()) and time.monotonic() < until:
+        # A dying one may be no process any more, and not yet reaped: its threads end one by one.
+        while ((living := self._living()) or self._status is None) and time.monotonic() < until:
             stopped: set[int] = set()
             while new := [pid for pid in living if pid not in stopped]:
                 _send(signal.SIGSTOP, new)
