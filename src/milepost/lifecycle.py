@@ -272,6 +272,7 @@ GROUPS: dict[str, tuple[StrEnum, ...]] = {
     "unclaimed": tuple(state for state in _JOB_OPEN if state is not J.RUNNING),
     "pending": (J.WAITING, J.READY, J.QUEUED, J.RETRYING),  # submitted, through its gate, unclaimed
     "sleeping": (J.WAITING, J.RETRYING),
+    "unqueued": tuple(state for state in _JOB_OPEN if state not in ORDINARY),
     "counted": (J.RUNNING, J.SUCCEEDED),  # the last claim has ended in no counted way
     "active": tuple(state for state in _RUN_OPEN if state is not R.STOPPING),  # of a run
     "resting": (W.IDLE, W.BACKOFF),  # of a worker

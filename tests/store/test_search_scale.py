@@ -91,7 +91,7 @@ TOTALS = "INSERT INTO queue_total (queue, count) SELECT queue, count(*) FROM job
 def fill(raw: Raw) -> None:
     total = FINISHED + OPEN
     if raw.dialect == "postgres":
-        raw.execute("ALTER TABLE job DISABLE TRIGGER USER")
+        raw.execute("SET session_replication_role = replica")  # without triggers
         made = rows(
             "'\\x7b7d'::bytea",
             id="(lpad(to_hex(ms), 12, '0') || '70008000' || lpad(to_hex(i), 12, '0'))::uuid",
@@ -103,9 +103,8 @@ def fill(raw: Raw) -> None:
         source = f"({counted} FROM generate_series(0, {total - 1}) AS i) AS s"
         raw.execute(f"INSERT INTO job ({COLUMNS}) {made} FROM {source}")
         raw.execute("INSERT INTO job_tag SELECT key, value, job.id FROM job, jsonb_each_text(tags)")
-        raw.execute("ALTER TABLE job ENABLE TRIGGER USER")
-        raw.execute(TOTALS)
-        add_run(raw)
+        add_past(raw)
+        raw.execute("SET session_replication_role = origin")
         raw.execute("VACUUM ANALYZE")
         return
     for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
@@ -123,16 +122,90 @@ def fill(raw: Raw) -> None:
     )
     raw.execute(f"{counted} INSERT INTO job ({COLUMNS}) {made} FROM s")
     raw.execute("INSERT INTO job_tag SELECT key, value, job.id FROM job, json_each(job.tags)")
-    raw.execute(TOTALS)
+    add_past(raw)
     last = "SELECT rowid, id FROM job ORDER BY rowid DESC LIMIT 1"
     raw.execute(f"UPDATE tally_mark SET (number, job_id) = ({last})")
+
+
+def add_past(raw: Raw) -> None:
+    """Add what triggers, workers and maintenance would have written next to the jobs."""
+    raw.execute(TOTALS)
     add_run(raw)
+    raw.execute(
+        "INSERT INTO journal (subject_id, machine, seq, at, fence, move, to_state)"
+        " SELECT id, 'job', version, created_at, 0, 'create', state FROM job"
+        " WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
+    )
+    add_failures(raw)
+    add_tally(raw)
 
 
 def add_run(raw: Raw) -> None:
-    made = f"VALUES ('{RUN}', 'k', 'CREATED', 'create')"
-    raw.execute(f"INSERT INTO run (id, kind, state, move) {made}")
+    """Add the run that a quarter of the jobs belong to, with its counters."""
+    made = f"SELECT '{RUN}', 'k', 'RUNNING', 'create', min(created_at), min(created_at) FROM job"
+    raw.execute(f"INSERT INTO run (id, kind, state, move, created_at, started_at) {made}")
     raw.add_step(RUN)
+    counted = ", ".join(
+        f"(SELECT count(*) FROM job WHERE run_id = '{RUN}' AND state {states})"
+        for states in (
+            *("NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')", "= 'SUCCEEDED'"),
+            *("= 'FAILED'", "= 'CANCELLED'"),
+        )
+    )
+    raw.execute(
+        f"UPDATE step_count SET (open, succeeded, failed, cancelled) = (SELECT {counted})"
+        f" WHERE run_id = '{RUN}' AND slot = 0"
+    )
+
+
+def add_failures(raw: Raw) -> None:
+    """Let the jobs that failed have done so in the last week, and count them by the hour."""
+    raw.execute(
+        "INSERT INTO failure (job_id, fence, at, error, fingerprint)"
+        f" SELECT id, 1, {raw.now} - (max(created_at) OVER () - created_at) / 5, error, fingerprint"
+        " FROM job WHERE state = 'FAILED'"
+    )
+    hour = "at / 3600000000 * 3600000000"
+    if raw.dialect == "postgres":
+        hour = "date_bin('1 hour', at, 'epoch')"
+    raw.execute(
+        "INSERT INTO failure_hour (fingerprint, at, count)"
+        f" SELECT fingerprint, {hour}, count(*) FROM failure GROUP BY 1, 2"
+    )
+
+
+SPANS = ((60, 0, 180), (600, 18, 132), (3_600, 25, 167))
+"""Sums of how many seconds there are, how many spans ago the last one ends, and how many."""
+SUMS = [
+    *((name, 0) for name in ("create", "claim", "succeed", "retry", "fail")),
+    *(("wait", bucket) for bucket in range(3, 8)),
+    *(("run", bucket) for bucket in range(5, 10)),
+]
+
+
+def add_tally(raw: Raw) -> None:
+    """Add the sums of eight days: moves, waits and durations of ten kinds, each in its queue."""
+    at = f"{raw.now} / {{0}}000000 * {{0}}000000 - {{0}}000000 * (n + {{1}})"
+    if raw.dialect == "postgres":
+        step = "make_interval(secs => {0})"
+        at = f"date_bin({step}, {raw.now}, 'epoch') - (n + {{1}}) * {step}"
+    for span, after, number in SPANS:
+        raw.execute(
+            "WITH RECURSIVE"
+            f" place (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM place WHERE n < {number - 1}),"
+            " kind (k) AS (SELECT 0 UNION ALL SELECT k + 1 FROM kind WHERE k < 9),"
+            f" what (name, bucket) AS (VALUES {', '.join(map(str, SUMS))})"
+            " INSERT INTO tally (span, at, queue, kind, name, bucket, count, sum_us)"
+            f" SELECT {span}, {at.format(span, after)}, 'queue' || (k % 5), 'kind' || k,"
+            f" name, bucket, {span}, {span} * 1000 FROM place, kind, what"
+        )
+    raw.execute("INSERT INTO tally_label (queue, kind) SELECT DISTINCT queue, kind FROM tally")
+    for kind, others in (("kind", "queue <> ''"), ("''", "queue = ''")):
+        raw.execute(
+            "INSERT INTO tally (span, at, queue, kind, name, bucket, count, sum_us)"
+            f" SELECT span, at, '', {kind}, name, bucket, sum(count), sum(sum_us) FROM tally"
+            f" WHERE {others} GROUP BY 1, 2, 4, 5, 6"
+        )
 
 
 @pytest.fixture(scope="module", params=everyday_names())

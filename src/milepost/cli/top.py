@@ -80,10 +80,11 @@ def glance() -> "Steps[Glance]":
     from milepost.store import failures, queues, workers
     from milepost.store.driver import Call
 
+    listed, oldest = yield from queues.standing()
     return Glance(
         at=(yield from workers.now()),
-        queues=(yield from queues.listing()),
-        oldest=(yield from queues.oldest()),
+        queues=listed,
+        oldest=oldest,
         workers=(yield from workers.listing()),
         slowest=(yield Call("job_slowest", {"most": SHOWN})),
         errors=(yield from failures.groups(most=SHOWN)),

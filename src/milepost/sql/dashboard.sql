@@ -11,7 +11,7 @@ SELECT value FROM server_key
 SELECT (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'QUEUED' LIMIT :most) AS queued)
      + (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'RUNNING' LIMIT :most) AS running)
      + (SELECT count(*) FROM (SELECT 1 FROM job
-                               WHERE {unusual} AND state <> 'CANCELLED'
+                               WHERE {unusual} AND state IN {unqueued}
                                LIMIT :most) AS others),
        (SELECT count(*) FROM run WHERE state NOT IN {final}),
        (SELECT count(*) FROM pipeline),

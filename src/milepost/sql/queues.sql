@@ -1,7 +1,61 @@
 -- Queues.
 
 -- name: queue_list
-SELECT name, transport, paused, paused_at, paused_by, reason FROM queue ORDER BY name
+-- Every queue that is declared, was ever paused or has jobs in line, and for how many microseconds the first of
+-- those has been in it, whichever its priority. Numbers are taken on the way in, so the first of each priority is
+-- its oldest; its last entry says since when.
+-- postgres
+WITH RECURSIVE hop (name) AS (
+  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND queue > hop.name ORDER BY queue LIMIT 1)
+    FROM hop WHERE hop.name IS NOT NULL
+), named AS (
+  SELECT name FROM hop WHERE name IS NOT NULL
+   UNION
+  SELECT name FROM queue
+   UNION
+  SELECT name FROM queue_bound WHERE max_waiting IS NOT NULL
+)
+SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason, queue_bound.max_waiting,
+       (SELECT (extract(epoch FROM {now} - min(journal.at)) * 1000000)::bigint
+          FROM generate_series(0, 9) AS rank (priority)
+         CROSS JOIN LATERAL (
+               SELECT id, version FROM job
+                WHERE job.queue = named.name AND job.priority = rank.priority AND job.state = 'QUEUED'
+                ORDER BY queued_seq LIMIT 1) AS first
+          JOIN journal ON journal.subject_id = first.id AND machine = 'job' AND seq = first.version)
+  FROM named
+  LEFT JOIN queue ON queue.name = named.name
+  LEFT JOIN queue_bound ON queue_bound.name = named.name
+ ORDER BY named.name
+-- sqlite
+WITH RECURSIVE hop (name) AS (
+  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND queue > hop.name ORDER BY queue LIMIT 1)
+    FROM hop WHERE hop.name IS NOT NULL
+), rank (priority) AS (
+  VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)
+), named AS (
+  SELECT name FROM hop WHERE name IS NOT NULL
+   UNION
+  SELECT name FROM queue
+   UNION
+  SELECT name FROM queue_bound WHERE max_waiting IS NOT NULL
+)
+SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason, queue_bound.max_waiting,
+       (SELECT max({now} - journal.at)
+          FROM rank
+         CROSS JOIN job ON job.rowid = (SELECT first.rowid FROM job AS first
+                                         WHERE first.queue = named.name AND first.priority = rank.priority
+                                           AND first.state = 'QUEUED'
+                                         ORDER BY first.queued_seq LIMIT 1)
+         CROSS JOIN journal ON journal.subject_id = job.id AND machine = 'job' AND seq = job.version)
+  FROM named
+  LEFT JOIN queue ON queue.name = named.name
+  LEFT JOIN queue_bound ON queue_bound.name = named.name
+ ORDER BY named.name
 
 -- name: queue_pause
 INSERT INTO queue (name, paused, paused_at, paused_by, reason) VALUES (:name, :paused, {now}, :actor, :reason)
@@ -19,43 +73,15 @@ WITH RECURSIVE hop (name) AS (
 )
 SELECT name FROM hop WHERE name IS NOT NULL
 
--- name: queue_oldest
--- How long the first job of each queue has been in it, whichever its priority: microseconds. Numbers
--- are taken on the way in, so the first of each priority is its oldest; its last entry says since when.
--- postgres
-WITH RECURSIVE hop (name) AS (
-  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' ORDER BY queue LIMIT 1)
-  UNION ALL
-  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND queue > hop.name ORDER BY queue LIMIT 1)
-    FROM hop WHERE hop.name IS NOT NULL
-)
-SELECT hop.name, (extract(epoch FROM {now} - min(journal.at)) * 1000000)::bigint
-  FROM hop CROSS JOIN generate_series(0, 9) AS rank (priority)
- CROSS JOIN LATERAL (
-       SELECT id, version FROM job
-        WHERE queue = hop.name AND job.priority = rank.priority AND state = 'QUEUED'
-        ORDER BY queued_seq LIMIT 1) AS first
-  JOIN journal ON journal.subject_id = first.id AND machine = 'job' AND seq = first.version
- GROUP BY hop.name
--- sqlite
-WITH RECURSIVE hop (name) AS (
-  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' ORDER BY queue LIMIT 1)
-  UNION ALL
-  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND queue > hop.name ORDER BY queue LIMIT 1)
-    FROM hop WHERE hop.name IS NOT NULL
-), rank (priority) AS (
-  SELECT 0 UNION ALL SELECT priority + 1 FROM rank WHERE priority < 9
-)
-SELECT name, max(waited) FROM (
-  SELECT hop.name, (SELECT {now} - journal.at
-                      FROM job CROSS JOIN journal
-                     WHERE queue = hop.name AND job.priority = rank.priority
-                       AND job.state = 'QUEUED' AND journal.subject_id = job.id
-                       AND machine = 'job' AND seq = job.version
-                     ORDER BY queued_seq LIMIT 1) AS waited
-    FROM hop CROSS JOIN rank WHERE hop.name IS NOT NULL)
- WHERE waited IS NOT NULL
- GROUP BY name
+-- name: queue_kinds
+-- What the first jobs in a queue's line are.
+SELECT kind, kind_version, count(*)
+  FROM (SELECT kind, kind_version FROM job
+         WHERE queue = :name AND state = 'QUEUED'
+         ORDER BY priority DESC, queued_seq
+         LIMIT :most) AS first
+ GROUP BY kind, kind_version
+ ORDER BY kind, kind_version
 
 -- name: queue_bound
 INSERT INTO queue_bound (name, max_waiting) VALUES (:name, :max_waiting)

@@ -108,7 +108,8 @@ SELECT queue, sum(CASE name WHEN 'create' THEN count ELSE -count END)
 ON CONFLICT (queue) DO UPDATE SET count = queue_total.count + excluded.count
 
 -- name: tally_fold
--- Adds counts to the sums of their minutes. A pair without a name, where there is no room for it, is one of the others.
+-- Adds counts to the sums of their minutes: of a queue and a kind, of a kind in any queue (''), and of all jobs
+-- ('' and ''). A pair without a name, where there is no room for it, is one of the others.
 -- postgres
 -- A pair that came up just now waits for the next time. Keys in their order, and SKIP LOCKED: two may do it at once.
 WITH gone AS (
@@ -128,25 +129,34 @@ WITH gone AS (
    GROUP BY queue
    ORDER BY queue
   ON CONFLICT (queue) DO UPDATE SET count = queue_total.count + excluded.count
-), added AS (
-  INSERT INTO tally (span, at, queue, kind, name, bucket, count, sum_us)
-  SELECT 60, date_bin(interval '1 minute', gone.at, 'epoch'::timestamptz),
-         coalesce(l.queue, :others), coalesce(l.kind, :others), gone.name, gone.bucket,
-         sum(gone.count), sum(gone.sum_us)
+), named AS MATERIALIZED (
+  SELECT date_bin(interval '1 minute', gone.at, 'epoch'::timestamptz) AS at,
+         coalesce(l.queue, :others) AS queue, coalesce(l.kind, :others) AS kind, gone.name, gone.bucket,
+         sum(gone.count) AS count, sum(gone.sum_us) AS sum_us
     FROM gone LEFT JOIN tally_label AS l ON l.queue = gone.queue AND l.kind = gone.kind
    WHERE gone.name <> 'remove'
-   GROUP BY 2, 3, 4, 5, 6
+   GROUP BY 1, 2, 3, 4, 5
+), added AS (
+  INSERT INTO tally (span, at, queue, kind, name, bucket, count, sum_us)
+  SELECT 60, at, coalesce(queue, ''), coalesce(kind, ''), name, bucket, sum(count), sum(sum_us)
+    FROM named
+   GROUP BY GROUPING SETS ((at, queue, kind, name, bucket), (at, kind, name, bucket), (at, name, bucket))
    ORDER BY 2, 3, 4, 5, 6
   ON CONFLICT (span, at, queue, kind, name, bucket)
   DO UPDATE SET count = tally.count + excluded.count, sum_us = tally.sum_us + excluded.sum_us
 )
 SELECT count(*) FROM gone
 -- sqlite
+WITH named AS MATERIALIZED (
+  SELECT gone.at / 60000000 * 60000000 AS at, coalesce(l.queue, :others) AS queue, coalesce(l.kind, :others) AS kind,
+         gone.name, gone.bucket, sum(gone.count) AS count, sum(gone.sum_us) AS sum_us
+    FROM tally_delta AS gone LEFT JOIN tally_label AS l ON l.queue = gone.queue AND l.kind = gone.kind
+   WHERE gone.name <> 'remove' AND gone.rowid < (SELECT min(rowid) FROM tally_delta) + :most AND :labels > 0
+   GROUP BY 1, 2, 3, 4, 5
+), level (n) AS (VALUES (1), (2), (3))
 INSERT INTO tally (span, at, queue, kind, name, bucket, count, sum_us)
-SELECT 60, gone.at / 60000000 * 60000000, coalesce(l.queue, :others), coalesce(l.kind, :others),
-       gone.name, gone.bucket, sum(gone.count), sum(gone.sum_us)
-  FROM tally_delta AS gone LEFT JOIN tally_label AS l ON l.queue = gone.queue AND l.kind = gone.kind
- WHERE gone.name <> 'remove' AND gone.rowid < (SELECT min(rowid) FROM tally_delta) + :most AND :labels > 0
+SELECT 60, at, iif(n = 1, queue, ''), iif(n < 3, kind, ''), name, bucket, sum(count), sum(sum_us)
+  FROM named CROSS JOIN level
  GROUP BY 2, 3, 4, 5, 6
 ON CONFLICT (span, at, queue, kind, name, bucket)
 DO UPDATE SET count = tally.count + excluded.count, sum_us = tally.sum_us + excluded.sum_us
@@ -212,58 +222,88 @@ DELETE FROM tally_label
  WHERE NOT EXISTS (SELECT 1 FROM (SELECT DISTINCT queue, kind FROM tally) AS kept
                     WHERE kept.queue = tally_label.queue AND kept.kind = tally_label.kind)
 
--- name: tally_moves
--- How many jobs made each move in each step of time: sums, and what is not folded yet.
+-- name: tally_sums
+-- What was counted in each step of time: sums, and what is not folded yet. Sums are looked up one by one, at each
+-- place where one may begin: others of the same time are many. :in_queue and :in_kinds say which: '' is that of all,
+-- NULL every one by itself.
 -- postgres
-SELECT date_bin(make_interval(secs => :step::integer), at, 'epoch'::timestamptz),
-       CASE WHEN :by_queue::boolean THEN queue END, CASE WHEN :by_kind::boolean THEN kind END,
-       CASE WHEN :by_move::boolean THEN name END, sum(count)::bigint
-  FROM (SELECT at, count, name, queue, kind FROM tally
-         WHERE span IN (60, 600, 3600) AND at >= :since::timestamptz AND at < :until::timestamptz
-         UNION ALL
-        SELECT at, count, name, queue, kind FROM tally_delta
-         WHERE at >= :since::timestamptz AND at < :until::timestamptz) AS counted
- WHERE name NOT IN ('wait', 'run', 'remove')
-   AND (:queue::text IS NULL OR queue = :queue::text) AND (:kind::text IS NULL OR kind = :kind::text)
- GROUP BY 1, 2, 3, 4
- ORDER BY 1, 2, 3, 4
--- sqlite
-SELECT at / (:step * 1000000) * (:step * 1000000),
-       CASE WHEN :by_queue THEN queue END, CASE WHEN :by_kind THEN kind END,
-       CASE WHEN :by_move THEN name END, sum(count)
-  FROM (SELECT at, count, name, queue, kind FROM tally
-         WHERE span IN (60, 600, 3600) AND at >= :since AND at < :until
-         UNION ALL
-        SELECT at, count, name, queue, kind FROM tally_delta WHERE at >= :since AND at < :until) AS counted
- WHERE name NOT IN ('wait', 'run', 'remove')
-   AND (:queue IS NULL OR queue = :queue) AND (:kind IS NULL OR kind = :kind)
- GROUP BY 1, 2, 3, 4
- ORDER BY 1, 2, 3, 4
-
--- name: tally_durations
--- postgres
-SELECT name, date_bin(make_interval(secs => :step::integer), at, 'epoch'::timestamptz), bucket,
+-- (OFFSET: one look-up a place, whatever the planner takes their number to be.)
+WITH place AS MATERIALIZED (
+  SELECT s.span, begins.at
+    FROM (VALUES (60), (600), (3600)) AS s (span)
+   CROSS JOIN LATERAL generate_series(
+         greatest((SELECT min(at) FROM tally WHERE tally.span = s.span),
+                  date_bin(make_interval(secs => s.span),
+                           :since::timestamptz + make_interval(secs => s.span) - interval '1 microsecond',
+                           'epoch'::timestamptz)),
+         (SELECT max(at) FROM tally WHERE tally.span = s.span AND at < :until::timestamptz),
+         make_interval(secs => s.span)) AS begins (at)
+)
+SELECT name, date_bin(make_interval(secs => :step::integer), at, 'epoch'::timestamptz),
+       bucket, CASE WHEN :by_queue::boolean THEN queue END, CASE WHEN :by_kind::boolean THEN kind END,
        sum(count)::bigint, sum(sum_us)::bigint
-  FROM (SELECT at, count, sum_us, bucket, name, queue, kind FROM tally
-         WHERE span IN (60, 600, 3600) AND at >= :since::timestamptz AND at < :until::timestamptz
+  FROM (SELECT sums.*
+          FROM place CROSS JOIN LATERAL (
+               SELECT at, count, sum_us, bucket, name, queue, kind FROM tally
+                WHERE span = place.span AND at = place.at AND queue = :in_queue::text AND kind = ANY(:in_kinds::text[])
+               OFFSET 0) AS sums
+         UNION ALL
+        SELECT sums.*
+          FROM place CROSS JOIN LATERAL (
+               SELECT at, count, sum_us, bucket, name, queue, kind FROM tally
+                WHERE span = place.span AND at = place.at AND queue = :in_queue::text AND kind > ''
+               OFFSET 0) AS sums
+         WHERE :in_kinds::text[] IS NULL
+         UNION ALL
+        SELECT sums.*
+          FROM place CROSS JOIN LATERAL (
+               SELECT at, count, sum_us, bucket, name, queue, kind FROM tally
+                WHERE span = place.span AND at = place.at AND queue > ''
+                  AND (:in_kinds::text[] IS NULL OR kind = ANY(:in_kinds::text[]))
+               OFFSET 0) AS sums
+         WHERE :in_queue::text IS NULL
          UNION ALL
         SELECT at, count, sum_us, bucket, name, queue, kind FROM tally_delta
-         WHERE at >= :since::timestamptz AND at < :until::timestamptz) AS counted
- WHERE name IN ('wait', 'run') AND (:name::text IS NULL OR name = :name::text)
-   AND (:queue::text IS NULL OR queue = :queue::text) AND (:kind::text IS NULL OR kind = :kind::text)
- GROUP BY 1, 2, 3
- ORDER BY 1, 2, 3
+         WHERE at >= :since::timestamptz AND at < :until::timestamptz AND name <> 'remove'
+           AND (:queue::text IS NULL OR queue = :queue::text) AND (:kinds::text[] IS NULL OR kind = ANY(:kinds::text[]))
+       ) AS counted
+ WHERE (:durations::boolean IS NULL OR (name IN ('wait', 'run')) = :durations::boolean)
+   AND (:name::text IS NULL OR name = :name::text)
+ GROUP BY 1, 2, 3, 4, 5
+ ORDER BY 2, 4, 5, 1, 3
 -- sqlite
-SELECT name, at / (:step * 1000000) * (:step * 1000000), bucket, sum(count), sum(sum_us)
-  FROM (SELECT at, count, sum_us, bucket, name, queue, kind FROM tally
-         WHERE span IN (60, 600, 3600) AND at >= :since AND at < :until
+WITH RECURSIVE s (span, us) AS (VALUES (60, 60000000), (600, 600000000), (3600, 3600000000)),
+place (span, us, at, last) AS (
+  SELECT span, us,
+         max((SELECT min(at) FROM tally WHERE tally.span = s.span), (:since + us - 1) / us * us),
+         (SELECT max(at) FROM tally WHERE tally.span = s.span AND at < :until)
+    FROM s
+  UNION ALL
+  SELECT span, us, at + us, last FROM place WHERE at < last
+)
+SELECT name, at / (:step * 1000000) * (:step * 1000000), bucket,
+       CASE WHEN :by_queue THEN queue END, CASE WHEN :by_kind THEN kind END, sum(count), sum(sum_us)
+  FROM (SELECT sums.at, count, sum_us, bucket, name, queue, kind
+          FROM place CROSS JOIN tally AS sums ON sums.span = place.span AND sums.at = place.at
+                            AND sums.queue = :in_queue AND sums.kind IN (SELECT value FROM json_each(:in_kinds))
+         WHERE place.at <= place.last
+         UNION ALL
+        SELECT sums.at, count, sum_us, bucket, name, queue, kind
+          FROM place CROSS JOIN tally AS sums ON sums.span = place.span AND sums.at = place.at
+                            AND sums.queue = :in_queue AND sums.kind > ''
+         WHERE place.at <= place.last AND :in_kinds IS NULL
+         UNION ALL
+        SELECT sums.at, count, sum_us, bucket, name, queue, kind
+          FROM place CROSS JOIN tally AS sums ON sums.span = place.span AND sums.at = place.at
+                            AND sums.queue > ''
+         WHERE place.at <= place.last AND :in_queue IS NULL AND (:in_kinds IS NULL OR kind IN (SELECT value FROM json_each(:in_kinds)))
          UNION ALL
         SELECT at, count, sum_us, bucket, name, queue, kind FROM tally_delta
-         WHERE at >= :since AND at < :until) AS counted
- WHERE name IN ('wait', 'run') AND (:name IS NULL OR name = :name)
-   AND (:queue IS NULL OR queue = :queue) AND (:kind IS NULL OR kind = :kind)
- GROUP BY 1, 2, 3
- ORDER BY 1, 2, 3
+         WHERE at >= :since AND at < :until AND name <> 'remove'
+           AND (:queue IS NULL OR queue = :queue) AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))) AS counted
+ WHERE (:durations IS NULL OR (name IN ('wait', 'run')) = :durations) AND (:name IS NULL OR name = :name)
+ GROUP BY 1, 2, 3, 4, 5
+ ORDER BY 2, 4, 5, 1, 3
 
 -- name: job_counts
 -- Jobs by queue and state, each state from an index that holds no other finished job. Without a state: all of the queue.

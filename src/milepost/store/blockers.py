@@ -8,7 +8,7 @@ import msgspec
 
 from milepost.errors import Invalid, NotFound
 from milepost.lifecycle import JOB, RUN, Cause, RunState
-from milepost.records import Run, StepCount, Worker
+from milepost.records import Queue, Run, StepCount, Worker
 from milepost.store import (
     looks,
     outbox,
@@ -19,12 +19,15 @@ from milepost.store import (
     watermarks,
     workers,
 )
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Steps
 from milepost.store.explain import NO_WORKER, Explanation, Why, explain, is_live, span, takes
 from milepost.store.failures import breaches
 from milepost.store.looks import StepStand
 from milepost.store.outbox import Channel
 from milepost.store.watermarks import PipelineRow
+
+IN_LINE = 1_000
+"""So many jobs of a queue's line are looked at: does a worker know their kinds?"""
 
 
 def explain_any(subject: str, name: str) -> Steps[Explanation]:
@@ -122,30 +125,57 @@ def _run_next(run: Run, steps: Sequence[StepCount]) -> str:
 
 def explain_queue(name: str) -> Steps[Explanation]:
     """Say whether jobs of a queue are claimed, and by which workers."""
-    queue, live = (yield from queues.require(name)), (yield from _live())
-    age = (yield from queues.oldest()).get(name)
-    kinds = [row for row in (yield Call("doctor_queued", {"grace_us": 0})) if row[0] == name]
+    listed, oldest = yield from queues.standing()
+    queue, live = queues.named(listed, name), (yield from _live())
+    kinds = yield from first_kinds(name, live)
+    return explained_queue(QueueFacts(queue, oldest.get(name), live, kinds))
+
+
+class QueueFacts(msgspec.Struct, frozen=True):
+    """What there is to know of a queue."""
+
+    queue: Queue
+    age: float | None
+    """For how many seconds its oldest job has been in it."""
+    live: Sequence[Worker]
+    kinds: Sequence[tuple[str, int, int]] = ()
+    """Of the first jobs in line: kind, version, and how many."""
+
+
+def first_kinds(name: str, live: Sequence[Worker]) -> Steps[list[tuple[str, int, int]]]:
+    """Tell what the first jobs in line are, if some worker serves the queue."""
+    if not any(takes(worker, name) for worker in live):
+        return []
+    return (yield from queues.kinds(name, most=IN_LINE))
+
+
+def explained_queue(facts: QueueFacts) -> Explanation:
+    """Say it of what was looked up."""
+    queue, age, live = facts.queue, facts.age, facts.live
+    name = queue.name
     why: list[tuple[str, str]] = []
     if queue.paused:
         since = f" since {queue.paused_at:%Y-%m-%d %H:%M:%S}" if queue.paused_at else ""
         said = f": {queue.reason}" if queue.reason else ""
         by = f"it was paused by {queue.paused_by or 'somebody'}{since}{said}"
         why.append(("queue_paused", by))
-    why += _unserved(name, kinds, live)
+    why += _unserved(name, facts.kinds, live)
     waiting = queue.counts.get("QUEUED", 0)
     if queue.max_waiting is not None and waiting >= queue.max_waiting:
         why.append(("full", f"it is full: {waiting} of {queue.max_waiting} wait"))
     serving = sum(takes(worker, name) for worker in live)
     oldest = f", the oldest for {span(age)}" if age else ""
     busy = queue.counts.get("RUNNING", 0)
-    line = f"{waiting} jobs wait{oldest}; {busy} run; {serving} live workers serve it"
+    waits = f"{waiting} {'job waits' if waiting == 1 else 'jobs wait'}{oldest}"
+    serves = f"{serving} live {'worker serves' if serving == 1 else 'workers serve'} it"
+    line = f"{waits}; {busy} {'runs' if busy == 1 else 'run'}; {serves}"
     why.append(("in_line" if waiting else "empty", line))
     state = "paused" if queue.paused else "active"
     return _told("queue", name, iter(why), kind="queue", state=state, then=_queue_next(name, why))
 
 
 def _unserved(
-    name: str, kinds: Sequence[tuple[str, str, int, int, str]], live: Sequence[Worker]
+    name: str, kinds: Sequence[tuple[str, int, int]], live: Sequence[Worker]
 ) -> list[tuple[str, str]]:
     if not live:
         return [("no_worker", NO_WORKER)]
@@ -156,7 +186,7 @@ def _unserved(
             "no_worker_for_kind",
             f"none of its live workers knows {kind} version {version}: {count} jobs wait for one",
         )
-        for _, kind, version, count, _ in kinds
+        for kind, version, count in kinds
         if not any(takes(worker, name, kind, version) for worker in live)
     ]
 

@@ -111,11 +111,21 @@ def again(
     return Shown(lines, Count(missing, more=number >= most))
 
 
-def counts(where: Where, *, now_us: int) -> Steps[Counts]:
-    """Count the jobs of each state that the other terms of a filter let through."""
+def is_plain(where: Where) -> bool:
+    """Tell whether a filter is of nothing but states and queues."""
+    return all(term.key in _PLAIN for term in where.terms)
+
+
+def counts(
+    where: Where, *, now_us: int, counted: Mapping[str, Mapping[str, int]] | None = None
+) -> Steps[Counts]:
+    """Count the jobs of each state that the other terms of a filter let through.
+
+    A caller that has `counted` all jobs, by `jobs.counts`, saves that for plain filters.
+    """
     others = Where(tuple(term for term in where.terms if term.key != "state"))
-    if all(term.key in _PLAIN for term in others.terms):
-        return (yield from _exactly(others))
+    if is_plain(others):
+        return (yield from _exactly(others, counted))
     plan = yield from search.plan_of(others)
     if plan.parts != WALK.parts:
         return (yield from _looked(others, "state", plan, now_us=now_us))
@@ -142,16 +152,14 @@ def _looked(where: Where, word: str, plan: Plan, *, now_us: int) -> Steps[Counts
     return Counts({name: Count(more=True) for name in unseen} | of)
 
 
-def _exactly(where: Where) -> Steps[Counts]:
-    only, never = where.only("queue"), where.never("queue")
-    if not where.terms:
-        found = yield from jobs.state_counts()
-        of = {state: Count(number) for state, number in found.items()}
-        return Counts(of, found.get(JobState.QUEUED.value, 0))
-    by_queue = yield from jobs.counts()
-    of = {}
+def _exactly(where: Where, counted: Mapping[str, Mapping[str, int]] | None = None) -> Steps[Counts]:
+    if counted is None and not where.terms:
+        counted = {"": (yield from jobs.state_counts())}
+    by_queue = (yield from jobs.counts()) if counted is None else counted
+    only, never = where.only("queue"), where.never("queue") or ()
+    of: dict[str, Count] = {}
     for queue, states in by_queue.items():
-        if (only is None or queue in only) and queue not in (never or ()):
+        if (only is None or queue in only) and queue not in never:
             for state, number in states.items():
                 of[state] = of.get(state, Count()) + Count(number)
     every = sum(states.get(JobState.QUEUED.value, 0) for states in by_queue.values())

@@ -1,6 +1,7 @@
 """Operations on queues: pausing them, counting their jobs, and how many may wait in one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -8,7 +9,7 @@ from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import NotFound
 from milepost.records import Queue
 from milepost.store import jobs
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 
 
@@ -26,29 +27,51 @@ def pause(queue: str, *, paused: bool, actor: str | None, reason: str | None = N
 def paused_by_name() -> Steps[Mapping[str, bool]]:
     """Tell which known queues are paused."""
     rows = yield Call("queue_list")
-    return {row[0]: bool(row[2]) for row in rows}
+    return {row[0]: bool(row[1]) for row in rows}
 
 
 def listing() -> Steps[list[Queue]]:
     """Read every queue that is known or holds a job, by name."""
+    return (yield from standing())[0]
+
+
+def standing(
+    counted: Mapping[str, Mapping[str, int]] | None = None,
+) -> Steps[tuple[list[Queue], dict[str, float]]]:
+    """Read every queue, and for how many seconds the oldest job of each has been in it.
+
+    A caller that has `counted` their jobs, by `jobs.counts`, saves that.
+    """
     rows = yield Call("queue_list")
-    # A queue that was resumed has the time and the actor of that; it is not paused by them.
-    known = {row[0]: Queue(row[0], {}) for row in rows}
-    known |= {row[0]: Queue(row[0], {}, True, instant(row[3]), *row[4:]) for row in rows if row[2]}
-    counted, most = (yield from jobs.counts()), (yield from bounds())
-    return [
-        msgspec.structs.replace(
-            known.get(name) or Queue(name, {}),
-            counts=counted.get(name, {}),
-            max_waiting=most.get(name),
-        )
-        for name in sorted({*counted, *known, *most})
+    if counted is None:
+        counted = yield from jobs.counts()
+    known = {row[0]: _queue(row) for row in rows}
+    listed = [
+        msgspec.structs.replace(known.get(name) or Queue(name, {}), counts=counted.get(name, {}))
+        for name in sorted({*counted, *known})
     ]
+    return listed, _waited(rows)
+
+
+def _queue(row: Sequence[Any]) -> Queue:
+    name, paused, at, actor, reason, most, _ = row
+    if not paused:  # who resumed it, and when, are no pause
+        return Queue(name, {}, max_waiting=most)
+    return Queue(name, {}, True, instant(at), actor, reason, max_waiting=most)
+
+
+def _waited(rows: Rows) -> dict[str, float]:
+    return {row[0]: max(0.0, row[-1] / 1e6) for row in rows if row[-1] is not None}
 
 
 def require(name: str) -> Steps[Queue]:
     """Read one queue, or raise `NotFound` and name those that there are."""
-    known = {queue.name: queue for queue in (yield from listing())}
+    return named((yield from listing()), name)
+
+
+def named(listed: Sequence[Queue], name: str) -> Queue:
+    """Give one of these queues, or raise `NotFound` and name them all."""
+    known = {queue.name: queue for queue in listed}
     if name not in known:
         there = ", ".join(known) or "none"
         raise NotFound(f"no job was ever in a queue {name!r}; there are: {there}")
@@ -63,8 +86,13 @@ def waiting() -> Steps[list[str]]:
 
 def oldest() -> Steps[dict[str, float]]:
     """Tell for how many seconds the oldest job of each queue has been in it."""
-    rows = yield Call("queue_oldest", alone=True)
-    return {name: max(0.0, waited / 1e6) for name, waited in rows}
+    return _waited((yield Call("queue_list", alone=True)))
+
+
+def kinds(name: str, *, most: int) -> Steps[list[tuple[str, int, int]]]:
+    """Tell which kinds and versions the first jobs of a queue's line have, and how many."""
+    rows = yield Call("queue_kinds", {"name": name, "most": most})
+    return [tuple(row) for row in rows]
 
 
 def declare(bounds: Mapping[str, int | None]) -> Steps[None]:

@@ -92,7 +92,9 @@ def _tallied(
     """Take the ends from the tally, if no other run's jobs are counted with this one's."""
     kinds = {f"{run.kind}.{step.name}": step for step in steps}
     until = run.finished_at or now
-    found = yield from tally.moves(since, until, by=("move", "kind"), step_seconds=width)
+    found = yield from tally.moves(
+        since, until, by=("move", "kind"), kinds=list(kinds), step_seconds=width
+    )
     ends: dict[int, dict[int, int]] = {step.number: {} for step in steps}
     for one in found:
         if one.kind in kinds and one.move in ENDING:

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from milepost.errors import Invalid
 from milepost.records import Claim
 from milepost.store.columns import lists
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import EPOCH, instant
 
 BOUNDS = (
@@ -33,6 +33,8 @@ BOUNDS = (
 LABELS_MOST = 200
 """How many pairs of queue and kind, or names, have labels of their own; the others share one."""
 OTHERS = "(others)"
+ALL = ""
+"""The queue or kind of sums over all of them."""
 REPORT_SECONDS = 2.0
 """How often a worker reports what it has counted."""
 MINUTE, TEN_MINUTES, HOUR = 60, 600, 3_600
@@ -40,6 +42,7 @@ SPANS = ((MINUTE, TEN_MINUTES, 3 * HOUR), (TEN_MINUTES, HOUR, 25 * HOUR))
 """Sums of which span become sums of which other one, and at what age in seconds."""
 KEEP_SECONDS = 8 * 24 * HOUR
 GROUPS = ("move", "queue", "kind")
+DURATIONS = ("wait", "run")
 _MICROS = 1_000_000
 _BOUNDS_US = tuple(round(bound * _MICROS) for bound in BOUNDS)
 _COLUMNS = "name bucket count sum_us queue kind"
@@ -227,7 +230,7 @@ def moves(
     *,
     by: Sequence[str] = ("move",),
     queue: str | None = None,
-    kind: str | None = None,
+    kinds: Sequence[str] | None = None,
     step_seconds: int = MINUTE,
 ) -> Steps[list[MoveCount]]:
     """Count the moves that jobs made in each step of time; a step in which none was is left out.
@@ -237,10 +240,16 @@ def moves(
     """
     if unknown := set(by) - set(GROUPS):
         raise Invalid(f"by: expected some of {', '.join(GROUPS)}, not {', '.join(sorted(unknown))}")
-    asked = {f"by_{group}": group in by for group in GROUPS}
     period = _period(since, until, step_seconds)
-    rows = yield Call("tally_moves", {**period, **asked, "queue": queue, "kind": kind})
-    return [MoveCount(instant(row[0]), *row[1:]) for row in rows]
+    rows = yield from _sums(period, queue=queue, kinds=kinds, by=by, durations=False)
+    return _moves(rows, by)
+
+
+def _moves(rows: Rows, by: Sequence[str]) -> list[MoveCount]:
+    found: Counter[tuple[datetime, str | None, str | None, str | None]] = Counter()
+    for name, at, _, queue, kind, count, _ in rows:
+        found[instant(at), queue, kind, name if "move" in by else None] += count
+    return [MoveCount(*label, count) for label, count in found.items()]
 
 
 def durations(
@@ -253,28 +262,49 @@ def durations(
     step_seconds: int = MINUTE,
 ) -> Steps[list[DurationCount]]:
     """Read how long jobs waited for their claims, or ran until they were settled, step by step."""
-    asked = {"name": of, "queue": queue, "kind": kind}
-    found = yield from _durations(_period(since, until, step_seconds), asked)
-    return found[of]
+    period = _period(since, until, step_seconds)
+    kinds = None if kind is None else [kind]
+    rows = yield from _sums(period, name=of, queue=queue, kinds=kinds, durations=True)
+    return _durations(rows)[of]
 
 
-def waits_and_runs(
+def pace(
     since: datetime, until: datetime, *, step_seconds: int = MINUTE
-) -> Steps[tuple[list[DurationCount], list[DurationCount]]]:
-    """Read how long jobs waited, and how long they ran, by one statement."""
-    every = {"name": None, "queue": None, "kind": None}
-    found = yield from _durations(_period(since, until, step_seconds), every)
-    return found["wait"], found["run"]
+) -> Steps[tuple[list[MoveCount], list[DurationCount], list[DurationCount]]]:
+    """Read the moves of all jobs, how long they waited and how long they ran, by one statement."""
+    rows = yield from _sums(_period(since, until, step_seconds), durations=None)
+    timed = [row for row in rows if row[0] in DURATIONS]
+    found = _durations(timed)
+    moved = [row for row in rows if row[0] not in DURATIONS]
+    return _moves(moved, ("move",)), found["wait"], found["run"]
 
 
-def _durations(
-    period: dict[str, object], asked: Mapping[str, str | None]
-) -> Steps[dict[str, list[DurationCount]]]:
-    rows = yield Call("tally_durations", {**period, **asked})
-    found: dict[str, list[DurationCount]] = {"wait": [], "run": []}
+def _durations(rows: Rows) -> dict[str, list[DurationCount]]:
+    found: dict[str, list[DurationCount]] = {name: [] for name in DURATIONS}
     for (of, at), group in groupby(rows, key=lambda row: (row[0], row[1])):
-        found[of].append(_histogram(at, [tuple(row[2:]) for row in group]))
+        found[of].append(_histogram(at, [(row[2], row[5], row[6]) for row in group]))
     return found
+
+
+def _sums(
+    period: Mapping[str, object],
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    kinds: Sequence[str] | None = None,
+    by: Sequence[str] = (),
+    durations: bool | None,
+) -> Steps[Rows]:
+    """Read sums of the narrowest kind that answers: those of all jobs, of a kind, or of a pair."""
+    if queue == ALL or ALL in (kinds or ()):  # no job has such a name
+        return []
+    in_queue = queue if queue is not None or "queue" in by else ALL
+    in_kinds = kinds if kinds is not None or "kind" in by or in_queue != ALL else [ALL]
+    asked: dict[str, Any] = {"name": name, "queue": queue, "durations": durations}
+    asked |= {"kinds": None if kinds is None else list(kinds), "in_queue": in_queue}
+    asked |= {"in_kinds": None if in_kinds is None else list(in_kinds)}
+    asked |= {"by_queue": "queue" in by, "by_kind": "kind" in by}
+    return (yield Call("tally_sums", {**period, **asked}))
 
 
 def _histogram(at: object, found: Sequence[tuple[int, int, int]]) -> DurationCount:

@@ -25,7 +25,7 @@ from milepost.web import (
 )
 from milepost.web.access import ACCESS, AccessMiddleware, RateLimiter, WrongTokenThrottle
 from milepost.web.call import Engine
-from milepost.web.dashboard.facts import FactsReader
+from milepost.web.dashboard.facts import kept_counts, kept_facts
 from milepost.web.dashboard.live import Live
 from milepost.web.dashboard.oidc import provider_of
 from milepost.web.dashboard.rail import RailReader
@@ -76,7 +76,8 @@ def create_api(engine: Engine, *, access: str, hosts: Sequence[str] = ()) -> ASG
     api.state.throttle = WrongTokenThrottle()
     api.state.keys = Keys(engine.client, engine.settings.secret_key)
     api.state.rail = RailReader(engine, api.state.keys)
-    api.state.facts = FactsReader(engine)
+    api.state.facts = kept_facts(engine)
+    api.state.counts = kept_counts(engine)
     api.state.live = Live()
     api.state.provider = provider_of(engine.settings)
     api.state.provider_name = "" if api.state.provider is None else api.state.provider.name

@@ -160,7 +160,7 @@ class TallySuite:
         fold(store)
         while store.run(tally.roll):
             pass
-        spans = "SELECT span, sum(count) FROM tally GROUP BY span ORDER BY span"
+        spans = "SELECT span, sum(count) FROM tally WHERE kind = '' GROUP BY span ORDER BY span"
         assert [tuple(row) for row in store.rows(spans)] == [(MINUTE, 2), (TEN_MINUTES, 4)]
         store.advance(26 * 3600)
         while store.run(tally.roll):
@@ -174,6 +174,31 @@ class TallySuite:
         assert counted(store) == {}
         assert store.rows("SELECT queue FROM tally_label") == []
         assert_exact(store)
+
+    def test_sums_of_all_of_a_kind_and_of_a_pair_agree(self, store: Store) -> None:
+        for queue, kind, number in (("a", "k", 1), ("a", "l", 2), ("b", "k", 4)):
+            store.create(number, queue=queue, kind=kind)
+
+        def agree() -> None:
+            assert counted(store) == {"create": 7}
+            assert counted(store, by=("queue",)) == {"a": 3, "b": 4}
+            assert counted(store, by=("kind",)) == {"k": 5, "l": 2}
+            pairs = {("a", "k"): 1, ("a", "l"): 2, ("b", "k"): 4}
+            assert counted(store, by=("queue", "kind")) == pairs
+            assert counted(store, queue="a") == {"create": 3}
+            assert counted(store, queue="a", by=("kind",)) == {"k": 1, "l": 2}
+            assert counted(store, kinds=["k"]) == {"create": 5}
+            assert counted(store, kinds=["k"], by=("queue",)) == {"a": 1, "b": 4}
+            assert counted(store, queue="b", kinds=["k"]) == {"create": 4}
+            assert counted(store, queue="b", kinds=["l"]) == {}
+            assert counted(store, queue="") == {}
+
+        fold(store)
+        agree()
+        store.advance(4 * 3600)
+        while store.run(tally.roll):
+            pass
+        agree()
 
     def test_pairs_beyond_the_limit_share_one_label(
         self, store: Store, monkeypatch: pytest.MonkeyPatch

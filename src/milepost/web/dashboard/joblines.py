@@ -341,7 +341,7 @@ def ended(asked: Span) -> Steps[list[tally.MoveCount]]:
             asked.until,
             by=("move",) if asked.queues is None or queue else ("move", "queue"),
             queue=queue,
-            kind=asked.kind,
+            kinds=None if asked.kind is None else [asked.kind],
             step_seconds=asked.step,
         )
     )

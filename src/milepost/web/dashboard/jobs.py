@@ -23,7 +23,7 @@ from milepost.store.search import LOOK
 from milepost.store.tally import MoveCount
 from milepost.web.access import Principal
 from milepost.web.call import Call, ReadCall
-from milepost.web.dashboard import joblines, words
+from milepost.web.dashboard import facts, joblines, words
 from milepost.web.dashboard.joblines import Chart, Row, Sought, Span, sought
 from milepost.web.dashboard.page import PageRoute, View, go_to, show
 from milepost.web.subjects import id_within
@@ -64,6 +64,8 @@ class Asked(msgspec.Struct, frozen=True):
     """The rows that are shown already; None for a page that is not."""
     is_last: bool = False
     span: Span | None = None
+    counted: facts.Counts | None = None
+    """All jobs by queue and state, if that answers for the filter."""
 
 
 def within(principal: Principal) -> Where:
@@ -104,6 +106,7 @@ async def listing(
             shown=shown,
             is_last=end,
             span=joblines.span(where, now) if may_chart else None,
+            counted=await call.request.app.state.counts.read() if joblist.is_plain(where) else None,
         )
         return _view(call, one, await call.run(_read, asked), now, asked)
 
@@ -126,7 +129,7 @@ def told_done(did: str) -> str:
 
 def _read(asked: Asked) -> Steps[Listing]:
     """Read a page: counts, rows, and what ended; at most three statements."""
-    counts = yield from joblist.counts(asked.where, now_us=asked.now_us)
+    counts = yield from joblist.counts(asked.where, now_us=asked.now_us, counted=asked.counted)
     states, queued = asked.where.only("state") or [], counts.queued
     if states == [JobState.QUEUED]:
         queued = LOOK if queued is None else queued

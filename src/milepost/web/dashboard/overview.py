@@ -17,7 +17,7 @@ from milepost.store.driver import Steps
 from milepost.web.call import Call, ReadCall
 from milepost.web.dashboard import charts, machine, static, words
 from milepost.web.dashboard.attention import sentences
-from milepost.web.dashboard.facts import Facts
+from milepost.web.dashboard.facts import Counts, Facts
 from milepost.web.dashboard.pace import DEFAULT, ENDS, RANGES, Pace, Range, overall, quantiles
 from milepost.web.dashboard.page import PageRoute, View, address, go_to, show
 
@@ -34,14 +34,12 @@ class Numbers(msgspec.Struct, frozen=True):
     pace: Pace
 
 
-def numbers(chosen: Range, now: datetime) -> Steps[Numbers]:
+def numbers(chosen: Range, now: datetime, counted: Counts) -> Steps[Numbers]:
     """Read everything of the overview that changes all the time."""
-    listed = yield from queues.listing()
-    oldest = yield from queues.oldest()
+    listed, oldest = yield from queues.standing(counted)
     since = chosen.since(now)
-    moves = yield from tally.moves(since, now, step_seconds=chosen.step)
-    waits, runs = yield from tally.waits_and_runs(since, now, step_seconds=chosen.step)
-    return Numbers(listed, oldest, Pace.of(chosen, now, moves, waits, runs))
+    counts = yield from tally.pace(since, now, step_seconds=chosen.step)
+    return Numbers(listed, oldest, Pace.of(chosen, now, *counts))
 
 
 @router.get("/")
@@ -61,7 +59,7 @@ async def overview(*, call: ReadCall, range: str = DEFAULT) -> Response:  # noqa
 async def _view(call: Call, chosen: Range) -> View:
     state = call.request.app.state
     now = await state.rail.now()
-    found = await call.run(numbers, chosen, now)
+    found = await call.run(numbers, chosen, now, await state.counts.read())
     facts: Facts = await state.facts.read()
     checks = (await state.rail.shared(call))["checks"]
     states = states_of(found.queues)

@@ -12,12 +12,13 @@ from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue, Worker
 from milepost.store import queues, tally
-from milepost.store.blockers import explain_any
+from milepost.store.blockers import QueueFacts, explained_queue, first_kinds
 from milepost.store.driver import Steps
-from milepost.store.explain import Explanation, is_live, takes
+from milepost.store.explain import is_live, takes
 from milepost.store.tally import MoveCount
 from milepost.web.call import Call, OperateCall, ReadCall
 from milepost.web.dashboard import words
+from milepost.web.dashboard.facts import Counts, Facts
 from milepost.web.dashboard.overview import worst
 from milepost.web.dashboard.page import (
     PageRoute,
@@ -69,9 +70,10 @@ class WorkerRow(msgspec.Struct, frozen=True):
         return f"{self.worker.host}/{self.worker.pid}" if self.worker.host else self.worker.id
 
 
-def _read(now: datetime) -> Steps[tuple[list[Queue], dict[str, float], list[MoveCount]]]:
-    listed = yield from queues.listing()
-    oldest = yield from queues.oldest()
+def _read(
+    now: datetime, counted: Counts
+) -> Steps[tuple[list[Queue], dict[str, float], list[MoveCount]]]:
+    listed, oldest = yield from queues.standing(counted)
     since = now - timedelta(seconds=PACE_SECONDS)
     return listed, oldest, (yield from tally.moves(since, now, by=("move", "queue")))
 
@@ -91,13 +93,17 @@ async def _view(call: Call, name: str | None) -> View:
     call.principal.check_unbound("a queue", queues=False)
     state = call.request.app.state
     now = await state.rail.now()
-    listed, oldest, moves = await call.run(_read, now)
+    listed, oldest, moves = await call.run(_read, now, await state.counts.read())
     seen = [queue for queue in listed if call.principal.sees_queue(queue.name)]
-    found: Sequence[Worker] = []
-    if call.principal.queues is None:
-        found = (await state.facts.read()).workers
+    facts: Facts = await state.facts.read()
+    found = facts.workers if call.principal.queues is None else []
     rows = rows_of(seen, oldest, moves, found, now)
     asked = name if name in {queue.name for queue in seen} else _stuck(rows)
+    explained = None
+    if asked is not None:
+        kinds = await call.run(first_kinds, asked, facts.live)
+        queue = queues.named(seen, asked)
+        explained = explained_queue(QueueFacts(queue, oldest.get(asked), facts.live, kinds))
     return View(
         template="queues/page.html",
         title="Queues & workers",
@@ -106,7 +112,7 @@ async def _view(call: Call, name: str | None) -> View:
         values={
             "rows": rows,
             "workers": workers_of(found, now),
-            "explained": None if asked is None else await _explained(call, asked),
+            "explained": explained,
             "now": now,
         },
         parts={
@@ -115,13 +121,6 @@ async def _view(call: Call, name: str | None) -> View:
             "worker-list": "queues/workers.html",
         },
     )
-
-
-async def _explained(call: Call, name: str) -> Explanation | None:
-    try:
-        return await call.run(explain_any, "queue", name)
-    except NotFound:
-        return None
 
 
 def _stuck(rows: Sequence[QueueRow]) -> str | None:

@@ -1,7 +1,5 @@
 """What every page has beside it: the numbers of the rail, saved views, the last checks."""
 
-import asyncio
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +8,7 @@ from milepost.store import dashboard, workers
 from milepost.store.dashboard import Checked, Rail, SavedView
 from milepost.store.driver import Steps
 from milepost.web.call import Call, Engine
+from milepost.web.dashboard.facts import Kept
 from milepost.web.session import Keys
 
 FRESH_SECONDS = 2.0
@@ -31,15 +30,13 @@ class RailReader:
     def __init__(self, engine: Engine, keys: Keys) -> None:
         self._engine = engine
         self._keys = keys
-        self._found: Shared | None = None
-        self._until = 0.0
-        self._reading = asyncio.Lock()
+        self._kept: Kept[Shared] = Kept(engine, _read, seconds=lambda _: FRESH_SECONDS)
 
     async def shared(self, call: Call) -> Mapping[str, Any]:
         """Give the values that every page takes, as this caller may see them."""
         bound = call.principal.tenant is not None or call.principal.queues is not None
         counts: Rail | None
-        counts, saved, checks, ahead = await self._fresh()
+        counts, saved, checks, ahead = await self._kept.read()
         if bound:
             counts, saved, checks = None, [], []
         signer = await self._keys.signer()
@@ -53,17 +50,10 @@ class RailReader:
             "is_session": call.request.scope.get("milepost.session") is not None,
         }
 
-    async def _fresh(self) -> Shared:
-        async with self._reading:
-            if self._found is None or time.monotonic() > self._until:
-                self._found = await self._engine.client.run_async(_read)
-                self._until = time.monotonic() + FRESH_SECONDS
-            return self._found
-
     async def now(self) -> datetime:
         """Tell the store's time, by its clock as it was read last."""
-        return datetime.now(UTC) + (await self._fresh())[3]
+        return datetime.now(UTC) + (await self._kept.read())[3]
 
     def forget(self) -> None:
         """Read it anew: something of it was changed here."""
-        self._until = 0.0
+        self._kept.forget()
