@@ -261,6 +261,14 @@ def test_a_chore_finds_what_is_due_by_its_index_and_updates_by_id(scene):
             assert scene.small or found == {index, "job_pkey"}, plan.of
 
 
+def test_the_look_for_chores_that_are_due_walks_no_table(scene):
+    due = {"hold_us": 3_600_000_000, "keep_us": 86_400_000_000}
+    indexes = {index for _, index in CHORES} - {"job_unfit"}
+    for plan in plans(scene.raw, "maintain_due", due, ways=("psycopg",)):
+        found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
+        assert scene.small or found <= indexes, plan.of
+
+
 def test_opening_a_gate_walks_the_runs_jobs_and_stops_at_its_limit(scene):
     run_id = scene.raw.value("SELECT id::text FROM run WHERE state = 'RUNNING' LIMIT 1")
     given = {"run_id": [run_id], "most": 1000, "actor": "m"}

@@ -1,6 +1,7 @@
 """Maintenance: every chore may be done again, by several at once; one sick run stops nothing."""
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,10 +13,17 @@ from milepost.maintain import chores
 from milepost.maintain.loop import Maintainer
 from milepost.records import NewJob, NewRun, NewStep, Template
 from milepost.store import jobs, runs, timers, workers
+from milepost.store.catalog import query
 
 
 def moves(job):
     return [entry.move for entry in job.history]
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_the_look_tells_of_every_chore_that_is_skipped_without_it(dialect):
+    text = query("maintain_due", dialect).text
+    assert set(re.findall(r"SELECT '(\w+)' WHERE", text)) == chores.LOOKED_AT
 
 
 @pytest.fixture

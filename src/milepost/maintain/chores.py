@@ -50,11 +50,23 @@ class Tally(msgspec.Struct):
 Chore = Callable[[AsyncDriver, Tally], Awaitable[None]]
 
 
-async def maintain(driver: AsyncDriver, chores: Mapping[str, Chore] | None = None) -> Tally:
-    """Do everything that is due, once; a chore that fails does not stop the others (H-100)."""
+async def maintain(
+    driver: AsyncDriver,
+    chores: Mapping[str, Chore] | None = None,
+    *,
+    hold_limit: float = 0.0,
+) -> Tally:
+    """Do everything that is due, once; a chore that fails does not stop the others (H-100).
+
+    One look tells which chores have something to do: mostly none has. What one of them did may be
+    work for those after it.
+    """
     tally = Tally()
+    asked = {"hold_us": micros(hold_limit), "keep_us": micros(KEEP_WORKERS)}
+    due = await driver.run(timers.due_chores, **asked)
     for name, chore in (CHORES if chores is None else chores).items():
-        await safely(chore(driver, tally), tally, chore=name)
+        if name in due or name not in LOOKED_AT or tally.total:
+            await safely(chore(driver, tally), tally, chore=name)
     return tally
 
 
@@ -194,3 +206,5 @@ CHORES: Mapping[str, Chore] = {
     "sweep": sweep,
 }
 """The chores that any program can do: they need neither code nor settings."""
+LOOKED_AT = frozenset({*CHORES, "expire_held"})
+"""The chores that the look tells of; the others know themselves whether they are due."""

@@ -57,6 +57,7 @@ class Maintainer:
             "fold": TallyFolder(),
         }
         self._sweep = settings.sweep
+        self._hold_limit = settings.hold_limit
         self._clock = SystemClock()
         self._next_pass = 0.0
         self._begun = False
@@ -82,7 +83,8 @@ class Maintainer:
     async def whole_pass(self, *, retain: bool = True) -> Tally:
         """Do everything once: schedules first, for they make work, and retention last."""
         last = {"retain": self._retention} if retain else {}
-        sweep = one_call(maintain, self._driver, {"fire": self._scheduler, **self._chores, **last})
+        chores = {"fire": self._scheduler, **self._chores, **last}
+        sweep = one_call(maintain, self._driver, chores, hold_limit=self._hold_limit)
         if self._hooks.at["sweep"]:
             sweep = self._hooks.watch(HookEvent(point="sweep", count=0), sweep, _ended)
         tally: Tally = await perform_async(sweep)

@@ -314,3 +314,65 @@ SELECT id, fence, {now},
  WHERE id = :id
    AND move IN ('lose', 'expire', 'reject') AND fingerprint IS NOT NULL
     ON CONFLICT DO NOTHING
+
+-- name: maintain_due
+-- The chores of maintenance that have something to do; one that is not named would move nothing.
+-- Each begins along an index, whatever there is: where only the first row counts a planner would rather walk the table.
+-- postgres
+SELECT 'bury' WHERE EXISTS (SELECT 1 FROM worker WHERE state <> 'STOPPED' AND lease_until <= {now})
+UNION ALL
+SELECT 'lose' WHERE EXISTS (SELECT 1 FROM (SELECT DISTINCT worker_id FROM job WHERE state = 'RUNNING') AS held
+                             WHERE NOT EXISTS (SELECT 1 FROM worker WHERE worker.id = held.worker_id
+                                                                      AND worker.state <> 'STOPPED'))
+UNION ALL
+SELECT 'expire' WHERE (SELECT min(least(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at))) FROM job
+                        WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL) AND state NOT IN {final}) <= {now}
+UNION ALL
+(WITH spent AS MATERIALIZED (SELECT {spent} AS spent FROM job WHERE {at_limit} AND state IN {pending})
+SELECT 'reject' WHERE EXISTS (SELECT 1 FROM spent WHERE spent))
+UNION ALL
+SELECT 'wake' WHERE (SELECT min(due_at) FROM job WHERE state IN {sleeping}) <= {now}
+                 OR EXISTS (SELECT 1 FROM job WHERE state IN {sleeping} AND due_at IS NULL AND state = 'RETRYING')
+UNION ALL
+SELECT 'expire_held' WHERE (SELECT min(created_at) FROM job WHERE state = 'CREATED' AND run_id IS NULL)
+                           <= {now} - :hold_us::bigint{micros}
+UNION ALL
+SELECT 'forget' WHERE (SELECT min(due_at) FROM run WHERE state = 'CREATED') <= {now}
+UNION ALL
+SELECT 'expire_runs' WHERE (SELECT min(deadline_at) FROM run WHERE state IN {active}) <= {now}
+UNION ALL
+SELECT 'look_at_runs' WHERE EXISTS (SELECT 1 FROM run WHERE state NOT IN {final})
+UNION ALL
+SELECT 'alert' WHERE EXISTS (SELECT 1 FROM pipeline WHERE fresh_us IS NOT NULL OR stale_at IS NOT NULL)
+UNION ALL
+SELECT 'sweep' WHERE EXISTS (SELECT 1 FROM staged)
+                  OR EXISTS (SELECT 1 FROM worker WHERE state = 'STOPPED' AND heartbeat_at < {now} - :keep_us::bigint{micros})
+-- sqlite
+SELECT 'bury' WHERE EXISTS (SELECT 1 FROM worker WHERE state <> 'STOPPED' AND lease_until <= {now})
+UNION ALL
+SELECT 'lose' WHERE EXISTS (SELECT 1 FROM job WHERE state = 'RUNNING'
+                               AND NOT EXISTS (SELECT 1 FROM worker WHERE worker.id = job.worker_id
+                                                                      AND worker.state <> 'STOPPED'))
+UNION ALL
+SELECT 'expire' WHERE EXISTS (SELECT 1 FROM job
+                               WHERE (deadline_at IS NOT NULL OR start_by IS NOT NULL) AND state NOT IN {final}
+                                 AND min(coalesce(deadline_at, start_by), coalesce(start_by, deadline_at)) <= {now})
+UNION ALL
+SELECT 'reject' WHERE EXISTS (SELECT 1 FROM job WHERE {at_limit} AND state IN {pending} AND {spent})
+UNION ALL
+SELECT 'wake' WHERE EXISTS (SELECT 1 FROM job WHERE state IN {sleeping} AND due_at <= {now})
+                 OR EXISTS (SELECT 1 FROM job WHERE state IN {sleeping} AND due_at IS NULL AND state = 'RETRYING')
+UNION ALL
+SELECT 'expire_held' WHERE EXISTS (SELECT 1 FROM job WHERE state = 'CREATED' AND run_id IS NULL
+                                                       AND created_at <= {now} - :hold_us)
+UNION ALL
+SELECT 'forget' WHERE EXISTS (SELECT 1 FROM run WHERE state = 'CREATED' AND due_at <= {now})
+UNION ALL
+SELECT 'expire_runs' WHERE EXISTS (SELECT 1 FROM run WHERE state IN {active} AND deadline_at <= {now})
+UNION ALL
+SELECT 'look_at_runs' WHERE EXISTS (SELECT 1 FROM run WHERE state NOT IN {final})
+UNION ALL
+SELECT 'alert' WHERE EXISTS (SELECT 1 FROM pipeline WHERE fresh_us IS NOT NULL OR stale_at IS NOT NULL)
+UNION ALL
+SELECT 'sweep' WHERE EXISTS (SELECT 1 FROM staged)
+                  OR EXISTS (SELECT 1 FROM worker WHERE state = 'STOPPED' AND heartbeat_at < {now} - :keep_us)

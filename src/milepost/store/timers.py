@@ -9,6 +9,12 @@ from milepost.store.driver import Call, Rows, Steps
 FAILED = JobState.FAILED
 
 
+def due_chores(*, hold_us: int, keep_us: int) -> Steps[set[str]]:
+    """Name the chores of maintenance that have something to do."""
+    rows = yield Call("maintain_due", {"hold_us": hold_us, "keep_us": keep_us}, alone=True)
+    return {name for (name,) in rows}
+
+
 def lose(*, actor: str, most: int) -> Steps[list[tuple[str, str]]]:
     """Take running jobs from workers that are dead or unknown; answer with (id, state)."""
     rows = yield Call("job_lose", {"actor": actor, "most": most})
