@@ -23,6 +23,7 @@ from tests.support.databases import Backends, Database, Raw, everyday_names  # n
 from tests.support.prove import PROVING  # noqa: E402
 from tests.support.rabbitmq import RabbitMQServer, SharedRabbitMQ  # noqa: E402
 from tests.support.servers import scratch  # noqa: E402
+from tests.support.turns import take_turns  # noqa: E402
 
 # Every day the same examples, so that what fails fails for everybody; new ones when proving.
 settings.register_profile("milepost", derandomize=not PROVING, deadline=None)
@@ -57,8 +58,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the proofs: what takes longest must not be what everybody waits for at the end."""
+    take_turns(config, items)
     items.sort(key=lambda item: item.get_closest_marker("prove") is None)
 
 

@@ -15,6 +15,8 @@ from milepost.observe.verify import verify
 from milepost.store.connect import open_driver
 from tests.support.databases import everyday_names, proof
 
+pytestmark = pytest.mark.both_stores
+
 RATES = ("submit", "bulk", "drain", "drain_2", "drain_sync")
 
 

@@ -14,6 +14,8 @@ from milepost.outcome import Problem
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
 from milepost.store import chains, creation, jobs, outbox, runs, workers
 
+pytestmark = pytest.mark.both_stores
+
 DAY = 86_400.0
 REFUSED = (sqlite3.Error, psycopg.Error)
 

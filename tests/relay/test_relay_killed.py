@@ -23,6 +23,8 @@ from milepost.store import creation
 from tests.support.brokers import NatsServer
 from tests.support.prove import size
 
+pytestmark = pytest.mark.both_stores
+
 PROGRAM = Path(__file__).parent / "relay_worker.py"
 MESSAGES, KILLS, CRASHES = size(2_000), size(100), max(1, size(50) // 10)
 IN_LINE = 4

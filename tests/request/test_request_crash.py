@@ -16,6 +16,8 @@ from milepost.request.declaration import Request
 from milepost.store import jobs as store_jobs
 from milepost.store import workers
 
+pytestmark = pytest.mark.both_stores
+
 
 def seen(job):
     return [(entry.move, entry.to_state) for entry in job.history][-1]

@@ -26,6 +26,8 @@ from milepost.store.catalog import names, query
 from milepost.store.seal import COLUMNS, SEALED
 from tests.support.serving import served
 
+pytestmark = pytest.mark.both_stores
+
 CANARY = "canary-in-a-coal-mine"
 READABLE = "asked-to-be-searched"
 KEY = mp.EncryptingCodec.new_key()

@@ -25,7 +25,16 @@ from tests.support.kept import Kept
 from tests.support.prove import PROVING
 from tests.support.servers import PostgresServer, binaries, running
 
-__all__ = ["Backends", "Database", "Raw", "alike", "backend_names", "everyday_names", "proof"]
+__all__ = [
+    "Backends",
+    "Database",
+    "Raw",
+    "alike",
+    "backend_names",
+    "everyday_names",
+    "older_names",
+    "proof",
+]
 
 TEMPLATE = "milepost_template"
 IDLE = 3
@@ -44,17 +53,17 @@ def backend_names() -> list[str]:
 
 def everyday_names() -> list[str]:
     """Name one database of each kind: what stands above the store need not try every version."""
-    return [name for name in backend_names() if PROVING or name not in _older()]
+    return [name for name in backend_names() if PROVING or name not in older_names()]
 
 
-def _older() -> list[str]:
+def older_names() -> list[str]:
     """Name the servers that are older than the newest."""
     return [name for name in backend_names() if name[8:].isdigit()][1:]
 
 
 def proof(name: str) -> list[pytest.MarkDecorator]:
     """Mark what runs on an older server as a proof, where all versions do it alike."""
-    return [pytest.mark.prove] if name in _older() else []
+    return [pytest.mark.prove] if name in older_names() else []
 
 
 def alike() -> list[Any]:

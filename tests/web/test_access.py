@@ -157,6 +157,7 @@ async def test_each_scope_opens_its_routes_and_no_other(app, api, token):
                 assert answer.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.both_stores
 async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
     """H-95, H-116: 404, word for word as for an id that never was."""
     job = app.new_job("slowly", [1], {}, {})
@@ -187,6 +188,7 @@ async def test_a_foreign_id_is_not_there_on_any_route(app, api, token):
     assert app.jobs.get(job.id).state == "QUEUED"
 
 
+@pytest.mark.both_stores
 async def test_listings_show_a_bound_token_its_own_only(app, api, token):
     mine = token("mine", "read", "submit", tenant="acme")
     slow = token("slow", "read", "submit", "operate", queues=["slow"])

@@ -1,6 +1,10 @@
 """POST /v1/jobs:bulk: many jobs at once, counted, within the caller's bounds."""
 
+import pytest
+
 from milepost.store.tokens import Bounds
+
+pytestmark = pytest.mark.both_stores
 
 NOWHERE = "018f0000-0000-7000-8000-000000000000"
 CALL = {"kind": "convert", "args": ["a"]}

@@ -10,6 +10,8 @@ import milepost as mp
 from milepost.store import creation, events, jobs
 from milepost.store.events import Cursor
 
+pytestmark = pytest.mark.both_stores
+
 
 def heard(address, count, *, headers=None, params=None, ready=None, names=("job", "run")):
     """Follow the stream until so many events of these names have come: (id, name, data)s."""

@@ -8,6 +8,8 @@ from milepost.store import idempotency
 from milepost.web.api import describe
 from tests.support.prove import size
 
+pytestmark = pytest.mark.both_stores
+
 CALL = {"kind": "convert", "args": ["a"], "options": {"tags": {"b": "1", "a": "2"}}}
 
 

@@ -16,6 +16,8 @@ from milepost.store import tokens
 from tests.support.databases import Database
 from tests.support.prove import size
 
+pytestmark = pytest.mark.both_stores
+
 APP = """
 import milepost as mp
 

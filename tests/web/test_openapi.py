@@ -15,6 +15,8 @@ from milepost.web.api import describe
 from tests.support.prove import PROVING
 from tools import reference
 
+pytestmark = pytest.mark.both_stores
+
 ROOT = Path(__file__).parents[2]
 REQUESTS = 5000 if PROVING else 30
 PER_ROUND = 20 if PROVING else 1

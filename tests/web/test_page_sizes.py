@@ -10,6 +10,8 @@ from milepost.web import jobs as web_jobs
 from milepost.web import paging, subjects
 from milepost.web.api import create_api
 
+pytestmark = pytest.mark.both_stores
+
 LARGE = 10_000
 
 

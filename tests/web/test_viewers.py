@@ -17,6 +17,8 @@ from tests.support.databases import Backends, Database, everyday_names
 from tests.support.prove import PROVING
 from tests.support.serving import served
 
+pytestmark = pytest.mark.both_stores
+
 HTML = {"Accept": "text/html"}
 STREAM = {"Accept": "text/event-stream"}
 SECONDS_MAX, ROUNDS = 0.15, 40

@@ -13,6 +13,7 @@ import milepost as mp
 from tests.support import evening
 from tests.support.browser import CHROMIUM, FLAGS, MISSING, SCREENS, Watch
 from tests.support.databases import Backends, everyday_names
+from tests.support.prove import PROVING
 from tests.support.serving import served
 
 Open = Callable[..., Awaitable[Page]]
@@ -143,9 +144,12 @@ def shop(evenings: Callable[[str], Shop]) -> Shop:
     return evenings("sqlite")
 
 
-@pytest.fixture(params=everyday_names())
+OTHERS = [pytest.param(n, marks=pytest.mark.prove) for n in everyday_names() if n != "sqlite"]
+
+
+@pytest.fixture(params=["sqlite", *(OTHERS if PROVING else [])])
 def each_shop(request: pytest.FixtureRequest, evenings: Callable[[str], Shop]) -> Shop:
-    """Serve an evening, on each database in turn."""
+    """Serve an evening, on each database when proving: every process makes its own evenings."""
     return evenings(request.param)
 
 

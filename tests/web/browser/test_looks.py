@@ -1,33 +1,63 @@
-"""Every page in both themes and sizes: accessible, quiet, within its screen, and photographed."""
+"""Every page in both themes and sizes: accessible, quiet, within its screen.
 
+Proofs photograph them as well.
+"""
+
+import asyncio
 import base64
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
+from playwright.async_api import Page
 
-from tests.support.browser import SCREENS, looks, shoot, violations
+from tests.support.browser import SCREENS, Watch, looks, shoot, violations
 from tests.support.evening import PAGES
 from tests.support.prove import PROVING
 
-EXAMINED = set(looks()) if PROVING else {("desktop", "light"), ("phone", "dark")}
-"""How pages are looked at by axe; every day both themes and both sizes once."""
+EVERYDAY = (("desktop", "light"), ("phone", "dark"))
 
 
+def examined(name: str) -> set[tuple[str, str]]:
+    """Name the looks that axe examines: every day one of each page, in turn; else all."""
+    return set(looks()) if PROVING else {EVERYDAY[list(PAGES).index(name) % 2]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def turned(browser, evenings) -> AsyncIterator[Page]:
+    """A page for all tests of a process: each turns it, and leaves nothing that it complained of.
+
+    To start a renderer for each and to load everything anew costs more than to look.
+    """
+    address = (await asyncio.to_thread(evenings, "sqlite")).address
+    context = await browser.new_context(base_url=address)
+    watch = Watch(address)
+    await watch.over(context)
+    page = await context.new_page()
+    page.watch = watch
+    yield page
+    await context.close()
+
+
+@pytest.mark.prove
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_page_is_accessible_quiet_and_within_its_screen(shop, opened, name):
+async def test_a_page_is_accessible_quiet_and_within_its_screen(shop, turned, name):
     """Checks 1 and 2: axe, the console, the policy, foreign requests and the width of a phone."""
-    page = await opened(shop.address)
-    await page.goto(PAGES[name].format(shop.seen))
+    await turned.goto(PAGES[name].format(shop.seen))
     if name == "not-there":
-        page.watch.problems.clear()
-    await page.wait_for_function("document.fonts.status === 'loaded'")
+        turned.watch.problems.clear()
+    await turned.wait_for_function("document.fonts.status === 'loaded'")
     for screen, theme in looks():
         width, height = SCREENS[screen]
-        await page.emulate_media(color_scheme=theme)
-        await page.set_viewport_size({"width": width, "height": height})
-        assert await page.evaluate("document.documentElement.scrollWidth") <= width, screen
-        await shoot(page, name, screen, theme)
-        if (screen, theme) in EXAMINED:
-            assert await violations(page) == [], (screen, theme)
+        await turned.emulate_media(color_scheme=theme)
+        await turned.set_viewport_size({"width": width, "height": height})
+        assert await turned.evaluate("document.documentElement.scrollWidth") <= width, screen
+        if PROVING:
+            await shoot(turned, name, screen, theme)
+        if (screen, theme) in examined(name):
+            assert await violations(turned) == [], (screen, theme)
+    problems, turned.watch.problems = turned.watch.problems, []
+    assert problems == []
 
 
 async def test_the_watch_hears_what_it_is_there_for(shop, opened):

@@ -1,0 +1,48 @@
+"""What stands above the store takes turns: each such test on one database, on both when proving.
+
+Pages, commands, requests and receivers add no SQL of their own: what they ask is asked on both
+databases below them. Where a test is about SQL, or about callers at the same time, it is marked
+`both_stores`; elsewhere whatever stands above the store is marked `in_turn`.
+"""
+
+from zlib import crc32
+
+import pytest
+
+from tests.support.databases import backend_names, older_names
+from tests.support.prove import PROVING
+
+__all__ = ["take_turns"]
+
+FOLDERS = ("tests/cli/", "tests/relay/", "tests/request/", "tests/web/")
+CHOSEN = "each_shop"
+"""What chooses its databases itself."""
+
+
+def take_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a test out on the databases whose turn it is not; when proving they are the proof."""
+    others = [item for item in items if _is_anothers_turn(item)]
+    if PROVING:
+        for item in others:
+            item.add_marker(pytest.mark.prove)
+        return
+    if others:
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=others)
+
+
+def _is_anothers_turn(item: pytest.Item) -> bool:
+    above = item.nodeid.startswith(FOLDERS) or item.get_closest_marker("in_turn") is not None
+    if not above or item.get_closest_marker("both_stores") is not None:
+        return False
+    if not (parameters := getattr(item, "callspec", None)):
+        return False
+    names = [name for name in backend_names() if name not in older_names()]
+    its_own = [value for value in parameters.params.values() if value in backend_names()]
+    if not its_own or CHOSEN in parameters.params:
+        return False
+    # The same every day, whatever the order; and the parameters of a test fall on both.
+    rest = [part for part in parameters._idlist if part not in its_own]
+    turn = crc32("-".join([item.nodeid.split("[")[0], *rest]).encode())
+    return names[turn % len(names)] not in its_own
