@@ -21,7 +21,7 @@ from milepost.handles import Errors, JobHandle, Jobs
 from milepost.hooks import HookFunction, check_point
 from milepost.job import Job, JobDecorator, define, error_classes
 from milepost.options import JobOptions, Whole
-from milepost.process import Runner
+from milepost.process import Runner, transport_name
 from milepost.queues import Queues, check_queues
 from milepost.records import NewJob, Run
 from milepost.relay.pull import Channels
@@ -34,6 +34,7 @@ from milepost.schedules import Schedules
 from milepost.store import jobs
 from milepost.store.blockers import explain_any
 from milepost.store.explain import Explanation
+from milepost.store.hints import STORE
 from milepost.subjects import checked_id
 from milepost.workers import Workers
 
@@ -98,7 +99,8 @@ class App(Runner):
         self.request_batches = Batches(self, self.requests)
         self._channels = {}
         self._inbound = {}
-        self._brokers: dict[str, Broker] = {}
+        self._transports = {}
+        self._brokers = {}
         self.channels = Channels(self.client)
         self._retry_on = error_classes("retry_on", retry_on, ())
         carry_job()
@@ -276,8 +278,14 @@ class App(Runner):
             raise Invalid(f"schedule {new.name!r} is declared twice; give one of them a name=")
         self._scheduled[new.name] = new
 
-    def queue(self, name: str, *, max_waiting: int | None = None) -> None:
+    def queue(
+        self, name: str, *, max_waiting: int | None = None, transport: "str | Broker" = STORE
+    ) -> None:
         """Declare a queue: a submit raises `QueueFull` once so many jobs wait in it.
+
+        With a `transport` a broker tells workers of its jobs: "nats", "rabbitmq", "redis" and
+        others, at the address of MILEPOST_BROKER_URL, or a broker of its own. The jobs stay in the
+        store, with their retries, delays and priorities; programs that submit need no broker.
 
         Any name is a queue without this. The bound holds for every program that submits, the HTTP
         API included, from when a worker of this app has started; the program that started last
@@ -288,6 +296,12 @@ class App(Runner):
         if max_waiting is not None:
             Whole(least=1).check("max_waiting", max_waiting)
         self.client.declared_bounds[name] = max_waiting
+        if transport != STORE:
+            from milepost.relay.broker import check_broker  # noqa: PLC0415 - few queues have one
+
+            check_broker(transport)
+        self._transports[name] = transport
+        self.client.declared_transports[name] = transport_name(transport)
 
     def channel(
         self,
@@ -350,16 +364,6 @@ class App(Runner):
         if name in self._inbound:
             raise Invalid(f"inbound {name!r} is declared twice")
         self._inbound[name] = declare_inbound(name, self._broker(broker), subject, tenant)
-
-    def _broker(self, given: "Broker | str") -> "Broker":
-        """Give a broker, or the one of MILEPOST_BROKER_URL by its name: one for the whole app."""
-        if not isinstance(given, str):
-            return given
-        from milepost.relay.broker import broker_named  # noqa: PLC0415 - most declare none
-
-        if given not in self._brokers:
-            self._brokers[given] = broker_named(given, self.settings.broker_url)
-        return self._brokers[given]
 
     def hook(self, point: str) -> Callable[[H], H]:
         """Declare a hook: a generator function with one `yield`, sync or async.

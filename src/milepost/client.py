@@ -12,7 +12,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import islice
@@ -26,11 +26,12 @@ import uuid_utils
 from milepost.address import StoreUrl
 from milepost.codec import Codec
 from milepost.config import Settings
+from milepost.errors import AccessRefused
 from milepost.faces import Flow, Wait, faces, perform, perform_async
 from milepost.hooks import HookEvent, Hooks
 from milepost.kept_loop import KeptLoop
 from milepost.records import NewJob
-from milepost.store import creation, queues
+from milepost.store import creation, hints, queues
 from milepost.store.allow import check_allowed
 from milepost.store.borrow import BorrowedConnection, Home, identity
 from milepost.store.connect import open_async_driver, open_driver
@@ -124,6 +125,7 @@ class Client:
         self._create = create and not look
         self._look = look
         self.declared_bounds: dict[str, int | None] = {}
+        self.declared_transports: dict[str, str] = {}
         self.hooks = Hooks()
         self.channel: str | None = None
         """The channel of jobs and runs that name none."""
@@ -172,8 +174,19 @@ class Client:
         if self._driver is None:
             with self._lock:
                 if self._driver is None:
-                    self._driver = self._passing(self._opened())
+                    opened = self._opened()
+                    self._declare_transports(opened)
+                    self._driver = self._passing(opened)
         return self._driver
+
+    def _declare_transports(self, driver: Driver) -> None:
+        """Say which queues are on a broker, before the first job of this program is created.
+
+        A role that may not is no worker's: the workers say it when they start.
+        """
+        if self._create and self.declared_transports:
+            with suppress(AccessRefused):
+                driver.run(hints.declare, self.declared_transports)
 
     def _passing(self, driver: D) -> D:
         return driver if self._through is None else cast("D", SealingDriver(driver, self._through))

@@ -152,6 +152,14 @@ class Settings:
     """How long the moves of jobs and runs that are still there are kept one by one."""
     keep_audit: float | None = None
     """How long the moves of a job or run are kept that has left; unset: they leave with it."""
+    hints: Annotated[int, POSITIVE] = 1_000
+    """How many jobs of one queue are on its broker at a time; the others wait in the store."""
+    hint_again: Annotated[float, POSITIVE] = 30.0
+    """When a broker is told again of a job that nobody claimed; twice as long each time."""
+    hint_limit: Annotated[float, POSITIVE] = 900.0
+    """How long a job may be on a broker unclaimed; then it is taken back, and handed out anew."""
+    broker_away: Annotated[float, POSITIVE] = 10.0
+    """How long a broker may be away before workers look for its jobs in the store themselves."""
     archive: str = ""
     """A folder for the moves that leave the store, written before they do; empty: they are gone."""
     max_payload: Annotated[int, SIZE] = 1024**2

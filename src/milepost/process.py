@@ -19,7 +19,7 @@ from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.records import NewJob
 from milepost.request.kind import Requests
-from milepost.store import followups
+from milepost.store import followups, hints
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver
 from milepost.store.queues import declare
@@ -27,9 +27,12 @@ from milepost.store.schedules import NewSchedule
 from milepost.telemetry import Log, ThrottledLog
 
 if TYPE_CHECKING:
+    from milepost.maintain.chores import Chore
     from milepost.maintain.loop import Maintainer
     from milepost.observe.metrics import WorkerMetrics
+    from milepost.relay.broker import Broker
     from milepost.relay.channel import ChannelSpec
+    from milepost.relay.hints import HintQueue
     from milepost.relay.inbound import Inbound, Receiver
     from milepost.relay.loop import Relay
     from milepost.worker.loop import Worker
@@ -50,6 +53,9 @@ class Runner(Host):
     _scheduled: dict[str, NewSchedule]
     _channels: "dict[str, ChannelSpec]"
     _inbound: "dict[str, Inbound]"
+    _transports: "dict[str, str | Broker]"
+    _brokers: "dict[str, Broker]"
+    """The brokers that were called by their names."""
     metrics: "WorkerMetrics | None" = None
     """Where workers of this process count their work, if they do."""
     logs_as_command: bool = False
@@ -102,7 +108,7 @@ class Runner(Host):
     ) -> int:
         """Run the jobs that are due; each Ctrl-C is entered in `interrupts`, if they are given."""
         check_seconds("timeout", seconds, zero=True)
-        worker = await self.worker(queues, elected=True, isolate=isolate)
+        worker = await self.worker(queues, drains=True, isolate=isolate)
 
         def interrupted() -> None:
             if interrupts is not None:
@@ -240,11 +246,15 @@ class Runner(Host):
         queues: Sequence[str] | None = None,
         concurrency: int | None = None,
         *,
-        elected: bool = False,
+        drains: bool = False,
         recycle: bool = False,
         isolate: bool = True,
     ) -> "Worker":
-        """Make a worker with its maintenance, and with the relay and receivers that it needs."""
+        """Make a worker with its maintenance, and with the relay and receivers that it needs.
+
+        One that only `drains` maintains without an election, and finds the jobs of a broker's
+        queues in the store: no broker need be there.
+        """
         begin = self._isolation() if isolate else None
         from milepost.worker import Setup  # noqa: PLC0415 - clients need no worker
         from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
@@ -270,9 +280,12 @@ class Runner(Host):
                 metrics=self.metrics,
                 begin=begin,
             ),
-            maintainer=self._maintainer(driver, elected=elected),
+            maintainer=self._maintainer(
+                driver, elected=drains, dispatching=_enqueue(queues) if drains else None
+            ),
             relay=self._relay(driver),
             receivers=self.receivers(driver),
+            hinted=() if drains else await self._hint_queues(driver, queues),
             recycle=recycle,
         )
 
@@ -309,6 +322,8 @@ class Runner(Host):
         """Store what this program declares and others act on."""
         if self.client.declared_bounds:
             await driver.run(declare, self.client.declared_bounds)
+        if self.client.declared_transports:
+            await driver.run(hints.declare, self.client.declared_transports)
         following = {(d.name, d.version): d.on_failure for d in self.registry}
         if following:
             await driver.run(followups.declare, following)
@@ -329,8 +344,9 @@ class Runner(Host):
 
     async def relay_once_async(self) -> int:
         """Deliver the final messages that are due now; return how many arrived."""
-        relay = self._relay(await self.client.async_driver())
-        return 0 if relay is None else await relay.once()
+        driver = await self.client.async_driver()
+        relay = self._relay(driver)
+        return (0 if relay is None else await relay.once()) + await self._tell_once(driver)
 
     def _relay(self, driver: AsyncDriver) -> "Relay | None":
         if not self._channels:
@@ -338,6 +354,49 @@ class Runner(Host):
         from milepost.relay.loop import Relay  # noqa: PLC0415 - most declare no channel
 
         return Relay(driver, self._channels, self.client.hooks)
+
+    async def _tell_once(self, driver: AsyncDriver) -> int:
+        """Tell brokers of the jobs that were handed to them; return how many they took."""
+        queues = await self._hint_queues(driver, None)
+        if not queues:
+            return 0
+        from milepost.relay.hints import Teller  # noqa: PLC0415 - few queues are on a broker
+
+        try:
+            return sum([await Teller(driver, queue, self.settings).once() for queue in queues])
+        finally:
+            for queue in queues:
+                await queue.broker.close()
+
+    async def _hint_queues(
+        self, driver: AsyncDriver, queues: Sequence[str] | None
+    ) -> "list[HintQueue]":
+        """Find the brokers of the queues that are served here and wait on one."""
+        found = {
+            name: transport
+            for name, transport in self._transports.items()
+            if transport != hints.STORE and (queues is None or name in queues)
+        }
+        if not found:
+            return []
+        from milepost.relay.hints import HintQueue, Reach  # noqa: PLC0415 - few are on a broker
+
+        store = await driver.run(hints.name)
+        away = self.settings.broker_away
+        return [
+            HintQueue(name, self._broker(transport), store, Reach(away))
+            for name, transport in found.items()
+        ]
+
+    def _broker(self, given: "Broker | str") -> "Broker":
+        """Give a broker, or the one of MILEPOST_BROKER_URL by its name: one for the whole app."""
+        if not isinstance(given, str):
+            return given
+        from milepost.relay.broker import broker_named  # noqa: PLC0415 - most declare none
+
+        if given not in self._brokers:
+            self._brokers[given] = broker_named(given, self.settings.broker_url)
+        return self._brokers[given]
 
     def new_job(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
@@ -371,11 +430,21 @@ class Runner(Host):
         """Do one pass of maintenance; return how much there was to do."""
         driver = await self.client.async_driver()
         await self._declare(driver)
-        maintainer = self._maintainer(driver)
+        maintainer = self._maintainer(driver, dispatching=self._dispatch())
         return (await maintainer.whole_pass()).total
 
-    def _maintainer(self, driver: AsyncDriver, *, elected: bool = False) -> "Maintainer":
-        from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - clients need none
+    def _dispatch(self) -> "Chore":
+        """Hand out the jobs of this program's queues: another program's are left to it."""
+        from milepost.maintain.chores import dispatch, enqueue_left  # noqa: PLC0415 - likewise
+
+        queues = [name for name, found in self._transports.items() if found != hints.STORE]
+        return dispatch(queues, self.settings.hints) if queues else enqueue_left
+
+    def _maintainer(
+        self, driver: AsyncDriver, *, elected: bool = False, dispatching: "Chore | None" = None
+    ) -> "Maintainer":
+        from milepost.maintain.chores import enqueue_left  # noqa: PLC0415 - clients need none
+        from milepost.maintain.loop import Maintainer  # noqa: PLC0415 - likewise
 
         settings = self.settings
         return Maintainer(
@@ -385,6 +454,7 @@ class Runner(Host):
             hooks=self.client.hooks,
             metrics=self.metrics,
             elected=elected,
+            dispatching=dispatching or enqueue_left,
         )
 
 
@@ -396,3 +466,14 @@ def _refuse_while_imported() -> None:
             "the process of an isolated job imports this program, which begins to work then: put "
             'that under `if __name__ == "__main__":`'
         )
+
+
+def _enqueue(queues: Sequence[str] | None) -> "Chore":
+    from milepost.maintain.chores import enqueue  # noqa: PLC0415 - clients need none
+
+    return enqueue(queues)
+
+
+def transport_name(found: "str | Broker") -> str:
+    """Name what carries a queue: the store, or a kind of broker."""
+    return found if isinstance(found, str) else found.name

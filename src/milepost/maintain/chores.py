@@ -1,6 +1,6 @@
 """One pass of maintenance. Several may run at once; one failing run does not stop the others."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
 from milepost.outcome import micros
-from milepost.store import fanin, outputs, runs, timers, watermarks, workers
+from milepost.store import fanin, hints, outputs, runs, timers, watermarks, workers
 from milepost.store.driver import AsyncDriver, Steps
 from milepost.telemetry import Log
 
@@ -37,6 +37,8 @@ class Tally(msgspec.Struct):
     summed: int = 0
     forgotten: int = 0
     alerted: int = 0
+    dispatched: int = 0
+    undispatched: int = 0
     failed: int = 0
     """Chores that raised; they are no work done."""
 
@@ -55,6 +57,7 @@ async def maintain(
     chores: Mapping[str, Chore] | None = None,
     *,
     hold_limit: float = 0.0,
+    hint_limit: float = 0.0,
 ) -> Tally:
     """Do everything that is due, once; a chore that fails does not stop the others (H-100).
 
@@ -62,8 +65,12 @@ async def maintain(
     work for those after it.
     """
     tally = Tally()
-    asked = {"hold_us": micros(hold_limit), "keep_us": micros(KEEP_WORKERS)}
-    due = await driver.run(timers.due_chores, **asked)
+    due = await driver.run(
+        timers.due_chores,
+        hold_us=micros(hold_limit),
+        hint_us=micros(hint_limit),
+        keep_us=micros(KEEP_WORKERS),
+    )
     for name, chore in (CHORES if chores is None else chores).items():
         if name in due or name not in LOOKED_AT or tally.total:
             await safely(chore(driver, tally), tally, chore=name)
@@ -144,6 +151,44 @@ def expire_held(hold_limit: float) -> Chore:
     return chore
 
 
+async def enqueue_left(driver: AsyncDriver, tally: Tally) -> None:
+    """Queue jobs that wait for a broker in a queue that is on none any more."""
+    tally.dispatched += await in_batches(driver, hints.enqueue_left)
+
+
+def enqueue(queues: Sequence[str] | None) -> Chore:
+    """Make the chore that queues jobs of these queues for a worker that scans; None: of all."""
+
+    async def chore(driver: AsyncDriver, tally: Tally) -> None:
+        tally.dispatched += await in_batches(driver, hints.enqueue, queues)
+
+    return chore
+
+
+def dispatch(queues: Sequence[str], most: int) -> Chore:
+    """Make the chore that hands the first jobs of these queues to their brokers: they are due."""
+
+    async def chore(driver: AsyncDriver, tally: Tally) -> None:
+        for queue in queues:
+            found = await driver.run(
+                hints.dispatch, queue, most=most, batch=BATCH, lease_seconds=0, actor=ACTOR
+            )
+            tally.dispatched += len(found)
+
+    return chore
+
+
+def undispatch(limit_seconds: float) -> Chore:
+    """Make the chore that takes back jobs which nobody claimed within so many seconds (H-50)."""
+
+    async def chore(driver: AsyncDriver, tally: Tally) -> None:
+        tally.undispatched += await in_batches(
+            driver, hints.undispatch, limit_seconds=limit_seconds
+        )
+
+    return chore
+
+
 async def expire_runs(driver: AsyncDriver, tally: Tally) -> None:
     """Stop runs that missed their deadline."""
     tally.expired += await driver.run(runs.expire, actor=ACTOR, most=BATCH)
@@ -206,5 +251,5 @@ CHORES: Mapping[str, Chore] = {
     "sweep": sweep,
 }
 """The chores that any program can do: they need neither code nor settings."""
-LOOKED_AT = frozenset({*CHORES, "expire_held"})
+LOOKED_AT = frozenset({*CHORES, "expire_held", "undispatch", "dispatch"})
 """The chores that the look tells of; the others know themselves whether they are due."""

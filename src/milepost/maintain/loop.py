@@ -8,7 +8,16 @@ from milepost.clock import SystemClock
 from milepost.config import Settings
 from milepost.faces import perform_async
 from milepost.hooks import HookEvent, Hooks, one_call
-from milepost.maintain.chores import CHORES, Tally, expire_held, maintain, wake
+from milepost.maintain.chores import (
+    CHORES,
+    Chore,
+    Tally,
+    enqueue_left,
+    expire_held,
+    maintain,
+    undispatch,
+    wake,
+)
 from milepost.maintain.retention import Retention
 from milepost.maintain.scheduler import Scheduler
 from milepost.maintain.tally import TallyFolder
@@ -24,7 +33,8 @@ ELECTION = "maintenance"
 class Maintainer:
     """Does a whole pass every sweep where it is elected, and queues sleeping jobs in time.
 
-    With `elected` it does the work without an election: that is safe, only not cheap.
+    With `elected` it does the work without an election: that is safe, only not cheap. Jobs that
+    wait for a broker are left to the tellers of workers, unless `dispatching` is another chore.
     """
 
     def __init__(
@@ -36,6 +46,7 @@ class Maintainer:
         hooks: Hooks | None = None,
         metrics: WorkerMetrics | None = None,
         elected: bool = False,
+        dispatching: Chore = enqueue_left,
     ) -> None:
         keep = Keep(
             settings.keep_succeeded,
@@ -54,10 +65,12 @@ class Maintainer:
         self._chores = {
             **CHORES,
             "expire_held": expire_held(settings.hold_limit),
+            "undispatch": undispatch(settings.hint_limit),
+            "dispatch": dispatching,
             "fold": TallyFolder(),
         }
         self._sweep = settings.sweep
-        self._hold_limit = settings.hold_limit
+        self._limits = {"hold_limit": settings.hold_limit, "hint_limit": settings.hint_limit}
         self._clock = SystemClock()
         self._next_pass = 0.0
         self._begun = False
@@ -84,7 +97,7 @@ class Maintainer:
         """Do everything once: schedules first, for they make work, and retention last."""
         last = {"retain": self._retention} if retain else {}
         chores = {"fire": self._scheduler, **self._chores, **last}
-        sweep = one_call(maintain, self._driver, chores, hold_limit=self._hold_limit)
+        sweep = one_call(maintain, self._driver, chores, **self._limits)
         if self._hooks.at["sweep"]:
             sweep = self._hooks.watch(HookEvent(point="sweep", count=0), sweep, _ended)
         tally: Tally = await perform_async(sweep)

@@ -200,10 +200,17 @@ def broker_at(url: str) -> Broker:
     return kind_at(url).at(url)
 
 
+def check_broker(given: Broker | str) -> None:
+    """Raise `Invalid` unless it is a broker, or the name of one."""
+    if isinstance(given, str) and given not in BROKERS:
+        raise Invalid(f"no broker is called {given!r}: there are {', '.join(BROKERS)}")
+    if not isinstance(given, str) and not hasattr(given, "publish"):
+        raise Invalid(f"{given!r} is no broker: name one, such as 'nats', or make it, Nats(...)")
+
+
 def broker_named(name: str, url: str) -> Broker:
     """Make the broker of that name, which must be the one of MILEPOST_BROKER_URL."""
-    if name not in BROKERS:
-        raise Invalid(f"no broker is called {name!r}: there are {', '.join(BROKERS)}")
+    check_broker(name)
     schemes = " or ".join(f"{scheme}://" for scheme in BROKERS[name].schemes)
     if not url:
         raise Invalid(f"broker {name!r}: set MILEPOST_BROKER_URL to its address, {schemes}HOST")

@@ -337,6 +337,10 @@ UNION ALL
 SELECT 'expire_held' WHERE (SELECT min(created_at) FROM job WHERE state = 'CREATED' AND run_id IS NULL)
                            <= {now} - :hold_us::bigint{micros}
 UNION ALL
+SELECT 'undispatch' WHERE EXISTS (SELECT 1 FROM hint WHERE created_at <= {now} - :hint_us::bigint{micros})
+UNION ALL
+SELECT 'dispatch' WHERE (SELECT min(queue) FROM job WHERE state = 'READY') IS NOT NULL
+UNION ALL
 SELECT 'forget' WHERE (SELECT min(due_at) FROM run WHERE state = 'CREATED') <= {now}
 UNION ALL
 SELECT 'expire_runs' WHERE (SELECT min(deadline_at) FROM run WHERE state IN {active}) <= {now}
@@ -365,6 +369,10 @@ SELECT 'wake' WHERE EXISTS (SELECT 1 FROM job WHERE state IN {sleeping} AND due_
 UNION ALL
 SELECT 'expire_held' WHERE EXISTS (SELECT 1 FROM job WHERE state = 'CREATED' AND run_id IS NULL
                                                        AND created_at <= {now} - :hold_us)
+UNION ALL
+SELECT 'undispatch' WHERE EXISTS (SELECT 1 FROM hint WHERE created_at <= {now} - :hint_us)
+UNION ALL
+SELECT 'dispatch' WHERE EXISTS (SELECT 1 FROM job WHERE state = 'READY')
 UNION ALL
 SELECT 'forget' WHERE EXISTS (SELECT 1 FROM run WHERE state = 'CREATED' AND due_at <= {now})
 UNION ALL

@@ -135,7 +135,8 @@ WITH given AS MATERIALIZED (
   SELECT * FROM unnest(:producer_id::uuid[], :fence::bigint[], :run_id::uuid[], :low::bigint[],
                        :high::bigint[]) AS t (producer_id, fence, run_id, low, high)
 ), pinned AS MATERIALIZED (
-  SELECT s.*, r.tenant, r.trace
+  SELECT s.*, r.tenant, r.trace,
+         (SELECT transport FROM queue WHERE queue.name = s.queue) AS transport
     FROM (SELECT DISTINCT run_id FROM given) t
    CROSS JOIN LATERAL (SELECT * FROM step WHERE step.run_id = t.run_id OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
@@ -144,7 +145,7 @@ INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadl
                  trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT o.job_id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
-            ELSE 'QUEUED' END,
+            WHEN s.transport <> 'store' THEN 'READY' ELSE 'QUEUED' END,
        'create', :actor, o.codec, o.payload,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
        s.tenant, s.trace, o.producer_id, s.run_id, s.number, o.seq,
@@ -162,6 +163,7 @@ INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadl
                  trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
 SELECT o.job_id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
+            WHEN (SELECT transport FROM queue WHERE queue.name = s.queue) <> 'store' THEN 'READY'
             ELSE 'QUEUED' END,
        'create', :actor, o.codec, o.payload,
        {now} + s.deadline_us, {now} + s.start_within_us,

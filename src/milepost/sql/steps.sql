@@ -61,8 +61,10 @@ WITH gated AS MATERIALIZED (
   SELECT * FROM gated ORDER BY id
 )
 UPDATE job
-   SET state = CASE WHEN ordered.poll_us IS NULL THEN 'QUEUED' ELSE 'WAITING' END, move = 'open',
-       version = version + 1, actor = :actor, detail = NULL,
+   SET state = CASE WHEN ordered.poll_us IS NOT NULL THEN 'WAITING'
+                    WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = 'open', version = version + 1, actor = :actor, detail = NULL,
        due_at = {now} + ordered.poll_us{micros}, delay_us = ordered.poll_us,
        queued_seq = nextval('queued_seq')
   FROM ordered
@@ -71,7 +73,9 @@ RETURNING job.id::text
 -- sqlite
 UPDATE job
    SET state = CASE WHEN (SELECT poll_us FROM step WHERE step.run_id = job.run_id AND number = job.step)
-                         IS NULL THEN 'QUEUED' ELSE 'WAITING' END,
+                         IS NOT NULL THEN 'WAITING'
+                    WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
        move = 'open', version = version + 1, actor = :actor, detail = NULL,
        due_at = {now} + (SELECT poll_us FROM step WHERE step.run_id = job.run_id AND number = job.step),
        queued_seq = {now}
@@ -103,7 +107,8 @@ WITH held AS MATERIALIZED (
 )
 UPDATE job
    SET state = CASE WHEN ordered.gated THEN 'GATED' WHEN ordered.poll_us IS NOT NULL THEN 'WAITING'
-                    ELSE 'QUEUED' END,
+                    WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
        move = 'submit', version = version + 1, actor = :actor, detail = NULL,
        due_at = {now} + ordered.poll_us{micros}, delay_us = ordered.poll_us,
        queued_seq = nextval('queued_seq')
@@ -113,7 +118,9 @@ RETURNING job.id::text
 -- sqlite
 UPDATE job
    SET state = (SELECT CASE WHEN gated AND NOT opened THEN 'GATED' WHEN poll_us IS NOT NULL
-                            THEN 'WAITING' ELSE 'QUEUED' END
+                            THEN 'WAITING'
+                            WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                            THEN 'READY' ELSE 'QUEUED' END
                   FROM step WHERE step.run_id = job.run_id AND number = job.step),
        move = 'submit', version = version + 1, actor = :actor, detail = NULL,
        due_at = {now} + (SELECT poll_us FROM step WHERE step.run_id = job.run_id AND number = job.step),

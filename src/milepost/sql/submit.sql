@@ -8,8 +8,10 @@ WITH created AS (
 INSERT INTO job (id, payload, ordinal, {columns:pinned}, state, move, actor, detail, due_at, delay_us,
                  deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel, parent_id,
                  rerun_of, run_id, step, created_at)
-SELECT t.id, t.payload, t.ordinal, {columns:pinned :}, :state, 'create', :actor,
-       NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
+SELECT t.id, t.payload, t.ordinal, {columns:pinned :},
+       CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
+            THEN 'READY' ELSE :state END,
+       'create', :actor, NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
        CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
        {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
        :codec, :tags::text::jsonb, :tenant, :limit_key, :trace, :channel,
@@ -22,7 +24,10 @@ SELECT pg_notify({channel}, :queue)
 INSERT INTO job (id, payload, ordinal, queued_seq, {columns:pinned}, state, move, actor, detail, due_at,
                  deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel, parent_id,
                  rerun_of, run_id, step, created_at)
-SELECT t.id, t.payload, t.ordinal, {now}, {columns:pinned :}, :state, 'create', :actor, NULL,
+SELECT t.id, t.payload, t.ordinal, {now}, {columns:pinned :},
+       CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
+            THEN 'READY' ELSE :state END,
+       'create', :actor, NULL,
        coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us, {now} + :start_within_us,
        :codec, :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step,
        {now}
@@ -34,7 +39,10 @@ SELECT t.id, t.payload, t.ordinal, {now}, {columns:pinned :}, :state, 'create', 
 INSERT INTO job (id, payload, ordinal, unique_key, {columns:pinned}, state, move, actor, detail, due_at,
                  delay_us, deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel,
                  parent_id, rerun_of, run_id, step, created_at)
-VALUES (:id, :payload, :ordinal, :unique_key, {columns:pinned :}, :state, 'create', :actor, NULL,
+VALUES (:id, :payload, :ordinal, :unique_key, {columns:pinned :},
+       CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
+            THEN 'READY' ELSE :state END,
+        'create', :actor, NULL,
         coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
         CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
         {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
@@ -49,7 +57,10 @@ RETURNING id::text
 INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, {columns:pinned}, state, move, actor,
                  detail, due_at, deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel,
                  parent_id, rerun_of, run_id, step, created_at)
-SELECT :id, :payload, :ordinal, :unique_key, {now}, {columns:pinned :}, :state, 'create', :actor, NULL,
+SELECT :id, :payload, :ordinal, :unique_key, {now}, {columns:pinned :},
+       CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
+            THEN 'READY' ELSE :state END,
+       'create', :actor, NULL,
        coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us, {now} + :start_within_us, :codec,
        :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
  WHERE NOT EXISTS (SELECT 1 FROM job
@@ -77,7 +88,8 @@ WITH given AS MATERIALIZED (
                        :ordinal::bigint[], :codec::text[], :payload::bytea[])
          WITH ORDINALITY AS t (id, run_id, step, parent_id, ordinal, codec, payload, place)
 ), pinned AS MATERIALIZED (
-  SELECT s.*, r.tenant, r.trace
+  SELECT s.*, r.tenant, r.trace,
+         (SELECT transport FROM queue WHERE queue.name = s.queue) AS transport
     FROM (SELECT DISTINCT run_id, step FROM given) t
    CROSS JOIN LATERAL (SELECT * FROM step
                         WHERE step.run_id = t.run_id AND step.number = t.step OFFSET 0) s
@@ -87,7 +99,7 @@ INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadl
                  trace, channel, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
-            ELSE 'QUEUED' END,
+            WHEN s.transport <> 'store' THEN 'READY' ELSE 'QUEUED' END,
        'create', :actor, t.codec, t.payload,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
        s.tenant, s.trace, s.channel, t.parent_id, t.run_id, t.step, t.ordinal,
@@ -102,6 +114,7 @@ INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadl
                  trace, channel, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
 SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
+            WHEN (SELECT transport FROM queue WHERE queue.name = s.queue) <> 'store' THEN 'READY'
             ELSE 'QUEUED' END,
        'create', :actor, t.codec, t.payload,
        {now} + s.deadline_us, {now} + s.start_within_us,
@@ -115,13 +128,19 @@ SELECT t.id, {columns:pinned s.},
 -- Releases a held job; where it goes depends on whether its time has come.
 -- postgres
 UPDATE job
-   SET state = CASE WHEN due_at > {now} THEN 'WAITING' ELSE 'QUEUED' END, move = 'submit',
+   SET state = CASE WHEN due_at > {now} THEN 'WAITING'
+                    WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = 'submit',
        version = version + 1, actor = :actor, detail = NULL, queued_seq = nextval('queued_seq')
  WHERE id = ANY(:id::uuid[]) AND state = 'CREATED'
 RETURNING {text:id}
 -- sqlite
 UPDATE job
-   SET state = CASE WHEN due_at > {now} THEN 'WAITING' ELSE 'QUEUED' END, move = 'submit',
+   SET state = CASE WHEN due_at > {now} THEN 'WAITING'
+                    WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
+                    THEN 'READY' ELSE 'QUEUED' END,
+       move = 'submit',
        version = version + 1, actor = :actor, detail = NULL, queued_seq = {now}
  WHERE id IN (SELECT value FROM json_each(:id)) AND state = 'CREATED'
 RETURNING id

@@ -27,6 +27,8 @@ class Call(msgspec.Struct, frozen=True):
     name: str | Statement
     parameters: Mapping[str, Any] = {}
     alone: bool = False
+    whole: bool = False
+    """Whether it is alone where the statements that follow it have nothing to do."""
     seconds: float = 0
     """How much longer than others it may take: it moves many rows, or waits for another program."""
     as_stored: bool = False
@@ -84,7 +86,7 @@ async def drive_async(steps: Steps[T], execute: Callable[[Call], Awaitable[Rows]
 def _announced(call: Call) -> Call:
     """Reach the point before a statement; watched, it has a commit that a crash can precede."""
     failpoint.reach(f"before:{call.name}")
-    return msgspec.structs.replace(call, alone=False) if failpoint.watchers else call
+    return msgspec.structs.replace(call, alone=False, whole=False) if failpoint.watchers else call
 
 
 class Reader(Protocol):

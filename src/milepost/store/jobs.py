@@ -78,6 +78,11 @@ def claim(
         },
         alone=True,
     )
+    return (yield from claimed(rows, worker_id=worker_id))
+
+
+def claimed(rows: Rows, *, worker_id: str) -> Steps[list[Claim]]:
+    """Read claims in the order of their line, and begin their runs."""
     rows.sort(key=_BY_AGE)
     rows.sort(key=_BY_PRIORITY, reverse=True)
     claims = [Claim(*row) for row in rows]

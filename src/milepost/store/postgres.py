@@ -97,7 +97,7 @@ class PsycopgDriver:
             statement = query(call.name, "postgres", schema)
             if statement.idle:
                 return []
-            if not begun and not call.alone:
+            if not begun and not (call.alone or call.whole):
                 self._begin(connection)
                 begun = True
             limit = self._limit + call.seconds + _longer(call.name)
@@ -359,7 +359,7 @@ class AsyncpgDriver:
             if statement.idle:
                 return []
             # Unprepared, asyncpg sends a statement in two parts, which a pooler may tear apart.
-            if not begun and (self._url.pooled or not call.alone):
+            if not begun and (self._url.pooled or not (call.alone or call.whole)):
                 await self._begin(connection)
                 begun = True
             # Lists cross as text: asyncpg would examine each element, and parse each id.

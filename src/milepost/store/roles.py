@@ -26,7 +26,7 @@ def _open(**more: str) -> dict[str, str]:
 
 
 RIGHTS: Mapping[str, Mapping[str, str]] = {
-    # Jobs and runs. `u` is an UPDATE of some columns: see `columns`.
+    # Jobs and runs. `u` is an UPDATE of some columns, `i` an INSERT of some: see `columns`.
     "job": _open(submit="Iu", worker="IUD", admin="Iu"),
     "run": _open(submit="Iu", worker="IUD", admin="Iu"),
     "step": _open(submit="Iu", worker="IU", admin="Iu"),
@@ -55,7 +55,9 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "journal_upkeep": {"worker": "SI"},
     "election": _open(worker="IU"),
     "worker": _open(worker="IUD"),
-    "queue": _open(admin="IU"),
+    "queue": _open(worker="iu", admin="IU"),
+    "hint": _open(worker="IUD", admin="IU"),
+    "store_name": _open(worker="I", admin="I"),
     "queue_total": _open(worker="IUD"),
     "tally": _open(worker="IUD"),
     "tally_delta": _open(worker="IUD"),
@@ -118,6 +120,7 @@ _SOME = {
         "report",
         "error",
     ),
+    "queue": ("transport",),
     "step": ("opened", "filled_at"),
     "publication": ("run_id", "withdrawn"),
     "progress": ("message", "position"),
@@ -128,6 +131,8 @@ _SOME = {
 
 Never a lease, an outcome, where a final message goes, a watermark or a policy.
 """
+_NEW = {"queue": ("name", "transport")}
+"""What a worker writes of a queue that it declares: never that it is paused."""
 _CONTENT = ("payload", "result", "error")
 
 
@@ -183,6 +188,8 @@ def _rights(table: str, roles: Sequence[str]) -> str:
     """Say what several roles may do with a table together."""
     verbs = {verb for role in roles for verb in RIGHTS[table].get(role, "")}
     words = [word for verb, word in VERBS.items() if verb in verbs]
+    if "i" in verbs and "I" not in verbs:
+        words.append(f"INSERT ({', '.join(_NEW[table])})")
     if "u" in verbs and "U" not in verbs:
         named = {name: None for role in roles for name in columns(table, role) or ()}
         words.append(f"UPDATE ({', '.join(named)})")

@@ -9,9 +9,10 @@ from milepost.store.driver import Call, Rows, Steps
 FAILED = JobState.FAILED
 
 
-def due_chores(*, hold_us: int, keep_us: int) -> Steps[set[str]]:
+def due_chores(*, hold_us: int, hint_us: int, keep_us: int) -> Steps[set[str]]:
     """Name the chores of maintenance that have something to do."""
-    rows = yield Call("maintain_due", {"hold_us": hold_us, "keep_us": keep_us}, alone=True)
+    limits = {"hold_us": hold_us, "hint_us": hint_us, "keep_us": keep_us}
+    rows = yield Call("maintain_due", limits, alone=True)
     return {name for (name,) in rows}
 
 

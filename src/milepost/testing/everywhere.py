@@ -40,7 +40,7 @@ ROUNDS = 5_000
 MARGIN_SECONDS = 1.0
 OWN = re.compile(
     r"(worker|election|queue|clock|retention|migration|tally)_.*"
-    r"|schedule_(see|declare)|failure_(fold|hour_forget)|.*_sweep"
+    r"|schedule_(see|declare)|failure_(fold|hour_forget)|.*_sweep|hint_(clean|forget)"
 )
 """Statements about workers or about work that is long over: no places to crash."""
 HANDLERS = "job_hold"

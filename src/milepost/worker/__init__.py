@@ -10,6 +10,7 @@ Each part calls only parts that stand before it here:
 - `isolate.py`: processes in which handlers run that can be killed; over a `pipe.py` they talk to
   `child.py`, and `warden.py` kills them
 - `claimer.py`: claims as many jobs as fit, and starts them in their lanes
+- `hints.py`: claims the jobs that a broker's hints name, and answers the broker
 - `loop.py`: the worker, which polls, rests, maintains and drains
 """
 

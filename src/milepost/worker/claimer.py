@@ -2,7 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from milepost import outcome
 from milepost.clock import Clock
@@ -12,7 +14,8 @@ from milepost.errors import LeaseLost, MilepostError
 from milepost.maintain.chores import in_batches
 from milepost.options import HIGHEST
 from milepost.records import Claim
-from milepost.store import failures, jobs, queues, unfit
+from milepost.relay.hints import HintQueue
+from milepost.store import failures, hints, jobs, queues, unfit
 from milepost.store.jobs import Line, lines
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
@@ -23,6 +26,8 @@ from milepost.worker.slots import RunningJob, SlotTable
 
 WORTH_A_CLAIM = 16
 """While a settlement makes room for more, fewer free slots than a sixteenth are no claim worth."""
+ROOM_SECONDS = 1.0
+ClaimCall = Callable[[], Coroutine[Any, Any, list[Claim]]]
 
 
 class Claimer:
@@ -38,6 +43,7 @@ class Claimer:
         tasks: AsyncLanes,
         threads: ThreadLanes,
         isolated: IsolatedLanes,
+        hinted: Sequence[HintQueue] = (),
     ) -> None:
         self._client = setup.client
         self._driver = setup.driver
@@ -53,6 +59,7 @@ class Claimer:
         self._threads = threads
         self._isolated = isolated
         self._isolates_all = setup.settings.isolate == "all"
+        self._hinted = {queue.name: queue for queue in hinted}
         self._claiming = asyncio.Lock()
         """Held while a claim is under way: the jobs it took are not known before it is over."""
         self._floors = Floors()
@@ -73,18 +80,24 @@ class Claimer:
         """Claim the jobs that fit, start them, and return their number."""
         if self._row.lost:
             raise LeaseLost(f"worker {self._row.id} was buried: its jobs belong to others now")
-        most, kinds = self._fitting()
-        if most <= 0 or not kinds or not self._row.may_start():
+        if not self.has_room or not self._row.may_start():
             return 0
         async with self._claiming:
-            self._slots.take(most)
-            claims: list[Claim] = []
-            try:
-                claims = await self._claimed(most, kinds)
-            finally:
-                self._slots.start(len(claims), taken=most)
-            self._start(claims, await self._links(claims) if self._client.hooks.links else {})
-        return len(claims)
+            most, kinds = self._fitting()  # a hint's claim may have come first
+            if most <= 0 or not kinds:
+                return 0
+            return len(await self._fill(most, partial(self._claimed, most, kinds)))
+
+    async def _fill(self, most: int, claim: ClaimCall) -> list[Claim]:
+        """Claim for so many slots, and start the jobs."""
+        self._slots.take(most)
+        claims: list[Claim] = []
+        try:
+            claims = await claim()
+        finally:
+            self._slots.start(len(claims), taken=most)
+        self._start(claims, await self._links(claims) if self._client.hooks.links else {})
+        return claims
 
     async def _links(self, claims: list[Claim]) -> Mapping[str, str]:
         """Read the trace contexts of the failed attempts before these; without them it goes on."""
@@ -137,12 +150,12 @@ class Claimer:
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
         hinted = False
         if self._queues is not None:
-            self._floors.know(self._queues)
+            self._floors.know(self._scanned(self._queues))
         elif self._floors.due(self._now) and not (hinted := self._floors.follow_hint()):
-            self._floors.know(await self._driver.run(queues.waiting))
+            self._floors.know(self._scanned(await self._driver.run(queues.waiting)))
         claims = await self._claim_in_line(most, kinds)
         if hinted and not claims:
-            self._floors.know(await self._driver.run(queues.waiting))
+            self._floors.know(self._scanned(await self._driver.run(queues.waiting)))
             claims = await self._claim_in_line(most, kinds)
         return claims
 
@@ -201,11 +214,57 @@ class Claimer:
             self._slots.hold(found)
             lanes.start(found)
 
+    # Jobs that a broker's hints name
+
+    @property
+    def room(self) -> int:
+        """How many jobs fit now."""
+        most, kinds = self._fitting()
+        return most if kinds and self._row.may_start() else 0
+
+    @property
+    def free(self) -> int:
+        """How many slots are free, if any job may start now; a broker gives no more hints."""
+        return self._slots.free if self.room else 0
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The kinds that fit now; plain ones need a thread that is free."""
+        return self._fitting()[1]
+
+    async def wait_for_room(self) -> None:
+        """Wait until a slot is free, a second at most."""
+        await self._slots.freed_within(ROOM_SECONDS)
+
+    async def claim_hinted(self, queue: str, ids: Sequence[str]) -> list[Claim]:
+        """Claim those of the jobs that can be claimed and fit, and start them."""
+        if self._row.lost:
+            raise LeaseLost(f"worker {self._row.id} was buried: its jobs belong to others now")
+        async with self._claiming:
+            most, kinds = self._fitting()
+            chosen = list(ids[:most]) if kinds and self._row.may_start() else []
+            if not chosen:
+                return []
+            claim = partial(
+                self._driver.run,
+                hints.claim,
+                chosen,
+                worker_id=self._row.id,
+                queue=queue,
+                kinds=kinds,
+            )
+            return await self._fill(len(chosen), claim)
+
+    def _scanned(self, queues: Iterable[str]) -> list[str]:
+        """Leave out the queues whose broker tells what there is; while it is away, none."""
+        told = [name for name, queue in self._hinted.items() if not queue.reach.scanning]
+        return [queue for queue in queues if queue not in told]
+
     # Where to look next
 
     def expect(self, queues: Iterable[str]) -> None:
         """Look at these queues first, and from the bottom: they are said to have work."""
-        self._floors.expect(queues)
+        self._floors.expect(self._scanned(queues))
         self._floors.rescan(self._now)
 
     def must_look_again(self) -> bool:

@@ -21,12 +21,14 @@ from milepost.worker import Setup
 from milepost.worker.claimer import Claimer
 from milepost.worker.execute import Executor
 from milepost.worker.heartbeat import WorkerRow, new_id
+from milepost.worker.hints import HintParts
 from milepost.worker.isolate import IsolatedLanes
 from milepost.worker.lanes import AsyncLanes, ThreadLanes
 from milepost.worker.settler import Settler
 from milepost.worker.slots import SlotTable
 
 if TYPE_CHECKING:
+    from milepost.relay.hints import HintQueue
     from milepost.relay.inbound import Receiver
     from milepost.relay.loop import Relay
 
@@ -57,6 +59,7 @@ class Worker:
         maintainer: Maintainer,
         relay: "Relay | None" = None,
         receivers: "Sequence[Receiver]" = (),
+        hinted: "Sequence[HintQueue]" = (),
         recycle: bool = False,
     ) -> None:
         self._driver = setup.driver
@@ -90,7 +93,9 @@ class Worker:
             tasks=self._tasks,
             threads=self._threads,
             isolated=self._isolated,
+            hinted=hinted,
         )
+        self._hints = HintParts(setup, hinted, self._claimer)
 
     @property
     def id(self) -> str:
@@ -117,7 +122,8 @@ class Worker:
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            parts = (self._settler.run(), self._tend(), *(other.run() for other in self._others))
+            others = [*self._others, *([self._hints] if self._hints else [])]
+            parts = (self._settler.run(), self._tend(), *(other.run() for other in others))
             running = [tasks.create_task(part) for part in parts]
             working = asyncio.create_task(self._work())
             try:
@@ -126,8 +132,10 @@ class Worker:
                 await asyncio.wait([working], timeout=TICK_SECONDS)
             finally:
                 await _cancel([working])
+                await self._hints.stop()
                 await self._finish()
                 await _cancel(running)
+                await self._hints.close()
                 await self.close()
 
     async def _work(self) -> None:
@@ -221,6 +229,7 @@ class Worker:
             self._drained_at = self._now
         self._draining = True
         self._drained.set()
+        self._hints.halt()
         self._slots.wake()
         self._watch.wake()
 
@@ -273,6 +282,7 @@ class Worker:
             return
         pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
         self._claimer.expect(await self._watch.wait(pause))
+        self._hints.wake()
         self._pause = min(self._pause * 2, self._settings.poll_max)
 
     async def _error_wait(self, event: str, error: Exception) -> None:

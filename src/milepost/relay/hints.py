@@ -1,0 +1,268 @@
+"""Queues on a broker: the teller hands jobs to it, as hints, and tells again what nobody followed.
+
+The job stays in its row. A hint says its id and nothing of its content; it may come twice, late or
+never: what counts is the claim. Several tellers may serve one queue.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from time import monotonic
+
+import msgspec
+
+from milepost.config import Settings
+from milepost.errors import Invalid, MilepostError, Unavailable
+from milepost.relay.broker import Broker, Outgoing, cancelled, trouble_seconds
+from milepost.store import hints
+from milepost.store.driver import AsyncDriver
+from milepost.store.hints import Hint
+from milepost.telemetry import Log, ThrottledLog
+
+log = Log("milepost.relay")
+
+ACTOR = "relay"
+VERSION = 1
+BATCH = 250
+TELLING = 3
+"""How many batches are on their way to the broker at a time."""
+TELL_SECONDS = 5.0
+LEASE_SECONDS = 30.0
+"""How long a hint that was taken is left to its teller: longer than a telling can take."""
+NAME_MOST = 40
+HEADERS = {"Content-Type": "application/json"}
+_OTHER = re.compile(r"[^A-Za-z0-9-]")
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A hint as it stands in a message."""
+
+    v: int
+    store: str
+    job: str
+    version: int = 0
+
+
+def topic(store: str, queue: str) -> str:
+    """Name the place on a broker where a queue's hints are: letters, digits, `-` and `_` alone."""
+    word = _OTHER.sub(lambda found: "".join(f"_{byte:02x}" for byte in found[0].encode()), queue)
+    if len(word) > NAME_MOST:
+        word = f"{word[: NAME_MOST - 13]}_{sha256(queue.encode()).hexdigest()[:12]}"
+    return f"milepost-{store}-{word}"
+
+
+def read_hint(data: bytes) -> Told:
+    """Read a message, or raise `Invalid`: it can never be a hint."""
+    try:
+        return msgspec.json.decode(data, type=Told)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"the message is no hint: {error}") from error
+
+
+@dataclass(slots=True)
+class Reach:
+    """Whether a broker was reached lately, to tell and to receive."""
+
+    away_seconds: float
+    """After so long without it, workers look for jobs in the store themselves."""
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def lost(self, side: str) -> None:
+        """Note that it was not reached just now."""
+        self._since.setdefault(side, monotonic())
+
+    def found(self, side: str) -> None:
+        """Note that it was."""
+        self._since.pop(side, None)
+
+    @property
+    def scanning(self) -> bool:
+        """Whether workers must not wait for hints."""
+        now = monotonic()
+        return any(now - since >= self.away_seconds for since in self._since.values())
+
+
+@dataclass(slots=True)
+class HintQueue:
+    """A queue that this program serves through a broker."""
+
+    name: str
+    broker: Broker
+    store: str
+    reach: Reach
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str:
+        """Where its hints are; the consumer has the same name."""
+        return topic(self.store, self.name)
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count what became of hints."""
+        if number:
+            self.counts[what] = self.counts.get(what, 0) + number
+
+
+class Teller:
+    """Hands the jobs of one queue to its broker, a bounded number at a time (B-11)."""
+
+    def __init__(self, driver: AsyncDriver, queue: HintQueue, settings: Settings) -> None:
+        self._driver = driver
+        self._queue = queue
+        self._settings = settings
+        self._away = ThrottledLog(log)
+        self._woken = asyncio.Event()
+        self._telling: set[asyncio.Task[None]] = set()
+        self._sweep_at = self._rest_until = 0.0
+        self._troubles = 0
+        self._pause = settings.poll_min
+
+    def wake(self) -> None:
+        """Look now: there may be jobs to hand out."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
+        try:
+            while not cancelled():
+                pause = self._settings.sweep
+                try:
+                    pause = await self._turn()
+                except Exception as error:  # noqa: BLE001 - whatever it is, look again
+                    chosen = self._away if isinstance(error, Unavailable) else log
+                    chosen.warning("telling failed, tried again", error=repr(error))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._woken.wait()
+                self._woken.clear()
+        finally:
+            for task in self._telling:
+                task.cancel()
+            await asyncio.gather(*self._telling, return_exceptions=True)
+
+    async def once(self) -> int:
+        """Tell what is due now; answer with how many the broker took."""
+        before = self._queue.counts.get("told", 0)
+        self._sweep_at = self._rest_until = 0.0
+        while found := [*await self._due(BATCH), *await self._dispatched(BATCH)]:
+            await self._tell(found)
+            if self._troubles:
+                break
+        return self._queue.counts.get("told", 0) - before
+
+    async def _turn(self) -> float:
+        """Start to tell the next ones; answer with how long to wait before the next look."""
+        if self._queue.reach.scanning:
+            return await self._scan()
+        if monotonic() < self._rest_until:
+            return self._rest_until - monotonic()
+        found = await self._due(BATCH)
+        if len(self._telling) < TELLING:
+            found += await self._dispatched(BATCH)
+        if found:
+            task = asyncio.create_task(self._tell(found))
+            self._telling.add(task)
+            task.add_done_callback(self._told)
+            self._pause = self._settings.poll_min
+            return 0.0 if len(self._telling) < TELLING else self._settings.sweep
+        self._pause = min(self._pause * 2, self._settings.sweep)
+        return self._pause
+
+    def _told(self, task: "asyncio.Task[None]") -> None:
+        self._telling.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("telling failed, tried again", queue=self._queue.name, error=repr(error))
+        self.wake()
+
+    async def _due(self, batch: int) -> list[Hint]:
+        """Take the hints that are to be told again, and those of jobs that have none."""
+        now = monotonic()
+        if now < self._sweep_at:
+            return []
+        self._sweep_at = now + self._settings.sweep
+        name, most = self._queue.name, self._settings.hints
+        again = await self._driver.run(hints.take, name, batch=batch, lease_seconds=LEASE_SECONDS)
+        self._queue.count("again", len(again))
+        new = await self._driver.run(
+            hints.adopt, name, most=most, batch=batch, lease_seconds=LEASE_SECONDS
+        )
+        return [*again, *new]
+
+    async def _dispatched(self, batch: int) -> list[Hint]:
+        return await self._driver.run(
+            hints.dispatch,
+            self._queue.name,
+            most=self._settings.hints,
+            batch=batch,
+            lease_seconds=LEASE_SECONDS,
+            actor=ACTOR,
+        )
+
+    async def _scan(self) -> float:
+        """Queue jobs for workers that scan; now and then see whether the broker is back (B-15)."""
+        if monotonic() >= self._rest_until:
+            self._sweep_at = 0.0
+            if probe := await self._due(1) or await self._dispatched(1):
+                await self._tell(probe)
+                if not self._queue.reach.scanning:
+                    return 0.0
+            else:
+                self._queue.reach.found("tell")  # nothing to be told: nothing is held up
+        await self._driver.run(
+            hints.enqueue,
+            [self._queue.name],
+            most=BATCH,
+            actor=ACTOR,
+            detail="the broker is away",
+        )
+        return self._settings.poll_min
+
+    # One batch
+
+    async def _tell(self, found: Sequence[Hint]) -> None:
+        """Publish hints; those that the broker confirmed are told, the others come again."""
+        results = await asyncio.gather(*map(self._publish, found))
+        done = [hint for hint, error in zip(found, results, strict=True) if error is None]
+        failed = {h: e for h, e in zip(found, results, strict=True) if e is not None}
+        self._queue.count("told", len(done))
+        if failed:
+            await self._not_told(failed)
+        else:
+            self._troubles = 0
+            self._queue.reach.found("tell")
+            self._away.over("hints are told again")
+        if done:
+            again = self._settings.hint_again
+            await self._driver.run(hints.told, done, again_seconds=again)
+
+    async def _publish(self, hint: Hint) -> MilepostError | None:
+        queue = self._queue
+        data = msgspec.json.encode(Told(VERSION, queue.store, hint.job_id, hint.version))
+        message = Outgoing(hint.message_id, data, HEADERS)
+        try:
+            async with asyncio.timeout(TELL_SECONDS * 2):
+                await queue.broker.publish(queue.topic, message, seconds=TELL_SECONDS)
+        except MilepostError as error:
+            return error
+        except TimeoutError:
+            return Unavailable(f"no answer within {TELL_SECONDS * 2:g} s")
+        except Exception as error:  # noqa: BLE001 - an adapter's mistake holds up that hint alone
+            log.warning("telling a hint raised an error", error=repr(error))
+            return Unavailable(type(error).__name__)
+        return None
+
+    async def _not_told(self, failed: Mapping[Hint, MilepostError]) -> None:
+        """Let the broker rest: the jobs are stored, and nothing is spent (B-15, B-22)."""
+        error = next(iter(failed.values()))
+        self._troubles += 1
+        wait = trouble_seconds(self._troubles)
+        self._rest_until = monotonic() + wait
+        self._queue.reach.lost("tell")
+        self._queue.count("untold", len(failed))
+        self._away.warning("hints cannot be told", queue=self._queue.name, error=str(error))
+        await self._driver.run(
+            hints.untold, list(failed), error=str(error)[:1000], delay_seconds=wait
+        )
