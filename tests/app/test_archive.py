@@ -17,6 +17,8 @@ from milepost.observe.verify import verify, verify_archive
 from milepost.records import NewJob, Settlement, Template
 from milepost.store import archive, creation, failpoint, jobs, retention, timers, workers
 
+pytestmark = pytest.mark.in_turn
+
 KEPT = {"keep_succeeded": "1d", "keep_failed": "2d", "keep_history": "3d"}
 CRASHES = [
     "archive:written",

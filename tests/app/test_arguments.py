@@ -10,6 +10,8 @@ from milepost.codec import JsonCodec
 from milepost.declare import Arguments
 from milepost.errors import Invalid
 
+pytestmark = pytest.mark.in_turn
+
 CODEC = JsonCodec()
 
 

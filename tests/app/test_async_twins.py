@@ -21,6 +21,8 @@ import milepost as mp
 from tests.support.databases import Database
 from tools import api_reference
 
+pytestmark = pytest.mark.in_turn
+
 
 def twins() -> dict[CodeType, str]:
     """Find every public method that is awaited, by its code: classes share what they inherit."""

@@ -13,6 +13,8 @@ from milepost.context import Context
 from milepost.store import durable, failpoint
 from milepost.store.failpoint import cut
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def job(app):

@@ -13,6 +13,8 @@ from milepost.observe.verify import verify
 from milepost.store import workers
 from tests.support.prove import PROVING
 
+pytestmark = pytest.mark.in_turn
+
 KILLS = [
     ("job_claim", 1, "after"),
     ("durable_record", 1, "after"),

@@ -6,6 +6,8 @@ import pytest
 
 import milepost as mp
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def app(database):

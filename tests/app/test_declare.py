@@ -16,6 +16,8 @@ import milepost as mp
 from milepost.policy import RetryPolicy
 from milepost.store.instants import instant
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def idle() -> mp.App:

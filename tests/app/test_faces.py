@@ -11,6 +11,8 @@ import pytest
 import milepost as mp
 from milepost.faces import Flow, Stream, Wait, faces, pause, stack_level, streams
 
+pytestmark = pytest.mark.in_turn
+
 
 class Shop:
     """One operation of each kind."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.prove import PROVING
 
+pytestmark = pytest.mark.in_turn
+
 PROGRAM = """
 # app.py
 import milepost as mp

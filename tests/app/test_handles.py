@@ -11,6 +11,8 @@ import pytest
 import milepost as mp
 from milepost.store import workers
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def double(app):

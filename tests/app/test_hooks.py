@@ -11,6 +11,8 @@ import pytest
 
 import milepost as mp
 
+pytestmark = pytest.mark.in_turn
+
 
 def watch(app, *points, seen):
     """Enter every event of these points, with its outcome, in `seen`."""

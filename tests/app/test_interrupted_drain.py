@@ -8,6 +8,8 @@ import pytest
 
 import milepost as mp
 
+pytestmark = pytest.mark.in_turn
+
 PROGRAM = """
 import asyncio, signal, sys, time
 import milepost as mp

@@ -7,8 +7,12 @@ import threading
 import time
 import weakref
 
+import pytest
+
 import milepost as mp
 from tests.support.databases import Database
+
+pytestmark = pytest.mark.in_turn
 
 
 def opened(app: mp.App) -> int:

@@ -6,6 +6,8 @@ import milepost as mp
 from milepost.store import jobs, workers
 from milepost.store.jobs import lines
 
+pytestmark = pytest.mark.in_turn
+
 
 def declared(app, **options):
     seen = []

@@ -9,6 +9,8 @@ import milepost as mp
 from milepost.ending import Ending
 from milepost.worker.loop import Worker
 
+pytestmark = pytest.mark.in_turn
+
 
 async def started(app: mp.App, **options: bool) -> asyncio.Task[None]:
     """Start a worker and wait until it has done something: then it has its signals, or not."""

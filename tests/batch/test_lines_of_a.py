@@ -9,6 +9,8 @@ import pytest
 import milepost as mp
 from milepost.store import fanin
 
+pytestmark = pytest.mark.in_turn
+
 
 class Total(msgspec.Struct):
     sum: int

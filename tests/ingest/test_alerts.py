@@ -12,6 +12,8 @@ from milepost.relay.message import compose
 from milepost.store import outbox, watermarks
 from tests.relay.receivers import receiving
 
+pytestmark = pytest.mark.in_turn
+
 
 def messages(app):
     """What waits in the channel, as it would be told."""

@@ -21,6 +21,7 @@ from milepost.errors import Invalid
 from milepost.ingest.columns import TYPES, Part
 from milepost.ingest.target import Target
 from milepost.store.driver import Call
+from tests.support.prove import PROVING, size
 
 RUN = str(uuid4())
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -96,10 +97,14 @@ def test_every_type_that_has_a_column_is_tried():
     assert {type_ for type_, *_ in TYPES} | {list} == set(SAMPLES) == set(VALUES)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("old", SAMPLES, ids=lambda one: one.__name__)
 def test_a_change_of_type_keeps_every_value_or_is_refused_with_the_alter(app, raw, old):
-    for new in (new for first, new in PAIRS if first is old):
-        change(app, raw, old, new)
+    """Every day half of the pairs on each database, and all that keep what is stored."""
+    for number, (first, new) in enumerate(PAIRS):
+        is_its_turn = number % 2 == (raw.dialect == "postgres")
+        if first is old and (PROVING or is_its_turn or (old, new) in KEEPING):
+            change(app, raw, old, new)
 
 
 def change(app, raw, old, new):
@@ -124,8 +129,11 @@ def change(app, raw, old, new):
 TABLES = itertools.count()
 
 
+@pytest.mark.prove
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=size(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_after_any_change_of_type_old_and_new_values_are_what_they_were(app, data):

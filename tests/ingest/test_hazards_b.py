@@ -12,6 +12,8 @@ import milepost as mp
 from milepost.store import budgets, watermarks
 from milepost.store.watermarks import micros_of
 
+pytestmark = pytest.mark.in_turn
+
 
 class BrokenError(Exception):
     """The source is away."""
@@ -90,6 +92,7 @@ def test_h_16_the_last_partition_to_end_may_be_the_one_that_fails(app, shop, pip
     assert run.steps[2].counts == {"CANCELLED": 3}  # consolidation was skipped
 
 
+@pytest.mark.both_stores
 def test_h_17_a_watermark_that_was_moved_meanwhile_fails_the_run(app, shop, pipeline, raw):
     """H-44, H-73: compared and set in the transaction that ends the run, or nothing of both."""
     go(app, pipeline.start())
@@ -104,6 +107,7 @@ def test_h_17_a_watermark_that_was_moved_meanwhile_fails_the_run(app, shop, pipe
     assert not any(entry.move == "finish" for entry in run.history)
 
 
+@pytest.mark.both_stores
 def test_h_44_the_run_and_its_watermark_end_together(app, shop, pipeline, raw):
     run = go(app, pipeline.start())
     [entry] = app.client.run(watermarks.entries, "diamonds")
@@ -199,6 +203,7 @@ def test_h_72_the_start_belongs_to_a_window_and_the_end_does_not(app, shop, pipe
     assert not run.window.covers(run.window.end)
 
 
+@pytest.mark.both_stores
 def test_h_73_one_run_at_a_time_and_never_back(app, shop, pipeline, raw):
     first = pipeline.start()
     assert pipeline.start().id == first.id
@@ -591,6 +596,7 @@ def test_h_81_a_key_that_moves_while_it_is_read_is_caught_by_the_next_window(app
     assert held(pipeline) == offered(shop)
 
 
+@pytest.mark.both_stores
 def test_h_84_the_order_of_runs_is_the_databases_and_no_clients_clock(app, shop, pipeline, ahead):
     """One run was started by a host whose clock is an hour ahead."""
     with ahead(hours=1):
@@ -608,6 +614,7 @@ def test_h_84_the_order_of_runs_is_the_databases_and_no_clients_clock(app, shop,
 
 
 @pytest.mark.parametrize("what", ["force", "resume"])
+@pytest.mark.both_stores
 def test_who_loses_a_race_to_go_on_with_a_run_is_told_which_one_is_under_way(
     app, shop, pipeline, what
 ):

@@ -23,6 +23,8 @@ from milepost.store import events, outbox
 from milepost.store.events import Cursor
 from tests.support.brokers import NatsServer
 
+pytestmark = pytest.mark.in_turn
+
 REFUSED = (sqlite3.Error, psycopg.Error)
 
 

@@ -17,6 +17,8 @@ import milepost as mp
 from milepost.client import new_id
 from milepost.ingest.watermark_file import write_file
 
+pytestmark = pytest.mark.in_turn
+
 PROGRAM = """
 import os, signal, sys
 sys.path.insert(0, {folder!r})

@@ -19,6 +19,8 @@ from milepost.records import Settlement
 from milepost.store import jobs, workers
 from milepost.store.jobs import lines
 
+pytestmark = pytest.mark.in_turn
+
 SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 PROGRAM = """
 import milepost as mp

@@ -14,6 +14,8 @@ import pytest
 import milepost as mp
 from tests.support.serving import served
 
+pytestmark = pytest.mark.in_turn
+
 LEASE = 30
 MINUTE = 60
 PROGRAM = """
@@ -148,6 +150,7 @@ def test_a_worker_whose_lease_is_over_reports_nothing(app, database, advance):
     assert (moves["claim"], moves["lose"], moves["succeed"]) == (2, 1, 1)
 
 
+@pytest.mark.both_stores
 def test_workers_that_poll_at_once_never_take_the_same_task(app, database):
     """Claiming → Polling: Claim attempt fails (e.g., task grabbed by another worker)."""
     ran = Counter()
@@ -194,6 +197,7 @@ def test_a_running_task_has_a_lease_in_the_future(app, database):
     assert [bool(valid) for (valid,) in held] == [True]
 
 
+@pytest.mark.both_stores
 def test_every_transition_is_in_the_audit_log_and_cannot_be_changed(app, task, raw):
     """Audit Completeness: every transition accompanied by an immutable audit_logs entry."""
     job = task.submit()

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,8 @@ def scratch(prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix, dir=_MEMORY if usable else None))
 
 
-def binaries() -> dict[str, Path]:
+@cache
+def binaries() -> Mapping[str, Path]:
     """Find server binaries by major version: 18 from the wheel, others where installed."""
     found: dict[str, Path] = {}
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin")):

@@ -38,8 +38,9 @@ def _is_anothers_turn(item: pytest.Item) -> bool:
         return False
     if not (parameters := getattr(item, "callspec", None)):
         return False
-    names = [name for name in backend_names() if name not in older_names()]
-    its_own = [value for value in parameters.params.values() if value in backend_names()]
+    known, older = backend_names(), older_names()
+    names = [name for name in known if name not in older]
+    its_own = [value for value in parameters.params.values() if value in known]
     if not its_own or CHOSEN in parameters.params:
         return False
     # The same every day, whatever the order; and the parameters of a test fall on both.

@@ -9,6 +9,8 @@ import pytest
 import milepost as mp
 from milepost.testing.fresh import new_store
 
+pytestmark = pytest.mark.in_turn
+
 
 def declared(url: str) -> tuple[mp.App, object]:
     app = mp.App(url)

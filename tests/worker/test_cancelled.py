@@ -8,6 +8,8 @@ import pytest
 import milepost as mp
 from milepost.lifecycle import WorkerState
 
+pytestmark = pytest.mark.in_turn
+
 
 def rests(worker):
     hint = getattr(worker._watch, "_hint", None)  # a file's watch has none, and looks

@@ -119,6 +119,7 @@ EXPECTED = {
 }
 
 pytestmark = [
+    pytest.mark.in_turn,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
     pytest.mark.filterwarnings("ignore:.* waits and no live worker"),
 ]

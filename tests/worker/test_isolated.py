@@ -15,6 +15,7 @@ from tests.support.databases import Backends, everyday_names
 from tests.support.prove import PROVING
 
 pytestmark = [
+    pytest.mark.in_turn,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc"),
     pytest.mark.filterwarnings("ignore:.* waits and no live worker"),
 ]

@@ -14,6 +14,8 @@ from milepost.observe.verify import verify
 from milepost.store import jobs, logs, workers
 from milepost.store.logs import BYTES_MOST, LINES_MOST
 
+pytestmark = pytest.mark.in_turn
+
 logger = logging.getLogger("shop.tasks")
 
 

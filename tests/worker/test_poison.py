@@ -13,6 +13,8 @@ import milepost as mp
 from milepost.lifecycle import JOB
 from milepost.observe.verify import verify
 
+pytestmark = pytest.mark.in_turn
+
 PROGRAM = """
 import asyncio, os, signal
 import milepost as mp

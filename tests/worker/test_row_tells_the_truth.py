@@ -12,6 +12,8 @@ from milepost.records import Settlement
 from milepost.store import jobs
 from milepost.worker.slots import SlotTable
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def row(app):

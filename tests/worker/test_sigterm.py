@@ -15,6 +15,8 @@ import pytest
 from milepost.store import workers
 from tests.support.databases import Backends, everyday_names
 
+pytestmark = pytest.mark.in_turn
+
 PROGRAM = """
 import asyncio, atexit, multiprocessing, threading, time
 from concurrent.futures import ThreadPoolExecutor

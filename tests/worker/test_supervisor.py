@@ -14,6 +14,8 @@ import milepost as mp
 from milepost.cli.worker import Supervisor
 from tests.support.databases import Backends
 
+pytestmark = pytest.mark.in_turn
+
 PROGRAM = """
 import os, time
 import milepost as mp

@@ -11,6 +11,8 @@ import milepost as mp
 from milepost.outcome import Problem
 from milepost.tracebacks import TEXT_LIMIT, fingerprint, hidden, located
 
+pytestmark = pytest.mark.in_turn
+
 SHOP = """
 import json
 

@@ -18,6 +18,8 @@ from milepost.store import jobs, unfit, workers
 from milepost.store.workers import NewWorker
 from tests.support.databases import Database
 
+pytestmark = pytest.mark.in_turn
+
 
 class Program:
     """One deployment of a program after the other, on one store."""

@@ -19,6 +19,8 @@ from milepost.worker.execute import Executor
 from milepost.worker.lanes import AsyncLanes, LanePolicy, ThreadLanes
 from milepost.worker.slots import RunningJob
 
+pytestmark = pytest.mark.in_turn
+
 
 def moves(job):
     return [entry.move for entry in job.history]
@@ -160,6 +162,7 @@ class OddError(Exception):
 
 @pytest.mark.parametrize("error", [SurrogateError, MuteError, GreedyError, OddError])
 @pytest.mark.parametrize("colour", ["plain", "async"])
+@pytest.mark.both_stores
 def test_whatever_an_error_says_it_is_recorded_and_the_worker_lives(app, error, colour):
     if colour == "plain":
 

@@ -20,7 +20,7 @@ from milepost.config import Settings
 from milepost.store import workers
 from milepost.telemetry import Log
 
-pytestmark = pytest.mark.filterwarnings("default:old:UserWarning")
+pytestmark = [pytest.mark.in_turn, pytest.mark.filterwarnings("default:old:UserWarning")]
 
 
 @pytest.fixture(autouse=True)
