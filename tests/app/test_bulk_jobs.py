@@ -9,6 +9,8 @@ from milepost import bulk, filters
 from milepost.client import acting
 from milepost.errors import Invalid
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def shop(app):

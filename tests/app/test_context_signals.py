@@ -9,6 +9,8 @@ import milepost as mp
 from milepost.store import jobs
 from tests.support.databases import Database
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def app(database: Database) -> Iterator[mp.App]:

@@ -18,6 +18,8 @@ from milepost.observe.verify import verify
 from milepost.store import durable, failpoint, jobs
 from milepost.store.failpoint import cut
 
+pytestmark = pytest.mark.in_turn
+
 
 @dataclass
 class Invoice:

@@ -4,6 +4,8 @@ import pytest
 
 import milepost as mp
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def noted(app):

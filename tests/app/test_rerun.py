@@ -7,6 +7,8 @@ import pytest
 import milepost as mp
 from milepost.store import jobs
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def charges():

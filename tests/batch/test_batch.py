@@ -10,6 +10,8 @@ import pytest
 import milepost as mp
 from milepost.observe.verify import verify
 
+pytestmark = pytest.mark.both_stores
+
 
 class Params(msgspec.Struct):
     count: int

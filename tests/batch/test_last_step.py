@@ -11,8 +11,6 @@ from milepost.observe.verify import verify
 from milepost.store import jobs, outputs, workers
 from milepost.store.workers import NewWorker
 
-pytestmark = pytest.mark.in_turn
-
 COUNT = 40
 SIZE = 100_000
 

@@ -9,8 +9,6 @@ import pytest
 import milepost as mp
 from milepost.store import fanin
 
-pytestmark = pytest.mark.in_turn
-
 
 class Total(msgspec.Struct):
     sum: int

@@ -6,6 +6,8 @@ import milepost as mp
 from milepost.batch.handles import resuming
 from milepost.store import chains, runs, workers
 
+pytestmark = pytest.mark.both_stores
+
 COUNT = 5
 
 

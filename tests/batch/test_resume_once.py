@@ -8,6 +8,8 @@ import pytest
 
 import milepost as mp
 
+pytestmark = pytest.mark.both_stores
+
 THREADS = 4
 
 

@@ -9,6 +9,8 @@ import pytest
 import milepost as mp
 from milepost.codec import JsonCodec
 
+pytestmark = pytest.mark.both_stores
+
 
 @dataclass
 class Params:

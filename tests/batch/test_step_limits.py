@@ -7,8 +7,6 @@ import pytest
 import milepost as mp
 from milepost.observe.verify import verify
 
-pytestmark = pytest.mark.in_turn
-
 
 @pytest.fixture(autouse=True)
 def clean(database):

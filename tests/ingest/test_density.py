@@ -12,6 +12,8 @@ from milepost.errors import Invalid
 from milepost.ingest.keys import Axis, axis_of, read, written
 from milepost.ingest.scan import scanned
 
+pytestmark = pytest.mark.in_turn
+
 COUNT = 20_000
 
 

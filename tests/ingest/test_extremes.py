@@ -16,6 +16,8 @@ import milepost as mp
 from milepost.ingest.keys import Axis, read, written
 from milepost.ingest.scan import scanned
 
+pytestmark = pytest.mark.in_turn
+
 EXTREMES = {
     int: [-(2**63), -(10**18), -1, 0, 1, 10**18, 2**63 - 1],
     float: [-math.inf, -sys.float_info.max, -5e-324, 0.0, 1.5, sys.float_info.max, math.inf],

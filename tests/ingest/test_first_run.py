@@ -11,6 +11,8 @@ from milepost.ingest.columns import Part
 from milepost.records import Settlement
 from milepost.store import jobs
 
+pytestmark = pytest.mark.in_turn
+
 
 class Repeating(Shop):
     """Gives record 0 with every page, each time a newer version of it."""

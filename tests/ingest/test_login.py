@@ -10,6 +10,8 @@ from milepost.ingest.calls import Calls
 from milepost.ingest.source import Partition, Window
 from milepost.store import budgets
 
+pytestmark = pytest.mark.in_turn
+
 
 class RefusedError(Exception):
     status_code = 401

@@ -11,6 +11,8 @@ from diamond_shop import OPTIONS, Diamond, Shop, go, held, offered
 import milepost as mp
 from milepost.ingest.mapping import shape_of
 
+pytestmark = pytest.mark.in_turn
+
 
 class Priced(Shop):
     """A shop whose prices are its own times the margin of the rules."""

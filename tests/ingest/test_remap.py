@@ -12,6 +12,8 @@ from milepost.store import pages
 from milepost.testing import everywhere
 from tests.support.prove import PROVING
 
+pytestmark = pytest.mark.in_turn
+
 
 class Closed(Shop):
     """A shop that is not to be asked any more."""
@@ -377,6 +379,7 @@ def test_h_86_a_replay_after_a_plan_that_failed_has_the_rules_of_the_run_before(
     assert held(pipeline)[9] == 14
 
 
+@pytest.mark.both_stores
 @pytest.mark.usefixtures("small")
 def test_h_67_a_remap_survives_a_crash_at_any_commit(database, monkeypatch):
     if not PROVING:  # every twelfth place

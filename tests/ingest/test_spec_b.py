@@ -2,10 +2,13 @@
 
 from datetime import timedelta
 
+import pytest
 from diamond_shop import OPTIONS, T0, Shop, go
 
 import milepost as mp
 from milepost.ingest.timeline import timeline
+
+pytestmark = pytest.mark.in_turn
 
 FIELDS = (
     "SELECT completed_workers, failed_workers, completed_at IS NULL, watermark_after IS NULL,"

@@ -12,6 +12,8 @@ from milepost.store import outbox, pipelines
 from milepost.testing import everywhere
 from tests.support.prove import PROVING
 
+pytestmark = pytest.mark.in_turn
+
 
 def grown(shop):
     """Let the source grow tenfold behind the plan: nobody counted these."""

@@ -8,6 +8,8 @@ from diamond_shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
 
+pytestmark = pytest.mark.in_turn
+
 
 class Graveyard(Shop):
     """A shop that tells in its pages what was deleted."""

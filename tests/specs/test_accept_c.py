@@ -11,8 +11,6 @@ from tests.request.remote import Remote, Says
 from tests.support.databases import Database
 from tests.support.serving import served
 
-pytestmark = pytest.mark.in_turn
-
 RULES = {"state": "$.status", "complete": ["done"], "pending": ["working"], "failed": ["error"]}
 REPLY = mp.Reply(**RULES)
 MINUTE = 60

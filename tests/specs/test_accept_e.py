@@ -14,8 +14,6 @@ import pytest
 import milepost as mp
 from tests.support.serving import served
 
-pytestmark = pytest.mark.in_turn
-
 LEASE = 30
 MINUTE = 60
 PROGRAM = """

@@ -13,6 +13,8 @@ from milepost.machine import Machine
 from milepost.specs import JOB_VIEWS, RUN_VIEWS
 from tests.support.databases import Backends, Raw, alike
 
+pytestmark = pytest.mark.both_stores
+
 PHASES = (None, "page 3", "REQUESTING", "RESPONSE", "work", "consolidate", "reduce")
 PHASES += ("ValidatingRun", "MarkingConsolidated", "AdvancingWatermark")
 ROLES = ("work", "plan", "partition", "consolidate", "reduce")

@@ -10,7 +10,7 @@ import racers
 from milepost.records import Claim
 from milepost.store import jobs, runs, timers, workers
 from tests.support.databases import Backends, Database
-from tests.support.prove import size
+from tests.support.prove import PROVING, size
 from tests.support.suite.store import Store, opened
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1800)]
@@ -71,7 +71,7 @@ def assert_each_advanced_once(store: Store, count: int, *, racing: int = 4, alon
 def test_last_children_that_end_together_advance_their_run_once_h58(
     store: Store, slots: int, point: str, given: dict[str, int]
 ) -> None:
-    rounds = size(1_000)
+    rounds = 1_000 if PROVING else 40
     claims = last_children(store, rounds, 4, slots=slots)
     barrier = racers.RACING.Barrier(4)
     point = point if store.dialect == "postgres" else ""

@@ -1,8 +1,8 @@
 """What stands above the store takes turns: each such test on one database, on both when proving.
 
-Pages, commands, requests and receivers add no SQL of their own: what they ask is asked on both
-databases below them. Where a test is about SQL, or about callers at the same time, it is marked
-`both_stores`; elsewhere whatever stands above the store is marked `in_turn`.
+Pages, commands, batches, requests and receivers add no SQL of their own: what they ask is asked
+on both databases below them. Where a test is about SQL, or about callers at the same time, it is
+marked `both_stores`; elsewhere whatever stands above the store is marked `in_turn`.
 """
 
 from zlib import crc32
@@ -14,7 +14,10 @@ from tests.support.prove import PROVING
 
 __all__ = ["take_turns"]
 
-FOLDERS = ("tests/cli/", "tests/relay/", "tests/request/", "tests/web/")
+FOLDERS = (
+    *("tests/batch/", "tests/cli/", "tests/relay/", "tests/request/", "tests/specs/"),
+    "tests/web/",
+)
 CHOSEN = "each_shop"
 """What chooses its databases itself."""
 

@@ -9,6 +9,8 @@ from milepost.specs import JOB_VIEWS, Facts
 from milepost.store import jobs, workers
 from milepost.store.instants import instant
 
+pytestmark = pytest.mark.in_turn
+
 METADATA = [
     *("state", "createdAt", "startedAt", "completedAt"),
     *("retryCount", "maxRetries", "lastError", "errorType"),

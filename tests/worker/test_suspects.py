@@ -9,6 +9,8 @@ import pytest
 import milepost as mp
 from milepost.worker.claimer import FIRST_SECONDS, Suspects
 
+pytestmark = pytest.mark.in_turn
+
 
 class Hand:
     """A clock that only a test moves."""

@@ -7,8 +7,12 @@ import sys
 import time
 from datetime import timedelta
 
+import pytest
+
 import milepost as mp
 from milepost.store import jobs, tally, workers
+
+pytestmark = pytest.mark.in_turn
 
 PROGRAM = """
 import milepost as mp
