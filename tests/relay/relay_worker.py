@@ -1,12 +1,18 @@
-"""A worker whose channel leads to NATS: what a test kills. Takes the store's and NATS's address."""
+"""A worker whose channel leads to a broker: what a test kills.
+
+Takes the address of the store and of the broker, the subject, and the seconds of a publication.
+"""
 
 import sys
 
 import milepost as mp
-from milepost.relay.nats import Nats
+from milepost.relay.broker import broker_at
 
 if __name__ == "__main__":
-    app = mp.App(sys.argv[1])
+    database, url, subject, seconds = sys.argv[1:]
+    app = mp.App(database)
     # Few at once and a short lease, so that many kills fit into few messages.
-    app.channel("orders", broker=Nats(sys.argv[2], stream="FINAL"), timeout=0.5, concurrency=2)
+    app.channel(
+        "orders", broker=broker_at(url), subject=subject, timeout=float(seconds), concurrency=2
+    )
     app.run_worker()

@@ -1,6 +1,7 @@
-"""Relays are killed and NATS crashes: every message arrives, ids are stable, order is kept (I16).
+"""Relays are killed and brokers crash: every message arrives, ids are stable, order is kept (I16).
 
-The full proof kills 100 relays and crashes NATS 5 times during 2,000 messages; every day a tenth.
+The full proof kills 100 relays and crashes NATS 5 times during 2,000 messages, and RabbitMQ ten
+times; every day a tenth.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import aio_pika
 import nats as client
 import pytest
 
@@ -22,11 +24,10 @@ from milepost.records import NewJob, Template
 from milepost.store import creation
 from tests.support.brokers import NatsServer
 from tests.support.prove import size
-
-pytestmark = pytest.mark.both_stores
+from tests.support.rabbitmq import RabbitMQServer
 
 PROGRAM = Path(__file__).parent / "relay_worker.py"
-MESSAGES, KILLS, CRASHES = size(2_000), size(100), max(1, size(50) // 10)
+MESSAGES, KILLS = size(2_000), size(100)
 IN_LINE = 4
 """A job and its reruns: so many messages must keep their order."""
 LONGEST_SECONDS = 540
@@ -53,8 +54,8 @@ def ended(app: mp.App, raw, lines: int) -> dict[str, list[str]]:
 class Relays:
     """Two workers at a time; whoever is killed is replaced."""
 
-    def __init__(self, database: str, server: str) -> None:
-        self._command = [sys.executable, str(PROGRAM), database, server]
+    def __init__(self, *arguments: str) -> None:
+        self._command = [sys.executable, str(PROGRAM), *arguments]
         self._running = [self._started() for _ in range(2)]
         self.killed = 0
 
@@ -79,14 +80,14 @@ def delivered(raw) -> int:
     return raw.value("SELECT count(*) FROM outbox WHERE delivered_at IS NOT NULL")
 
 
-def arrivals(server: NatsServer) -> list[tuple[str, str, bytes]]:
-    """Read what the stream holds, in order: (id, subject, body)."""
+def nats_arrivals(server: NatsServer, subject: str) -> list[tuple[str, str, bytes]]:
+    """Read what the stream holds, in order: (id, the event's subject, body)."""
 
     async def read():
         connection = await client.connect(server.url)
         stream = connection.jetstream()
-        reader = await stream.subscribe("orders", ordered_consumer=True)
-        count = (await stream.stream_info("FINAL")).state.messages
+        reader = await stream.subscribe(subject, ordered_consumer=True)
+        count = (await stream.stream_info("MILEPOST")).state.messages
         found = [await reader.next_msg(timeout=10) for _ in range(count)]
         await connection.close()
         return [(m.headers["Nats-Msg-Id"], json.loads(m.data)["subject"], m.data) for m in found]
@@ -94,28 +95,44 @@ def arrivals(server: NatsServer) -> list[tuple[str, str, bytes]]:
     return asyncio.run(read())
 
 
-@pytest.mark.prove
-@pytest.mark.timeout(600)
-def test_every_message_arrives_in_order_however_often_relays_and_nats_die(database, raw, nats):
+def rabbitmq_arrivals(server: RabbitMQServer, subject: str) -> list[tuple[str, str, bytes]]:
+    """Take what the queue holds, in order: (id, the event's subject, body)."""
+
+    async def read():
+        connection = await aio_pika.connect(server.url)
+        channel = await connection.channel()
+        queue, found = await channel.get_queue(subject), []
+        while (message := await queue.get(fail=False, no_ack=True)) is not None:
+            found.append(message)
+        await connection.close()
+        return [(m.message_id, json.loads(m.body)["subject"], m.body) for m in found]
+
+    return asyncio.run(read())
+
+
+def survived(database, raw, server, arrivals, *, kills, crashes, seconds):
+    """End jobs, and kill relays and the broker until their messages are delivered."""
     app = mp.App(database.url)
     lines = ended(app, raw, MESSAGES // IN_LINE)
     app.close()
     total = sum(map(len, lines.values()))
-    relays, crashed, until = Relays(database.url, nats.url), 0, time.monotonic() + LONGEST_SECONDS
+    subject = f"orders-{new_id()}"
+    relays = Relays(database.url, server.url, subject, str(seconds))
+    crashed, until = 0, time.monotonic() + LONGEST_SECONDS
     try:
         while (done := delivered(raw)) < total:
             assert time.monotonic() < until, f"{done} of {total} after {relays.killed} kills"
-            if relays.killed < KILLS and done >= relays.killed * total // (KILLS + 1):
+            if relays.killed < kills and done >= relays.killed * total // (kills + 1):
                 relays.kill_one()
-            elif crashed < CRASHES and done >= (crashed + 1) * total // (CRASHES + 1):
-                nats.restart()
+            elif crashed < crashes and done >= (crashed + 1) * total // (crashes + 1):
+                server.restart()
                 crashed += 1
             time.sleep(0.005)  # another look at what other processes have done
     finally:
         relays.stop()
 
-    assert (relays.killed, crashed) == (KILLS, CRASHES)
-    came = arrivals(nats)
+    assert (relays.killed, crashed) == (kills, crashes)
+    came = arrivals(server, subject)
     due = {job_id for line in lines.values() for job_id in line}
     assert {subject for _, subject, _ in came} == due
     ids, bodies = defaultdict(set), defaultdict(set)
@@ -130,8 +147,29 @@ def test_every_message_arrives_in_order_however_often_relays_and_nats_die(databa
     taken = raw.value("SELECT sum(fence) FROM outbox")
     twice = sum(count - 1 for count in Counter(subject for _, subject, _ in came).values())
     print(
-        f"{total} messages, {relays.killed} relays killed, NATS crashed {crashed} times:"
+        f"{total} messages, {relays.killed} relays killed, the broker crashed {crashed} times:"
         f" {taken - total} taken again, {twice} stored twice"
     )
     with database.driver() as driver:
         assert verify(driver).clean
+
+
+@pytest.mark.both_stores
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+def test_every_message_arrives_in_order_however_often_relays_and_nats_die(database, raw, nats):
+    survived(
+        database, raw, nats, nats_arrivals, kills=KILLS, crashes=max(1, KILLS // 20), seconds=0.5
+    )
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_every_message_arrives_in_order_however_often_rabbitmq_dies(
+    database, raw, rabbitmq_servers
+):
+    """Ten times in the proof; it takes seconds to come back."""
+    with rabbitmq_servers.lent(alone=True) as server:
+        survived(
+            database, raw, server, rabbitmq_arrivals, kills=size(10), crashes=size(10), seconds=5
+        )

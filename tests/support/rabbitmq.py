@@ -87,7 +87,9 @@ class RabbitMQServer(BrokerServer):
         return self.answers(b"AMQP\x00\x00\x09\x01", b"\x01\x00\x00")
 
     def start(self) -> None:
-        """Start, and wait until it takes connections."""
+        """Start, and wait until it takes connections; nothing is done if it runs."""
+        if self.is_running:
+            return
         self._configure()
         names = ["epmd", "-port", str(self._place.names_port), "-address", "127.0.0.1"]
         environment = self.environment()
