@@ -26,7 +26,7 @@ import uuid_utils
 from milepost.address import StoreUrl
 from milepost.codec import Codec
 from milepost.config import Settings
-from milepost.errors import AccessRefused
+from milepost.errors import AccessRefused, Invalid
 from milepost.faces import Flow, Wait, faces, perform, perform_async
 from milepost.hooks import HookEvent, Hooks
 from milepost.kept_loop import KeptLoop
@@ -68,6 +68,21 @@ class Caller(msgspec.Struct, frozen=True):
 
 _PROGRAM = Caller()
 _caller: ContextVar[Caller] = ContextVar("milepost_caller", default=_PROGRAM)
+
+
+class Importing:
+    """Whether this process only imports an app, to run its isolated jobs."""
+
+    now = False
+
+    @classmethod
+    def refuse(cls, what: str) -> None:
+        """Raise `Invalid` if it is: the program does that once, and not in each process."""
+        if cls.now:
+            raise Invalid(
+                f"{what} at the top of a module that the process of an isolated job imports: put "
+                'that under `if __name__ == "__main__":`'
+            )
 
 
 def caller() -> Caller:
@@ -314,12 +329,14 @@ class Client:
 
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
+        Importing.refuse("a job is submitted")
         if self._may_be_full:
             perform(self._refuse_full(new))
         return self._submits.run(new)
 
     async def create_async(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
+        Importing.refuse("a job is submitted")
         if self._may_be_full:
             await perform_async(self._refuse_full(new))
         return await self._async_submits.run(new)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from milepost.client import Importing
 from milepost.declare import Host
 from milepost.ending import Ending, on_signals
 from milepost.errors import AccessRefused, Invalid, SchemaMismatch, Unavailable
@@ -259,7 +260,7 @@ class Runner(Host):
         from milepost.worker import Setup  # noqa: PLC0415 - clients need no worker
         from milepost.worker.loop import Worker  # noqa: PLC0415 - likewise
 
-        _refuse_while_imported()
+        Importing.refuse("a worker begins, or a drain,")
         if queues is not None:
             check_queues(queues)
         client, settings = self.client, self.settings
@@ -455,16 +456,6 @@ class Runner(Host):
             metrics=self.metrics,
             elected=elected,
             dispatching=dispatching or enqueue_left,
-        )
-
-
-def _refuse_while_imported() -> None:
-    """Refuse to work in a process that only imports the app, to run isolated jobs."""
-    child = sys.modules.get("milepost.worker.child")
-    if child is not None and child.importing:
-        raise Invalid(
-            "the process of an isolated job imports this program, which begins to work then: put "
-            'that under `if __name__ == "__main__":`'
         )
 
 

@@ -6,7 +6,6 @@ them as it does those of its threads.
 """
 
 import asyncio
-import ctypes
 import faulthandler
 import importlib
 import multiprocessing.spawn
@@ -20,7 +19,7 @@ import time
 import traceback
 from collections.abc import Collection
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar, copy_context
 from itertools import count
 from types import ModuleType
@@ -30,7 +29,7 @@ import msgspec
 
 from milepost import outcome
 from milepost.address import StoreUrl
-from milepost.client import Caller, Client, acting
+from milepost.client import Caller, Client, Importing, acting
 from milepost.context import Context
 from milepost.declare import Definition, Host
 from milepost.errors import Invalid
@@ -62,18 +61,15 @@ from milepost.worker.pipe import (
 REPORT_SECONDS = 0.1
 BURST = 50
 """So many reports of an attempt are sent at once, whatever happens next; then ten a second."""
-SET_PDEATHSIG = 1
 MAIN = "__mp_main__"
 """The name that the program's own module is imported under, as by `multiprocessing`."""
 LOGGING = "milepost.cli.logs"
 OOM_SCORE = "1000"
 
 T = TypeVar("T")
+_kept = ExitStack()
+"""What lasts as long as the process."""
 _inside: ContextVar[int] = ContextVar("milepost_hooked", default=0)
-
-importing = False
-"""Whether this process imports the app of a worker: a program that would begin to work then has no
-`if __name__ == "__main__"`."""
 
 
 class Reporter:
@@ -373,13 +369,12 @@ def main(descriptor: int, crash: int) -> None:
 
 
 def _imported(begin: Begin) -> Host:
-    global importing  # noqa: PLW0603 - one a process
     sys.argv[:] = begin.argv
-    importing = True
+    Importing.now = True
     try:
         found = getattr(_module(begin.place), begin.place.attribute, None)
     finally:
-        importing = False
+        Importing.now = False
     if found is None:
         raise Invalid(f"{begin.place.module} has no {begin.place.attribute} when imported anew")
     app: Any = found
@@ -389,7 +384,7 @@ def _imported(begin: Begin) -> Host:
     if begin.logging is not None:
         app.settings = app.settings.chosen(log_level=begin.logging[0], log_format=begin.logging[1])
         # A name: the commands stand above, and only they ask for it.
-        importlib.import_module(LOGGING).logging_as(app.settings).__enter__()
+        _kept.enter_context(importlib.import_module(LOGGING).logging_as(app.settings))
     host: Host = app
     return host
 
@@ -406,10 +401,8 @@ def _module(place: Place) -> ModuleType:
 def _die_with_parent() -> None:
     """Die with the warden, be killed before others where memory runs out, and adopt orphans."""
     parent = os.getppid()
-    with suppress(OSError, AttributeError):
-        prctl = ctypes.CDLL(None).prctl
-        prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        prctl(warden.SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    warden.prctl(warden.SET_PDEATHSIG, signal.SIGKILL)
+    warden.prctl(warden.SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(1)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123

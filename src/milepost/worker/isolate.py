@@ -133,6 +133,7 @@ class IsolatedLanes(ThreadLanes):
                 finally:
                     running.process = None
         except ProcessDied as error:
+            error.__traceback__ = None  # it was not in the worker that it failed
             return self._executor.judge(running.definition, running.context, error)
 
     def _run(self, running: RunningJob) -> Outcome:
@@ -141,7 +142,7 @@ class IsolatedLanes(ThreadLanes):
             raise ProcessDied("its process is gone")
         try:
             hooked = tuple(point for point in RELAYED if self._hooks.at[point])
-            process.begin(running, running.timeout, hooked)
+            process.begin(running, self._left(running), hooked)
             if context.reason is not None:  # asked while it was handed over
                 process.ask_to_stop(running.number, context.reason)
             done = self._followed(process, context)
@@ -150,6 +151,12 @@ class IsolatedLanes(ThreadLanes):
             return self._killed(running, process, error)
         process.is_ready = not done.left
         return self._told(running, done.outcome)
+
+    def _left(self, running: RunningJob) -> float | None:
+        """Say how long it has, after the hooks before it."""
+        if running.timeout is None or running.began is None:
+            return running.timeout
+        return max(0.001, running.timeout - (self._loop.time() - running.began))
 
     def _followed(self, process: IsolatedProcess, context: Context) -> Done:
         hooks = RelayedHooks(self._hooks)
@@ -211,7 +218,11 @@ class IsolatedLanes(ThreadLanes):
     def _new(self) -> IsolatedProcess:
         if self._begin_with is None:
             raise ProcessDied("this worker isolates no jobs")
-        process = IsolatedProcess(self._begin_with)
+        try:
+            process = IsolatedProcess(self._begin_with)
+        except OSError as error:
+            told = f"its process could not be started: {error}"
+            raise ProcessDied(told, code="overload") from error
         with self._count:
             self._all.add(process)
         return process

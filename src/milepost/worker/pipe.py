@@ -5,6 +5,7 @@ stored, so that nothing has to be picklable.
 """
 
 import os
+import select
 import socket
 import threading
 from typing import Any
@@ -129,10 +130,21 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Pipe:
-    """One end; one thread reads, any may write."""
+    """One end; one thread reads, any may write.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Where `until` is readable the other side is gone: a process that a handler has forked from this
+    one may hold a copy of its end, and keep it open.
+    """
+
+    def __init__(self, connection: socket.socket, until: int | None = None) -> None:
         self._socket = connection
+        self._waiting: Any = None
+        self.seconds: float | None = None
+        """How long a read waits; None: as long as it takes."""
+        if until is not None:
+            self._waiting = select.poll()
+            for descriptor in (connection.fileno(), until):
+                self._waiting.register(descriptor, select.POLLIN)
         self._buffer = bytearray()
         self._writing = threading.Lock()
         self._identity = _identity(connection.fileno())
@@ -172,6 +184,7 @@ class Pipe:
 
     def _exactly(self, count: int) -> bytes:
         while len(self._buffer) < count:
+            self._wait()
             try:
                 part = self._socket.recv(PART)
             except OSError as error:
@@ -183,9 +196,13 @@ class Pipe:
         del self._buffer[:count]
         return found
 
-    def time_out_after(self, seconds: float | None) -> None:
-        """Have a read that waits longer raise `Severed`."""
-        self._socket.settimeout(seconds)
+    def _wait(self) -> None:
+        if self._waiting is None:
+            return
+        milliseconds = None if self.seconds is None else self.seconds * 1000
+        ready = [descriptor for descriptor, _ in self._waiting.poll(milliseconds)]
+        if self._socket.fileno() not in ready:
+            raise Severed("the other side is gone" if ready else "nothing was heard in time")
 
     def close(self) -> None:
         """Close this end."""

@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def can_isolate() -> bool:
     """Tell whether this system has the means."""
-    return os.name == "posix" and bool(sys.executable) and hasattr(os, "wait4")
+    return os.name == "posix" and bool(sys.executable) and hasattr(os, "posix_spawn")
 
 
 def can_measure() -> bool:
@@ -86,6 +88,61 @@ def _main_place(attribute: str) -> Place | None:
     return None
 
 
+class Spawned:
+    """A program that was started, and a pipe to its input, whose end tells it to end.
+
+    `subprocess` waits for its child to have closed a pipe, of which a process that another handler
+    forks at that moment would hold a copy.
+    """
+
+    def __init__(self, command: list[str], *, keep: Sequence[int]) -> None:
+        read, self._input = os.pipe()
+        actions = [(os.POSIX_SPAWN_DUP2, read, 0), *((os.POSIX_SPAWN_DUP2, d, d) for d in keep)]
+        try:
+            # In a session of its own: Ctrl-C is for the worker.
+            self._pid = os.posix_spawn(
+                command[0], command, os.environ, file_actions=actions, setsid=True, setsigmask=()
+            )
+        except BaseException:
+            os.close(self._input)
+            raise
+        finally:
+            os.close(read)
+        self._lock = threading.Lock()
+        self._is_open = self._is_running = True
+
+    def write(self, data: bytes) -> None:
+        """Write to its input, if it still reads."""
+        with self._lock, suppress(OSError):
+            if self._is_open:
+                os.write(self._input, data)
+
+    def kill(self) -> None:
+        """Kill it."""
+        with self._lock, suppress(OSError):
+            if self._is_running:
+                os.kill(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End its input, and wait for its end, which is not far."""
+        with self._lock:
+            if self._is_open:
+                os.close(self._input)
+            self._is_open = False
+        until = time.monotonic() + CLOSE_SECONDS
+        while not self._ended():
+            if time.monotonic() > until:
+                self.kill()
+            time.sleep(0.002)
+
+    def _ended(self) -> bool:
+        with self._lock, suppress(ChildProcessError):
+            if self._is_running and os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+                return False
+        self._is_running = False
+        return True
+
+
 class IsolatedProcess:
     """A process that runs one attempt after the other, and its warden."""
 
@@ -95,12 +152,8 @@ class IsolatedProcess:
         self._crash = _memory_file()
         keep = [others.fileno(), *([] if self._crash < 0 else [self._crash])]
         try:
-            self._warden = subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-I", "-S", warden.__file__],
-                stdin=subprocess.PIPE,
-                pass_fds=(*keep, tell),
-                start_new_session=True,  # Ctrl-C is for the worker
-            )
+            command = [sys.executable, "-I", "-S", warden.__file__]
+            self._warden = Spawned(command, keep=(*keep, tell))
         except BaseException:
             own.close()
             os.close(self._told)
@@ -116,8 +169,8 @@ class IsolatedProcess:
             "keep": keep,
             "tell": tell,
         }
-        self._pipe = Pipe(own)
-        self._pipe.time_out_after(START_SECONDS)
+        self._pipe = Pipe(own, until=self._told)
+        self._pipe.seconds = START_SECONDS
         self._command(json.dumps(start))
         with suppress(Severed):
             self._pipe.send(begin)
@@ -139,7 +192,7 @@ class IsolatedProcess:
             raise ProcessDied(
                 f"its process could not import the app: {first.message}", code="configuration"
             )
-        self._pipe.time_out_after(None)
+        self._pipe.seconds = None
         self._held = self._base = first.held if isinstance(first, Ready) else 0
         self.is_ready = True
 
@@ -184,14 +237,14 @@ class IsolatedProcess:
 
     def _command(self, line: str) -> None:
         # Short enough to be written whole, whichever threads write.
-        with suppress(OSError, ValueError, AttributeError):
-            os.write(self._warden.stdin.fileno(), f"{line}\n".encode())  # type: ignore[union-attr]
+        self._warden.write(f"{line}\n".encode())
 
     def verdict(self) -> Verdict:
         """Learn how it ended; one that lives on, and says nothing any more, is killed."""
         self.end(self.number, "closed")
-        ready, _, _ = select.select([self._told], [], [], VERDICT_SECONDS)
-        told = os.read(self._told, 1 << 16) if ready else b""
+        waiting = select.poll()
+        waiting.register(self._told, select.POLLIN)
+        told = os.read(self._told, 1 << 16) if waiting.poll(VERDICT_SECONDS * 1000) else b""
         try:
             return msgspec.json.decode(told, type=Verdict)
         except msgspec.MsgspecError:
@@ -208,19 +261,13 @@ class IsolatedProcess:
 
     def kill(self) -> None:
         """Kill the warden, with which the process dies."""
-        with suppress(OSError):
-            self._warden.kill()
+        self._warden.kill()
 
     def close(self) -> None:
         """Have everything killed, and wait for it."""
+        self.end(self.number, "stop")
         self._pipe.close()
-        if self._warden.stdin is not None:
-            self._warden.stdin.close()  # its end is the end of all
-        try:
-            self._warden.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._warden.kill()
-            self._warden.wait()
+        self._warden.close()
         for descriptor in (self._told, self._crash):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -27,11 +27,11 @@ KILL_SECONDS = 0.8
 """How long processes that do not die, for they wait for a disk or belong to another, are killed."""
 STUCK = ("timeout", "cpu", "memory")
 """Ends that make people ask where the handler was."""
-WHERE = getattr(signal, "SIGRTMAX", signal.SIGTERM) - 2
+WHERE = int(signal.SIGRTMAX) - 2 if hasattr(signal, "SIGRTMAX") else 0
 """Has the process write where it is, which needs no interpreter, and die of it: it must not go on,
 as with a call that a signal interrupts."""
 WHERE_SECONDS = 0.05
-SET_CHILD_SUBREAPER = 36
+SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 HAS_PROC = os.path.exists("/proc/self/stat")  # noqa: PTH110 - nothing else is imported for it
@@ -100,10 +100,17 @@ def _scanned(pid: int) -> Iterator[int]:
             waiting.append(child)
 
 
+def prctl(option: int, value: int) -> None:
+    """Ask something of the kernel, where it is Linux."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
 class Warden:
     """Holds one process, and what descends from it."""
 
     def __init__(self, command: list[str], environment: dict[str, str], keep: list[int]) -> None:
+        self._worker = os.getppid()
         self._ear, mouth = os.pipe()
         os.set_blocking(mouth, False)
         os.set_blocking(self._ear, False)
@@ -135,7 +142,8 @@ class Warden:
     def run(self) -> dict[str, object]:
         """Hold it until it dies or is to be killed; then kill what is left, and tell."""
         is_open = True
-        while self._status is None and not self._why and is_open:
+        # A process that another handler forked from the worker may hold our input open.
+        while self._status is None and not self._why and is_open and os.getppid() == self._worker:
             ready, _, _ = select.select([0, self._ear], [], [], self._pause)
             if self._ear in ready:
                 with suppress(BlockingIOError):
@@ -145,10 +153,10 @@ class Warden:
                 is_open = self._listen()
             if self._status is None and is_open:
                 self._look()
-        if self._why in STUCK and self._status is None:
+        if WHERE and self._why in STUCK and self._status is None:
             self._ask_where()
         self._kill()
-        if self._status is not None and self._status not in (-signal.SIGKILL, -WHERE):
+        if self._status is not None and self._status not in (-signal.SIGKILL, -WHERE or None):
             self._why = ""  # it was quicker
         return {
             "number": self._number,
@@ -284,8 +292,9 @@ def _send(number: int, pids: "list[int] | set[int]") -> None:
 
 def main() -> None:
     """Read what to start, and hold it."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # It wakes us when the worker dies, or only the thread that started us.
+    prctl(SET_PDEATHSIG, signal.SIGHUP)
+    prctl(SET_CHILD_SUBREAPER, 1)
     first = b""
     while not first.endswith(b"\n"):
         if not (read := os.read(0, 1)):
