@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases import Backends, everyday_names
+from tests.support.databases import Backends
 
 PROGRAM = """
 import logging, os, signal, time
@@ -96,9 +96,9 @@ def below(pid):
     return found
 
 
-@pytest.fixture(params=everyday_names())
-def database(request, backends: Backends):
-    made = backends.fresh(request.param)
+@pytest.fixture
+def database(backends: Backends):
+    made = backends.fresh("sqlite")
     yield made
     backends.drop(made)
 
