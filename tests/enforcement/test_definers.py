@@ -8,6 +8,8 @@ from hands import refusal
 
 from tests.support.databases import Backends, Database, Raw, backend_names
 
+pytestmark = pytest.mark.every_version
+
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
 DEFINERS = """
     SELECT oid::regprocedure::text, prosrc, proconfig, proacl::text, prorettype::regtype::text

@@ -12,6 +12,8 @@ from milepost.store.connect import open_driver
 from milepost.store.migrate import migrate
 from tests.support.databases import Backends, Database, Raw, backend_names
 
+pytestmark = pytest.mark.every_version
+
 JOB_ID, OTHER_ID = subject(1), subject(2)
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
 

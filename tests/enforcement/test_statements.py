@@ -8,6 +8,8 @@ from tests.support.databases import Backends, Raw, backend_names
 from tests.support.prove import size
 from tools.triggers import GUARDS
 
+pytestmark = pytest.mark.every_version
+
 BULK = size(100_000)
 FEW = [subject(number) for number in range(1, 6)]
 LISTED = ", ".join(f"'{name}'" for name in FEW)

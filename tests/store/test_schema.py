@@ -19,6 +19,8 @@ from milepost.store.migrate import migrate
 from milepost.store.watch import open_watch
 from tests.support.databases import Backends, Raw, backend_names
 
+pytestmark = pytest.mark.every_version
+
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 OF_THE_CALLER = {"guard_create", "guard_exists", "guard_fence", "guard_lock"}
 """Statements of `ctx.guard()`: its table is in a database of the user's own."""

@@ -3,6 +3,9 @@
 Pages, commands, batches, requests and receivers add no SQL of their own: what they ask is asked
 on both databases below them. Where a test is about SQL, or about callers at the same time, it is
 marked `both_stores`; elsewhere whatever stands above the store is marked `in_turn`.
+
+What runs on every server at hand runs on the newest every day; on older ones, too, where it is
+marked `every_version`: what they are most likely to refuse.
 """
 
 from zlib import crc32
@@ -24,7 +27,8 @@ CHOSEN = "each_shop"
 
 def take_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave a test out on the databases whose turn it is not; when proving they are the proof."""
-    others = [item for item in items if _is_anothers_turn(item)]
+    older = set(older_names())
+    others = [item for item in items if _is_anothers_turn(item) or _is_for_proofs(item, older)]
     if PROVING:
         for item in others:
             item.add_marker(pytest.mark.prove)
@@ -33,6 +37,13 @@ def take_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
         left_out = set(others)
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=others)
+
+
+def _is_for_proofs(item: pytest.Item, older: set[str]) -> bool:
+    if not (parameters := getattr(item, "callspec", None)):
+        return False
+    its_own = {part for given in parameters._idlist for part in given.split("-")}
+    return bool(its_own & older) and item.get_closest_marker("every_version") is None
 
 
 def _is_anothers_turn(item: pytest.Item) -> bool:
