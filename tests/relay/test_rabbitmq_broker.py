@@ -1,5 +1,6 @@
 """RabbitMQ: quorum queues, confirms, and what it refuses."""
 
+import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from urllib.parse import urlsplit
@@ -187,6 +188,25 @@ class TestRabbitMQ(BrokerSuite):
         await publishing(broker, subject, 5)
         [delivery] = await received(broker, subject, 1)
         await delivery.acknowledge()
+
+    async def test_a_receiver_that_is_cancelled_keeps_nothing_from_others(
+        self, server, broker, other, subject
+    ):
+        await receiving(broker, subject)  # so that it is there
+        asking = asyncio.create_task(broker.receive(subject, name="name", most=8, seconds=60))
+        async with plain(server) as channel:
+
+            async def is_asking():
+                found = await channel.declare_queue(subject, passive=True)
+                return found.declaration_result.consumer_count == 1
+
+            await until(is_asking)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await sent(other, subject, 3)
+        came = await received(other, subject, 3)
+        for delivery in came:
+            await delivery.acknowledge()
 
     async def test_a_connection_that_falls_silent_is_given_up_in_time(self, distant, subject):
         broker = RabbitMQ(distant.url)

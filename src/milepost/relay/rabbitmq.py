@@ -6,6 +6,7 @@ refuses messages when it is full, and moves those that came too often to the que
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,11 @@ class RabbitMQ:
                 )
             case client.ChannelClosed():
                 return self._refused(error, subject)
+            case TimeoutError():
+                return Unavailable(
+                    f"{self.address} did not answer in time: it hangs, or an alarm of its memory or"
+                    " disk holds publications up (vm_memory_high_watermark, disk_free_limit)"
+                )
         return Unavailable(f"{self.address} did not answer: {reason(error)}")
 
     def _refused(self, error: Exception, subject: str) -> MilepostError:
@@ -268,35 +274,44 @@ class _Consumer:
         self._connection = connection
         self._name = queue
         self._queue: AbstractQueue | None = None
-        self._came: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
+        self._came: deque[AbstractIncomingMessage] = deque()
+        self._arrived = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
+        self._prefetch = 0
 
     async def receive(
         self, name: str, most: int, seconds: float
     ) -> "list[AbstractIncomingMessage]":
         """Wait for the first message, and take those that came with it."""
         async with self._one_at_a_time:
-            late = self._taken(most)
-            if late:
-                return late
             queue = await self._opened()
-            await queue.channel.set_qos(prefetch_count=most)
-            tag = await queue.consume(self._came.put, consumer_tag=f"{name}-{uuid4().hex[:8]}")
-            found = []
-            with suppress(TimeoutError):
-                found = [await asyncio.wait_for(self._came.get(), seconds)]
-            await queue.cancel(tag)
-            return [*found, *self._taken(most - len(found))]
+            if not self._came:
+                await self._consume(queue, name, most, seconds)
+            return [self._came.popleft() for _ in range(min(most, len(self._came)))]
 
-    def _taken(self, most: int) -> "list[AbstractIncomingMessage]":
-        return [self._came.get_nowait() for _ in range(min(most, self._came.qsize()))]
+    async def _consume(self, queue: "AbstractQueue", name: str, most: int, seconds: float) -> None:
+        if most != self._prefetch:
+            await queue.channel.set_qos(prefetch_count=most)
+            self._prefetch = most
+        self._arrived.clear()
+        tag = await queue.consume(self._take, consumer_tag=f"{name}-{uuid4().hex[:8]}")
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), seconds)
+        finally:
+            await queue.cancel(tag)
+
+    async def _take(self, message: "AbstractIncomingMessage") -> None:
+        self._came.append(message)
+        self._arrived.set()
 
     async def _opened(self) -> "AbstractQueue":
         if self._queue is None or self._queue.channel.is_closed:
             channel = self._connection.channel(publisher_confirms=False)
             await channel.initialize()
             self._queue = await channel.get_queue(self._name, ensure=False)
-            self._came = asyncio.Queue()  # what came on the other has gone back
+            self._came.clear()  # what came on the other has gone back
+            self._prefetch = 0
         return self._queue
 
 
