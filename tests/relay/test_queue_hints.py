@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from functools import cache
 from time import monotonic
 
 import pytest
@@ -15,23 +16,49 @@ from milepost.relay.hints import topic
 from milepost.store import failpoint, hints
 from milepost.store.workers import NewWorker
 from milepost.worker import hints as following
-from tests.support.brokers import NatsServer
+from tests.support.brokers import NatsServer, RedisServer, ValkeyServer
+from tests.support.rabbitmq import RabbitMQServer
 
-SERVERS = {"nats": NatsServer}
+SERVERS = {
+    "nats": NatsServer,
+    "rabbitmq": RabbitMQServer,
+    "redis": RedisServer,
+    "valkey": ValkeyServer,
+}
 PATIENCE = 60.0
 QUEUE = "slow"
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request, tmp_path_factory):
+KILLS = ("b2_", "b15_")
+"""Tests that kill the server: it must be theirs alone."""
+
+
+@pytest.fixture(scope="module")
+def own_servers(tmp_path_factory):
+    """Servers of this runner, started when they are first asked for."""
+    with ExitStack() as stack:
+
+        @cache
+        def started(name: str):
+            server = SERVERS[name](tmp_path_factory.mktemp("broker") / "data")
+            server.start()
+            stack.callback(server.stop)
+            return server
+
+        yield started
+
+
+@pytest.fixture(params=SERVERS)
+def server(request, own_servers, rabbitmq_servers):
     """A broker of each kind; the stores of tests have names, and so topics, of their own."""
-    kind = SERVERS[request.param]
-    if (missing := kind.missing()) is not None:
+    if (missing := SERVERS[request.param].missing()) is not None:
         pytest.skip(missing)
-    made = kind(tmp_path_factory.mktemp("broker") / "data")
-    made.start()
-    yield made
-    made.stop()
+    if request.param != "rabbitmq":
+        yield own_servers(request.param)
+        return
+    alone = any(word in request.function.__name__ for word in KILLS)
+    with rabbitmq_servers.lent(alone=alone) as lent:
+        yield lent
 
 
 class Case:
@@ -402,7 +429,7 @@ async def test_b15_workers_scan_while_the_broker_is_away(case, server):
             await ended(case, [last])
             assert case.counts(worker).get("claimed")
     finally:
-        if server.process is None:
+        if not server.is_ready():
             await asyncio.to_thread(server.start)
     assert sorted(case.ran) == list(range(31))
     assert {job.attempt for job in [await job.refresh_async() for job in jobs]} == {1}

@@ -5,9 +5,11 @@ window (two minutes by default). Needs the extra `nats`.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import count as counted
 from itertools import zip_longest
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,6 @@ from milepost.relay.broker import Delivery, Incoming, Lag, Outgoing, Undelivered
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.js import JetStreamContext
 
 CONNECT_SECONDS = 3.0
 API_SECONDS = 10.0
@@ -30,6 +31,8 @@ UNTIDY_MOST = 10_000
 OURS = "milepost"
 """Marks the streams that we made."""
 MSG_ID = "Nats-Msg-Id"
+NOBODY, HEARTBEAT = "503", "100"
+"""What the server says where nobody listens, and while there is nothing to say."""
 STORE_FAILED = 10077
 """The server's error for a stream that has as much as it may have."""
 
@@ -72,7 +75,7 @@ class Nats:
         """Return once the stream has stored it."""
         headers = {MSG_ID: message.id, **message.headers}
         async with self._session(subject, seconds) as session:
-            await session.stream.publish(subject, message.data, timeout=seconds, headers=headers)
+            await session.inbox.publish(subject, message.data, headers)
 
     async def receive(
         self, subject: str, *, name: str, most: int, seconds: float
@@ -81,14 +84,10 @@ class Nats:
         async with self._session(subject, CONNECT_SECONDS * 2 + seconds) as session:
             durable = _durable(subject, name)
             if durable not in session.consumers:
-                consumer = await session.stream.pull_subscribe(subject, durable=durable)
-                session.consumers[durable] = consumer
-            consumer = session.consumers[durable]
+                session.consumers[durable] = await self._consumer(session, subject, durable)
             await session.tidy(every=TIDY_SECONDS)
-            with suppress(TimeoutError):  # the client's own, and the bare one when time is short
-                found = await consumer.fetch(most, timeout=seconds)
-                return [session.take(subject, message) for message in found]
-        return []
+            found = await session.consumers[durable].pull(most, seconds)
+            return [session.take(subject, message) for message in found]
 
     async def lag(self, subject: str, *, name: str, seconds: float) -> Lag:
         """Tell how far the durable consumer of that name is behind."""
@@ -175,6 +174,22 @@ class Nats:
         session.subjects.add(subject)
         session.ours = name if OURS in (config.metadata or {}) else None
 
+    async def _consumer(self, session: "_Session", subject: str, durable: str) -> "_Consumer":
+        """Find the consumer, or make it."""
+        from nats.js import errors  # noqa: PLC0415 - an extra
+        from nats.js.api import AckPolicy, ConsumerConfig  # noqa: PLC0415 - likewise
+
+        stream = self._stream or await session.stream.find_stream_name_by_subject(subject)
+        try:
+            await session.stream.consumer_info(stream, durable)
+        except errors.NotFoundError:
+            config = ConsumerConfig(
+                durable_name=durable, filter_subject=subject, ack_policy=AckPolicy.EXPLICIT
+            )
+            await session.stream.add_consumer(stream, config)
+        place = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
+        return await _Consumer(session.client, place).open()
+
     async def _connect(self) -> "_Session":
         try:
             from nats import errors  # noqa: PLC0415 - an extra
@@ -192,9 +207,10 @@ class Nats:
             **self._options,
         }
         client = Client()
+        session = _Session(client)
         try:
-            await client.connect(self._servers, **settings)
-            return _Session(client)
+            await client.connect(self._servers, closed_cb=session.closed, **settings)
+            await session.inbox.open()
         except BaseException as error:
             await client.close()
             if not isinstance(error, errors.Error | OSError):
@@ -202,6 +218,7 @@ class Nats:
             if "authorization" in str(error).lower():
                 raise
             raise Unavailable(f"{self.address} cannot be reached: {reason(error)}") from error
+        return session
 
 
 class _Session:
@@ -212,13 +229,20 @@ class _Session:
         self.stream = client.jetstream(timeout=API_SECONDS)
         self.ours: str | None = None
         self.subjects: set[str] = set()
-        self.consumers: dict[str, JetStreamContext.PullSubscription] = {}
+        self.consumers: dict[str, _Consumer] = {}
+        self.inbox = _Inbox(client)
         self.hand = Hand(delays=True)
         self._untidy: dict[str, int] = {}
         self._tidied_at = monotonic()
 
     def is_alive(self) -> bool:
         return self.client.is_connected
+
+    async def closed(self) -> None:
+        """Tell those who wait for an answer that none will come."""
+        self.inbox.end()
+        for consumer in self.consumers.values():
+            consumer.end()
 
     def take(self, subject: str, message: "Msg") -> Delivery:
         self._untidy[subject] = self._untidy.get(subject, 0) + 1
@@ -248,9 +272,128 @@ class _Session:
             async with asyncio.timeout(ACK_SECONDS / 2):
                 await self.hand.empty()
                 if self.is_alive():
+                    await self.client.flush()  # acknowledgements may still be on their way
                     await self.tidy(every=0)
+                    await self.client.flush()
         finally:
             await self.client.close()
+
+
+class _Inbox:
+    """Where the server's answers come: one subscription, and neither task nor timer for each.
+
+    The client's own requests cost four times as much.
+    """
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._prefix = ""
+        self._numbers = counted()
+        self._waits: dict[str, asyncio.Future[Msg]] = {}
+
+    async def open(self) -> None:
+        """Listen."""
+        self._prefix = self._client.new_inbox()
+        await self._client.subscribe(f"{self._prefix}.*", cb=self._heard)
+
+    async def _heard(self, message: "Msg") -> None:
+        answer = self._waits.get(message.subject)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    def end(self) -> None:
+        """Tell those who wait that no answer will come."""
+        for answer in self._waits.values():
+            if not answer.done():
+                answer.set_exception(ConnectionResetError("the connection was closed"))
+
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Return once a stream has stored it."""
+        from nats.js import errors  # noqa: PLC0415 - an extra
+
+        place = f"{self._prefix}.{next(self._numbers)}"
+        answer = self._waits[place] = asyncio.get_running_loop().create_future()
+        try:
+            await self._client.publish(subject, data, reply=place, headers=headers)
+            told = await answer
+        finally:
+            del self._waits[place]
+        if (told.headers or {}).get("Status") == NOBODY:
+            raise errors.NoStreamResponseError
+        if error := json.loads(told.data).get("error"):
+            raise errors.APIError.from_error(error)
+
+
+class _Consumer:
+    """A durable consumer, which is asked for so many messages at a time."""
+
+    def __init__(self, client: "Client", subject: str) -> None:
+        self._client = client
+        self._subject = subject
+        self._prefix = client.new_inbox()
+        self._numbers = counted()
+        self._turn = asyncio.Lock()
+        self._place = ""
+        self._most = 0
+        self._found: list[Msg] = []
+        self._done: asyncio.Future[None] | None = None
+
+    async def open(self) -> "_Consumer":
+        """Listen."""
+        await self._client.subscribe(f"{self._prefix}.*", cb=self._heard)
+        return self
+
+    def end(self) -> None:
+        """Tell who waits that no answer will come."""
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(ConnectionResetError("the connection was closed"))
+
+    async def pull(self, most: int, seconds: float) -> "list[Msg]":
+        """Ask for the messages that are there, or for the first one that comes in time."""
+        async with self._turn:
+            found = await self._asked(most, {"no_wait": True})
+            if not found and seconds > 0:
+                found = await self._asked(1, {"expires": int(seconds * 1e9)})
+                if found and most > 1:
+                    found += await self._asked(most - 1, {"no_wait": True})
+            return found
+
+    async def _asked(self, most: int, how: dict[str, Any]) -> "list[Msg]":
+        self._place = f"{self._prefix}.{next(self._numbers)}"
+        self._most, self._found = most, []
+        self._done = asyncio.get_running_loop().create_future()
+        try:
+            request = json.dumps({"batch": most, **how}).encode()
+            await self._client.publish(self._subject, request, reply=self._place)
+            await self._done
+        except BaseException:
+            for message in self._found:
+                with suppress(Exception):
+                    await message.nak()
+            raise
+        finally:
+            self._done = None
+        return self._found
+
+    async def _heard(self, message: "Msg") -> None:
+        """Take a message, or the server's word that there are no more."""
+        from nats.js import errors  # noqa: PLC0415 - an extra
+
+        done = self._done
+        if message.subject.startswith(self._prefix):
+            status = (message.headers or {}).get("Status")
+            if done is None or done.done() or message.subject != self._place:
+                return
+            if status == NOBODY or "Deleted" in (message.headers or {}).get("Description", ""):
+                done.set_exception(errors.NotFoundError(description="the consumer is gone"))
+            elif status != HEARTBEAT:
+                done.set_result(None)
+        elif done is None or done.done():
+            await message.nak()  # it came for somebody who was stopped meanwhile
+        else:
+            self._found.append(message)
+            if len(self._found) == self._most:
+                done.set_result(None)
 
 
 async def _silent(_error: Exception) -> None:
@@ -304,7 +447,7 @@ class _Delivery:
         )
 
     async def acknowledge(self) -> None:
-        await self._message.ack_sync(timeout=ACK_SECONDS)
+        await self._message.ack()  # one that gets lost only brings the message again
 
     async def again(self, seconds: float) -> None:
         await self._message.nak(delay=seconds)
