@@ -85,7 +85,7 @@ class App(Runner):
         self.client.channel = None if channel is None else check_text(channel, what="channel")
         self.registry = Registry()
         self.jobs = Jobs(self.client, self._result_type)
-        self._batches: dict[tuple[str, int], Batch] = {}
+        self._batches = {}
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self.bulk = Bulk(self)
         self.runs = Runs(self.client, self._report_type, self._fill)
@@ -354,10 +354,12 @@ class App(Runner):
         subject: str | None = None,
         tenant: str | None = None,
     ) -> None:
-        """Let jobs arrive as messages on a broker's `subject`, the `name` unless given.
+        """Let jobs and runs arrive as messages on a broker's `subject`, the `name` unless given.
 
-        A message says what `POST /v1/jobs` takes. The broker's consumer has the same name: programs
-        that declare it share what comes.
+        A message says what `POST /v1/jobs` takes, or `POST /v1/batches/{name}/runs` with the name
+        as `batch`. The broker is given as an object, or as the name of the one at
+        MILEPOST_BROKER_URL. Its consumer has the same name: programs that declare it share what
+        comes.
         """
         from milepost.relay.inbound import declare_inbound  # noqa: PLC0415 - most declare none
 

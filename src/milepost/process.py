@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from milepost.client import Importing
 from milepost.declare import Host
 from milepost.ending import Ending, on_signals
-from milepost.errors import AccessRefused, Invalid, SchemaMismatch, Unavailable
+from milepost.errors import AccessRefused, Invalid, NotFound, SchemaMismatch, Unavailable
 from milepost.faces import refuse_in_loop
 from milepost.job import Job
 from milepost.kept_loop import new_loop
@@ -22,12 +22,13 @@ from milepost.records import NewJob
 from milepost.request.kind import Requests
 from milepost.store import followups, hints
 from milepost.store.connections import import_asyncpg
-from milepost.store.driver import AsyncDriver
+from milepost.store.driver import AsyncDriver, Steps
 from milepost.store.queues import declare
 from milepost.store.schedules import NewSchedule
 from milepost.telemetry import Log, ThrottledLog
 
 if TYPE_CHECKING:
+    from milepost.batch.declaration import Batch
     from milepost.maintain.chores import Chore
     from milepost.maintain.loop import Maintainer
     from milepost.observe.metrics import WorkerMetrics
@@ -57,6 +58,7 @@ class Runner(Host):
     _transports: "dict[str, str | Broker]"
     _brokers: "dict[str, Broker]"
     """The brokers that were called by their names."""
+    _batches: "dict[tuple[str, int], Batch]"
     metrics: "WorkerMetrics | None" = None
     """Where workers of this process count their work, if they do."""
     logs_as_command: bool = False
@@ -410,6 +412,15 @@ class Runner(Host):
             raise Invalid(f"{kind} is a step of a batch; start a run of the batch")
         job: Job[Any, Any, Any, Any] = Job(self, definition)
         return job.options(**options).new(args, kwargs)
+
+    def new_run(
+        self, name: str, params: Any, options: Mapping[str, Any]
+    ) -> "Callable[[], Steps[str]]":
+        """Give the operation that starts a run of the newest version of a batch."""
+        versions = [key for key in self._batches if key[0] == name]
+        if not versions:
+            raise NotFound(f"no batch is called {name!r} here")
+        return self._batches[max(versions)].starting(params, **options)
 
     def receivers(self, driver: AsyncDriver) -> "list[Receiver]":
         """Make the receivers of jobs from brokers, one for each inbound."""

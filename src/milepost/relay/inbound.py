@@ -1,14 +1,15 @@
-"""Jobs that arrive as messages (spec C's `add_job_from_message`).
+"""Jobs and runs that arrive as messages (spec C's `add_job_from_message`).
 
-A message holds the document of `POST /v1/jobs`: `kind`, `args`, `kwargs`, `options`; plain, or as
-the data of a CloudEvent. It is acknowledged after the commit that stores its job, and its id is
-remembered by that same commit: one that comes again makes no second job (H-53). One that can never
-be a job is kept for operators to see, and does not come again.
+A message holds the document of `POST /v1/jobs`: `kind`, `args`, `kwargs`, `options`; or the one of
+`POST /v1/batches/{name}/runs` with the name of the batch: `batch`, `params`, `options`; plain, or
+as the data of a CloudEvent. It is acknowledged after the commit that stores its job or run, and its
+id is remembered by that same commit: one that comes again makes no second one (H-53). One that can
+never be either is kept for operators to see, and does not come again.
 """
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -17,14 +18,14 @@ import msgspec
 from milepost.client import acting
 from milepost.codec import DEEPEST, check_text, nested_deeper
 from milepost.declare import Registry
-from milepost.errors import Invalid, MilepostError, Unavailable
+from milepost.errors import Invalid, MilepostError, NotFound, Unavailable
 from milepost.options import SubmitOptions, check_names, read
 from milepost.records import NewJob
 from milepost.relay.adapter import DeliveryCounter
 from milepost.relay.broker import Broker, Delivery, Incoming, cancelled, trouble_seconds
 from milepost.relay.message import read_traceparent
 from milepost.store import inbox
-from milepost.store.driver import AsyncDriver
+from milepost.store.driver import AsyncDriver, Steps
 from milepost.telemetry import Log
 
 log = Log("milepost.relay")
@@ -50,6 +51,12 @@ class Submitter(Protocol):
         """Make a job that is to be stored, or raise `Invalid` saying what does not fit."""
         ...
 
+    def new_run(
+        self, name: str, params: Any, options: Mapping[str, Any]
+    ) -> Callable[[], Steps[str]]:
+        """Give the operation that starts a run of a batch, `NotFound` if there is none."""
+        ...
+
 
 class Submission(msgspec.Struct, forbid_unknown_fields=True):
     """A job as a message asks for it."""
@@ -60,18 +67,39 @@ class Submission(msgspec.Struct, forbid_unknown_fields=True):
     options: dict[str, Any] = {}
 
 
+class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a run that a message asks for."""
+
+    reuse: bool = False
+    deadline: float | None = None
+    priority: int = 0
+    tags: dict[str, str] | None = None
+    channel: str | None = None
+
+
+class RunSubmission(msgspec.Struct, forbid_unknown_fields=True):
+    """A run of a batch as a message asks for it."""
+
+    batch: str
+    params: Any = None
+    options: RunOptions = RunOptions()
+
+
+Asked = Submission | RunSubmission
+
+
 class _Envelope(msgspec.Struct):
     """The attributes of a CloudEvent that matter here."""
 
     specversion: str
     id: str
     source: str
-    data: Submission
+    data: Any
     traceparent: str | None = None
 
 
 class _UnknownKind(MilepostError):  # noqa: N818 - caught here
-    """No program here declares that kind; another, or a newer one, may."""
+    """No program here declares that kind or batch; another, or a newer one, may."""
 
 
 class Inbound(msgspec.Struct, frozen=True):
@@ -165,33 +193,48 @@ class Receiver:
         log.warning("message refused", inbound=source, message_id=message.id)
         await delivery.terminate()
 
-    def _read(self, message: Incoming) -> tuple[str, NewJob]:
-        """Make the job that a message asks for, or raise `Invalid` saying why there is none."""
+    def _read(self, message: Incoming) -> tuple[str, NewJob | Callable[[], Steps[str]]]:
+        """Make what a message asks for, or raise `Invalid` saying why there is nothing to make."""
         if len(message.data) > self._most:
             raise Invalid(f"the message is larger than {self._most:,} bytes")
         message_id, trace, asked = _parse(message)
-        if not any(definition.name == asked.kind for definition in self._host.registry.all):
-            raise _UnknownKind(f"no job is called {asked.kind!r} here")
         inbound, trace = self._inbound, read_traceparent(trace)
         with acting(f"inbound {inbound.name}", tenant=inbound.tenant, trace=trace):
-            check_names(SubmitOptions, asked.options, what="options")
-            options = read(SubmitOptions, asked.options, what="options")
-            return message_id, self._host.new_job(asked.kind, asked.args, asked.kwargs, options)
+            if isinstance(asked, RunSubmission):
+                return message_id, self._run(asked)
+            return message_id, self._job(asked)
+
+    def _job(self, asked: Submission) -> NewJob:
+        if not any(definition.name == asked.kind for definition in self._host.registry.all):
+            raise _UnknownKind(f"no job is called {asked.kind!r} here")
+        check_names(SubmitOptions, asked.options, what="options")
+        options = read(SubmitOptions, asked.options, what="options")
+        return self._host.new_job(asked.kind, asked.args, asked.kwargs, options)
+
+    def _run(self, asked: RunSubmission) -> Callable[[], Steps[str]]:
+        options = msgspec.structs.asdict(asked.options)
+        try:
+            return self._host.new_run(asked.batch, asked.params, options)
+        except NotFound as error:
+            raise _UnknownKind(str(error)) from error
 
 
-def _parse(message: Incoming) -> tuple[str, str | None, Submission]:
-    """Read a message, plain or as a CloudEvent: its id, its trace, and the job."""
-    headers, header = message.headers, message.headers.get("traceparent")
+def _parse(message: Incoming) -> tuple[str, str | None, Asked]:
+    """Read a message, plain or as a CloudEvent: its id, its trace, and what it asks for."""
+    message_id, trace = message.id, message.headers.get("traceparent")
     if nested_deeper(message.data, DEEPEST):
         raise Invalid(f"the message is no job: it is nested more than {DEEPEST} deep")
+    is_event = message.headers.get("content-type", "").startswith("application/cloudevents")
+    what = "job"
     try:
-        is_event = headers.get("content-type", "").startswith("application/cloudevents")
-        if not is_event:
-            found = msgspec.json.decode(message.data)
-            is_event = isinstance(found, dict) and "specversion" in found
-        if not is_event:
-            return message.id, header, msgspec.json.decode(message.data, type=Submission)
-        event = msgspec.json.decode(message.data, type=_Envelope)
+        found = msgspec.json.decode(message.data)
+        if is_event or (isinstance(found, dict) and "specversion" in found):
+            event = msgspec.convert(found, _Envelope)
+            message_id, trace = f"{event.source} {event.id}", event.traceparent or trace
+            found = event.data
+        if isinstance(found, dict) and "batch" in found:
+            what = "run"
+            return message_id, trace, msgspec.convert(found, RunSubmission)
+        return message_id, trace, msgspec.convert(found, Submission)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"the message is no job: {error}") from error
-    return f"{event.source} {event.id}", event.traceparent or header, event.data
+        raise Invalid(f"the message is no {what}: {error}") from error

@@ -1,4 +1,4 @@
--- Messages that came in, and the jobs made of them.
+-- Messages that came in, and the jobs and runs made of them.
 
 -- name: inbox_add
 -- No row back means that this message was here before.
@@ -21,10 +21,10 @@ DELETE FROM inbox WHERE (source, message_id) IN (
 RETURNING message_id
 
 -- name: inbox_get
-SELECT {text:job_id}, error FROM inbox WHERE source = :source AND message_id = :message_id
+SELECT coalesce({text:job_id}, {text:run_id}), error FROM inbox WHERE source = :source AND message_id = :message_id
 
--- name: inbox_job
-UPDATE inbox SET job_id = :job_id WHERE source = :source AND message_id = :message_id
+-- name: inbox_became
+UPDATE inbox SET job_id = :job_id, run_id = :run_id WHERE source = :source AND message_id = :message_id
 
 -- name: inbox_refused
 -- postgres

@@ -1,6 +1,6 @@
-"""Operations on messages that come in: each becomes a job once, or is refused and kept."""
+"""Operations on messages that come in: each becomes a job or run once, or is refused and kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -13,7 +13,7 @@ from milepost.store.driver import Call, Steps
 
 
 class RefusedMessage(msgspec.Struct, frozen=True):
-    """A message that became no job, and why."""
+    """A message that became neither a job nor a run, and why."""
 
     source: str
     message_id: str
@@ -22,15 +22,24 @@ class RefusedMessage(msgspec.Struct, frozen=True):
     content: bytes | None
 
 
-def accept(source: str, message_id: str, new: NewJob) -> Steps[str | None]:
-    """Create the job of a message; answer with its id, the first one's if it came before (H-53)."""
+def accept(
+    source: str, message_id: str, new: NewJob | Callable[[], Steps[str]]
+) -> Steps[str | None]:
+    """Create the job of a message, or start its run by the operation that is given.
+
+    Answer with the id; with the first one's if the message came before (H-53).
+    """
     message = {"source": source, "message_id": message_id}
     if not (yield Call("inbox_add", {**message, "error": None, "content": None})):
-        [(job_id, _)] = yield Call("inbox_get", message)
-        return None if job_id is None else str(job_id)
-    [job_id] = yield from creation.create([new])
-    yield Call("inbox_job", {**message, "job_id": job_id})
-    return job_id
+        [(made, _)] = yield Call("inbox_get", message)
+        return None if made is None else str(made)
+    job_id = run_id = None
+    if isinstance(new, NewJob):
+        [job_id] = yield from creation.create([new])
+    else:
+        run_id = yield from new()
+    yield Call("inbox_became", {**message, "job_id": job_id, "run_id": run_id})
+    return job_id or run_id
 
 
 def refuse(source: str, message_id: str, *, error: str, content: bytes) -> Steps[bool]:

@@ -55,12 +55,13 @@ CREATE TABLE channel (
   seen_at timestamptz                        -- when a program that declares it last ran
 );
 
--- What came in as a message: the job it became, or why it became none.
+-- What came in as a message: the job or run it became, or why it became none.
 CREATE TABLE inbox (
   source text NOT NULL,
   message_id text NOT NULL,
   at timestamptz NOT NULL,
   job_id uuid,
+  run_id uuid,
   error text,
   content bytea,                             -- the beginning of one that was refused
   PRIMARY KEY (source, message_id)

@@ -54,12 +54,13 @@ CREATE TABLE channel (
   seen_at INTEGER                            -- when a program that declares it last ran
 ) STRICT;
 
--- What came in as a message: the job it became, or why it became none.
+-- What came in as a message: the job or run it became, or why it became none.
 CREATE TABLE inbox (
   source TEXT NOT NULL,
   message_id TEXT NOT NULL,
   at INTEGER NOT NULL,
   job_id TEXT,
+  run_id TEXT,
   error TEXT,
   content BLOB,                              -- the beginning of one that was refused
   PRIMARY KEY (source, message_id)
