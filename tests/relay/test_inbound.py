@@ -112,8 +112,10 @@ def test_what_nobody_declares_yet_comes_again_and_is_refused_at_last(app, orders
     monkeypatch.setattr(inbound, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(inbound, "DELIVERIES_MOST", 3)
     orders.send(("job", {"kind": "later"}), ("run", {"batch": "later"}))
-    assert orders.receive(6) == 6
-    refused = app.channels.refused("orders")
+    came = 0
+    while len(refused := app.channels.refused("orders")) < 2:
+        came += orders.receive(1)
+    assert 2 < came <= 6  # a broker also counts what it took back unasked
     assert sorted(message.error for message in refused) == [
         "no batch is called 'later' here",
         "no job is called 'later' here",
