@@ -9,6 +9,7 @@ import msgspec
 from milepost.client import Client, caller
 from milepost.errors import Invalid
 from milepost.faces import Flow, faces
+from milepost.records import Template
 from milepost.store import schedules, workers
 from milepost.store.driver import Steps
 from milepost.store.schedules import NewSchedule, Schedule
@@ -70,6 +71,11 @@ class Schedules:
             here = schedule.declared or schedule.name in self._declared
             found[schedule.name] = msgspec.structs.replace(schedule, declared=here)
         return [found[name] for name in sorted(found)]
+
+    def template(self, name: str) -> Steps[Template]:
+        """Read what its jobs are made from; raise `NotFound` if there is no such schedule."""
+        yield from self._stored(name)
+        return (yield from schedules.template(name))[0]
 
     def running(self, name: str, actor: str) -> Steps[str]:
         """Give the store operation behind `run`: what the API runs."""

@@ -60,7 +60,7 @@ def test_a_stuck_job(ask, app):
     employ(app, kinds='["convert 2"]')
     assert job_id in ask("jobs", "ls", "--state", "queued")
     told = ask("explain", job_id)
-    assert "none of 1 live workers of its queue knows convert version 1" in told
+    assert "the only live worker of its queue does not know convert version 1" in told
     assert "they know convert version 2" in told
     assert "next: the first worker that is deployed with its kind and version claims it" in told
 
@@ -79,9 +79,11 @@ def test_a_queue_without_workers(ask, app):
     employ(app, queues='["default"]')
     app.client.run(workers.advance_clock, 61.0)
     app.client.run(workers.renew, "w", lease_seconds=30.0)
-    assert "queue mail: 1 jobs wait in it, and none of 1 live workers serves it" in ask("doctor")
+    assert "queue mail: 1 job waits in it, and the only live worker does not serve it" in ask(
+        "doctor"
+    )
     told = ask("explain", "queue", "mail")
-    assert "none of 1 live workers serves it" in told
+    assert "the only live worker does not serve it" in told
     assert "next: the first worker that serves it" in told
 
 
@@ -103,12 +105,12 @@ def test_a_closed_gate(ask, app, prompt):
     run_id = gated(app)
     told = ask("explain", run_id)
     assert "step read has 1 open: 1 QUEUED" in told
-    assert "the gate of step write is closed: 1 jobs wait at it" in told
+    assert "the gate of step write is closed: 1 job waits at it" in told
     assert "no worker is alive" in told
     assert "next: step write goes on with the end of the last open job before it" in told
     behind = next(job.id for job in app.jobs.list() if job.state == "GATED")
     told = ask("explain", behind)
-    assert f"it waits at a gate: step read of run {run_id} has 1 open jobs" in told
+    assert f"it waits at a gate: step read of run {run_id} has 1 open job" in told
     assert json.loads(prompt("explain", "run", run_id, "--json").out)["subject"] == "run"
     app.runs.get(run_id).cancel("enough")
     assert "nothing, unless it is resumed" in app.runs.get(run_id).explain().next
@@ -124,9 +126,9 @@ def test_a_lagging_channel(ask, app):
     failure = outbox.Failure(message.id, message.fence, "answered 503", delay_us=1_000_000)
     app.client.run(outbox.failed, [failure], most=9)
     app.client.run(workers.advance_clock, 400.0)
-    assert "channel news: 1 messages wait, the oldest for 40" in ask("doctor")
+    assert "channel news: 1 message waits, the oldest for 40" in ask("doctor")
     told = ask("explain", "channel", "news")
-    assert "a message failed 1 times, last with: answered 503" in told
+    assert "a message failed 1 time, last with: answered 503" in told
     assert "nobody delivers: no worker is alive" in told
     assert "next: nothing, until a worker of the program that declares it runs" in told
     app.client.run(outbox.declare, [declared])

@@ -13,7 +13,7 @@ from milepost.address import StoreUrl
 from milepost.cli import main
 from milepost.observe import doctor
 from milepost.observe.doctor import Finding, diagnose
-from milepost.store import workers
+from milepost.store import jobs, tally, workers
 from tests.support.databases import Backends, Database, Raw, backend_names
 from tests.support.fuzz import agree
 from tests.support.prove import PROVING, size
@@ -389,6 +389,26 @@ def test_findings_alike_are_told_what_to_do_once(database, raw, capsys, monkeypa
     assert all(f"`milepost jobs cancel {one['id']}`" in one["advice"] for one in cancelled)
 
 
+def test_a_count_of_jobs_that_is_wrong_is_found_and_counted_again(database, raw, capsys):
+    with opened(database, "sync") as store:
+        store.create(3, queue="mail")
+        while store.run(tally.fold, most=1_000) >= 1_000:
+            pass
+        store.create(2, queue="mail")
+        assert [f for f in findings(database) if f.code == "totals"] == []
+        raw.execute("UPDATE queue_total SET count = count + 7")
+        raw.execute("INSERT INTO queue_total (queue, count) VALUES ('gone', 2)")
+        found = {f.id: f.text for f in findings(database) if f.code == "totals"}
+        assert found == {
+            "mail": "12 jobs are counted in it, and it holds 5",
+            "gone": "2 jobs are counted in it, and it holds 0",
+        }
+        code, _, err = command(capsys, "--store", database.url, "--repair")
+        assert (code, "repaired" in err) == (0, True)
+        assert [f for f in findings(database) if f.code == "totals"] == []
+        assert store.run(jobs.counts) == {"mail": {"QUEUED": 5}}
+
+
 def test_what_only_wants_attention_has_a_code_of_its_own(database, raw, capsys):
     with opened(database, "sync") as store:
         store.worker("dead", lease=1.0)
@@ -400,9 +420,9 @@ def test_what_only_wants_attention_has_a_code_of_its_own(database, raw, capsys):
         code, out, _ = command(capsys, "--store", database.url)
         assert code == 6
         assert "worker dead: it stopped beating and holds 0 jobs" in out
-        assert "queue default: 1 jobs wait in it, and none of 0 live workers serves it" in out
+        assert "queue default: 1 job waits in it, and no worker is alive" in out
         assert "its time has come and it is WAITING" in out
-        assert "channel news: 1 messages wait, the oldest for 40" in out
+        assert "channel news: 1 message waits, the oldest for 40" in out
         assert "clock: its clock was moved by 400 s" in out
         code, out, err = command(capsys, "--store", database.url, "--repair")
         assert (code, "repaired 2 of 5 findings" in err) == (6, True), err

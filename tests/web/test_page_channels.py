@@ -45,6 +45,7 @@ async def test_a_channel_says_what_waits_is_dead_and_arrived(api, app, channel):
     first, second, third = channel
     page = (await api.get("/channels", headers=HTML)).text
     assert 'href="/channels?name=par%2Ftner"' in page
+    assert "<span>Channels</span><b>1</b>" in page  # beside its name, though nobody declared it
     assert "pull" in page
     one = (await api.get("/channels", params={"name": "par/tner"}, headers=HTML)).text
     assert second.subject_id in one

@@ -100,3 +100,20 @@ async def test_a_token_for_other_kinds_runs_no_schedule(api, app, token):
     answer = await api.post("/schedules/nightly/run", data=form, headers={**HTML, **other})
     assert answer.status_code == 403
     assert "not for" in answer.text
+
+
+async def test_a_token_of_low_priority_runs_and_resumes_no_urgent_schedule(api, app, token):
+    @app.job(priority=7)
+    def urgent() -> None: ...
+
+    app.schedule(urgent, "0 3 * * *", name="urgent")
+    low = {**HTML, **token("low", "operate", "read", bounds=Bounds(max_priority=3))}
+    form = {"form_token": form_token((await api.get("/schedules/urgent/run", headers=low)).text)}
+    for action in ("run", "resume"):
+        answer = await api.post(f"/schedules/urgent/{action}", data=form, headers=low)
+        assert answer.status_code == 403
+        assert "priority 3 at most, not 7" in answer.text
+        answer = await api.post(f"/v1/schedules/urgent:{action}", headers=low)
+        assert (answer.status_code, "not 7" in answer.text) == (403, True)
+    assert (await api.post("/schedules/urgent/pause", data=form, headers=low)).status_code == 303
+    assert app.jobs.list() == []

@@ -13,7 +13,7 @@ from milepost.store.tokens import SCOPES
 from milepost.web.access import authenticate
 from milepost.web.api import create_api
 from milepost.web.dashboard.routers import ROUTERS
-from milepost.web.problems import HttpProblem
+from milepost.web.problems import MEDIA, HttpProblem
 from milepost.web.session import Session
 
 HTML = {"Accept": "text/html"}
@@ -258,3 +258,30 @@ async def test_a_session_ends_at_its_time_for_a_stream_too(app, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: session.until + 1.0)
     with pytest.raises(HttpProblem, match="ended"):
         await authenticate(app.client, *asked)
+
+
+async def test_a_browser_that_goes_astray_is_shown_a_page_and_a_program_a_problem(api):
+    for path, status in (("/nowhere", 404), ("/jobs?end=perhaps", 422), ("/v1", 404)):
+        page = await api.get(path, headers=HTML)
+        assert (page.status_code, page.headers["content-type"]) == (
+            status,
+            "text/html; charset=utf-8",
+        )
+        assert "Content-Security-Policy" in page.headers
+    for path, accepted in (("/nowhere", "*/*"), ("/v1/nowhere", "text/html")):
+        answer = await api.get(path, headers={"Accept": accepted})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, MEDIA)
+
+
+async def test_a_tenants_token_is_not_told_which_queues_and_pipelines_there_are(api, app, token):
+    mine = {**HTML, **token("acme", "read", tenant="acme")}
+    every = {**HTML, **token("every", "read")}
+    await app.client.create_async([app.new_job("convert", ["a"], {}, {"queue": "secret"})])
+    asked = {"secret": "queue", "secrets": "kind"}
+    for word, key in asked.items():
+        found = await api.get("/go", params={"to": word}, headers=every)
+        assert found.headers["location"] == f"/jobs?q={key}%3A{word}"
+        found = await api.get("/go", params={"to": word}, headers=mine)
+        assert found.headers["location"] == f"/jobs?q=kind%3A{word}"
+    for path in ("/pipelines", "/pipelines/stones", "/v1/pipelines", "/v1/pipelines/stones"):
+        assert (await api.get(path, headers=mine)).status_code == 403, path

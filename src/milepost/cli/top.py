@@ -116,9 +116,11 @@ def frame(seen: Glance, view: View, *, size: tuple[int, int], head: str = "") ->
     """Draw one frame as plain text: at most so many lines, each at most so wide."""
     from rich.cells import set_cell_size
 
+    from milepost.store.explain import some
+
     width, height = size
     live = sum(map(_is_live, seen.workers))
-    lines = [f"milepost   {printable(seen.at)}   {live} live workers{head}", ""]
+    lines = [f"milepost   {printable(seen.at)}   {some(live, 'live worker')}{head}", ""]
     lines += _queue_lines(seen, view)
     lines += ["", *_worker_lines(seen)]
     lines += ["", "slowest running", *_or_none(_slow_lines(seen))]

@@ -17,9 +17,9 @@ from milepost.address import SQLITE_SHARED, StoreUrl
 from milepost.errors import IllegalMove, MilepostError, NotFound, SchemaMismatch, Unavailable
 from milepost.observe.verify import Findings, verify
 from milepost.outcome import micros
-from milepost.store import fanin, jobs, migrate, outbox, schedules, workers
+from milepost.store import fanin, jobs, migrate, outbox, schedules, tally, workers
 from milepost.store.driver import AsyncDriver, Call, Driver, Reader, Rows, Steps
-from milepost.store.explain import is_live, takes
+from milepost.store.explain import is_live, moment, none_of, some, takes
 
 BATCH = 5_000
 KEPT = 1_000
@@ -126,6 +126,13 @@ AROUND = {
         MAINTENANCE,
         "maintenance",
     ),
+    "doctor_totals": Check(
+        "totals",
+        "queue",
+        "{} jobs are counted in it, and it holds {}",
+        "`milepost doctor --repair` counts them again; pages and metrics show what is counted",
+        repair="recount",
+    ),
     "doctor_stale": Check("pipeline", "pipeline", "{}", "`milepost explain pipeline NAME`"),
     "doctor_offset": Check(
         "clock", "store", "its clock was moved by {} s", "only tests do that: UPDATE clock"
@@ -143,7 +150,7 @@ ADVICE = {
 }
 ATTENTION = frozenset(
     ("due", "worker", "clock", "pipeline", "queue", "channel", "schedule", "sqlite")
-) | frozenset(("transaction", "bloat", "rights", "wal"))
+) | frozenset(("transaction", "bloat", "rights", "wal", "totals"))
 """Codes of findings that break no promise: somebody should look, and nothing is wrong yet."""
 
 
@@ -162,7 +169,7 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str
     """What to do, the same for all alike: `ID` and `NAME` stand for the one that is meant."""
     repair: str = ""
-    """The moves that repair it: to `cancel` it, or those that `maintenance` makes."""
+    """What repairs it: to `cancel` or `recount` it, or the moves that `maintenance` makes."""
 
     @property
     def repairable(self) -> bool:
@@ -274,7 +281,7 @@ def _environment(driver: Driver) -> Iterator[Finding]:
 
 
 def _wanted(name: str) -> dict[str, int]:
-    graceless = ("doctor_stale", "doctor_offset")
+    graceless = ("doctor_totals", "doctor_stale", "doctor_offset")
     return {} if name in graceless else {"grace_us": micros(GRACE_SECONDS)}
 
 
@@ -325,10 +332,11 @@ def _unserved() -> Steps[list[Finding]]:
         if any(takes(worker, queue, kind, version) for worker in live):
             continue
         serving = any(takes(worker, queue) for worker in live)
-        word = f"knows {kind} version {version}" if serving else "serves it"
-        text = f"{count} jobs wait in it, and none of {len(live)} live workers {word}"
+        word = ("know", f"{kind} version {version}") if serving else ("serve", "it")
+        wait = some(count, "job waits", "jobs wait")
+        text = f"{wait} in it, and {none_of(len(live), *word)}"
         do = f"`milepost explain {job_id}`; start a worker that does: `milepost worker APP`"
-        found.setdefault(f"{queue} {word}", Finding("queue", "queue", queue, text, do))
+        found.setdefault(f"{queue} {' '.join(word)}", Finding("queue", "queue", queue, text, do))
     return list(found.values())
 
 
@@ -337,9 +345,11 @@ def _lagging() -> Steps[list[Finding]]:
     found = []
     for channel in (yield from outbox.known()):
         count, age = oldest.get(channel.name, (0, 0.0))
-        told = [f"{channel.dead} messages are dead"] if channel.dead else []
+        dead = some(channel.dead, "message is dead", "messages are dead")
+        told = [dead] if channel.dead else []
         if age > LAGGING_SECONDS:
-            told.append(f"{count} messages wait, the oldest for {age:.0f} s; it is {channel.state}")
+            wait = some(count, "message waits", "messages wait")
+            told.append(f"{wait}, the oldest for {age:.0f} s; it is {channel.state}")
         do = "`milepost explain channel NAME`"
         found += [Finding("channel", "channel", channel.name, text, do) for text in told]
     return found
@@ -351,7 +361,7 @@ def _unfired() -> Steps[list[Finding]]:
             "schedule",
             "schedule",
             schedule.name,
-            f"it should have fired at {schedule.next_at:%Y-%m-%d %H:%M:%S}",
+            f"it should have fired at {moment(schedule.next_at)}",
             "`milepost explain schedule NAME`",
         )
         for schedule in (yield from schedules.listing())
@@ -391,9 +401,12 @@ async def repair(
 ) -> list[tuple[Finding, str]]:
     """Cancel the jobs that should have ended; answer with those that could not be, and why.
 
-    Moves that are merely due are left to a pass of maintenance, which the caller makes.
+    Counts that are wrong are counted again. Moves that are merely due are left to a pass of
+    maintenance, which the caller makes.
     """
     refused: list[tuple[Finding, str]] = []
+    if any(finding.repair == "recount" for finding in findings):
+        await driver.run(tally.recount)
     for finding in findings:
         if finding.repair != "cancel":
             continue

@@ -18,7 +18,12 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'QUEUED' LIMIT :mo
        (SELECT count(*) FROM queue),
        (SELECT count(*) FROM worker WHERE state <> 'STOPPED'),
        (SELECT count(*) FROM schedule),
-       (SELECT count(*) FROM channel),
+       -- As `channel_list` names them: a channel that is pulled need not be declared.
+       (WITH RECURSIVE hop (name) AS (
+          SELECT min(channel) FROM outbox
+          UNION ALL
+          SELECT (SELECT min(channel) FROM outbox WHERE channel > hop.name) FROM hop WHERE hop.name IS NOT NULL)
+        SELECT count(*) FROM (SELECT name FROM hop WHERE name IS NOT NULL UNION SELECT name FROM channel) AS named),
        -- Errors that were first seen within a day: each is a step along the index of failures.
        (WITH RECURSIVE named (fingerprint, n) AS (
           SELECT min(fingerprint), 1 FROM failure

@@ -170,6 +170,31 @@ SELECT job.queue, job.kind, job.kind_version, count(*), min({text:job.id})
 HAVING min(job.created_at) < {now} - :grace_us{micros}
  ORDER BY job.queue, job.kind
 
+-- name: doctor_totals
+-- Queues whose jobs, counted as they come and go, are not as many as there are.
+-- postgres
+SELECT queue, sum(kept)::bigint, sum(held)::bigint
+  FROM (SELECT queue, count AS kept, 0 AS held FROM queue_total
+         UNION ALL
+        SELECT queue, CASE name WHEN 'create' THEN count ELSE -count END, 0 FROM tally_delta
+         WHERE name IN ('create', 'remove')
+         UNION ALL
+        SELECT queue, 0, count(*) FROM job GROUP BY queue) AS counted
+ GROUP BY queue
+HAVING sum(kept) <> sum(held)
+-- sqlite
+-- Where rows have other numbers than they had, maintenance is about to count them.
+SELECT queue, sum(kept), sum(held)
+  FROM (SELECT queue, count AS kept, 0 AS held FROM queue_total
+         UNION ALL
+        SELECT queue, CASE name WHEN 'create' THEN count ELSE -count END, 0 FROM tally_delta
+         WHERE name IN ('create', 'remove')
+         UNION ALL
+        SELECT queue, sum(rowid > (SELECT number FROM tally_mark)), count(*) FROM job GROUP BY queue) AS counted
+ WHERE (SELECT number = 0 OR EXISTS (SELECT 1 FROM job WHERE job.rowid = number AND job.id = job_id) FROM tally_mark)
+ GROUP BY queue
+HAVING sum(kept) <> sum(held)
+
 -- name: doctor_workers
 -- Workers that stopped beating longer ago than the grace, and the jobs that they hold.
 SELECT worker.id,

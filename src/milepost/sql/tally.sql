@@ -71,8 +71,12 @@ UPDATE tally_mark
    SET number = coalesce((SELECT max(rowid) FROM job), 0),
        job_id = (SELECT id FROM job ORDER BY rowid DESC LIMIT 1)
 
--- name: queue_total_clear
-DELETE FROM queue_total
+-- name: queue_total_lock
+-- postgres
+-- Whoever folds has committed, or adds to what is counted now.
+LOCK TABLE queue_total IN EXCLUSIVE MODE
+-- sqlite
+-- There is one writer.
 
 -- name: queue_total_count
 -- Counts all jobs of each queue, less what is still to be folded. The last resort: it reads the whole table.
@@ -80,9 +84,12 @@ INSERT INTO queue_total (queue, count)
 SELECT queue, sum(n)
   FROM (SELECT queue, count(*) AS n FROM job GROUP BY queue
          UNION ALL
+        SELECT queue, 0 FROM queue_total
+         UNION ALL
         SELECT queue, CASE name WHEN 'create' THEN -count ELSE count END FROM tally_delta
          WHERE name IN ('create', 'remove')) AS counted
  GROUP BY queue
+ON CONFLICT (queue) DO UPDATE SET count = excluded.count
 
 -- name: tally_label_add
 -- Names the pairs that are new, as long as there is room.

@@ -20,12 +20,24 @@ from milepost.store import (
     workers,
 )
 from milepost.store.driver import Steps
-from milepost.store.explain import NO_WORKER, Explanation, Why, explain, is_live, span, takes
+from milepost.store.explain import (
+    NO_WORKER,
+    Explanation,
+    Why,
+    explain,
+    is_live,
+    moment,
+    none_of,
+    some,
+    span,
+    takes,
+)
 from milepost.store.failures import breaches
 from milepost.store.looks import StepStand
 from milepost.store.outbox import Channel
 from milepost.store.watermarks import PipelineRow
 
+WAITS = ("job waits", "jobs wait")
 IN_LINE = 1_000
 """So many jobs of a queue's line are looked at: does a worker know their kinds?"""
 
@@ -94,7 +106,8 @@ def _run_waits(run: Run, steps: Sequence[StepStand], told: Explanation | None) -
         if step.open and (step.number <= run.current_step or run.state == RunState.STOPPING):
             yield "step", f"step {step.name} has {step.open} open{_by_state(step)}"
         elif step.open and step.gated and not step.opened:
-            yield "gate", f"the gate of step {step.name} is closed: {step.open} jobs wait at it"
+            wait = some(step.open, *WAITS)
+            yield "gate", f"the gate of step {step.name} is closed: {wait} at it"
     if told is not None:
         yield told.reasons[0], told.text
     if not any(step.open for step in steps) and run.state != RunState.CREATED:
@@ -155,20 +168,20 @@ def explained_queue(facts: QueueFacts) -> Explanation:
     name = queue.name
     why: list[tuple[str, str]] = []
     if queue.paused:
-        since = f" since {queue.paused_at:%Y-%m-%d %H:%M:%S}" if queue.paused_at else ""
+        since = f" since {moment(queue.paused_at)}" if queue.paused_at else ""
         said = f": {queue.reason}" if queue.reason else ""
         by = f"it was paused by {queue.paused_by or 'somebody'}{since}{said}"
         why.append(("queue_paused", by))
     why += _unserved(name, facts.kinds, live)
     waiting = queue.counts.get("QUEUED", 0)
     if queue.max_waiting is not None and waiting >= queue.max_waiting:
-        why.append(("full", f"it is full: {waiting} of {queue.max_waiting} wait"))
+        why.append(("full", f"it is full: {waiting:,} of {queue.max_waiting:,} wait"))
     serving = sum(takes(worker, name) for worker in live)
     oldest = f", the oldest for {span(age)}" if age else ""
     busy = queue.counts.get("RUNNING", 0)
-    waits = f"{waiting} {'job waits' if waiting == 1 else 'jobs wait'}{oldest}"
-    serves = f"{serving} live {'worker serves' if serving == 1 else 'workers serve'} it"
-    line = f"{waits}; {busy} {'runs' if busy == 1 else 'run'}; {serves}"
+    waits = some(waiting, *WAITS) + oldest
+    serves = some(serving, "live worker serves", "live workers serve")
+    line = f"{waits}; {some(busy, 'runs', 'run')}; {serves} it"
     why.append(("in_line" if waiting else "empty", line))
     state = "paused" if queue.paused else "active"
     return _told("queue", name, iter(why), kind="queue", state=state, then=_queue_next(name, why))
@@ -180,15 +193,19 @@ def _unserved(
     if not live:
         return [("no_worker", NO_WORKER)]
     if not any(takes(worker, name) for worker in live):
-        return [("no_worker_for_queue", f"none of {len(live)} live workers serves it")]
+        return [("no_worker_for_queue", none_of(len(live), "serve", "it"))]
     return [
         (
             "no_worker_for_kind",
-            f"none of its live workers knows {kind} version {version}: {count} jobs wait for one",
+            f"none of its live workers knows {kind} version {version}: {_first(count)} for one",
         )
         for kind, version, count in kinds
         if not any(takes(worker, name, kind, version) for worker in live)
     ]
+
+
+def _first(count: int) -> str:
+    return f"at least {count:,} jobs wait" if count >= IN_LINE else some(count, *WAITS)
 
 
 def _queue_next(name: str, why: Sequence[tuple[str, str]]) -> str:
@@ -224,18 +241,15 @@ def explain_schedule(name: str) -> Steps[Explanation]:
         )
     last = "it never fired"
     if found.last_at is not None:
-        last = f"it fired {found.fired} times, last at {_time(found.last_at)}: {found.last_job_id}"
+        fired = some(found.fired, "time")
+        last = f"it fired {fired}, last at {moment(found.last_at)}: {found.last_job_id}"
     why.append(("fired", last))
-    then = f"it fires at {_time(found.next_at)}"
+    then = f"it fires at {moment(found.next_at)}"
     if found.state == "paused":
         then = f"nothing, until it is resumed: `milepost schedules resume {shlex.quote(name)}`"
     elif found.state == "vanished" or not live:
         then = "nothing, until a worker of the program that declares it runs"
     return _told("schedule", name, iter(why), kind=found.kind, state=found.state, then=then)
-
-
-def _time(at: datetime) -> str:
-    return at.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
 def explain_channel(name: str) -> Steps[Explanation]:
@@ -248,12 +262,14 @@ def explain_channel(name: str) -> Steps[Explanation]:
     why = _channel_hindered(channel, live)
     if (failing := (yield from outbox.failing(name))) is not None:
         attempts, error = failing
-        why.append(("failing", f"a message failed {attempts} times, last with: {error}"))
+        why.append(("failing", f"a message failed {some(attempts, 'time')}, last with: {error}"))
     if channel.dead:
         dead = f"`milepost channels dead {shlex.quote(name)}`"
-        why.append(("dead", f"{channel.dead} messages are dead: {dead}"))
+        count = some(channel.dead, "message is", "messages are")
+        why.append(("dead", f"{count} dead: {dead}"))
     age = ages.get(name)
-    waits = f"{channel.waiting} messages wait" + (f", the oldest for {span(age)}" if age else "")
+    waits = some(channel.waiting, "message waits", "messages wait")
+    waits += f", the oldest for {span(age)}" if age else ""
     why.append(("waiting" if channel.waiting else "empty", waits))
     due = yield from outbox.next_due(name)
     then = _channel_next(channel, {word for word, _ in why}, due)
@@ -283,7 +299,7 @@ def _channel_next(channel: Channel, words: set[str], due: datetime | None) -> st
         return "somebody pulls them, and acknowledges each"
     if words & {"vanished", "no_worker"}:
         return "nothing, until a worker of the program that declares it runs"
-    return f"the first of them is delivered at {_time(due)}"
+    return f"the first of them is delivered at {moment(due)}"
 
 
 class PipelineFacts(msgspec.Struct, frozen=True):
@@ -318,11 +334,12 @@ def explained_pipeline(facts: PipelineFacts) -> Explanation:
     stands = "nothing was ever read to its end" if row.mark is None else behind
     why = [("watermark", f"its watermark: {stands}")]
     if facts.gaps:
-        why.append(("gaps", f"{facts.gaps} partitions of ended runs were never read"))
+        count = some(facts.gaps, "partition of ended runs was", "partitions of ended runs were")
+        why.append(("gaps", f"{count} never read"))
     then = f"nothing, until a run starts: `milepost pipelines start APP {shlex.quote(name)}`"
     for planned in facts.schedules:
         if planned.state == "active":
-            then = f"schedule {planned.name} starts a run at {_time(planned.next_at)}"
+            then = f"schedule {planned.name} starts a run at {moment(planned.next_at)}"
     state = "idle"
     if facts.latest is not None and told is not None:
         state = told.state

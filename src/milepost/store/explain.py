@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -248,7 +248,8 @@ def _gated(facts: JobFacts) -> Why:
     for step in before:
         yield (
             "gate",
-            f"it waits at a gate: step {step.name} of run {job.run_id} has {step.open} open jobs",
+            f"it waits at a gate: step {step.name} of run {job.run_id} has "
+            + some(step.open, "open job"),
         )
     if not before:
         yield "gate", "its gate is about to open: maintenance, which any worker does, sends it on"
@@ -269,7 +270,7 @@ def _due(facts: JobFacts) -> Why:
         return
     left = (due - facts.now).total_seconds()
     if left > 0:
-        yield "due", f"it is due in {span(left)}, at {due.isoformat(timespec='seconds')}"
+        yield "due", f"it is due in {span(left)}, at {moment(due)}"
     else:
         yield (
             "overdue",
@@ -297,11 +298,11 @@ def _without_worker(facts: JobFacts) -> Why:
     if not live:
         yield "no_worker", NO_WORKER
     elif not serving:
-        yield "no_worker_for_queue", f"none of {len(live)} live workers serves queue {job.queue!r}"
+        yield "no_worker_for_queue", none_of(len(live), "serve", f"queue {job.queue!r}")
     elif not any(can_take(worker, job) for worker in serving):
         yield (
             "no_worker_for_kind",
-            f"none of {len(serving)} live workers of its queue knows {kind}: deploy one that does"
+            f"{none_of(len(serving), 'know', kind, of=' of its queue')}: deploy one that does"
             + _known(serving, job),
         )
 
@@ -317,12 +318,19 @@ def _in_line(facts: JobFacts) -> tuple[str, str]:
     able = [worker for worker in facts.live if can_take(worker, facts.job)]
     if facts.job.is_suspect:
         return "alone", (
-            f"it was lost {facts.job.losses} times and one more loss would end it: it runs with no "
-            f"other job in its process, as soon as one of {len(able)} workers has room for that"
+            f"it was lost {some(facts.job.losses, 'time')} and one more loss would end it: it runs "
+            f"with no other job in its process, as soon as {_one_of(able)} has room for that"
         )
     if any(_free(worker) for worker in able):
-        return "in_line", f"it is in line: any of {len(able)} live workers may take it next"
+        who = f"any of {len(able)} live workers" if len(able) > 1 else "the only live worker"
+        return "in_line", f"it is in line: {who} may take it next"
+    if len(able) == 1:
+        return "busy", "it is in line: the only worker that may take it is busy"
     return "busy", f"it is in line: all of the {len(able)} workers that may take it are busy"
+
+
+def _one_of(able: Sequence[Worker]) -> str:
+    return "its only worker" if len(able) == 1 else f"one of {len(able)} workers"
 
 
 def _free(worker: Worker) -> bool:
@@ -341,11 +349,11 @@ def ruled_out(facts: JobFacts) -> list[str]:
         told.append(f"queue {job.queue} is open")
     able = [worker for worker in facts.live if can_take(worker, job)]
     if able:
-        know = "live worker knows" if len(able) == 1 else "live workers know"
-        told.append(f"{len(able)} {know} {job.kind} version {job.kind_version}")
+        know = some(len(able), "live worker knows", "live workers know")
+        told.append(f"{know} {job.kind} version {job.kind_version}")
     free = sum(_free_slots(worker) for worker in able)
     if free:
-        told.append(f"{free:,} {'slot is' if free == 1 else 'slots are'} free")
+        told.append(f"{some(free, 'slot is', 'slots are')} free")
     if facts.run_state is not None and facts.run_state != RunState.STOPPING:
         told.append(f"its run is {facts.run_state}")
     if job.deadline_at is not None and job.deadline_at > facts.now:
@@ -357,6 +365,25 @@ def ruled_out(facts: JobFacts) -> list[str]:
 def _free_slots(worker: Worker) -> int:
     slots = {} if worker.slots is None else msgspec.json.decode(worker.slots)
     return int(slots.get("FREE", 0)) + int(slots.get("CLAIMING", 0))
+
+
+def some(number: int, one: str, many: str | None = None) -> str:
+    """Count something: 1 job, 1,021 jobs."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def none_of(number: int, verb: str, what: str, *, of: str = "") -> str:
+    """Say of so many live workers that none serves, or knows, something."""
+    if not number:
+        return "no worker is alive"
+    if number == 1:
+        return f"the only live worker{of} does not {verb} {what}"
+    return f"none of {number:,} live workers{of} {verb}s {what}"
+
+
+def moment(at: datetime) -> str:
+    """Say when, to the second."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def span(seconds: float) -> str:

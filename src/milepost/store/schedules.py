@@ -124,13 +124,19 @@ def fire(name: str) -> Steps[list[str]]:
     return fired
 
 
-def run(name: str, *, actor: str | None) -> Steps[str]:
-    """Create its job now, beside its slots, paused or not; answer with the id."""
+def template(name: str) -> Steps[tuple[Template, bytes | None]]:
+    """Read what its jobs are made from, and their arguments."""
     found = yield Call("schedule_template", {"name": name})
     if not found:
         raise missing(name, [schedule.name for schedule in (yield from listing())])
-    made = msgspec.structs.replace(msgspec.json.decode(found[0][0], type=Template), actor=actor)
-    [job_id] = yield from creation.create([NewJob(str(uuid7()), found[0][1], made)])
+    return msgspec.json.decode(found[0][0], type=Template), found[0][1]
+
+
+def run(name: str, *, actor: str | None) -> Steps[str]:
+    """Create its job now, beside its slots, paused or not; answer with the id."""
+    made, payload = yield from template(name)
+    made = msgspec.structs.replace(made, actor=actor)
+    [job_id] = yield from creation.create([NewJob(str(uuid7()), payload, made)])
     return job_id
 
 

@@ -179,14 +179,19 @@ def add(report: Report) -> Steps[None]:
 def _count_created(*, most: int) -> Steps[int]:
     """Count new jobs where no trigger does; answer with how many."""
     if (yield Call("tally_mark_lost")):
-        yield Call("queue_total_clear")
-        yield Call("queue_total_count")
-        yield Call("tally_mark_last")
+        yield from recount()
         return 0
     alike = yield Call("tally_created_alike", {"most": most})
     rows = alike or (yield Call("tally_created", {"most": most}))
     yield Call("tally_mark_move", {"most": most})
     return sum(row[0] for row in rows)
+
+
+def recount() -> Steps[None]:
+    """Count the jobs of every queue anew; it reads all of them."""
+    yield Call("queue_total_lock")
+    yield Call("queue_total_count")
+    yield Call("tally_mark_last")
 
 
 def fold(*, most: int) -> Steps[int]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from milepost.errors import Invalid
@@ -28,10 +30,11 @@ from milepost.web.call import Engine
 from milepost.web.dashboard.facts import kept_counts, kept_facts
 from milepost.web.dashboard.live import Live
 from milepost.web.dashboard.oidc import provider_of
+from milepost.web.dashboard.page import failure, wants_page
 from milepost.web.dashboard.rail import RailReader
 from milepost.web.dashboard.routers import ROUTERS as PAGES
 from milepost.web.metrics import HttpMetrics
-from milepost.web.problems import install
+from milepost.web.problems import install, problem_of, problem_response
 from milepost.web.session import Keys
 
 CALLBACK_RATE = 5.0
@@ -96,7 +99,16 @@ def describe() -> FastAPI:
         redirect_slashes=False,
     )
     install(api)
+    api.add_exception_handler(HTTPException, _astray)
     for router in ROUTERS:
         # Including a router analyses each of its routes again, for every API that is made.
         api.router.routes.extend(router.routes)
     return api
+
+
+async def _astray(request: Request, error: Exception) -> Response:
+    """Answer a path that nothing is at: with a page to who looks for one."""
+    problem = problem_of(error)
+    if wants_page(request):
+        return await failure(request, problem)
+    return problem_response(problem)

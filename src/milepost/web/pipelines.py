@@ -187,6 +187,7 @@ def _document(pipeline: Pipeline[Any]) -> Steps[dict[str, Any]]:
 @router.get("/v1/pipelines", responses=answers(PipelineList))
 async def listing(*, call: ReadCall) -> Response:
     """List the declared pipelines, and where each has come to."""
+    call.principal.check_unbound("what a pipeline keeps", queues=False)
     found = call.app.pipelines.values()
     mine = [one for one in found if call.principal.sees_queue(one.options["queue"])]
     return json_response({"items": [await call.run(_document, one) for one in mine]})
@@ -195,7 +196,7 @@ async def listing(*, call: ReadCall) -> Response:
 @router.get("/v1/pipelines/{name}", responses=answers(PipelineDocument, 404))
 async def show(*, name: str, call: ReadCall) -> Response:
     """Show a pipeline, and where it has come to."""
-    return json_response(await call.run(_document, _declared(call, name)))
+    return json_response(await call.run(_document, _whole(call, name)))
 
 
 @router.post("/v1/pipelines/{name}/runs", status_code=202, responses=RUN_ACCEPTED)

@@ -62,6 +62,12 @@ async def _named(call: Call, name: str) -> Schedule:
     return found
 
 
+async def check_new(call: Call, name: str) -> None:
+    """Refuse a schedule to a token that may not create its jobs."""
+    made = await call.run(call.app.schedules.template, name)
+    call.principal.check_new(made.kind, queue=made.queue, priority=made.priority)
+
+
 @router.get("/v1/schedules", responses=answers(ScheduleList))
 async def listing(*, call: ReadCall) -> Response:
     """List the schedules."""
@@ -84,7 +90,7 @@ async def pause(*, name: str, call: OperateCall) -> Response:
 async def resume(*, name: str, call: OperateCall) -> Response:
     """Let a schedule go on with its next time."""
     schedule = await _named(call, name)
-    call.principal.check_new(schedule.kind)
+    await check_new(call, schedule.name)
     return await _pause(call, schedule, paused=False)
 
 
@@ -92,7 +98,7 @@ async def resume(*, name: str, call: OperateCall) -> Response:
 async def run(*, name: str, call: OperateCall) -> Response:
     """Create a schedule's job now, beside its times."""
     schedule = await _named(call, name)
-    call.principal.check_new(schedule.kind)
+    await check_new(call, schedule.name)
 
     def operation() -> Steps[StoredAnswer]:
         job_id = yield from call.app.schedules.running(schedule.name, call.principal.actor)

@@ -21,10 +21,10 @@ from milepost.web.call import Call, OperateCall, ReadCall
 from milepost.web.dashboard.page import (
     PageRoute,
     View,
-    audit,
+    acted,
+    ask_first,
     confirmation,
     form_of,
-    go_to,
     one,
     show,
 )
@@ -152,24 +152,6 @@ def _view(found: Found) -> View:
     )
 
 
-@router.get("/channels/{name:path}/stop")
-async def ask_stop(*, name: str, call: OperateCall) -> Response:
-    """Ask for the reason of a stop."""
-    return await _asked(call, name, "stop")
-
-
-@router.get("/channels/{name:path}/start")
-async def ask_start(*, name: str, call: OperateCall) -> Response:
-    """Ask whether messages may leave again."""
-    return await _asked(call, name, "start")
-
-
-@router.get("/channels/{name:path}/retry")
-async def ask_retry(*, name: str, call: OperateCall) -> Response:
-    """Ask whether all dead messages are tried again."""
-    return await _asked(call, name, "retry")
-
-
 async def _asked(call: Call, name: str, action: str) -> Response:
     row = await _required(call, name)
     return await confirmation(
@@ -179,6 +161,9 @@ async def _asked(call: Call, name: str, action: str) -> Response:
         section="channels",
         values={"row": row, "action": action, "label": ACTIONS[action]},
     )
+
+
+ask_first(router, "/channels", ACTIONS, _asked)
 
 
 async def _required(call: Call, name: str) -> Row:
@@ -194,8 +179,7 @@ async def stop(*, name: str, call: OperateCall) -> Response:
     reason = one(fields, "reason") or "stopped"
     check_text(reason, what="reason", most=PROSE_BYTES)
     await call.run(outbox.stop, name, reason=reason, actor=call.principal.actor)
-    audit(call, "stop channel", name)
-    return go_to(call.request, "/channels", name=name)
+    return acted(call, "stop channel", name, "/channels", name=name)
 
 
 @router.post("/channels/{name:path}/start")
@@ -204,8 +188,7 @@ async def start(*, name: str, call: OperateCall) -> Response:
     await form_of(call)
     await _required(call, name)
     await call.run(outbox.start, name)
-    audit(call, "start channel", name)
-    return go_to(call.request, "/channels", name=name)
+    return acted(call, "start channel", name, "/channels", name=name)
 
 
 @router.post("/channels/{name:path}/retry")
@@ -214,8 +197,9 @@ async def retry(*, name: str, call: OperateCall) -> Response:
     await form_of(call)
     await _required(call, name)
     ids = await call.run(outbox.retry, name)
-    audit(call, "retry messages", f"{name} ({len(ids)})")
-    return go_to(call.request, "/channels", name=name, show_only="waiting")
+    return acted(
+        call, "retry messages", f"{name} ({len(ids)})", "/channels", name=name, show_only="waiting"
+    )
 
 
 @router.post("/channels/{name:path}/redeliver")
@@ -225,5 +209,4 @@ async def redeliver(*, name: str, call: OperateCall) -> Response:
     await _required(call, name)
     if not await call.run(outbox.redeliver, name, [message]):
         raise NotFound(f"message {message} is not in channel {name}, or waits still")
-    audit(call, "redeliver message", message)
-    return go_to(call.request, "/channels", name=name, show_only="waiting")
+    return acted(call, "redeliver message", message, "/channels", name=name, show_only="waiting")

@@ -19,7 +19,7 @@ from milepost.web.dashboard.job_values import Actions, values
 from milepost.web.dashboard.page import (
     PageRoute,
     View,
-    audit,
+    acted,
     confirmation,
     form_of,
     go_to,
@@ -146,18 +146,16 @@ async def rerun(*, job_id: str, call: RestartCall) -> Response:
     call.principal.check_rerun(job)
     by = {"actor": call.principal.actor, "trace": caller().trace}
     new = await call.run(reruns.rerun, job.id, fresh=bool(one(fields, "fresh")), **by)
-    audit(call, "rerun", f"job {job.id}")
-    return go_to(call.request, f"/jobs/{new}")
+    return acted(call, "rerun", f"job {job.id}", f"/jobs/{new}")
 
 
 async def _act(call: Call, job_id: str, action: str, acting: Any) -> Response:
     """Do something to a job in the caller's name, and show it; the form was read before."""
     job = await visible(call, call.app.jobs, job_id)
 
-    def acted() -> Steps[None]:
+    def moved() -> Steps[None]:
         if (yield from acting(job.id, actor=call.principal.actor)) is False:
             raise IllegalMove(f"job {job.id} has ended; nothing waits for a signal")
 
-    await call.run(acted)
-    audit(call, action, f"job {job.id}")
-    return go_to(call.request, f"/jobs/{job.id}")
+    await call.run(moved)
+    return acted(call, action, f"job {job.id}", f"/jobs/{job.id}")

@@ -8,13 +8,14 @@ the part's name as its id, and is sent again when it has changed. See `web/dashb
 import gzip
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
-from fastapi import Request
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -24,7 +25,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from milepost import filters
 from milepost.errors import MilepostError
 from milepost.telemetry import Log
-from milepost.web.call import Call
+from milepost.web.call import Call, OperateCall
 from milepost.web.dashboard import charts, static, words
 from milepost.web.problems import HttpProblem, problem_of
 from milepost.web.route import JsonRequest
@@ -43,6 +44,8 @@ log = Log("milepost.web")
 FORM_MOST = 64 * 1024
 FORM_TYPE = "application/x-www-form-urlencoded"
 STREAM = "text/event-stream"
+API = ("/v1/", "/openapi")
+"""Paths whose errors are problems, whoever asks."""
 PACKED_LEAST = 500
 _PASSING = re.compile(r'(<time[^>]*>)[^<]*|(name="form_token" value=)"[^"]*"')
 """What differs each time that a part is rendered, and means no change."""
@@ -253,6 +256,30 @@ def audit(call: Call, action: str, subject: str, **more: object) -> None:
     log.info("dashboard action", actor=actor, action=action, subject=subject, **more)
 
 
+def acted(call: Call, action: str, subject: str, path: str, /, **query: object) -> Response:
+    """Log what a person did, and show what became of it."""
+    audit(call, action, subject)
+    return go_to(call.request, path, **query)
+
+
+def ask_first(
+    router: APIRouter,
+    path: str,
+    actions: Iterable[str],
+    question: Callable[[Call, str, str], Awaitable[Response]],
+) -> None:
+    """Add the page that asks before each of these actions on something with a name."""
+
+    def asked(action: str) -> Callable[..., Awaitable[Response]]:
+        async def ask(*, name: str, call: OperateCall) -> Response:
+            return await question(call, name, action)
+
+        return ask
+
+    for action in actions:
+        router.add_api_route(f"{path}/{{name:path}}/{action}", asked(action), methods=["GET"])
+
+
 async def form_of(call: Call) -> Fields:
     """Read the form that was sent with a call."""
     assert isinstance(call.request, FormRequest)  # noqa: S101 - every page's route makes it
@@ -275,10 +302,16 @@ class PageRoute(APIRoute):
         async def shown(request: Request) -> Response:
             try:
                 return await handler(FormRequest(request.scope, request.receive))
-            except (MilepostError, HttpProblem) as error:
+            except (MilepostError, HttpProblem, RequestValidationError) as error:
                 return await failure(request, problem_of(error))
 
         return shown
+
+
+def wants_page(request: Request) -> bool:
+    """Tell whether somebody looks who expects a page: a browser, and not below the API."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return "text/html" in request.headers.get("accept", "") and not path.startswith(API)
 
 
 async def failure(request: Request, problem: HttpProblem) -> Response:

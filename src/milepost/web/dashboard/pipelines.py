@@ -36,6 +36,7 @@ def whole(call: Call, name: str) -> Pipeline[Any]:
 @router.get("/pipelines")
 async def listing(*, call: ReadCall) -> Response:
     """List the declared pipelines, and those that ran here once."""
+    call.principal.check_unbound("what a pipeline keeps", queues=False)
 
     async def load() -> View:
         found = {line.name: line for line in await call.run(pipeline_page.listing)}
@@ -58,8 +59,7 @@ async def listing(*, call: ReadCall) -> Response:
 def _names(call: Call, found: dict[str, PipelineLine]) -> list[str]:
     sees = call.principal.sees_queue
     mine = {name for name, one in call.app.pipelines.items() if sees(one.options["queue"])}
-    bound = call.principal.tenant is not None
-    stored = {name for name, line in found.items() if sees(line.queue) and not bound}
+    stored = {name for name, line in found.items() if sees(line.queue)}
     return sorted(mine | (stored - call.app.pipelines.keys()))
 
 

@@ -23,10 +23,10 @@ from milepost.web.dashboard.overview import worst
 from milepost.web.dashboard.page import (
     PageRoute,
     View,
-    audit,
+    acted,
+    ask_first,
     confirmation,
     form_of,
-    go_to,
     one,
     show,
 )
@@ -218,18 +218,6 @@ def _visible(call: Call, name: str) -> str:
     return check_text(name, what="queue")
 
 
-@router.get("/queues/{name:path}/pause")
-async def ask_pause(*, name: str, call: OperateCall) -> Response:
-    """Ask for the reason of a pause."""
-    return await _asked(call, name, "pause")
-
-
-@router.get("/queues/{name:path}/resume")
-async def ask_resume(*, name: str, call: OperateCall) -> Response:
-    """Ask whether claims may go on."""
-    return await _asked(call, name, "resume")
-
-
 async def _asked(call: Call, name: str, action: str) -> Response:
     queue = await call.run(queues.require, _visible(call, name))
     values: dict[str, Any] = {"queue": queue, "action": action}
@@ -239,14 +227,16 @@ async def _asked(call: Call, name: str, action: str) -> Response:
     )
 
 
+ask_first(router, "/queues", ("pause", "resume"), _asked)
+
+
 @router.post("/queues/{name:path}/pause")
 async def pause(*, name: str, call: OperateCall) -> Response:
     """Let nobody claim from a queue."""
     reason = one(await form_of(call), "reason") or None
     actor = call.principal.actor
     await call.run(queues.pause, _visible(call, name), paused=True, actor=actor, reason=reason)
-    audit(call, "pause queue", name)
-    return go_to(call.request, "/queues", name=name)
+    return acted(call, "pause queue", name, "/queues", name=name)
 
 
 @router.post("/queues/{name:path}/resume")
@@ -255,5 +245,4 @@ async def resume(*, name: str, call: OperateCall) -> Response:
     await form_of(call)
     actor = call.principal.actor
     await call.run(queues.pause, _visible(call, name), paused=False, actor=actor)
-    audit(call, "resume queue", name)
-    return go_to(call.request, "/queues", name=name)
+    return acted(call, "resume queue", name, "/queues", name=name)

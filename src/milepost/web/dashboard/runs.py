@@ -23,10 +23,9 @@ from milepost.web.dashboard.page import (
     FormRequest,
     PageRoute,
     View,
-    audit,
+    acted,
     confirmation,
     form_of,
-    go_to,
     one,
     show,
 )
@@ -246,8 +245,7 @@ async def cancel(*, run_id: str, call: OperateCall, request: FormRequest) -> Res
     fields = await form_of(call)
     handle = await visible(call, call.app.runs, run_id)
     await handle.cancel_async(one(fields, "reason") or "cancelled")
-    audit(call, "cancel", f"run {handle.id}")
-    return go_to(call.request, f"/runs/{handle.id}")
+    return acted(call, "cancel", f"run {handle.id}", f"/runs/{handle.id}")
 
 
 @router.get("/runs/{run_id}/resume")
@@ -274,8 +272,7 @@ async def resume(*, run_id: str, call: OperateCall, request: FormRequest) -> Res
     old = await visible(call, call.app.runs, run_id)
     call.principal.check_new(old.record.kind, priority=old.record.priority)
     new_id = await _resumed(call, old)
-    audit(call, "resume", f"run {old.id}")
-    return go_to(call.request, f"/runs/{new_id}")
+    return acted(call, "resume", f"run {old.id}", f"/runs/{new_id}")
 
 
 async def _resumed(call: Call, old: Any) -> str:

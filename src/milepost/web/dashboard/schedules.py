@@ -24,12 +24,13 @@ from milepost.web.dashboard import cronwords
 from milepost.web.dashboard.page import (
     PageRoute,
     View,
-    audit,
+    acted,
+    ask_first,
     confirmation,
     form_of,
-    go_to,
     show,
 )
+from milepost.web.schedules import check_new
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 TIMES = 5
@@ -143,24 +144,6 @@ def _times(schedule: Schedule) -> list[tuple[datetime, str]]:
     ]
 
 
-@router.get("/schedules/{name:path}/pause")
-async def ask_pause(*, name: str, call: OperateCall) -> Response:
-    """Ask whether a schedule may rest."""
-    return await _asked(call, name, "pause")
-
-
-@router.get("/schedules/{name:path}/resume")
-async def ask_resume(*, name: str, call: OperateCall) -> Response:
-    """Ask whether a schedule may go on."""
-    return await _asked(call, name, "resume")
-
-
-@router.get("/schedules/{name:path}/run")
-async def ask_run(*, name: str, call: OperateCall) -> Response:
-    """Ask whether a schedule's job is wanted now."""
-    return await _asked(call, name, "run")
-
-
 async def _asked(call: Call, name: str, action: str) -> Response:
     row = await _required(call, name)
     return await confirmation(
@@ -170,6 +153,9 @@ async def _asked(call: Call, name: str, action: str) -> Response:
         section="schedules",
         values={"row": row, "action": action, "label": ACTIONS[action]},
     )
+
+
+ask_first(router, "/schedules", ACTIONS, _asked)
 
 
 async def _required(call: Call, name: str) -> Row:
@@ -192,20 +178,21 @@ async def resume(*, name: str, call: OperateCall) -> Response:
 
 async def _rest(call: Call, name: str, *, paused: bool) -> Response:
     await form_of(call)
-    schedule = (await _required(call, name)).schedule
+    await _required(call, name)
     if not paused:
-        call.principal.check_new(schedule.kind)
+        await check_new(call, name)
     actor = call.principal.actor
     await call.run(call.app.schedules.resting, name, actor, paused=paused)
-    audit(call, "pause schedule" if paused else "resume schedule", name)
-    return go_to(call.request, "/schedules", name=name)
+    return acted(
+        call, "pause schedule" if paused else "resume schedule", name, "/schedules", name=name
+    )
 
 
 @router.post("/schedules/{name:path}/run")
 async def run(*, name: str, call: OperateCall) -> Response:
     """Create a schedule's job now, and show it."""
     await form_of(call)
-    call.principal.check_new((await _required(call, name)).schedule.kind)
+    await _required(call, name)
+    await check_new(call, name)
     job_id = await call.run(call.app.schedules.running, name, call.principal.actor)
-    audit(call, "run schedule", name)
-    return go_to(call.request, f"/jobs/{job_id}")
+    return acted(call, "run schedule", name, f"/jobs/{job_id}")

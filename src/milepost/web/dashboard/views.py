@@ -6,7 +6,12 @@ from starlette.responses import Response
 from milepost import filters
 from milepost.store import dashboard
 from milepost.web.call import OperateCall
-from milepost.web.dashboard.page import PageRoute, audit, form_of, go_to, one
+from milepost.web.dashboard.page import (
+    PageRoute,
+    acted,
+    form_of,
+    one,
+)
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -19,8 +24,7 @@ async def save(*, call: OperateCall) -> Response:
     name, query = one(fields, "name"), str(filters.parse(one(fields, "q")))
     await call.run(dashboard.save_view, name, query, actor=call.principal.actor)
     call.request.app.state.rail.forget()
-    audit(call, "save view", name)
-    return go_to(call.request, "/jobs", q=query)
+    return acted(call, "save view", name, "/jobs", q=query)
 
 
 @router.post("/views/drop")
@@ -31,5 +35,4 @@ async def drop(*, call: OperateCall) -> Response:
     name = one(fields, "name")
     await call.run(dashboard.drop_view, name)
     call.request.app.state.rail.forget()
-    audit(call, "delete view", name)
-    return go_to(call.request, "/jobs", q=one(fields, "q"))
+    return acted(call, "delete view", name, "/jobs", q=one(fields, "q"))
