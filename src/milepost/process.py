@@ -303,13 +303,18 @@ class Runner(Host):
                 f"job {limited[0]!r} has a limit of memory or processor time, and this system has "
                 "no /proc to read them from: run its workers on Linux, or leave the limit out"
             )
-        place = find_place(self) if can_isolate() else None
+        wanted = [d.name for d in self.registry if d.isolate]
+        needed = wanted or self.settings.isolate == "all"
+        # Where none is needed a suspect would have one: not worth a search in every module.
+        modules = {d.function.__module__: None for d in self.registry} | dict.fromkeys(
+            list(sys.modules) if needed else ()
+        )
+        place = find_place(self, modules) if can_isolate() else None
         if place is not None:
             settings = self.settings
             lines = (settings.log_level, settings.log_format) if self.logs_as_command else None
             return Begin(place, list(sys.argv), self.client.url.address, lines)
-        wanted = [d.name for d in self.registry if d.isolate]
-        if wanted or self.settings.isolate == "all":
+        if needed:
             told = f"job {wanted[0]!r} is" if wanted else "all jobs are"
             raise Invalid(
                 f"{told} to run in a process of its own, which imports the app anew: "

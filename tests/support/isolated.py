@@ -142,9 +142,18 @@ async def listens(ctx: mp.Context, path: str) -> None:
 # Each uses what an attempt has
 
 
-@app.job(isolate=True)
+@app.job(isolate=True, timeout=0.5, retries=9, retry_delay=0)
 def pid() -> int:
     return os.getpid()
+
+
+@app.job(isolate=True, memory=MEMORY)
+def leaks(megabytes: int) -> int:
+    kept.append(b"x" * (megabytes * 1_000_000))
+    return os.getpid()
+
+
+kept: list[bytes] = []
 
 
 @app.job(isolate=True)

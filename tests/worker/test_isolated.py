@@ -206,11 +206,16 @@ async def test_a_process_is_used_again_unless_it_left_others_behind(app, worker)
     """What an attempt started ends with it: the next one would pay for it."""
     first = (await (await isolated.pid.submit_async()).wait_async(60)).result
     assert first != os.getpid()
+    await asyncio.sleep(0.6)  # longer than its timeout, which holds for attempts alone
     assert (await (await isolated.pid.submit_async()).wait_async(60)).result == first
     used, left = (await (await isolated.leaves_a_process.submit_async()).wait_async(60)).result
     assert used == first
-    assert (await (await isolated.pid.submit_async()).wait_async(60)).result != first
+    second = (await (await isolated.leaks.submit_async(200)).wait_async(60)).result
+    assert second != first
     assert not is_alive(left)
+    assert (await (await isolated.pid.submit_async()).wait_async(60)).result == second
+    third = (await (await isolated.leaks.submit_async(1)).wait_async(60)).result
+    assert third != second, "little was left of what it may hold"
     # Neither its output nor its lines are too much, and no value is too odd.
     talker = await (await isolated.talks.submit_async(500)).wait_async(60)
     assert talker.result == 500

@@ -129,7 +129,8 @@ class Claimer:
 
     def _lanes(self, definition: Definition, *, alone: bool = False) -> Lanes:
         """Choose where a job runs; a suspect in a process of its own, where that is possible."""
-        wanted = definition.isolate or self._isolates_all or alone
+        wanted = definition.isolate or self._isolates_all
+        wanted = wanted or (alone and self._isolated.takes_suspects)
         if wanted and self._isolated.is_open and not self._registry.is_own(definition):
             return self._isolated
         return self._tasks if definition.is_async else self._threads
@@ -205,7 +206,7 @@ class Claimer:
                 continue
             lanes = self._lanes(definition, alone=alone)
             job = RunningJob(claim, definition, Context(claim, self._client), lanes)
-            job.suspect = alone and not definition.isolate
+            job.suspect = alone and not (definition.isolate or self._isolates_all)
             if links:
                 job.context.link = links.get(claim.id)
             started.setdefault(lanes, []).append(job)

@@ -22,8 +22,15 @@ from milepost.hooks import HookEvent, Hooks, Opened
 from milepost.lifecycle import Cause
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim
+from milepost.telemetry import Log
 from milepost.tracebacks import located_by_dump
-from milepost.worker.execute import CpuExceeded, Executor, MemoryExceeded, ProcessDied
+from milepost.worker.execute import (
+    REASON_LIMIT,
+    CpuExceeded,
+    Executor,
+    MemoryExceeded,
+    ProcessDied,
+)
 from milepost.worker.heartbeat import WorkerRow
 from milepost.worker.lanes import ThreadLanes
 from milepost.worker.pipe import (
@@ -43,6 +50,8 @@ from milepost.worker.processes import (
 )
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob
+
+log = Log("milepost.worker")
 
 RELAYED = ("step", "submit")
 """The points that an attempt can pass."""
@@ -115,6 +124,8 @@ class IsolatedLanes(ThreadLanes):
     ) -> None:
         super().__init__(executor, settler, row, threads=processes)
         self._begin_with = begin
+        self.takes_suspects = True
+        """Whether jobs that were not declared so can be isolated too."""
         self._warm: list[IsolatedProcess] = []
         self._all: set[IsolatedProcess] = set()
 
@@ -133,8 +144,18 @@ class IsolatedLanes(ThreadLanes):
                 finally:
                     running.process = None
         except ProcessDied as error:
-            error.__traceback__ = None  # it was not in the worker that it failed
+            return self._not_started(running, error)
+        except Exception as error:  # noqa: BLE001 - what an attempt tells may be anything
             return self._executor.judge(running.definition, running.context, error)
+
+    def _not_started(self, running: RunningJob, error: ProcessDied) -> Outcome:
+        if running.suspect and self.takes_suspects:
+            # It did not ask for a process: from now on suspects run alone in the worker's.
+            self.takes_suspects = False
+            log.warning("suspects run in this process", job_id=running.claim.id, why=str(error))
+            return outcome.released(str(error)[:REASON_LIMIT])
+        error.__traceback__ = None  # it was not in the worker that it failed
+        return self._executor.judge(running.definition, running.context, error)
 
     def _run(self, running: RunningJob) -> Outcome:
         process, context = running.process, running.context

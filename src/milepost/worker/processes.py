@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,11 @@ def can_measure() -> bool:
     return warden.HAS_PROC
 
 
-def find_place(app: object) -> Place | None:
-    """Find an app among the modules that are loaded; None if no module holds it by a name."""
-    for name, module in list(sys.modules.items()):
-        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+def find_place(app: object, modules: Iterable[str]) -> Place | None:
+    """Find an app in modules that are loaded; None if none of them holds it by a name."""
+    for name in modules:
+        held = getattr(sys.modules.get(name), "__dict__", {})
+        for attribute, value in list(held.items()):
             if value is app:
                 return Place(name, attribute) if name != "__main__" else _main_place(attribute)
     return None
@@ -186,8 +187,9 @@ class IsolatedProcess:
         try:
             first = self._pipe.read()
         except Severed as error:
-            died = ended(self.verdict())
-            raise ProcessDied(f"its process could not be started: {died}") from error
+            verdict = self.verdict()
+            told = str(error) if verdict.why == "closed" else ended(verdict)
+            raise ProcessDied(f"its process could not be started: {told}") from error
         if isinstance(first, Broken):
             raise ProcessDied(
                 f"its process could not import the app: {first.message}", code="configuration"
@@ -214,12 +216,11 @@ class IsolatedProcess:
         """Read what the attempt tells, up to its outcome; raise `Severed` when it ends without."""
         while True:
             message = self._pipe.read()
-            if isinstance(message, Told):
-                yield message
             if isinstance(message, Done):
                 self._held = message.held
-                self._command(f"rest {self.number}")
-                return
+                self._command(f"rest {self.number}")  # whoever reads it reads no further
+            if isinstance(message, Told):
+                yield message
 
     def answer(self, message: HookBegun) -> None:
         """Answer an attempt that waits."""
