@@ -17,7 +17,7 @@ from milepost.store import failpoint, hints
 from milepost.store.workers import NewWorker
 from milepost.worker import hints as following
 from tests.support.brokers import NatsServer, RedisServer, ValkeyServer
-from tests.support.rabbitmq import RabbitMQServer
+from tests.support.rabbitmq import RabbitMQServer, distant
 
 SERVERS = {
     "nats": NatsServer,
@@ -57,8 +57,8 @@ def server(request, own_servers, rabbitmq_servers):
         yield own_servers(request.param)
         return
     alone = any(word in request.function.__name__ for word in KILLS)
-    with rabbitmq_servers.lent(alone=alone) as lent:
-        yield lent
+    with rabbitmq_servers.lent(alone=alone) as lent, distant(lent) as found:
+        yield found  # it starts in seconds: its network dies in its place
 
 
 class Case:

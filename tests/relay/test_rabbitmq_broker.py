@@ -1,9 +1,8 @@
 """RabbitMQ: quorum queues, confirms, and what it refuses."""
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from time import monotonic
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import aio_pika
@@ -15,34 +14,13 @@ from milepost.relay.broker import Outgoing, Undelivered
 from milepost.relay.message import CONTENT_TYPE
 from milepost.relay.rabbitmq import RabbitMQ
 from tests.support.brokers import PASSWORD
-from tests.support.proxy import Network, proxy
+from tests.support.rabbitmq import distant
 
 KILLS = {
     "test_messages_outlive_a_crash_of_the_server",
     "test_a_server_that_lost_everything_is_used_anew",
 }
 """Tests that stop the server, which no other may use meanwhile."""
-
-
-class Behind:
-    """A server whose network fails: for its clients the same as its death, and much faster."""
-
-    def __init__(self, url, network):
-        self._network = network
-        self.url = url.replace(str(urlsplit(url).port), str(network.port))
-
-    @contextmanager
-    def hanging(self):
-        self._network.mode = Network.SWALLOW
-        yield
-        self.start()
-
-    def kill(self):
-        self._network.mode = Network.REFUSE
-        self._network.reset()
-
-    def start(self):
-        self._network.mode = Network.PASS
 
 
 class TestRabbitMQ(BrokerSuite):
@@ -54,8 +32,8 @@ class TestRabbitMQ(BrokerSuite):
     @pytest.fixture
     def distant(self, server):
         """The server, with a network in between."""
-        with proxy(("127.0.0.1", server.port)) as network:
-            yield Behind(server.url, network)
+        with distant(server) as found:
+            yield found
 
     @pytest.fixture
     def subject(self):

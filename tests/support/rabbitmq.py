@@ -1,7 +1,9 @@
 """A real RabbitMQ for tests: it takes seconds to start, so all runners of a session share one."""
 
+import asyncio
 import fcntl
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -10,15 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import aio_pika
 import msgspec
 
 from tests.support.brokers import PASSWORD, USER, BrokerServer, free_port
+from tests.support.proxy import Network, Proxy, proxy
 
-__all__ = ["RabbitMQServer", "SharedRabbitMQ"]
+__all__ = ["DistantRabbitMQ", "RabbitMQServer", "SharedRabbitMQ", "distant"]
 
 HOMES = Path("/usr/lib/rabbitmq/lib")
 LARGEST_BYTES = 1024 * 1024
 READY_SECONDS = 200
+QUEUE = re.compile(r"friendly_name => \"queue '(.+?)' in vhost")
 
 
 class Place(msgspec.Struct):
@@ -133,6 +138,11 @@ class RabbitMQServer(BrokerServer):
             return all(place.name.encode() in known for place in found)
         return True
 
+    def queues(self) -> list[str]:
+        """Name its quorum queues, as they are written down."""
+        configured = self.folder.glob("messages/*/quorum/*/*/config")
+        return [name for file in configured for name in QUEUE.findall(file.read_text())]
+
     @contextmanager
     def hanging(self) -> Iterator[None]:
         """Let it keep its connections, and answer nobody."""
@@ -201,6 +211,54 @@ class SharedRabbitMQ:
         return opened
 
 
+class DistantRabbitMQ:
+    """A server behind a network that fails: for its clients the same as its death, and faster."""
+
+    def __init__(self, server: RabbitMQServer, network: Proxy) -> None:
+        self._server = server
+        self._network = network
+        self.url = server.url.replace(f":{server.port}", f":{network.port}")
+
+    def is_ready(self) -> bool:
+        """Tell whether it can be reached."""
+        return self._network.mode == Network.PASS
+
+    def kill(self) -> None:
+        """Break every connection off, and let nobody in."""
+        self._network.mode = Network.REFUSE
+        self._network.reset()
+
+    def start(self) -> None:
+        """Let everybody in again."""
+        self._network.mode = Network.PASS
+
+    def wipe(self) -> None:
+        """Be away, and come back with nothing; whoever does this must have it alone."""
+        self.kill()
+        asyncio.run(_empty(self._server.url, self._server.queues()))
+        self.start()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Keep connections, and carry nothing."""
+        self._network.mode = Network.SWALLOW
+        yield
+        self.start()
+
+
+@contextmanager
+def distant(server: RabbitMQServer) -> Iterator[DistantRabbitMQ]:
+    """Put a network before a server."""
+    with proxy(("127.0.0.1", server.port)) as network:
+        yield DistantRabbitMQ(server, network)
+
+
+async def _empty(url: str, queues: Sequence[str]) -> None:
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        for queue in queues:
+            await channel.queue_delete(queue)
+
+
 def _home() -> Path:
     """Find the newest server that is installed."""
     return max(HOMES.glob("rabbitmq_server-*"), default=Path())
@@ -226,10 +284,11 @@ def _guard(pids: Sequence[int]) -> None:
 
 def _is_gone(pid: int) -> bool:
     """Tell whether a process has ended, whoever is to hear of it."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return True
-    return status.rpartition(")")[2].split()[0] == "Z"
+    gone = status.rpartition(")")[2].split()[0] == "Z"
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    return gone
