@@ -19,6 +19,12 @@ pytest.register_assert_rewrite("tests.support.suite")
 
 import milepost as mp  # noqa: E402
 from milepost.store import workers  # noqa: E402
+from tests.support.brokers import (  # noqa: E402
+    BrokerServer,
+    NatsServer,
+    RedisServer,
+    ValkeyServer,
+)
 from tests.support.databases import Backends, Database, Raw, everyday_names  # noqa: E402
 from tests.support.prove import PROVING  # noqa: E402
 from tests.support.rabbitmq import RabbitMQServer, SharedRabbitMQ  # noqa: E402
@@ -28,6 +34,12 @@ from tests.support.turns import take_turns  # noqa: E402
 # Every day the same examples, so that what fails fails for everybody; new ones when proving.
 settings.register_profile("milepost", derandomize=not PROVING, deadline=None)
 settings.load_profile("milepost")
+
+BROKERS: dict[str, type[BrokerServer]] = {
+    "nats": NatsServer,
+    "redis": RedisServer,
+    "valkey": ValkeyServer,
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,6 +95,35 @@ def rabbitmq_servers() -> Iterator[SharedRabbitMQ]:
     shared = SharedRabbitMQ()
     yield shared
     shared.close()
+
+
+@pytest.fixture(scope="session")
+def broker_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerServer]]:
+    """The servers that tests of this runner have started, by their names."""
+    started: dict[str, BrokerServer] = {}
+    yield started
+    for server in started.values():
+        server.kill()
+
+
+@pytest.fixture(params=[*BROKERS, "rabbitmq"])
+def broker_server(
+    request: pytest.FixtureRequest,
+    broker_servers: dict[str, BrokerServer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[BrokerServer]:
+    """A server of each broker in turn, which tests of one runner share: nobody kills it."""
+    name = request.param
+    if name == "rabbitmq":
+        with request.getfixturevalue("rabbitmq_servers").lent(alone=False) as server:
+            yield server
+        return
+    if missing := BROKERS[name].missing():
+        pytest.skip(missing)
+    if name not in broker_servers:
+        broker_servers[name] = BROKERS[name](tmp_path_factory.mktemp(name) / "data")
+        broker_servers[name].start()
+    yield broker_servers[name]
 
 
 @pytest.fixture(params=everyday_names())

@@ -9,7 +9,6 @@ import sqlite3
 from collections import Counter
 
 import msgspec
-import nats as client
 import psycopg
 import pytest
 from diamond_shop import OPTIONS, Shop, go
@@ -17,11 +16,10 @@ from diamond_shop import OPTIONS, Shop, go
 import milepost as mp
 from milepost.client import new_id
 from milepost.ingest.timeline import timeline
-from milepost.relay.message import compose
-from milepost.relay.nats import Nats
+from milepost.relay.broker import broker_at
+from milepost.relay.message import CONTENT_TYPE, compose
 from milepost.store import events, outbox
 from milepost.store.events import Cursor
-from tests.support.brokers import NatsServer
 
 pytestmark = pytest.mark.in_turn
 
@@ -156,33 +154,30 @@ def test_the_timeline_says_sent_when_a_receiver_has_it_and_not_before(app, shop)
     assert words(run) == {"WORK_DONE sent": 3, "CONSOLIDATE sent": 1}
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory):
-    """A NATS server of this module's own."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    server.start()
-    yield server
-    server.stop()
-
-
-def test_they_arrive_on_a_broker_once_each(app, shop, nats):
-    subject = f"bus-{new_id()}"
-    app.channel("bus", broker=Nats(nats.url, stream=subject.upper()), subject=subject)
+def test_they_arrive_on_each_broker_once_each(app, shop, broker_server):
+    subject, broker = f"bus-{new_id()}", broker_at(broker_server.url)
+    app.channel("bus", broker=broker, subject=subject)
     run = go(app, app.pipeline("told", shop, **OPTIONS, messages="bus").start())
     app.relay_once()
+    assert [one.stands for one in app.channels.messages("bus")] == ["delivered"] * 4
 
     async def read():
-        connection = await client.connect(nats.url)
-        stream = connection.jetstream()
-        reader = await stream.subscribe(subject, ordered_consumer=True)
-        held = (await stream.stream_info(subject.upper())).state.messages
-        found = [await reader.next_msg(timeout=10) for _ in range(held)]
-        await connection.close()
-        return [json.loads(one.data)["data"] for one in found]
+        found = {}
+        async with asyncio.timeout(60):
+            while len(found) < 4:
+                for one in await broker.receive(subject, name="reader", most=8, seconds=0.5):
+                    found[one.message.id] = one.message
+                    await one.acknowledge()
+        assert not await broker.receive(subject, name="reader", most=8, seconds=0.1)
+        await broker.close()
+        return found
 
     arrived = asyncio.run(read())
-    assert Counter(data["type"] for data in arrived) == {"WORK_DONE": 3, "CONSOLIDATE": 1}
-    assert {data["runId"] for data in arrived} == {run.id}
+    assert set(arrived) == {one.id for one in app.channels.messages("bus")}
+    assert {one.headers["content-type"] for one in arrived.values()} == {CONTENT_TYPE}
+    told = [json.loads(one.data)["data"] for one in arrived.values()]
+    assert Counter(data["type"] for data in told) == {"WORK_DONE": 3, "CONSOLIDATE": 1}
+    assert {data["runId"] for data in told} == {run.id}
 
 
 def test_a_name_that_no_channel_can_have_is_refused(app, shop):

@@ -1,4 +1,4 @@
-"""An app on a fresh store, the store's clock in a test's hand, and real brokers."""
+"""An app on a fresh store, the store's clock in a test's hand, and a real NATS server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 import milepost as mp
 from milepost.observe.verify import verify
-from tests.support.brokers import BrokerServer, NatsServer, RedisServer, ValkeyServer
+from tests.support.brokers import NatsServer
 from tests.support.databases import Database
 
 
@@ -27,39 +27,3 @@ def nats(tmp_path: Path) -> Iterator[NatsServer]:
     server.start()
     yield server
     server.stop()
-
-
-SERVERS: dict[str, type[BrokerServer]] = {
-    "nats": NatsServer,
-    "redis": RedisServer,
-    "valkey": ValkeyServer,
-}
-
-
-@pytest.fixture(scope="session")
-def broker_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerServer]]:
-    """The servers that tests of this runner have started, by their names."""
-    started: dict[str, BrokerServer] = {}
-    yield started
-    for server in started.values():
-        server.kill()
-
-
-@pytest.fixture(params=[*SERVERS, "rabbitmq"])
-def broker_server(
-    request: pytest.FixtureRequest,
-    broker_servers: dict[str, BrokerServer],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[BrokerServer]:
-    """A server of each broker in turn, which tests of one runner share: nobody kills it."""
-    name = request.param
-    if name == "rabbitmq":
-        with request.getfixturevalue("rabbitmq_servers").lent(alone=False) as server:
-            yield server
-        return
-    if missing := SERVERS[name].missing():
-        pytest.skip(missing)
-    if name not in broker_servers:
-        broker_servers[name] = SERVERS[name](tmp_path_factory.mktemp(name) / "data")
-        broker_servers[name].start()
-    yield broker_servers[name]

@@ -9,6 +9,8 @@ import pytest
 from milepost.relay import inbound
 from milepost.relay.broker import Outgoing, broker_at
 
+pytestmark = pytest.mark.in_turn
+
 PATIENCE = 60
 
 
