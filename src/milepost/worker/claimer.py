@@ -20,10 +20,11 @@ from milepost.store.jobs import Line, lines
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
 from milepost.worker.isolate import IsolatedLanes
-from milepost.worker.lanes import AsyncLanes, Lanes, ThreadLanes
+from milepost.worker.lanes import AsyncLanes, ThreadLanes
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob, SlotTable
 
+Lanes = AsyncLanes | ThreadLanes
 WORTH_A_CLAIM = 16
 """While a settlement makes room for more, fewer free slots than a sixteenth are no claim worth."""
 ROOM_SECONDS = 1.0
@@ -126,6 +127,11 @@ class Claimer:
         kinds = [word for word, lanes in found if rooms[lanes] > 0]
         bounding = self._met & {lanes for _, lanes in found}
         return min([room, *(rooms[lanes] for lanes in bounding if rooms[lanes] > 0)]), kinds
+
+    @property
+    def isolates(self) -> bool:
+        """Whether any job runs in a process of its own, other than suspects."""
+        return any(self._lanes(definition) is self._isolated for definition in self._registry.all)
 
     def _lanes(self, definition: Definition, *, alone: bool = False) -> Lanes:
         """Choose where a job runs; a suspect in a process of its own, where that is possible."""

@@ -106,10 +106,6 @@ class Lanes:
         if timeout is not None and not running.ended:
             running.timer = self._loop.call_later(timeout, self.time_out, running)
 
-    def start(self, jobs: list[RunningJob]) -> None:
-        """Take jobs."""
-        raise NotImplementedError
-
     def time_out(self, running: RunningJob) -> None:
         """End an attempt whose time is over, and ask its handler to stop."""
         if not running.ended:

@@ -203,6 +203,9 @@ class Worker:
         """Log once that other processes write to the same SQLite file, where that is not safe."""
         if not self._driver.can.file or sqlite3.sqlite_version_info >= SQLITE_SHARED:
             return
+        if self._claimer.isolates:
+            log.warning(SHARED, sqlite=sqlite3.sqlite_version, by="isolated jobs")
+            return
         own = platform.node(), os.getpid()
         for other in await self._driver.run(workers.listing):
             alive = other.state != WorkerState.STOPPED and other.lease_seconds > 0

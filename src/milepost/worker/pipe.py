@@ -46,6 +46,9 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     logging: tuple[str, str] | None
     """The level and the format of lines, where a command writes them."""
 
+    def __repr__(self) -> str:
+        return f"<how {self.place.module}:{self.place.attribute} is imported>"
+
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """It can take attempts, and holds so many bytes."""
