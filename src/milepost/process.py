@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from milepost.client import Importing
+from milepost.config import Settings
 from milepost.declare import Host
 from milepost.ending import Ending, on_signals
 from milepost.errors import AccessRefused, Invalid, NotFound, SchemaMismatch, Unavailable
@@ -21,6 +22,7 @@ from milepost.queues import check_queues
 from milepost.records import NewJob
 from milepost.request.kind import Requests
 from milepost.store import followups, hints
+from milepost.store.brokers import INBOUND, QUEUE
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver, Steps
 from milepost.store.queues import declare
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from milepost.relay.hints import HintQueue
     from milepost.relay.inbound import Inbound, Receiver
     from milepost.relay.loop import Relay
+    from milepost.relay.report import Reporter
     from milepost.worker.loop import Worker
     from milepost.worker.pipe import Begin
 
@@ -265,17 +268,16 @@ class Runner(Host):
         Importing.refuse("a worker begins, or a drain,")
         if queues is not None:
             check_queues(queues)
-        client, settings = self.client, self.settings
-        driver = await client.async_driver()
-        if self.metrics is not None:
-            self.metrics.driver = driver
+        settings = self._settings_for(concurrency)
+        driver = await self.client.async_driver()
         await self._declare(driver)
-        if concurrency is not None:
-            settings = replace(settings, concurrency=concurrency)
-            settings.check()
+        hinted = [] if drains else await self._hint_queues(driver, queues)
+        relay = self._relay(driver)
+        self._count_in(driver, relay, hinted)
+        reporters = [] if drains else self._reporters(driver, hinted)
         return Worker(
             Setup(
-                client=client,
+                client=self.client,
                 driver=driver,
                 registry=self.registry,
                 settings=settings,
@@ -286,11 +288,19 @@ class Runner(Host):
             maintainer=self._maintainer(
                 driver, elected=drains, dispatching=_enqueue(queues) if drains else None
             ),
-            relay=self._relay(driver),
-            receivers=self.receivers(driver),
-            hinted=() if drains else await self._hint_queues(driver, queues),
+            relay=relay,
+            receivers=[*self.receivers(driver), *reporters],
+            hinted=hinted,
             recycle=recycle,
         )
+
+    def _settings_for(self, concurrency: int | None) -> Settings:
+        """Read the settings of a worker that has so many slots, or as many as they say."""
+        if concurrency is None:
+            return self.settings
+        settings = replace(self.settings, concurrency=concurrency)
+        settings.check()
+        return settings
 
     def _isolation(self) -> "Begin | None":
         """Say how a process becomes what this one is; None if it cannot, and no job needs it."""
@@ -435,6 +445,26 @@ class Runner(Host):
 
         most = self.settings.max_payload * 2
         return [Receiver(driver, one, self, most_bytes=most) for one in self._inbound.values()]
+
+    def _count_in(
+        self, driver: AsyncDriver, relay: "Relay | None", hinted: "Sequence[HintQueue]"
+    ) -> None:
+        """Let the metrics of this process show what they count."""
+        if self.metrics is not None:
+            self.metrics.driver = driver
+            self.metrics.hints = {queue.name: queue.counts for queue in hinted}
+            self.metrics.messages = {} if relay is None else relay.counts
+
+    def _reporters(self, driver: AsyncDriver, hinted: "Sequence[HintQueue]") -> "list[Reporter]":
+        """Ask the brokers how much waits on them, for whoever looks at the store."""
+        if not (hinted or self._inbound):
+            return []
+        from milepost.relay.report import Asked, Reporter  # noqa: PLC0415 - most declare none
+
+        places = [Asked(QUEUE, q.name, q.broker, q.topic, q.topic) for q in hinted]
+        inbound = self._inbound.values()
+        places += [Asked(INBOUND, i.name, i.broker, i.subject, i.name) for i in inbound]
+        return [Reporter(driver, places)]
 
     # Maintenance
 

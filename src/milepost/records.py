@@ -512,6 +512,8 @@ class Queue(msgspec.Struct, frozen=True):
     reason: str | None = None
     """Why it is paused, if they said so."""
     max_waiting: int | None = None
+    transport: str = "store"
+    """Where its jobs wait: in the store, or also on a broker of that kind."""
 
 
 class Worker(msgspec.Struct, frozen=True):

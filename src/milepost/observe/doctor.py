@@ -17,7 +17,8 @@ from milepost.address import SQLITE_SHARED, StoreUrl
 from milepost.errors import IllegalMove, MilepostError, NotFound, SchemaMismatch, Unavailable
 from milepost.observe.verify import Findings, verify
 from milepost.outcome import micros
-from milepost.store import fanin, jobs, migrate, outbox, schedules, tally, workers
+from milepost.store import brokers, fanin, jobs, migrate, outbox, schedules, tally, workers
+from milepost.store.brokers import BrokerReport
 from milepost.store.driver import AsyncDriver, Call, Driver, Reader, Rows, Steps
 from milepost.store.explain import is_live, moment, none_of, some, takes
 
@@ -149,7 +150,7 @@ ADVICE = {
     "guard": "restore the schema's guards: `milepost migrate --sql --dialect …` prints them",
 }
 ATTENTION = frozenset(
-    ("due", "worker", "clock", "pipeline", "queue", "channel", "schedule", "sqlite")
+    ("due", "worker", "clock", "pipeline", "queue", "channel", "broker", "schedule", "sqlite")
 ) | frozenset(("transaction", "bloat", "rights", "wal", "totals"))
 """Codes of findings that break no promise: somebody should look, and nothing is wrong yet."""
 
@@ -309,7 +310,7 @@ def _structures(driver: Driver) -> Iterator[Finding]:
 def _looked_up() -> Steps[list[Finding]]:
     """Find what takes more than a query: idle runs, unserved queues, lagging channels, clocks."""
     found: list[Finding] = []
-    for look in (_idle_runs, _unserved, _lagging, _unfired, _clock, _shared_file):
+    for look in (_idle_runs, _unserved, _lagging, _brokers, _unfired, _clock, _shared_file):
         found += yield from look()
     return found
 
@@ -353,6 +354,40 @@ def _lagging() -> Steps[list[Finding]]:
         do = "`milepost explain channel NAME`"
         found += [Finding("channel", "channel", channel.name, text, do) for text in told]
     return found
+
+
+def _brokers() -> Steps[list[Finding]]:
+    """Find brokers that do not answer, and hints that nobody takes, follows or serves."""
+    found = []
+    for queue, one in (yield from brokers.queues()).items():
+        kind, stand, report = one.kind, one.stand, one.report
+        told = []
+        if report is None or report.stale:
+            told.append(f"it is on {kind}, and no running program serves it there")
+        if stand is not None and stand.error is not None:
+            told.append(f"{kind} does not take {stand.untold} of its hints: {stand.error}")
+        if stand is not None and stand.told and stand.oldest > LAGGING_SECONDS:
+            often = "once" if stand.tellings == 1 else f"up to {stand.tellings} times"
+            told.append(
+                f"{some(stand.told, 'job was', 'jobs were')} told, {often}, and not claimed, the "
+                f"oldest handed out {stand.oldest:.0f} s ago"
+            )
+        do = "`milepost explain queue NAME`"
+        found += [Finding("broker", "queue", queue, text, do) for text in told]
+    reports = yield from brokers.reports()
+    return found + [each for report in reports for each in _reported(report)]
+
+
+def _reported(report: BrokerReport) -> Iterator[Finding]:
+    do = "see that it runs and that MILEPOST_BROKER_URL, or its program, names it"
+    if report.error is not None and not report.stale:
+        text = f"its broker at {report.address} does not answer: {report.error}"
+        yield Finding("broker", report.side, report.name, text, do)
+    if report.dead:
+        count = some(report.dead, "message of it is", "messages of it are")
+        text = f"{count} dead on {report.address}"
+        do = f"look at them with the tools of {report.broker}; jobs of a queue are told again"
+        yield Finding("broker", report.side, report.name, text, do)
 
 
 def _unfired() -> Steps[list[Finding]]:

@@ -15,12 +15,13 @@ from milepost.errors import MilepostError, Unavailable
 from milepost.lifecycle import JobState
 from milepost.outcome import Outcome, micros
 from milepost.records import Claim
-from milepost.store import chains, jobs, outbox, queues, retention, watermarks, workers
+from milepost.store import brokers, chains, jobs, outbox, queues, retention, watermarks, workers
+from milepost.store.brokers import BrokerReport, HintStand
 from milepost.store.driver import AsyncDriver, Steps
 from milepost.store.tally import BOUNDS, LABELS_MOST, OTHERS, Histogram
 
 if TYPE_CHECKING:
-    from prometheus_client.core import HistogramMetricFamily, Metric
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 NAMES_MOST = LABELS_MOST
 LABELS = ("queue", "kind")
@@ -30,6 +31,13 @@ ENDED = {
 }
 NEEDED = "metrics need an extra: pip install 'milepost[metrics]'"
 Counts = Mapping[str, Mapping[str, int]]
+HINTED = (
+    *("told", "again", "unroutable", "unreached", "claimed", "duplicate", "left", "held"),
+    *("refused", "newer", "foreign", "unknown", "unfit", "busy"),
+)
+"""What becomes of hints, as a worker counts it."""
+DELIVERED = ("arrived", "refused", "unreached")
+"""What becomes of final messages."""
 
 
 def _sample(family: "HistogramMetricFamily", labels: Sequence[str], found: Histogram) -> None:
@@ -59,6 +67,10 @@ class WorkerMetrics:
         self._kinds: dict[tuple[str, str], KindMetrics] = {}
         self._settling = Histogram()
         self._losses = {"settle": 0, "sweep": 0}
+        self.hints: dict[str, Mapping[str, int]] = {}
+        """What became of the hints of each queue that is on a broker; others count in it."""
+        self.messages: Mapping[str, Mapping[str, int]] = {}
+        """What became of the final messages of each channel; likewise."""
         self.driver: AsyncDriver | None = None
         """The way to the store whose connections are counted."""
 
@@ -146,6 +158,10 @@ class WorkerMetrics:
         for found, count in self._losses.items():
             lost.add_metric((found,), count)
         yield from (settling, lost)
+        told = "Hints of queues on a broker, by what became of them in this process."
+        yield _counter("milepost_hints_followed", told, "queue", self.hints, HINTED)
+        told = "Final messages, by what became of them in this process."
+        yield _counter("milepost_messages_sent", told, "channel", self.messages, DELIVERED)
         told = "Connections of a worker's pool."
         used = {} if self.driver is None else self.driver.use()
         yield _family("milepost_pool_connections", told, "state", used)
@@ -161,6 +177,8 @@ class StoreMetrics(msgspec.Struct, frozen=True, eq=False):
     oldest: Mapping[str, float]
     messages: Sequence[tuple[str, int, float]]
     watermarks: Mapping[str, float]
+    hints: Mapping[str, HintStand] = {}
+    reports: Sequence[BrokerReport] = ()
 
     def collect(self) -> "Iterator[Metric]":
         """Give each family; Prometheus' library calls this."""
@@ -184,6 +202,24 @@ class StoreMetrics(msgspec.Struct, frozen=True, eq=False):
         yield _family("milepost_outbox_oldest_seconds", told, "channel", waits)
         told = "How far a pipeline's watermark is behind; of a sequence, since it last moved."
         yield _family("milepost_watermark_lag_seconds", told, "pipeline", self.watermarks)
+        yield from self._of_brokers()
+
+    def _of_brokers(self) -> "Iterator[Metric]":
+        states = {q: {"told": one.told, "untold": one.untold} for q, one in self.hints.items()}
+        told = "Jobs that were handed to a broker and not claimed: told, or not confirmed yet."
+        yield _by_state("milepost_hints", told, "queue", bounded(states))
+        told = "How long the oldest of them has been there."
+        ages = {queue: one.oldest for queue, one in self.hints.items()}
+        yield _family("milepost_hint_oldest_seconds", told, "queue", ages)
+        told = "1 while the broker of a queue or an inbound answers, else 0."
+        up = _gauge("milepost_broker_up", told, ("side", "name"))
+        told = "Messages on a broker as it counts them: waiting, in flight, redelivered, dead."
+        there = _gauge("milepost_broker_messages", told, ("side", "name", "state"))
+        for report in self.reports[:NAMES_MOST]:
+            up.add_metric((report.side, report.name), int(report.up))
+            for state, count in report.figures.items():
+                there.add_metric((report.side, report.name, state), count)
+        yield from (up, there)
 
 
 def read() -> Steps[StoreMetrics]:
@@ -196,6 +232,8 @@ def read() -> Steps[StoreMetrics]:
         oldest=(yield from queues.oldest()),
         messages=(yield from outbox.waiting()),
         watermarks=(yield from watermarks.lags()),
+        hints=(yield from brokers.hints()),
+        reports=(yield from brokers.reports()),
     )
 
 
@@ -217,6 +255,19 @@ def _by_state(name: str, told: str, label: str, counts: Counts) -> Any:
     for each, by_state in counts.items():
         for state, count in by_state.items():
             family.add_metric((each, state), count)
+    return family
+
+
+def _counter(
+    name: str, told: str, label: str, counts: Counts, outcomes: Sequence[str]
+) -> "CounterMetricFamily":
+    """Make a counter of known outcomes; whatever else was counted is told as `left`."""
+    from prometheus_client import core  # noqa: PLC0415 - an extra
+
+    family = core.CounterMetricFamily(name, told, labels=(label, "outcome"))
+    for each, by_outcome in bounded({each: dict(found) for each, found in counts.items()}).items():
+        for outcome in outcomes:
+            family.add_metric((each, outcome), by_outcome.get(outcome, 0))
     return family
 
 

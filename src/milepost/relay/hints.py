@@ -16,7 +16,7 @@ import msgspec
 
 from milepost.config import Settings
 from milepost.errors import Invalid, MilepostError, Unavailable
-from milepost.relay.broker import Broker, Outgoing, cancelled, trouble_seconds
+from milepost.relay.broker import Broker, Outgoing, Undelivered, cancelled, trouble_seconds
 from milepost.store import hints
 from milepost.store.driver import AsyncDriver
 from milepost.store.hints import Hint
@@ -261,7 +261,9 @@ class Teller:
         wait = trouble_seconds(self._troubles)
         self._rest_until = monotonic() + wait
         self._queue.reach.lost("tell")
-        self._queue.count("untold", len(failed))
+        refused = sum(isinstance(each, Undelivered) for each in failed.values())
+        self._queue.count("unroutable", refused)
+        self._queue.count("unreached", len(failed) - refused)
         self._away.warning("hints cannot be told", queue=self._queue.name, error=str(error))
         await self._driver.run(
             hints.untold, list(failed), error=str(error)[:1000], delay_seconds=wait

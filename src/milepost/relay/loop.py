@@ -55,6 +55,8 @@ class Relay:
         self._rests: dict[str, float] = {}
         self._troubles: dict[str, int] = {}
         self._declare_at = 0.0
+        self.counts: dict[str, dict[str, int]] = {}
+        """What became of messages: arrived, refused or unreached, by channel."""
 
     def wake(self) -> None:
         """Look now: a job or a run ended."""
@@ -197,9 +199,17 @@ class Relay:
             return Undelivered(f"the delivery broke off: {type(error).__name__}")
         return None
 
+    def _count(self, channel: str, results: Sequence[Delivered]) -> None:
+        counts = self.counts.setdefault(channel, {})
+        for result in results:
+            away = isinstance(result, Unavailable)
+            word = "arrived" if result is None else "unreached" if away else "refused"
+            counts[word] = counts.get(word, 0) + 1
+
     async def _record(
         self, channel: ChannelSpec, taken: Sequence[Message], results: Sequence[Delivered]
     ) -> None:
+        self._count(channel.name, results)
         pairs = list(zip(taken, results, strict=True))
         arrived = [message for message, result in pairs if result is None]
         if arrived:

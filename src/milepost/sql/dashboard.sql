@@ -58,9 +58,10 @@ SELECT name, clean, summary, at FROM checked ORDER BY name
 -- What decides on a job besides its row and the workers: the clock, its queue, its run.
 -- postgres
 SELECT {now}, (SELECT paused FROM queue WHERE name = :queue::text),
-       (SELECT state FROM run WHERE id = :run_id::uuid)
+       (SELECT state FROM run WHERE id = :run_id::uuid), (SELECT transport FROM queue WHERE name = :queue::text)
 -- sqlite
-SELECT {now}, (SELECT paused FROM queue WHERE name = :queue), (SELECT state FROM run WHERE id = :run_id)
+SELECT {now}, (SELECT paused FROM queue WHERE name = :queue), (SELECT state FROM run WHERE id = :run_id),
+       (SELECT transport FROM queue WHERE name = :queue)
 
 -- name: job_view_moves
 -- The newest moves of a job, and how often each older one was made, without a time. Details are left

@@ -18,6 +18,7 @@ WITH RECURSIVE hop (name) AS (
   SELECT name FROM queue_bound WHERE max_waiting IS NOT NULL
 )
 SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason, queue_bound.max_waiting,
+       queue.transport,
        (SELECT (extract(epoch FROM {now} - min(journal.at)) * 1000000)::bigint
           FROM generate_series(0, 9) AS rank (priority)
          CROSS JOIN LATERAL (
@@ -45,6 +46,7 @@ WITH RECURSIVE hop (name) AS (
   SELECT name FROM queue_bound WHERE max_waiting IS NOT NULL
 )
 SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason, queue_bound.max_waiting,
+       queue.transport,
        (SELECT max({now} - journal.at)
           FROM rank
          CROSS JOIN job ON job.rowid = (SELECT first.rowid FROM job AS first

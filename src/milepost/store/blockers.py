@@ -10,6 +10,7 @@ from milepost.errors import Invalid, NotFound
 from milepost.lifecycle import JOB, RUN, Cause, RunState
 from milepost.records import Queue, Run, StepCount, Worker
 from milepost.store import (
+    brokers,
     looks,
     outbox,
     pipelines,
@@ -19,11 +20,13 @@ from milepost.store import (
     watermarks,
     workers,
 )
+from milepost.store.brokers import QueueBroker
 from milepost.store.driver import Steps
 from milepost.store.explain import (
     NO_WORKER,
     Explanation,
     Why,
+    broker_away,
     explain,
     is_live,
     moment,
@@ -141,7 +144,8 @@ def explain_queue(name: str) -> Steps[Explanation]:
     listed, oldest = yield from queues.standing()
     queue, live = queues.named(listed, name), (yield from _live())
     kinds = yield from first_kinds(name, live)
-    return explained_queue(QueueFacts(queue, oldest.get(name), live, kinds))
+    broker = (yield from brokers.queues([queue])).get(name)
+    return explained_queue(QueueFacts(queue, oldest.get(name), live, kinds, broker))
 
 
 class QueueFacts(msgspec.Struct, frozen=True):
@@ -153,6 +157,8 @@ class QueueFacts(msgspec.Struct, frozen=True):
     live: Sequence[Worker]
     kinds: Sequence[tuple[str, int, int]] = ()
     """Of the first jobs in line: kind, version, and how many."""
+    broker: QueueBroker | None = None
+    """How it stands on its broker, if it is on one."""
 
 
 def first_kinds(name: str, live: Sequence[Worker]) -> Steps[list[tuple[str, int, int]]]:
@@ -173,7 +179,8 @@ def explained_queue(facts: QueueFacts) -> Explanation:
         by = f"it was paused by {queue.paused_by or 'somebody'}{since}{said}"
         why.append(("queue_paused", by))
     why += _unserved(name, facts.kinds, live)
-    waiting = queue.counts.get("QUEUED", 0)
+    why += [] if facts.broker is None else on_broker(facts.broker)
+    waiting = queue.counts.get("QUEUED", 0) + queue.counts.get("READY", 0)
     if queue.max_waiting is not None and waiting >= queue.max_waiting:
         why.append(("full", f"it is full: {waiting:,} of {queue.max_waiting:,} wait"))
     serving = sum(takes(worker, name) for worker in live)
@@ -185,6 +192,30 @@ def explained_queue(facts: QueueFacts) -> Explanation:
     why.append(("in_line" if waiting else "empty", line))
     state = "paused" if queue.paused else "active"
     return _told("queue", name, iter(why), kind="queue", state=state, then=_queue_next(name, why))
+
+
+def on_broker(found: QueueBroker) -> list[tuple[str, str]]:
+    """Say how a queue stands that is on a broker: whether that answers, and what it was told."""
+    kind, stand, report = found.kind, found.stand, found.report
+    if report is None:
+        return [("unreported", f"it is on {kind}, and no worker has ever served it there")]
+    why = []
+    if (away := broker_away(report)) is not None:
+        why.append(("broker_away", away))
+    if stand is not None and stand.error is not None:
+        count = some(stand.untold, "hint was", "hints were")
+        why.append(("untold", f"{count} not taken: {stand.error}"))
+    if report.dead:
+        count = some(report.dead, "hint is", "hints are")
+        why.append(("dead_hints", f"{count} dead on the broker: the sweep tells anew"))
+    told = f"it is on {kind} at {report.address}"
+    if stand is not None:
+        often = f", up to {stand.tellings} times" if stand.tellings > 1 else ""
+        count = some(stand.told, "job was", "jobs were")
+        oldest = f"the oldest handed out {span(stand.oldest)} ago"
+        told += f": {count} told{often}, {stand.untold:,} yet to be, {oldest}"
+    counts = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in report.figures.items())
+    return [*why, ("on_broker", told + (f"; the broker has {counts}" if counts else ""))]
 
 
 def _unserved(
@@ -214,6 +245,10 @@ def _queue_next(name: str, why: Sequence[tuple[str, str]]) -> str:
         return f"nothing, until it is resumed: `milepost queues resume {shlex.quote(name)}`"
     if words & {"no_worker", "no_worker_for_queue", "no_worker_for_kind"}:
         return "the first worker that serves it and knows the kind claims the oldest job"
+    if "in_line" in words and "broker_away" in words:
+        return "workers claim its jobs from the store while the broker is away"
+    if "in_line" in words and words & {"on_broker", "unreported"}:
+        return "a worker tells the broker, and whichever gets the hint claims the job"
     return "the next free worker claims the oldest job" if "in_line" in words else "nothing waits"
 
 

@@ -9,7 +9,8 @@ import msgspec
 from milepost.lifecycle import JOB, Cause, JobState, RunState
 from milepost.records import Job, StepCount, Worker
 from milepost.specs import CANCELLED, EXPIRED, LOST, Lifecycle
-from milepost.store import fanin, jobs, journal, workers
+from milepost.store import brokers, fanin, jobs, journal, workers
+from milepost.store.brokers import BrokerReport, JobHint
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -61,6 +62,12 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of the run of a job that waits at a gate."""
     misfit: str | None = None
     """Why its arguments do not fit, if that is what it waits for."""
+    broker: str | None = None
+    """The kind of broker that its queue is on, if it is on one."""
+    hint: JobHint | None = None
+    """What the broker was told of it, if its queue is on one."""
+    report: BrokerReport | None = None
+    """What the broker of its queue last said, if somebody asked."""
 
     @property
     def live(self) -> list[Worker]:
@@ -82,10 +89,17 @@ def explain(job_id: str) -> Steps[Explanation]:
 def look(job: Job, *, detail: str | None = None) -> Steps[JobFacts]:
     """Look up what a job waits for; `detail` is that of its last move, read now if it is needed."""
     asked = {"queue": job.queue, "run_id": job.run_id}
-    [(now, paused, run_state)] = yield Call("explain_look", asked)
+    [(now, paused, run_state, transport)] = yield Call("explain_look", asked)
     facts = JobFacts(job=job, now=instant(now), paused=bool(paused), run_state=run_state)
     if job.state in JOB.terminal:
         return facts
+    if transport not in (None, "store") and job.state in (JobState.READY, JobState.QUEUED):
+        facts = msgspec.structs.replace(
+            facts,
+            broker=transport,
+            hint=(yield from brokers.hint_of(job.id, version=job.version)),
+            report=(yield from brokers.report(brokers.QUEUE, job.queue)),
+        )
     gated = job.state == JobState.GATED and job.run_id is not None
     return msgspec.structs.replace(
         facts,
@@ -99,7 +113,7 @@ def explained(facts: JobFacts) -> Explanation:
     """Say why a job is, or is not, running, by what was looked up."""
     job = facts.job
     words, details = zip(*_reasons(facts), strict=True)
-    return Explanation(job.id, job.kind, job.state, words, details, next=_next(job, words))
+    return Explanation(job.id, job.kind, job.state, words, details, next=_next(facts, words))
 
 
 NO_WORKER = "no worker is alive: start one with `milepost worker APP`"
@@ -126,18 +140,23 @@ NEXT = {
     "no_worker": "the first worker that starts and knows its kind claims it",
     "no_worker_for_queue": "the first worker that serves its queue claims it",
     "no_worker_for_kind": "the first worker that is deployed with its kind and version claims it",
-    "broker": "maintenance hands it to its broker",
+    "broker_away": "a worker finds it in the store, where all look while their broker is away",
+    "broker": "a worker of its queue hands it to the broker, as soon as fewer are on their way",
+    "untold": "a worker of its queue tells the broker of it",
     "alone": "a worker with nothing else to do claims it",
     "busy": "the next of them that is free claims it",
+    "told": "the worker that gets its hint claims it; else it is told again in {again}",
     "in_line": "one of them claims it",
 }
 """What follows, by the word of the reason that decides; the one that stands first here wins."""
 
 
-def _next(job: Job, words: Sequence[str]) -> str:
+def _next(facts: JobFacts, words: Sequence[str]) -> str:
+    job = facts.job
     then = next((then for word, then in NEXT.items() if word in words), "")
     queue = shlex.quote(job.queue)
-    return then.format(id=job.id, queue=queue, run=job.run_id, newer=job.rerun_by)
+    again = span(max(0.0, facts.hint.due)) if facts.hint else ""
+    return then.format(id=job.id, queue=queue, run=job.run_id, newer=job.rerun_by, again=again)
 
 
 def misfit_of(job: Job, detail: str | None = None) -> Steps[str | None]:
@@ -177,8 +196,40 @@ def _reasons(facts: JobFacts) -> Why:
         yield from _waiting(facts)
         hindered = list(_hindered(facts))
         yield from hindered
+        if facts.broker is not None:
+            yield from _on_broker(facts)
         if state == JobState.QUEUED and not hindered:
             yield _in_line(facts)
+
+
+def _on_broker(facts: JobFacts) -> Why:
+    """Say what a queue's broker knows of a job, and whether it can be reached."""
+    hint, report = facts.hint, facts.report
+    if report is not None and (away := broker_away(report)) is not None:
+        yield "broker_away", away
+    if facts.job.state != JobState.QUEUED:
+        return
+    if hint is None:
+        yield "untold", f"its queue is on {facts.broker}, which was told nothing of it yet"
+    elif hint.told is None:
+        failed = "" if hint.error is None else f": {hint.error}"
+        yield "untold", f"it was handed to {facts.broker}, which has not confirmed it{failed}"
+    else:
+        often = "once" if hint.tellings == 1 else f"{hint.tellings} times"
+        last = f"last {span(hint.told)} ago"
+        yield "told", f"{facts.broker} was told of it {often}, {last}; nobody has claimed it since"
+
+
+def broker_away(report: BrokerReport) -> str | None:
+    """Say that a broker does not answer, or that nobody asks it; None when it does."""
+    if report.stale:
+        return f"no worker has asked the broker at {report.address} for {span(report.age)}"
+    if report.error is None:
+        return None
+    since = (
+        "never answered" if report.reached is None else f"last answered {span(report.reached)} ago"
+    )
+    return f"the broker at {report.address} {since}: {report.error}"
 
 
 def _ended(job: Job) -> Why:
@@ -232,7 +283,10 @@ def _waiting(facts: JobFacts) -> Why:
     elif job.state == JobState.GATED:
         yield from _gated(facts)
     elif job.state == JobState.READY:
-        yield "broker", "it waits to be handed to its queue's broker"
+        yield (
+            "broker",
+            f"it waits to be handed to its queue's broker ({facts.broker or 'none yet'})",
+        )
     elif job.state == JobState.RETRYING:
         yield "retry", f"{_last(job)}; {job.attempt} of {job.attempts_allowed} attempts are spent"
     if facts.misfit is not None:

@@ -53,7 +53,7 @@ def name() -> Steps[str]:
 
 def declare(transports: Mapping[str, str]) -> Steps[None]:
     """Store where the jobs of each of these queues wait; the program that started last wins."""
-    known = {row[0]: row[1] for row in (yield Call("queue_list"))}
+    known = dict((yield Call("queue_transports")))
     for queue, transport in sorted(transports.items()):
         if known.get(queue, STORE) != transport:
             yield Call("queue_transport", {"name": queue, "transport": transport})

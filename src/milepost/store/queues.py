@@ -54,10 +54,12 @@ def standing(
 
 
 def _queue(row: Sequence[Any]) -> Queue:
-    name, paused, at, actor, reason, most, _ = row
+    name, paused, at, actor, reason, most, transport, _ = row
+    found = Queue(name, {}, max_waiting=most, transport=transport or "store")
     if not paused:  # who resumed it, and when, are no pause
-        return Queue(name, {}, max_waiting=most)
-    return Queue(name, {}, True, instant(at), actor, reason, max_waiting=most)
+        return found
+    pause = {"paused": True, "paused_at": instant(at), "paused_by": actor, "reason": reason}
+    return msgspec.structs.replace(found, **pause)
 
 
 def _waited(rows: Rows) -> dict[str, float]:

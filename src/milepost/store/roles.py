@@ -58,6 +58,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "queue": _open(worker="iu", admin="IU"),
     "hint": _open(worker="IUD", admin="IU"),
     "store_name": _open(worker="I", admin="I"),
+    "broker_report": _open(worker="IU"),
     "queue_total": _open(worker="IUD"),
     "tally": _open(worker="IUD"),
     "tally_delta": _open(worker="IUD"),

@@ -33,6 +33,7 @@ class QueueDocument(BaseModel):
     paused_by: str | None = None
     reason: str | None = Field(default=None, description="Why it is paused, if that was said.")
     max_waiting: int | None = None
+    transport: str = Field(default="store", description="The kind of broker it is on, if any.")
 
 
 class PauseReason(RequestBody):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from milepost.relay.hints import HintQueue
     from milepost.relay.inbound import Receiver
     from milepost.relay.loop import Relay
+    from milepost.relay.report import Reporter
 
 log = Log("milepost.worker")
 
@@ -58,7 +59,7 @@ class Worker:
         *,
         maintainer: Maintainer,
         relay: "Relay | None" = None,
-        receivers: "Sequence[Receiver]" = (),
+        receivers: "Sequence[Receiver | Reporter]" = (),
         hinted: "Sequence[HintQueue]" = (),
         recycle: bool = False,
     ) -> None:
@@ -68,7 +69,10 @@ class Worker:
         self._tally = setup.tally
         self._report_at = 0.0
         self._maintainer = maintainer
-        self._others: list[Relay | Receiver] = [*receivers, *([] if relay is None else [relay])]
+        self._others: list[Relay | Receiver | Reporter] = [
+            *receivers,
+            *([] if relay is None else [relay]),
+        ]
         self._recycle = recycle
         self._draining = self._impatient = False
         self._drained = asyncio.Event()

@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
-from milepost.store import outbox
+from milepost.store import brokers, outbox
 from milepost.store.blockers import explain_any
+from milepost.store.brokers import BrokerReport
 from milepost.store.driver import Steps
 from milepost.store.explain import Explanation
 from milepost.store.outbox import Channel, Message
@@ -70,6 +71,8 @@ class Found(msgspec.Struct, frozen=True):
     """What the page reads."""
 
     rows: Sequence[Row]
+    inbounds: Sequence[BrokerReport] = ()
+    """Where jobs come from, as their brokers last said."""
     chosen: Row | None = None
     explained: Explanation | None = None
     stands: str = ""
@@ -90,13 +93,15 @@ def _rows() -> Steps[list[Row]]:
 def _read(name: str | None, stands: str | None) -> Steps[Found]:
     """Read the channels, and of one why it stands where it does, and some of its messages."""
     rows = yield from _rows()
+    reports = yield from brokers.reports()
+    inbounds = [report for report in reports if report.side == brokers.INBOUND]
     if name is None:
-        return Found(rows)
+        return Found(rows, inbounds)
     chosen = require(rows, name)
     stands = stands or ("dead" if chosen.channel.dead else "waiting")
     explained = yield from explain_any("channel", name)
     messages = yield from outbox.shown(name, stands, most=MESSAGES)
-    return Found(rows, chosen, explained, stands, messages)
+    return Found(rows, inbounds, chosen, explained, stands, messages)
 
 
 def require(rows: Sequence[Row], name: str) -> Row:
@@ -130,6 +135,7 @@ def _view(found: Found) -> View:
     pieces: dict[str, tuple[str, Mapping[str, Any]]] = {
         f"channel-{row.id}": ("channels/row.html", {"row": row}) for row in found.rows
     }
+    pieces["inbound-list"] = ("channels/inbound.html", {})
     cli = "milepost channels ls"
     if chosen is not None:
         pieces[f"channel-one-{chosen.id}"] = ("channels/one.html", {})
@@ -141,6 +147,7 @@ def _view(found: Found) -> View:
         cli=cli,
         values={
             "rows": found.rows,
+            "inbounds": found.inbounds,
             "chosen": chosen,
             "explained": found.explained,
             "stands": found.stands,

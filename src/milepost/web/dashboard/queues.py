@@ -11,8 +11,9 @@ from starlette.responses import Response
 from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue, Worker
-from milepost.store import queues, tally
+from milepost.store import brokers, queues, tally
 from milepost.store.blockers import QueueFacts, explained_queue, first_kinds
+from milepost.store.brokers import QueueBroker
 from milepost.store.driver import Steps
 from milepost.store.explain import is_live, takes
 from milepost.store.tally import MoveCount
@@ -51,6 +52,10 @@ class QueueRow(msgspec.Struct, frozen=True):
     taken: float
     outlook: str
     breaks: bool
+    broker: str = ""
+    """What there is to say of its broker, if it is on one."""
+    broken: bool = False
+    """Whether that does not answer, or does not take what it is told."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -70,12 +75,21 @@ class WorkerRow(msgspec.Struct, frozen=True):
         return f"{self.worker.host}/{self.worker.pid}" if self.worker.host else self.worker.id
 
 
-def _read(
-    now: datetime, counted: Counts
-) -> Steps[tuple[list[Queue], dict[str, float], list[MoveCount]]]:
+class Found(msgspec.Struct, frozen=True):
+    """What the page reads."""
+
+    queues: Sequence[Queue]
+    oldest: Mapping[str, float]
+    moves: Sequence[MoveCount]
+    brokers: Mapping[str, QueueBroker]
+
+
+def _read(now: datetime, counted: Counts) -> Steps[Found]:
     listed, oldest = yield from queues.standing(counted)
+    carried = yield from brokers.queues(listed)
     since = now - timedelta(seconds=PACE_SECONDS)
-    return listed, oldest, (yield from tally.moves(since, now, by=("move", "queue")))
+    moves = yield from tally.moves(since, now, by=("move", "queue"))
+    return Found(listed, oldest, moves, carried)
 
 
 @router.get("/queues")
@@ -93,17 +107,21 @@ async def _view(call: Call, name: str | None) -> View:
     call.principal.check_unbound("a queue", queues=False)
     state = call.request.app.state
     now = await state.rail.now()
-    listed, oldest, moves = await call.run(_read, now, await state.counts.read())
-    seen = [queue for queue in listed if call.principal.sees_queue(queue.name)]
+    read = await call.run(_read, now, await state.counts.read())
+    seen = [queue for queue in read.queues if call.principal.sees_queue(queue.name)]
     facts: Facts = await state.facts.read()
     found = facts.workers if call.principal.queues is None else []
-    rows = rows_of(seen, oldest, moves, found, now)
+    rows = rows_of(seen, read.oldest, read.moves, found, now)
+    rows = [_with_broker(row, read.brokers.get(row.queue.name)) for row in rows]
+    rows.sort(key=lambda row: not row.breaks)
     asked = name if name in {queue.name for queue in seen} else _stuck(rows)
     explained = None
     if asked is not None:
         kinds = await call.run(first_kinds, asked, facts.live)
         queue = queues.named(seen, asked)
-        explained = explained_queue(QueueFacts(queue, oldest.get(asked), facts.live, kinds))
+        explained = explained_queue(
+            QueueFacts(queue, read.oldest.get(asked), facts.live, kinds, read.brokers.get(asked))
+        )
     return View(
         template="queues/page.html",
         title="Queues & workers",
@@ -145,12 +163,40 @@ def rows_of(
     return sorted(rows, key=lambda row: not row.breaks)
 
 
+def _with_broker(row: QueueRow, found: QueueBroker | None) -> QueueRow:
+    """Add what there is to say of the broker that a queue is on."""
+    if found is None:
+        return row
+    stand, report = found.stand, found.report
+    told, broken = [f"on {found.kind}"], False
+    if report is None or report.stale:
+        told.append("nobody serves it there")
+        broken = bool(row.open)
+    elif not report.up:
+        told.append("it does not answer")
+        broken = True
+    else:
+        told += [f"{count:,} {word.replace('_', ' ')}" for word, count in report.figures.items()]
+        broken = bool(report.dead)
+    if stand is not None:
+        told.append(f"{stand.told:,} told, {stand.untold:,} to tell")
+        broken = broken or stand.error is not None
+    return msgspec.structs.replace(
+        row, broker=" · ".join(told), broken=broken, breaks=row.breaks or broken
+    )
+
+
 def _rates(moves: Sequence[MoveCount], names: frozenset[str]) -> dict[str, float]:
     counted: dict[str, int] = {}
     for move in moves:
         if move.move in names and move.queue is not None:
             counted[move.queue] = counted.get(move.queue, 0) + move.count
     return {name: count / PACE_SECONDS for name, count in counted.items()}
+
+
+def waiting_of(queue: Queue) -> int:
+    """Count the jobs that could be claimed: in the queue, or about to be told its broker."""
+    return queue.counts.get("QUEUED", 0) + queue.counts.get("READY", 0)
 
 
 def outlook_of(
@@ -161,7 +207,7 @@ def outlook_of(
     now: datetime,
 ) -> tuple[str, bool]:
     """Say what becomes of a queue at this pace, and whether somebody should look."""
-    waiting = queue.counts.get("QUEUED", 0)
+    waiting = waiting_of(queue)
     if queue.paused:
         since = words.duration((now - queue.paused_at).total_seconds()) if queue.paused_at else ""
         return f"paused {since} by {queue.paused_by or 'somebody'}", bool(waiting)
