@@ -32,7 +32,9 @@ from tests.support.servers import scratch  # noqa: E402
 from tests.support.turns import take_turns  # noqa: E402
 
 # Every day the same examples, so that what fails fails for everybody; new ones when proving.
-settings.register_profile("milepost", derandomize=not PROVING, deadline=None)
+settings.register_profile(
+    "milepost", derandomize=not PROVING, deadline=None, max_examples=100 if PROVING else 40
+)
 settings.load_profile("milepost")
 
 BROKERS: dict[str, type[BrokerServer]] = {

@@ -16,7 +16,7 @@ from milepost.records import Claim, NewJob, NewRun, Template
 from milepost.store import chains, fanin, jobs, retention, runs, timers, workers
 from milepost.store.runs import NewBatch
 from tests.support.databases import Backends, alike
-from tests.support.prove import size
+from tests.support.prove import PROVING, size
 from tests.support.suite.store import BAD, GOOD, Store, new_id, opened, plan
 
 POLICIES = ({"fail_fast": True}, {"fail_fast": False}, {"fail_fast": False, "tolerance": 0.5})
@@ -144,8 +144,9 @@ def check_ends(store: Store, root: str) -> None:
         assert sum(step.open for step in counted) == 0
 
 
+@pytest.mark.prove
 @given(seed=st.integers(0, 2**32), quiet=st.booleans())
-@settings(max_examples=30)
+@settings(max_examples=100 if PROVING else 12)
 def test_h68_a_tree_ends_once_as_its_policies_say(store, seed, quiet):
     chance = random.Random(seed)
     tree = Tree.grown(chance)

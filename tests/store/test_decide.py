@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -13,7 +14,11 @@ from milepost.lifecycle import RUN, RunState
 from milepost.records import StepCount
 from milepost.store import fanin
 from milepost.store.fanin import Decision, decide
+from tests.support.prove import PROVING
 
+pytestmark = pytest.mark.prove
+
+EXAMPLES = 1_000 if PROVING else 100
 LIVE = [RunState(state) for state in sorted(RUN.live)]
 MOVING = (RunState.QUEUED, RunState.RUNNING)
 
@@ -54,7 +59,7 @@ def open_jobs(counted: list[StepCount]) -> int:
 
 
 @given(states, st.integers(0, 3), steps(), endings, coming)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_every_decision_is_a_declared_move(state, current, counted, ending, coming_to):
     decision = decide(state, current, counted, ending=ending, coming_to=coming_to)
     if decision is not None:
@@ -62,7 +67,7 @@ def test_every_decision_is_a_declared_move(state, current, counted, ending, comi
 
 
 @given(states, st.integers(0, 3), steps(), endings, coming)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_no_run_ends_with_an_open_job(state, current, counted, ending, coming_to):
     decision = decide(state, current, counted, ending=ending, coming_to=coming_to)
     if decision is not None and decision.state in RUN.terminal:
@@ -80,7 +85,7 @@ calm = st.lists(st.integers(0, 1), min_size=2, max_size=4).map(
 
 
 @given(st.sampled_from(MOVING), st.integers(0, 3), st.one_of(calm, steps()), coming)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_no_run_goes_on_past_an_open_step_or_outputs_on_their_way(
     state, current, counted, coming_to
 ):
@@ -97,7 +102,7 @@ def test_no_run_goes_on_past_an_open_step_or_outputs_on_their_way(
 
 
 @given(states, st.integers(0, 3), steps(), coming)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_no_run_succeeds_against_its_policy(state, current, counted, coming_to):
     decision = decide(state, current, counted, coming_to=coming_to)
     if decision is not None and decision.move in ("finish", "finalize", "advance"):
@@ -110,7 +115,7 @@ def test_no_run_succeeds_against_its_policy(state, current, counted, coming_to):
 
 
 @given(states, st.integers(0, 3), steps(), endings)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_a_run_with_nothing_open_and_nothing_coming_always_has_a_move(
     state, current, counted, ending
 ):
@@ -120,7 +125,7 @@ def test_a_run_with_nothing_open_and_nothing_coming_always_has_a_move(
 
 
 @given(st.integers(0, 3), steps())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_a_stopping_run_ends_as_it_said(current, counted):
     for ending in (RunState.FAILED, RunState.CANCELLED):
         decision = decide(RunState.STOPPING, current, counted, ending=ending)
@@ -136,7 +141,7 @@ def ended(step: StepCount, lost: int) -> StepCount:
 
 
 @given(steps(), st.lists(st.integers(0, 3), min_size=5, max_size=5), st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_a_run_whose_jobs_end_ends_itself(counted, losses, reducer_fails):
     """Play a run: decide until nothing is due, end a step's jobs, and so on; it is soon final."""
     state, current, ending = RunState.QUEUED, 0, None
