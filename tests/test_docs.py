@@ -27,7 +27,12 @@ PAGES = [
 ]
 PICTURE_MOST = 200_000
 """Bytes."""
-QUICKLY = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:logfire")
+QUICKLY = ("-p", "no:cacheprovider")
+PLUGINS = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_PLUGINS": "milepost.testing.plugin,pytest_asyncio.plugin",
+}
+"""What a reader has; others that are installed here take longer to load than the examples."""
 BLOCK = re.compile(r"(<!-- run -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.(?:py|toml|ini))\n")
 WITH_EXAMPLES = [page for page in PAGES if re.search(r"```\w+\n# [\w.]+\.py\n", page.read_text())]
@@ -47,6 +52,7 @@ def finished(command, folder):
     """Run it in a session of its own, and take along whatever it left in the background."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MILEPOST", "PYTEST"))}
     environment.pop("DATABASE_URL", None)
+    environment |= PLUGINS
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     with (folder / "printed").open("w+") as printed, (folder / "errors").open("w+") as errors:
         # Files, not pipes: what is left in the background would hold a pipe open.

@@ -65,15 +65,19 @@ def elsewhere(shop, monkeypatch, tmp_path):
 
 
 def run(pytester, *arguments):
-    # These are installed here and take longer to load than all the rest.
-    without = ("schemathesis", "logfire", "hypothesispytest", "xdist", "time_machine")
-    options = [word for name in ("cacheprovider", *without) for word in ("-p", f"no:{name}")]
-    return pytester.runpytest_subprocess(*options, *arguments)
+    # By their names: others that are installed here take longer to load than all the rest.
+    options = ("-p", "no:cacheprovider", "-p", "milepost", "-p", "asyncio")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        return pytester.runpytest_subprocess(*options, *arguments)
 
 
 def test_each_test_gets_the_named_app_on_a_fresh_store(shop):
+    """It is there once the package is installed, with nothing that names it."""
     shop.makepyfile(TESTS)
-    run(shop).assert_outcomes(passed=2)
+    without = ("schemathesis", "logfire", "hypothesispytest", "xdist", "time_machine")
+    options = [word for name in ("cacheprovider", *without) for word in ("-p", f"no:{name}")]
+    shop.runpytest_subprocess(*options).assert_outcomes(passed=2)
 
 
 def test_the_same_tests_run_on_every_store_that_is_named(shop, server):
@@ -96,7 +100,7 @@ def test_without_settings_there_is_an_app_to_declare_jobs_on(pytester):
             assert job.refresh().result == 4
         """
     )
-    run(pytester, "-p", "no:asyncio").assert_outcomes(passed=1)
+    run(pytester).assert_outcomes(passed=1)
 
 
 def test_the_fixture_can_be_overridden(shop):
@@ -219,11 +223,17 @@ def test_a_real_postgresql_database_is_refused(shop, server):
     result.stdout.fnmatch_lines(["*is not a store made for tests*"])
 
 
-@pytest.mark.parametrize("pattern", ["sqlite:///production.db", "sqlite:///*/prod*.db"])
-def test_a_store_is_allowed_by_its_name(shop, elsewhere, pattern):
+@pytest.mark.parametrize(
+    ("patterns", "outcome"),
+    [
+        ("nothing sqlite:///production.db", "passed"),
+        ("nothing sqlite:///*/prod*.db", "passed"),
+        ("sqlite:///other.db", "failed"),
+    ],
+)
+def test_a_store_is_allowed_by_its_name(shop, elsewhere, patterns, outcome):
     shop.makepyfile(FORGETFUL)
-    run(shop, "-o", f"milepost_allow=nothing {pattern}").assert_outcomes(passed=1)
-    run(shop, "-o", "milepost_allow=sqlite:///other.db").assert_outcomes(failed=1)
+    run(shop, "-o", f"milepost_allow={patterns}").assert_outcomes(**{outcome: 1})
 
 
 def test_every_store_is_allowed_by_a_variable(shop, elsewhere, monkeypatch):
