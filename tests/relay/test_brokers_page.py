@@ -9,14 +9,26 @@ from uuid import uuid4
 import pytest
 
 from milepost.relay.broker import Outgoing, broker_at
+from tests.support.brokers import RedisServer, ValkeyServer
 from tests.support.kafka import KafkaMock
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "brokers.md"
 PATIENCE = 60
 
 
-@pytest.fixture(params=["RabbitMQ", "Kafka"])
+STREAMS = {"redis": RedisServer, "valkey": ValkeyServer}
+
+
+@pytest.fixture(params=["RabbitMQ", "Kafka", *STREAMS])
 def server(request, tmp_path):
+    if kind := STREAMS.get(request.param):
+        if missing := kind.missing():
+            pytest.skip(missing)
+        found = kind(tmp_path / "data")
+        found.start()
+        yield "Redis and Valkey", found.url
+        found.kill()
+        return
     if request.param == "RabbitMQ":
         with request.getfixturevalue("rabbitmq_servers").lent() as found:
             yield request.param, found.url
