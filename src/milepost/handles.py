@@ -1,7 +1,7 @@
 """Handles of jobs, and their look-up."""
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from milepost import filters
 from milepost.client import Client, caller, new_id
@@ -29,10 +29,29 @@ class JobHandle(Subject[Job], Generic[R]):
     machine = JOB
 
     def __init__(
-        self, client: Client, job_id: str, record: Job | None = None, type_: Any = Any
+        self,
+        client: Client,
+        job_id: str,
+        record: Job | None = None,
+        type_: Any = Any,
+        *,
+        asked: bytes | None = None,
     ) -> None:
         super().__init__(client, job_id, record)
         self._type = type_
+        self._asked = asked
+
+    @property
+    def duplicate(self) -> Literal["same", "different"] | None:
+        """None for the job that the submit created; else how it differs from what was asked for.
+
+        "same" or "different" tells of the arguments of the job that has the unique key.
+        """
+        if self._asked is None:
+            return None
+        found, decode = self.record.payload, self._client.codec.decode
+        same = found is not None and decode(found) == decode(self._asked)
+        return "same" if same else "different"
 
     @property
     def queue(self) -> str:

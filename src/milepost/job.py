@@ -19,7 +19,14 @@ from milepost.errors import Invalid
 from milepost.faces import Flow, Wait, faces, in_loop, perform, perform_async, stack_level
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
-from milepost.options import JobOptions, SubmitOptions, check, check_names, default
+from milepost.options import (
+    UNIQUE_SECONDS,
+    JobOptions,
+    SubmitOptions,
+    check,
+    check_names,
+    default,
+)
 from milepost.options import declared as stored_options
 from milepost.outcome import micros
 from milepost.policy import Policy, retry_policy
@@ -74,33 +81,35 @@ class Job(Generic[C, P, R, A]):
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
         _warn_if_in_loop(self.definition.name)
         if self._app.client.hooks.at["submit"]:
-            return self._handles(perform(self._watched([(args, kwargs)])))[0]
-        return self._handles(self._create(self._new([(args, kwargs)])))[0]
+            return perform(self._watched([(args, kwargs)]))[0]
+        new = self._new([(args, kwargs)])
+        return self._handles(new, self._create(new))[0]
 
     async def submit_async(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job; it is durable once this returns (or the borrowed transaction commits)."""
         if self._app.client.hooks.at["submit"]:
-            return self._handles(await perform_async(self._watched([(args, kwargs)])))[0]
-        return self._handles(await self._create_async(self._new([(args, kwargs)])))[0]
+            return (await perform_async(self._watched([(args, kwargs)])))[0]
+        new = self._new([(args, kwargs)])
+        return self._handles(new, await self._create_async(new))[0]
 
     def _submit_many(self, calls: Iterable[Any]) -> Flow[list[JobHandle[R]]]:
         """Submit many jobs in one statement: a tuple of arguments, or a dict, for each."""
         given = [_arguments(call) for call in calls]
         watched = given and self._app.client.hooks.at["submit"]
-        ids = yield from (self._watched(given) if watched else self._stored(given))
-        return self._handles(ids)
+        return (yield from (self._watched(given) if watched else self._stored(given)))
 
     submit_many, submit_many_async = faces(_submit_many)
 
-    def _stored(self, calls: Sequence[Given]) -> Flow[list[str]]:
+    def _stored(self, calls: Sequence[Given]) -> Flow[list[JobHandle[R]]]:
         new = self._new(calls)
-        return (yield Wait(self._create, self._create_async, (new,))) if new else []
+        ids = (yield Wait(self._create, self._create_async, (new,))) if new else []
+        return self._handles(new, ids)
 
-    def _watched(self, calls: Sequence[Given]) -> Flow[list[str]]:
+    def _watched(self, calls: Sequence[Given]) -> Flow[list[JobHandle[R]]]:
         return self._app.client.submitting(
             self.definition.name,
             self._stored(calls),
-            lambda ids: {"job_id": ids[0]},
+            lambda made: {"job_id": made[0].id},
             queue=self._pinned["queue"],
             count=len(calls),
         )
@@ -135,7 +144,7 @@ class Job(Generic[C, P, R, A]):
         """Describe a schedule of this job; arguments that do not fit are refused here and now."""
         if self._app is not app:
             raise Invalid(f"{self!r} is another app's; schedule it there")
-        for option in ("unique", "start_in", "start_at", "hold"):
+        for option in ("unique", "on_conflict", "unique_for", "start_in", "start_at", "hold"):
             if self._options.get(option):
                 raise Invalid(f"a scheduled job takes no {option}: its slot is what it has")
         if self._borrowed is not None:
@@ -173,9 +182,12 @@ class Job(Generic[C, P, R, A]):
         create = self._creation(self._borrowed)
         return await self._borrowed.run_async(await client.home_async(), create, new)
 
-    def _handles(self, ids: list[str]) -> list[JobHandle[R]]:
+    def _handles(self, new: Sequence[NewJob], ids: Sequence[str]) -> list[JobHandle[R]]:
         client, type_ = self._app.client, self.definition.arguments.result_type
-        return [JobHandle(client, job_id, type_=type_) for job_id in ids]
+        return [
+            JobHandle(client, job_id, type_=type_, asked=None if job_id == job.id else job.payload)
+            for job, job_id in zip(new, ids, strict=True)
+        ]
 
     def _creation(
         self, borrowed: BorrowedConnection
@@ -191,10 +203,7 @@ class Job(Generic[C, P, R, A]):
 
     def _new(self, calls: Sequence[Given]) -> list[NewJob]:
         template = self._template()
-        new = [
-            NewJob(new_id(), self._payload(*call), template, unique_key=self._options.get("unique"))
-            for call in calls
-        ]
+        new = [NewJob(new_id(), self._payload(*call), template, **self._unique) for call in calls]
         if len(new) > 1 and (size := sum(len(job.payload or b"") for job in new)) > LOAD_BYTES:
             raise Invalid(
                 f"the arguments of {len(new):,} jobs have {size:,} bytes, and one submit takes "
@@ -229,6 +238,26 @@ class Job(Generic[C, P, R, A]):
             trace=caller().trace,
             channel=options.get("channel", self.definition.channel),
         )
+
+    @cached_property
+    def _unique(self) -> Mapping[str, Any]:
+        """The key, and what becomes of a job that has it; raises `Invalid` where they disagree."""
+        key, keeps = self._options.get("unique"), self._options.get("unique_for")
+        conflict = self._options.get("on_conflict")
+        if key is None and (conflict is not None or keeps is not None):
+            alone = "on_conflict" if conflict is not None else "unique_for"
+            raise Invalid(f"{alone}= goes with unique=, the key that is taken")
+        if keeps is not None and conflict not in (None, "keep"):
+            raise Invalid(f"unique_for= keeps the first job: on_conflict={conflict!r} cannot")
+        if keeps is not None and keeps > UNIQUE_SECONDS:
+            raise Invalid(f"unique_for={keeps:g} must be {UNIQUE_SECONDS:,.0f} seconds at most")
+        if conflict == "debounce" and not {"start_in", "start_at"} & self._options.keys():
+            raise Invalid("on_conflict='debounce' moves the start: say when, with start_in=")
+        return {
+            "unique_key": key,
+            "on_conflict": conflict or "keep",
+            "unique_us": None if keeps is None else micros(keeps),
+        }
 
     @cached_property
     def _pinned(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 import msgspec
 
@@ -20,6 +20,7 @@ from milepost.errors import Invalid
 from milepost.outcome import micros
 
 Errors = tuple[type[BaseException], ...]
+OnConflict = Literal["keep", "replace", "debounce"]
 
 MOST = 2**31 - 1
 HIGHEST = 9
@@ -27,6 +28,8 @@ HIGHEST = 9
 SECONDS_MOST = 100 * 366 * 86_400
 """A century: beyond it a duration is a mistake, and soon more than a database can add to a time."""
 UNIQUE_BYTES = 1_000
+UNIQUE_SECONDS = 86_400.0
+"""How long `unique_for` keeps a key at most: taken keys are forgotten after a day."""
 START_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 START_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 """Instants outside are mistakes, and databases and zones disagree on the last ones."""
@@ -105,6 +108,17 @@ class Flag(Rule, frozen=True, kw_only=True):
         """Raise `Invalid` for anything else."""
         if not isinstance(value, bool):
             raise Invalid(f"{name}={value!r} must be True or False")
+
+
+class OneOf(Rule, frozen=True, kw_only=True):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for another."""
+        if value not in self.words:
+            raise Invalid(f"{name}={value!r} must be one of {', '.join(self.words)}")
 
 
 class Size(Rule, frozen=True, kw_only=True):
@@ -227,6 +241,13 @@ class Submitting(_Everywhere, _Told, total=False):
     """The time before which the job does not start; it has a zone."""
     unique: Annotated[str | None, Text(most=UNIQUE_BYTES)]
     """A key: while a job of the kind with it has not ended, a submit answers with that one."""
+    on_conflict: Annotated[OnConflict | None, OneOf(words=get_args(OnConflict))]
+    """With `unique`, where a job with the key has not ended: "keep" it; or, if it was never
+    claimed, cancel it and create the new one: "replace" it at its time, "debounce" it to the new
+    one's. One that has run or runs is kept."""
+    unique_for: Annotated[float | None, Seconds(zero=False)]
+    """With `unique`: the key stays taken for so many seconds after the submit, also when its job
+    has ended; a day at most."""
     tags: Annotated[Mapping[str, str] | None, Tags()]
     """Texts by name, for people and programs that look at the job."""
     hold: Annotated[bool | None, Flag()]

@@ -107,6 +107,8 @@ class NewJob(msgspec.Struct, frozen=True):
     template: Template
     ordinal: int | None = None
     unique_key: str | None = None
+    on_conflict: str = "keep"
+    unique_us: int | None = None
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

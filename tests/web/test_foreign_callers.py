@@ -44,8 +44,9 @@ async def test_a_unique_job_of_somebody_else_is_a_conflict_that_tells_nothing(ap
     first = {**CALL, "options": {"unique": "paper"}}
     theirs = (await api.post("/v1/jobs", json=first, headers=free)).json()["id"]
     mine = {"kind": "convert", "args": ["x"], "options": {"unique": "paper", "queue": "slow"}}
-    for prefer in ({}, WAIT):
-        answer = await api.post("/v1/jobs", json=mine, headers={**slow, **prefer})
+    replacing = {**mine, "options": {**mine["options"], "on_conflict": "replace"}}
+    for body, prefer in ((mine, {}), (mine, WAIT), (replacing, {})):
+        answer = await api.post("/v1/jobs", json=body, headers={**slow, **prefer})
         assert answer.status_code == 409, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
         assert theirs not in answer.text
@@ -55,7 +56,23 @@ async def test_a_unique_job_of_somebody_else_is_a_conflict_that_tells_nothing(ap
     theirs = (await api.post("/v1/requests", json=sent, headers=free)).json()["id"]
     answer = await api.post("/v1/requests", json={**sent, "queue": "slow"}, headers=slow)
     assert (answer.status_code, theirs in answer.text) == (409, False)
-    assert len(app.jobs.list()) == 2
+    assert [job.state for job in app.jobs.list()] == ["QUEUED", "QUEUED"]
+
+
+async def test_a_submit_says_whether_the_key_was_taken_for_the_same_arguments(app, api, token):
+    headers = token("in", "submit")
+
+    async def sent(*args, **options):
+        body = {"kind": "convert", "args": args, "options": {"unique": "k", **options}}
+        return (await api.post("/v1/jobs", json=body, headers=headers)).json()
+
+    first, same, other = await sent("a"), await sent("a"), await sent("b")
+    assert {first["id"]} == {same["id"], other["id"]}
+    assert "duplicate" not in first
+    assert (same["duplicate"], other["duplicate"]) == ("same", "different")
+    replaced = await sent("b", on_conflict="replace")
+    assert replaced["id"] != first["id"]
+    assert (await app.jobs.get_async(first["id"])).state == "CANCELLED"
 
 
 STARTS = [

@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from uuid import uuid4
 
 import click
@@ -16,6 +16,7 @@ from milepost.cli.output import printable, say, show_json, show_rows
 from milepost.cli.values import advice, find_declared, kinds, load_app, pairs, value
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.lifecycle import JOB, JobState
+from milepost.options import OnConflict
 
 if TYPE_CHECKING:
     from milepost.bulk import BulkCount, BulkOrder
@@ -40,6 +41,12 @@ FOLLOW_SECONDS = 0.5
 @options.seconds("--start-in", "Not before then.")
 @click.option("--retries", type=click.IntRange(0), metavar="N", help="Instead of the kind's own.")
 @click.option("--unique", metavar="KEY", help="At most one such job that is not final.")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(get_args(OnConflict)),
+    help="What becomes of one with the key that was never claimed.",
+)
+@options.seconds("--unique-for", "The key stays taken for so long, also when its job has ended.")
 @options.creation
 def submit(
     at: AppSession,

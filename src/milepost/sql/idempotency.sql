@@ -1,4 +1,4 @@
--- Idempotency keys of the HTTP API.
+-- Idempotency keys of the HTTP API, and unique keys that stay taken for a while.
 
 -- name: idempotency_answer
 UPDATE idempotency SET answer = :answer WHERE scope = :scope AND key = :key
@@ -25,4 +25,24 @@ RETURNING key
 INSERT INTO idempotency (scope, key, fingerprint, created_at)
 VALUES (:scope, :key, :fingerprint, {now})
 ON CONFLICT (scope, key) DO NOTHING
+RETURNING key
+
+-- name: unique_keep
+UPDATE idempotency SET fingerprint = :fingerprint WHERE scope = :scope AND key = :key
+
+-- name: unique_take
+-- Takes a key for a while; the fingerprint is the job's id. No row back: it is taken, and the rival has answered.
+-- postgres
+INSERT INTO idempotency (scope, key, fingerprint, answer, created_at)
+VALUES (:scope, :key, :fingerprint, '', {now})
+ON CONFLICT (scope, key) DO UPDATE
+   SET fingerprint = excluded.fingerprint, created_at = excluded.created_at
+ WHERE idempotency.created_at <= {now} - :for_us::bigint{micros}
+RETURNING key
+-- sqlite
+INSERT INTO idempotency (scope, key, fingerprint, answer, created_at)
+VALUES (:scope, :key, :fingerprint, x'', {now})
+ON CONFLICT (scope, key) DO UPDATE
+   SET fingerprint = excluded.fingerprint, created_at = excluded.created_at
+ WHERE idempotency.created_at <= {now} - :for_us
 RETURNING key

@@ -73,6 +73,15 @@ SELECT {text:id} FROM job
  WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
    AND state NOT IN {final}
 
+-- name: job_replace
+-- Makes room for a newer job with the same key; one that was ever claimed stays, and so does a run's.
+UPDATE job
+   SET state = 'CANCELLED', move = 'cancel', version = version + 1,
+       actor = :actor, detail = :reason, cancel_reason = :reason, finished_at = {now}
+ WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
+   AND state NOT IN {final} AND state IN {unclaimed} AND fence = 0 AND run_id IS NULL
+RETURNING {text:id}, due_at
+
 -- name: job_standing
 -- postgres
 SELECT id::text, state FROM job WHERE id = ANY(:id::uuid[])

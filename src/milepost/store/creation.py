@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import msgspec
 import uuid_utils
@@ -10,6 +11,7 @@ from milepost.errors import IllegalMove, LeaseLost, QueueFull
 from milepost.lifecycle import JobState
 from milepost.records import NewJob
 from milepost.store.driver import Call, Steps
+from milepost.store.instants import instant
 
 UNIQUE_TRIES = 5
 ROW_SECONDS = 0.005
@@ -53,10 +55,17 @@ def refuse_full(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[None
 def _count_new(jobs: Sequence[NewJob]) -> Steps[int]:
     """Count the jobs that would be created: a unique key that is taken answers with its job."""
     count = sum(job.unique_key is None for job in jobs)
-    for tenant, kind, key in sorted({_key(job) for job in jobs if job.unique_key is not None}):
-        asked = {"tenant": tenant, "kind": kind, "unique_key": key}
-        count += not (yield Call("job_live_by_key", asked))
+    by_key = {_key(job): job for job in jobs if job.unique_key is not None}
+    for key in sorted(by_key):
+        count += not (yield from live(by_key[key]))
     return count
+
+
+def live(job: NewJob) -> Steps[list[str]]:
+    """Find the job with the same unique key that has not ended: none, or one."""
+    tenant, kind, key = _key(job)
+    asked = {"tenant": tenant, "kind": kind, "unique_key": key}
+    return [row[0] for row in (yield Call("job_live_by_key", asked))]
 
 
 def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
@@ -93,20 +102,51 @@ def _key(job: NewJob) -> tuple[str, str, str]:
 
 
 def _create_unique(job: NewJob) -> Steps[str]:
+    if job.unique_us is None:
+        return (yield from _create_or_find(job))
+    # Two callers may have the same key of different kinds.
+    place = {"scope": f"unique {job.template.tenant} {job.template.kind}", "key": job.unique_key}
+    taken = {**place, "fingerprint": job.id, "for_us": job.unique_us}
+    while not (yield Call("unique_take", taken)):
+        # A new statement sees the rival's commit; it may have been pruned since.
+        if found := (yield Call("idempotency_get", place)):
+            return str(found[0][0])
+    job_id = yield from _create_or_find(job)
+    if job_id != job.id:
+        yield Call("unique_keep", {**place, "fingerprint": job_id})
+    return job_id
+
+
+def _create_or_find(job: NewJob) -> Steps[str]:
+    """Create the job, or find the live one with its key; one that never ran may be replaced."""
     parameters = {
         **msgspec.structs.asdict(job.template),
         "id": job.id,
         "payload": job.payload,
         "ordinal": job.ordinal,
         "unique_key": job.unique_key,
+        "reason": f"replaced by {job.id}",
     }
     for _ in range(UNIQUE_TRIES):
         if (yield Call("job_create_unique", parameters)):
             return job.id
+        if job.on_conflict != "keep" and (gone := (yield Call("job_replace", parameters))):
+            if job.on_conflict == "replace":
+                parameters.update(_at_its_time(job, gone[0][1]))
+            continue
         # A new statement sees the commit of the rival; that job may have ended since.
         if rival := (yield Call("job_live_by_key", parameters)):
             return str(rival[0][0])
     raise LeaseLost(f"unique key {job.unique_key!r} changed hands too often; submit again")
+
+
+def _at_its_time(job: NewJob, due_at: Any) -> dict[str, Any]:
+    """Choose the start of a job that takes another's place: when that one would have started."""
+    if job.template.state == JobState.CREATED:
+        return {}
+    if due_at is None:
+        return {"state": JobState.QUEUED.value, "due_at": None, "delay_us": None}
+    return {"state": JobState.WAITING.value, "due_at": instant(due_at), "delay_us": None}
 
 
 def in_steps(children: Sequence[Child], *, actor: str | None) -> Steps[None]:

@@ -140,6 +140,9 @@ class Receipt(BaseModel):
     state: PublicState
     job_state: JobState
     done: bool
+    duplicate: Literal["same", "different"] | None = Field(
+        default=None, description="Where the unique key was taken: whether arguments are the same."
+    )
 
 
 class JobDocument(BaseModel):

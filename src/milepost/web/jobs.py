@@ -12,11 +12,12 @@ from starlette.responses import Response
 from milepost import filters
 from milepost.client import caller, new_id
 from milepost.errors import IllegalMove
+from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, JobState
 from milepost.options import Moment, SubmitOptions, rules
 from milepost.records import Job, Listed, NewJob
+from milepost.store import creation, jobs, logs, reruns, search, timers, unfit
 from milepost.store import failures as stored_failures
-from milepost.store import jobs, logs, reruns, search, timers, unfit
 from milepost.store import outputs as stored_outputs
 from milepost.store.driver import Steps
 from milepost.web import documents, subjects
@@ -167,12 +168,14 @@ async def stored(call: Call, job: NewJob, face: Face = GENERAL) -> StoredAnswer:
     """Store a job that the token may create, or find the one with its key."""
     check_template(call.principal, job)
     await call.principal.check_channel(call.app.client, job.template.channel)
+    if job.on_conflict != "keep":  # it cancels another's
+        await call.run(_check_replaced, job, call.principal)
     if call.key is not None:
         return await call.answer(lambda: _created(job, call, face))
     [job_id] = await call.app.client.create_async([job])
     if job_id == job.id:
         return acceptance(job.id, job.template, face)
-    return await call.run(_known, job_id, call.principal, face)
+    return await call.run(_known, job_id, call, face, job.payload)
 
 
 def check_template(principal: Principal, job: NewJob) -> None:
@@ -185,15 +188,25 @@ def _created(job: NewJob, call: Call, face: Face) -> Steps[StoredAnswer]:
     [job_id] = yield from call.app.client.create_in_bounds([job])
     if job_id == job.id:
         return acceptance(job.id, job.template, face)
-    return (yield from _known(job_id, call.principal, face))
+    return (yield from _known(job_id, call, face, job.payload))
 
 
-def _known(job_id: str, principal: Principal, face: Face) -> Steps[StoredAnswer]:
+def _known(job_id: str, call: Call, face: Face, asked: bytes | None) -> Steps[StoredAnswer]:
     job = yield from jobs.get(job_id)
+    _check_seen(job, call.principal)
+    found: JobHandle[Any] = JobHandle(call.app.client, job.id, job, asked=asked)
+    return acceptance(job.id, job, face, duplicate=found.duplicate)
+
+
+def _check_replaced(new: NewJob, principal: Principal) -> Steps[None]:
+    for job_id in (yield from creation.live(new)):
+        _check_seen((yield from jobs.get(job_id)), principal)
+
+
+def _check_seen(job: Job, principal: Principal) -> None:
     if not principal.sees(job):
         detail = "that unique key is taken by a job beyond your bounds; choose another"
         raise HttpProblem(409, detail)
-    return acceptance(job.id, job, face)
 
 
 @router.get("/v1/jobs", responses=answers(JobPage))

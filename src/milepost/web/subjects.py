@@ -169,9 +169,16 @@ async def history(call: Call, finder: Finder[Handle], subject_id: str, page: Pag
     return page.listed(moves, lambda move: document(EntryDocument, move), filters, by="seq")
 
 
-def acceptance(subject_id: str, record: Job | Run | Template, face: Face = GENERAL) -> StoredAnswer:
+def acceptance(
+    subject_id: str,
+    record: Job | Run | Template,
+    face: Face = GENERAL,
+    *,
+    duplicate: str | None = None,
+) -> StoredAnswer:
     """Say that a job or a run was accepted, where it is, and when to look."""
-    body = msgspec.json.encode(receipt(subject_id, record, face))
+    told = {} if duplicate is None else {"duplicate": duplicate}
+    body = msgspec.json.encode({**receipt(subject_id, record, face), **told})
     place = face.runs if isinstance(record, Run) else face.jobs
     return StoredAnswer(202, body, f"{place}/{subject_id}", RETRY)
 

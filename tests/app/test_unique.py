@@ -1,0 +1,171 @@
+"""One job per key: what becomes of the one that has it, and how long the key stays taken."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import milepost as mp
+
+
+@pytest.fixture
+def index(app):
+    @app.job
+    def index(page: str) -> str:
+        return page
+
+    return index
+
+
+def test_the_live_job_is_kept_and_says_whether_it_has_the_same_arguments(app, index):
+    unique = index.options(unique="k")
+    first = unique.submit("a")
+    same, different = unique.submit("a"), unique.submit("b")
+    assert {first.id} == {same.id, different.id}
+    assert (first.duplicate, same.duplicate, different.duplicate) == (None, "same", "different")
+    app.drain()
+    assert first.refresh().result == "a"
+    assert unique.submit("b").duplicate is None
+
+
+async def test_a_duplicate_is_told_in_asynchronous_code_and_of_many(app, index):
+    unique = index.options(unique="k")
+    first, again = await unique.submit_many_async([("a",), ("b",)])
+    last = await unique.submit_async("a")
+    await last.refresh_async()
+    await again.refresh_async()
+    assert [first.duplicate, again.duplicate, last.duplicate] == [None, "different", "same"]
+    await app.close_async()
+
+
+def test_one_that_was_never_claimed_is_replaced_and_says_by_which(app, index):
+    unique = index.options(unique="k", on_conflict="replace")
+    first, second = unique.submit("a"), unique.submit("b")
+    assert first.refresh().state == "CANCELLED"
+    assert first.record.cancel_reason == f"replaced by {second.id}"
+    assert (second.id != first.id, second.duplicate) == (True, None)
+    assert app.drain() == 1
+    assert second.refresh().result == "b"
+
+
+def test_one_that_is_replaced_leaves_its_time_and_one_that_is_debounced_takes_its_own(
+    app, index, advance
+):
+    for conflict, is_due in (("replace", True), ("debounce", False)):
+        unique = index.options(unique=conflict, on_conflict=conflict, start_in=60)
+        unique.submit("a")
+        advance(45)
+        last = unique.submit("b")
+        advance(30)
+        app.drain()
+        assert (last.refresh().state == "SUCCEEDED") is is_due, conflict
+        advance(30)
+        app.drain()
+        assert last.refresh().result == "b"
+
+
+def test_one_that_waits_is_replaced_by_one_without_a_start_at_its_time(app, index, advance):
+    index.options(unique="k", start_in=60).submit("a")
+    last = index.options(unique="k", on_conflict="replace").submit("b")
+    assert app.drain() == 0
+    advance(61)
+    app.drain()
+    assert last.refresh().result == "b"
+    index.options(unique="l").submit("a")
+    last = index.options(unique="l", on_conflict="replace", start_in=60).submit("b")
+    app.drain()
+    assert last.refresh().result == "b"
+
+
+@pytest.mark.parametrize("conflict", ["replace", "debounce"])
+def test_one_that_has_run_or_runs_is_kept(app, conflict):
+    again = []
+
+    @app.job(retries=1, retry_delay=3600)
+    def index(page: str) -> None:
+        options = {"unique": "k", "on_conflict": conflict, "start_in": 60}
+        again.append(app_index.options(**options).submit("b"))
+        raise ValueError(page)
+
+    app_index = index
+    first = index.options(unique="k").submit("a")
+    app.drain()
+    options = {"unique": "k", "on_conflict": conflict, "start_in": 60}
+    again.append(index.options(**options).submit("a"))
+    assert first.refresh().state == "RETRYING"
+    assert [(job.id, job.duplicate) for job in again] == [
+        (first.id, "different"),
+        (first.id, "same"),
+    ]
+
+
+def test_a_held_job_is_replaced_by_a_held_one(app, index):
+    index.options(unique="k", hold=True).submit("a")
+    held = index.options(unique="k", hold=True, on_conflict="replace").submit("b")
+    assert held.state == "CREATED"
+
+
+def test_a_key_stays_taken_for_a_while_whatever_became_of_its_job(app, index, advance):
+    unique = index.options(unique="k", unique_for=60)
+    first = unique.submit("a")
+    app.drain()
+    assert first.refresh().state == "SUCCEEDED"
+    assert unique.submit("b").id == first.id
+    assert unique.submit("b").duplicate == "different"
+    advance(61)
+    second = unique.submit("b")
+    assert (second.id != first.id, second.duplicate) == (True, None)
+    assert unique.submit("c").id == second.id
+
+
+def test_a_key_is_its_kinds_and_a_live_job_outlasts_the_while(app, index, advance):
+    @app.job
+    def other(page: str) -> str:
+        return page
+
+    first = index.options(unique="k").submit("a")
+    lately = index.options(unique="k", unique_for=60)
+    assert lately.submit("a").id == first.id
+    assert other.options(unique="k", unique_for=60).submit("a").id != first.id
+    app.drain()
+    assert lately.submit("a").id == first.id
+    advance(61)
+    assert lately.submit("a").id != first.id
+
+
+def test_whoever_submits_at_once_leaves_one_job(app, index):
+    unique = index.options(unique="k", on_conflict="replace")
+    lately = index.options(unique="l", unique_for=60)
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(unique.submit, map(str, range(24))))
+        kept = list(threads.map(lately.submit, map(str, range(24))))
+    states = [job.refresh().state for job in made]
+    assert (states.count("QUEUED"), states.count("CANCELLED")) == (1, 23)
+    assert len({job.id for job in kept}) == 1
+    assert app.drain() == 2
+
+
+def test_a_transaction_of_the_callers_replaces_or_nothing_does(app, index, database):
+    first = index.options(unique="k").submit("a")
+    with database.driver(), database.raw() as raw:
+        raw.execute("BEGIN")
+        index.within(raw.connection).options(unique="k", on_conflict="replace").submit("b")
+        raw.execute("ROLLBACK")
+    assert first.refresh().state == "QUEUED"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_conflict": "replace"}, "goes with unique="),
+        ({"unique_for": 60}, "goes with unique="),
+        ({"unique": "k", "on_conflict": "drop"}, "must be one of keep, replace, debounce"),
+        ({"unique": "k", "on_conflict": "debounce"}, "start_in="),
+        ({"unique": "k", "on_conflict": "replace", "unique_for": 60}, "keeps the first job"),
+        ({"unique": "k", "unique_for": 100_000}, "86,400 seconds at most"),
+        ({"unique": "k", "unique_for": 0}, "unique_for"),
+    ],
+)
+def test_options_that_disagree_are_refused_and_nothing_is_stored(app, index, options, said):
+    with pytest.raises(mp.Invalid, match=said):
+        index.options(**options).submit("a")
+    assert app.jobs.list() == []
