@@ -8,7 +8,7 @@ import pytest
 
 import milepost as mp
 from milepost.client import acting
-from milepost.store import failures
+from milepost.store import errorlist, failures
 from milepost.store.errorlist import Closer, ErrorLine
 from milepost.web.dashboard import errors
 
@@ -46,6 +46,20 @@ async def fill(app, shop):
     await refund.submit_async("<b>A-9</b>")
     await app.drain_async()
     return {one.type: one for one in await app.client.run_async(failures.groups)}
+
+
+async def test_bars_of_a_day_count_every_failure_and_those_of_two_hours_up_to_a_bound(
+    app, shop, monkeypatch
+):
+    found = await fill(app, shop)
+    name = found["ValueError"].fingerprint
+    monkeypatch.setattr(errorlist, "LOOK", 2)
+    counted = {}
+    for hours in (2, 24, 168):
+        bars = await app.client.run_async(errorlist.slots, [name], seconds=hours * 3600)
+        counted[hours] = len(bars[name]), sum(bars[name])
+    assert counted == {2: (48, 2), 24: (24, 3), 168: (42, 3)}
+    assert await app.client.run_async(errorlist.slots, [], seconds=86_400) == {}
 
 
 async def test_the_list_names_each_error_once_and_links_to_it(api, app, shop):

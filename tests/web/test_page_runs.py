@@ -15,8 +15,8 @@ import milepost as mp
 from milepost.store import blockers, failpoint, looks, run_page
 from milepost.store.looks import StepStand
 from milepost.web.api import create_api
+from milepost.web.dashboard import burn_up, run_figures
 from milepost.web.dashboard import fields as forms
-from milepost.web.dashboard import run_figures
 
 HTML = {"Accept": "text/html"}
 HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e"><img src=x onerror=alert(1)>'
@@ -282,3 +282,15 @@ def test_parameters_without_fields_are_one_document(app):
     assert [field.input for field in inputs] == ["json"]
     assert forms.read(inputs, {"p.params": ['{"count": 2}']}).params == {"count": 2}
     assert "params" in forms.read(inputs, {"p.params": ['{"count": "x"}']}).problems
+
+
+def test_labels_of_the_chart_do_not_lie_on_each_other():
+    """Near its end a run is now about where it will be done, and its last gate opened there."""
+    labels = burn_up.Labels()
+    done = labels.place(750, 20, "end", "done, 04:10:22")
+    now = labels.place(742, 16, "end", "now, 9,998")
+    gate = labels.place(740, 34, "end", "gate to write")
+    assert done == 20
+    assert now - done >= burn_up.LINE
+    assert gate - now >= burn_up.LINE
+    assert labels.place(60, 20, "start", "far away") == 20

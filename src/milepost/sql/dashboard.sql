@@ -66,31 +66,14 @@ SELECT {now}, (SELECT paused FROM queue WHERE name = :queue), (SELECT state FROM
 -- name: job_view_moves
 -- The newest moves of a job, and how often each older one was made, without a time. Details are left
 -- out behind so many bytes of newer ones.
--- postgres
 WITH newest AS (
-SELECT seq, move, from_state, to_state, fence, at, actor, detail, db_user,
+SELECT seq, move, from_state, to_state, fence, at, actor, detail, {db_user} AS db_user,
        sum(coalesce(length(detail), 0)) OVER (ORDER BY seq DESC) - coalesce(length(detail), 0) AS ahead
   FROM (SELECT * FROM journal WHERE subject_id = :id AND machine = 'job'
          ORDER BY seq DESC LIMIT :most) AS moves
 )
 SELECT seq, move, from_state, to_state, fence, at, actor,
        CASE WHEN ahead < :most_bytes OR move = 'snapshot' THEN detail END, db_user, 1
-  FROM newest
-UNION ALL
-SELECT 0, move, from_state, to_state, 0, NULL, NULL, NULL, NULL, count(*)
-  FROM journal
- WHERE subject_id = :id AND machine = 'job' AND seq < (SELECT min(seq) FROM newest)
- GROUP BY move, from_state, to_state
- ORDER BY 1
--- sqlite
-WITH newest AS (
-SELECT seq, move, from_state, to_state, fence, at, actor, detail,
-       sum(coalesce(length(detail), 0)) OVER (ORDER BY seq DESC) - coalesce(length(detail), 0) AS ahead
-  FROM (SELECT * FROM journal WHERE subject_id = :id AND machine = 'job'
-         ORDER BY seq DESC LIMIT :most) AS moves
-)
-SELECT seq, move, from_state, to_state, fence, at, actor,
-       CASE WHEN ahead < :most_bytes OR move = 'snapshot' THEN detail END, NULL, 1
   FROM newest
 UNION ALL
 SELECT 0, move, from_state, to_state, 0, NULL, NULL, NULL, NULL, count(*)

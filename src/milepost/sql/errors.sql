@@ -129,6 +129,25 @@ SELECT {now}, counted.since, counted.week, picked.listed, picked.fingerprint,
                                      ORDER BY last.at DESC LIMIT 1)
  ORDER BY picked.listed DESC, picked.last_at DESC, picked.fingerprint, failure.job_id DESC
 
+-- name: error_hours
+-- How often errors came in each of the last :hours hours, 0 is the current one; none: no row.
+-- postgres
+SELECT fingerprint, (date_part('epoch', date_bin('1 hour', {now}, 'epoch') - at) / 3600)::integer, sum(count)::bigint
+  FROM (SELECT fingerprint, at, count FROM failure_hour
+         WHERE fingerprint = ANY(ARRAY(SELECT unnest(:fingerprint::text[])))
+         UNION ALL
+        SELECT fingerprint, at, count FROM failure_delta
+         WHERE fingerprint = ANY(ARRAY(SELECT unnest(:fingerprint::text[])))) AS counted
+ WHERE at > {now} - :hours::integer * interval '1 hour'
+ GROUP BY 1, 2
+HAVING sum(count) > 0
+-- sqlite
+SELECT fingerprint, {now} / 3600000000 - at / 3600000000, sum(count)
+  FROM failure_hour
+ WHERE fingerprint IN (SELECT value FROM json_each(:fingerprint)) AND at > {now} - :hours * 3600000000
+ GROUP BY 1, 2
+HAVING sum(count) > 0
+
 -- name: error_slots
 -- How often errors came in each of :slots equal parts of the time up to now, 0 is the current one; none: no row.
 -- postgres

@@ -22,14 +22,7 @@ SELECT seq, move, from_state, to_state, fence, at, actor,
  ORDER BY seq
 
 -- name: journal_entries
--- postgres
-SELECT seq, move, from_state, to_state, fence, at, actor, detail, db_user
-  FROM journal
- WHERE subject_id = :id AND machine = :machine
- ORDER BY seq
--- sqlite
--- A file has no users: nobody logs in.
-SELECT seq, move, from_state, to_state, fence, at, actor, detail, NULL
+SELECT seq, move, from_state, to_state, fence, at, actor, detail, {db_user}
   FROM journal
  WHERE subject_id = :id AND machine = :machine
  ORDER BY seq

@@ -305,15 +305,19 @@ def _lists(parts: list[str]) -> set[int]:
 # Macros
 
 
+_WORDS: Mapping[str, Mapping[str, str]] = {
+    "now": {"postgres": POSTGRES_NOW, "sqlite": SQLITE_NOW},
+    "micros": {"postgres": " * interval '1 microsecond'", "sqlite": ""},
+    "db_user": {"postgres": "db_user", "sqlite": "NULL"},
+}
+
+
 def _macro(name: str, given: str, *, dialect: str, schema: str, same: frozenset[str]) -> str:
-    is_postgres = dialect == "postgres"
+    if name in _WORDS:
+        return _WORDS[name][dialect]
     match name:
-        case "now":
-            return POSTGRES_NOW if is_postgres else SQLITE_NOW
-        case "micros":
-            return " * interval '1 microsecond'" if is_postgres else ""
         case "text":
-            return f"{given}::text" if is_postgres else given
+            return f"{given}::text" if dialect == "postgres" else given
         case "rows":
             return _unpacked(given.split(), same)
         case "schema":

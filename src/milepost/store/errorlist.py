@@ -7,6 +7,7 @@ does not make its own page slow.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -18,10 +19,13 @@ from milepost.store.failures import GROUPS, attempt_of
 from milepost.store.instants import instant
 
 LOOK = 1_000
-"""How many jobs of an error, and failures in a bar of its chart, are counted."""
+"""How many jobs of an error, and failures in a bar of a short time, are counted."""
 SLOTS = 48
-"""How many bars the chart of an error has."""
-WEEK_SECONDS = 7 * 86_400
+"""How many bars the chart of an error has at most."""
+HOURS = (1, 2, 4, 8, 24)
+"""How many hours a bar may stand for."""
+HOUR_SECONDS, DAY_SECONDS = 3_600, 86_400
+WEEK_SECONDS = 7 * DAY_SECONDS
 EXAMPLES = 5
 EXAMPLE_BYTES = 4_096
 """Larger arguments are not shown, only how large they are."""
@@ -116,7 +120,15 @@ def _line(row: Sequence[Any]) -> ErrorLine:
 
 
 def slots(fingerprints: Sequence[str], *, seconds: float) -> Steps[dict[str, list[int]]]:
-    """Count failures of each error in equal parts of the time up to now, the oldest part first."""
+    """Count failures of each error in equal parts of the time up to now, the oldest part first.
+
+    From a day on the parts are whole hours, which are counted as failures come; of a shorter time
+    the failures themselves are, each part up to `LOOK`.
+    """
+    if not fingerprints:
+        return {}
+    if seconds >= DAY_SECONDS:
+        return (yield from _hours(fingerprints, round(seconds / HOUR_SECONDS)))
     asked = {
         "fingerprint": list(fingerprints),
         "slots": SLOTS,
@@ -124,9 +136,19 @@ def slots(fingerprints: Sequence[str], *, seconds: float) -> Steps[dict[str, lis
         "look": LOOK,
     }
     found = {name: [0] * SLOTS for name in fingerprints}
-    if found:
-        for name, back, count in (yield Call("error_slots", asked, alone=True)):
-            found[name][SLOTS - 1 - back] = count
+    for name, back, count in (yield Call("error_slots", asked, alone=True)):
+        found[name][SLOTS - 1 - back] = count
+    return found
+
+
+def _hours(fingerprints: Sequence[str], hours: int) -> Steps[dict[str, list[int]]]:
+    """Count by the hour, the current one included; a bar of a longer time has several."""
+    each = next(each for each in HOURS if hours / each < SLOTS or each == HOURS[-1])
+    bars = ceil(hours / each)
+    found = {name: [0] * bars for name in fingerprints}
+    asked = {"fingerprint": list(fingerprints), "hours": hours}
+    for name, back, count in (yield Call("error_hours", asked, alone=True)):
+        found[name][bars - 1 - max(0, back) // each] += count
     return found
 
 

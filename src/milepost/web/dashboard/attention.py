@@ -10,14 +10,12 @@ from milepost.records import ErrorGroup, Queue, Worker
 from milepost.store.dashboard import Checked
 from milepost.store.explain import is_live, takes
 from milepost.web.dashboard import words
-from milepost.web.dashboard.facts import Facts
+from milepost.web.dashboard.facts import STUCK_SECONDS, Facts
 
 RECENT = timedelta(minutes=15)
 FAILING_LEAST = 5
 """An error that came less often in this hour and the last is among the errors, not here."""
 UNSERVED_SECONDS = 30.0
-STUCK_SECONDS = 300.0
-LATE_SECONDS = 300.0
 BURIED_SECONDS = 30.0
 """By then another worker has noticed one whose lease expired, if another is alive."""
 
@@ -154,7 +152,7 @@ def _is_lost(worker: Worker, now: datetime) -> bool:
 
 def _late(facts: Facts) -> Iterator[Sentence]:
     for name, (count, age) in facts.undelivered.items():
-        if age > LATE_SECONDS:
+        if age > STUCK_SECONDS:
             yield Sentence(
                 *("retrying", f"Channel {name} is {words.duration(age)} late"),
                 "",

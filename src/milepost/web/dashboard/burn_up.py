@@ -20,6 +20,8 @@ AHEAD_MOST = 3.0
 """A forecast is drawn as far as so many times what has passed."""
 WIDE, NARROW = (760, 196, 6), (340, 176, 3)
 MINUTES = 5 * 60
+CHARACTER, LINE = 6.5, 13.0
+"""About how wide a character of a label is, and how high a label."""
 PARTS_OF = {1.0: 2, 1.5: 3, 2.0: 2, 3.0: 3, 5.0: 5, 7.5: 3}
 """Into how many round parts an axis is divided, by the first digits of its top."""
 
@@ -41,6 +43,25 @@ class Frame(msgspec.Struct, frozen=True):
     def y(self, count: float) -> float:
         """Place a count."""
         return self.height - BOTTOM - min(1.0, count / self.top) * (self.height - TOP - BOTTOM)
+
+
+class Labels:
+    """Texts of a chart that must not lie on each other: one that would moves down."""
+
+    def __init__(self) -> None:
+        self._boxes: list[tuple[float, float, float]] = []
+
+    def place(self, x: float, y: float, anchor: str, text: str) -> float:
+        """Give the height at which a text may stand that would like to stand at `y`."""
+        width = len(text) * CHARACTER
+        left = x - width if anchor == "end" else x
+        while any(
+            left < end and begin < left + width and abs(y - at) < LINE
+            for begin, end, at in self._boxes
+        ):
+            y += LINE
+        self._boxes.append((left, left + width, y))
+        return y
 
 
 Point = tuple[datetime, float]
@@ -99,9 +120,11 @@ def _drawn(drawing: Drawing, width: int, height: int, ticks: int) -> Markup:
     told = words.visible(_sentence(page, drawing.done, pace))
     svg = Markup('<svg class="burn" viewBox="0 0 {} {}" role="img" aria-label="{}">')
     pieces = [svg.format(width, height, told), _grid(frame, ticks), _curve(frame, line)]
+    labels = Labels()
     if pace.eta is not None and page.run.state not in RUN.terminal:
-        pieces.append(_forecast(frame, page, drawing.done, pace, ahead))
-    pieces += [_gates(frame, line, drawing.steps), _now(frame, page, line), Markup("</svg>")]
+        pieces.append(_forecast(frame, labels, drawing, ahead))
+    pieces.append(_now(frame, labels, page, line))
+    pieces += [_gates(frame, labels, line, drawing.steps), Markup("</svg>")]
     return Markup("").join(pieces)
 
 
@@ -152,8 +175,9 @@ def _curve(frame: Frame, line: Sequence[Point]) -> Markup:
     ).format(points, last, base, LEFT, base, points)
 
 
-def _forecast(frame: Frame, page: RunPage, done: Progress, pace: Pace, ahead: float) -> Markup:
+def _forecast(frame: Frame, labels: Labels, drawing: Drawing, ahead: float) -> Markup:
     """Draw a dashed line to the end, in a cone as wide as the pace has varied."""
+    page, done, pace = drawing.page, drawing.done, drawing.pace
     now, spread = page.head.now, min(pace.spread or 0.0, ahead)
     goal = done.ended + (done.expected - done.ended) * ahead / (pace.eta or 1.0)
     x, y = frame.x(now), frame.y(done.ended)
@@ -176,12 +200,14 @@ def _forecast(frame: Frame, page: RunPage, done: Progress, pace: Pace, ahead: fl
         right=right,
         goal=frame.y(goal),
         at=min(right, high),
-        under=frame.y(goal) - 5,
+        under=labels.place(min(right, high), frame.y(goal) - 5, "end", label),
         label=label,
     )
 
 
-def _gates(frame: Frame, line: Sequence[Point], steps: Sequence[StepFigure]) -> Markup:
+def _gates(
+    frame: Frame, labels: Labels, line: Sequence[Point], steps: Sequence[StepFigure]
+) -> Markup:
     """Mark when gates opened."""
     pieces = []
     for figure in steps:
@@ -189,13 +215,15 @@ def _gates(frame: Frame, line: Sequence[Point], steps: Sequence[StepFigure]) -> 
             continue
         x, y = frame.x(figure.gate.at), frame.y(_at(line, figure.gate.at))
         side = x + 8 if x < frame.width * 0.7 else x - 8
+        name, anchor = words.cut(figure.step.name, 24), "start" if side > x else "end"
+        under = labels.place(side, y + 14, anchor, f"gate to {name}")
         pieces.append(
             Markup(
                 '<circle class="gate" cx="{:.1f}" cy="{:.1f}" r="3"/>'
                 '<text x="{:.1f}" y="{:.1f}" text-anchor="{}">gate to {}</text>'
             ).format(
-                *(x, y, side, min(frame.height - BOTTOM - 4, y + 14)),
-                *("start" if side > x else "end", charts.escaped(words.cut(figure.step.name, 24))),
+                *(x, y, side, min(frame.height - BOTTOM - 4, under)),
+                *(anchor, charts.escaped(name)),
             )
         )
     return Markup("").join(pieces)
@@ -210,14 +238,16 @@ def _at(line: Sequence[Point], at: datetime) -> float:
     return line[-1][1]
 
 
-def _now(frame: Frame, page: RunPage, line: Sequence[Point]) -> Markup:
+def _now(frame: Frame, labels: Labels, page: RunPage, line: Sequence[Point]) -> Markup:
     at, count = line[-1]
     x, y = frame.x(at), frame.y(count)
     word = "ended" if page.run.state in RUN.terminal else "now"
+    side, anchor = max(LEFT, x - 8), "end" if x > LEFT + 90 else "start"
+    height = labels.place(side, max(11, y - 8), anchor, f"{word}, {words.count(count)}")
     return Markup(
         '<circle class="now" cx="{:.1f}" cy="{:.1f}" r="3.5"/>'
         '<text class="strong" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}, {}</text>'
     ).format(
-        *(x, y, max(LEFT, x - 8), max(11, y - 8), "end" if x > LEFT + 90 else "start", word),
+        *(x, y, side, height, anchor, word),
         words.count(count),
     )

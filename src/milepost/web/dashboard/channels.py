@@ -19,6 +19,7 @@ from milepost.store.driver import Steps
 from milepost.store.explain import Explanation
 from milepost.store.outbox import Channel, Message
 from milepost.web.call import Call, OperateCall, ReadCall
+from milepost.web.dashboard.facts import LATE_SECONDS
 from milepost.web.dashboard.page import (
     PageRoute,
     View,
@@ -34,8 +35,6 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 MESSAGES = 30
 """How many messages of a channel are listed."""
 LATELY_SECONDS = 3_600
-LATE_SECONDS = 60.0
-"""A channel whose oldest message waits longer is marked."""
 STANDS = ("waiting", "dead", "delivered")
 GLYPHS = {"active": "ready", "stopped": "paused", "vanished": "cancelled"}
 ACTIONS = {"stop": "Stop", "start": "Start", "retry": "Try again"}

@@ -15,14 +15,12 @@ from milepost.errors import NotFound
 from milepost.filters import Term, Value, Where
 from milepost.lifecycle import JOB
 from milepost.records import FailedAttempt
-from milepost.request.redact import show_arguments
 from milepost.store import errorlist
 from milepost.store.driver import Steps
 from milepost.store.errorlist import Closer, ErrorLine, ErrorLines, Example
 from milepost.web.call import Call, ReadCall
-from milepost.web.dashboard import frames, words
+from milepost.web.dashboard import frames, joblines, words
 from milepost.web.dashboard.page import PageRoute, View, address, show
-from milepost.web.documents import carried
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 RANGES = {"2h": ("2 h", 2 * words.HOUR), "24h": ("24 h", words.DAY), "7d": ("7 d", 7 * words.DAY)}
@@ -56,7 +54,7 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def more(self) -> bool:
         """Whether it came more often than was counted."""
-        return any(bar >= errorlist.LOOK for bar in self.bars)
+        return len(self.bars) == errorlist.SLOTS and max(self.bars) >= errorlist.LOOK
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -255,14 +253,5 @@ def arguments(example: Example, client: Client) -> str:
     """Write a job's arguments in a line, without what is secret; or say why they are not shown."""
     if example.size is None:
         return "no arguments" if example.kind else "its job is removed"
-    if example.payload is None or example.codec is None:
-        return f"{words.size(example.size)}, shown with the job"
-    stored = carried(example.payload, example.codec, client.codec)
-    given = show_arguments(example.kind or "", stored, client.settings.redacted)
-    try:
-        value = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
-    except msgspec.DecodeError:
-        return f"{example.size} bytes of {example.codec}"
-    if isinstance(value, dict):
-        return words.arguments((), value)
-    return words.cut(value, 120) if isinstance(value, str) else words.arguments((value,), {})
+    kind = example.kind or ""
+    return joblines.written(kind, example.codec, example.payload, example.size, client)

@@ -22,6 +22,11 @@ COUNTS_SECONDS, COUNTED_MOST = 1.0, 10_000
 """For how long counts of jobs are kept where they were more than so many, successes left out."""
 ERRORS = 50
 
+LATE_SECONDS = 60.0
+"""A queue or a channel in which something waits longer is marked, and explained."""
+STUCK_SECONDS = 300.0
+"""One in which something waits longer is among the troubles of the overview."""
+
 T = TypeVar("T")
 
 

@@ -187,15 +187,18 @@ def arguments(job: JobLine, client: Client) -> str:
     """Write a job's arguments in a line, without what is secret; or say why they are not shown."""
     if job.size is None:
         return "erased"
-    if job.payload is None:
-        return f"{words.size(job.size)}, shown with the job"
-    given = show_arguments(
-        job.kind, carried(job.payload, job.codec, client.codec), client.settings.redacted
-    )
+    return written(job.kind, job.codec, job.payload, job.size, client)
+
+
+def written(kind: str, codec: str | None, payload: bytes | None, size: int, client: Client) -> str:
+    """Write arguments of that size in a line; those that were not read are too many for one."""
+    if payload is None or codec is None:
+        return f"{words.size(size)}, shown with the job"
+    given = show_arguments(kind, carried(payload, codec, client.codec), client.settings.redacted)
     try:
         value = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
     except msgspec.DecodeError:
-        return f"{job.size} bytes of {job.codec}"
+        return f"{size} bytes of {codec}"
     if isinstance(value, dict):
         return words.arguments((), value)
     return words.cut(value, 120) if isinstance(value, str) else words.arguments((value,), {})

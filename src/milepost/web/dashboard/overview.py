@@ -17,7 +17,7 @@ from milepost.store.driver import Steps
 from milepost.web.call import Call, ReadCall
 from milepost.web.dashboard import charts, machine, static, words
 from milepost.web.dashboard.attention import sentences
-from milepost.web.dashboard.facts import Counts, Facts
+from milepost.web.dashboard.facts import STUCK_SECONDS, Counts, Facts
 from milepost.web.dashboard.pace import DEFAULT, ENDS, RANGES, Pace, Range, overall, quantiles
 from milepost.web.dashboard.page import PageRoute, View, address, go_to, show
 
@@ -81,6 +81,7 @@ async def _view(call: Call, chosen: Range) -> View:
             "groups": len(facts.errors),
             "worst": worst(found.queues, found.oldest)[:SHOWN],
             "queues_all": len(found.queues),
+            "stuck": STUCK_SECONDS,
             "now": now,
         },
         parts={

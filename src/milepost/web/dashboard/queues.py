@@ -19,7 +19,7 @@ from milepost.store.explain import is_live, takes
 from milepost.store.tally import MoveCount
 from milepost.web.call import Call, OperateCall, ReadCall
 from milepost.web.dashboard import words
-from milepost.web.dashboard.facts import Counts, Facts
+from milepost.web.dashboard.facts import LATE_SECONDS, Counts, Facts
 from milepost.web.dashboard.overview import worst
 from milepost.web.dashboard.page import (
     PageRoute,
@@ -36,8 +36,6 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 PACE_SECONDS = 300
 INTO = frozenset({"create", "submit", "open", "wake", "due"})
 OUT_OF = frozenset({"claim"})
-LATE_SECONDS = 60.0
-"""A queue whose oldest job waits longer is marked, and explained."""
 STOPPED_SHOWN, STOPPED_MOST = timedelta(hours=1), 6
 """For how long workers are shown that stopped, and how many of them."""
 
