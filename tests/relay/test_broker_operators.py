@@ -223,8 +223,8 @@ async def test_pages_show_what_brokers_say_and_whom_to_worry_about(app, work):
         counts = {"waiting": 7, "in_flight": 1, "redelivered": None, "dead": 4}
         await run(brokers.answered, *place, **counts)
         page = (await api.get("/queues", headers=PAGE)).text
-        assert "on nats · 1 waiting · 0 in flight" in page
-        assert "1 told, 0 to tell" in page
+        assert "on nats · 1 told, 0 to tell" in page
+        assert 'title="1 waiting, 0 in flight' in page
         page = (await api.get("/channels", headers=PAGE)).text
         assert "sqs://&lt;b&gt;eu" in page
         assert "Answers" in page

@@ -69,10 +69,7 @@ class Worker:
         self._tally = setup.tally
         self._report_at = 0.0
         self._maintainer = maintainer
-        self._others: list[Relay | Receiver | Reporter] = [
-            *receivers,
-            *([] if relay is None else [relay]),
-        ]
+        self._others = [other for other in (*receivers, relay) if other is not None]
         self._recycle = recycle
         self._draining = self._impatient = False
         self._drained = asyncio.Event()

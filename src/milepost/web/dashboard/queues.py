@@ -52,6 +52,8 @@ class QueueRow(msgspec.Struct, frozen=True):
     breaks: bool
     broker: str = ""
     """What there is to say of its broker, if it is on one."""
+    broker_told: str = ""
+    """What that counts."""
     broken: bool = False
     """Whether that does not answer, or does not take what it is told."""
 
@@ -166,7 +168,7 @@ def _with_broker(row: QueueRow, found: QueueBroker | None) -> QueueRow:
     if found is None:
         return row
     stand, report = found.stand, found.report
-    told, broken = [f"on {found.kind}"], False
+    told, counted, broken = [f"on {found.kind}"], "", False
     if report is None or report.stale:
         told.append("nobody serves it there")
         broken = bool(row.open)
@@ -174,13 +176,19 @@ def _with_broker(row: QueueRow, found: QueueBroker | None) -> QueueRow:
         told.append("it does not answer")
         broken = True
     else:
-        told += [f"{count:,} {word.replace('_', ' ')}" for word, count in report.figures.items()]
+        words = report.figures.items()
+        counted = ", ".join(f"{count:,} {word.replace('_', ' ')}" for word, count in words)
+        told += [f"{report.dead:,} dead"] if report.dead else []
         broken = bool(report.dead)
     if stand is not None:
         told.append(f"{stand.told:,} told, {stand.untold:,} to tell")
         broken = broken or stand.error is not None
     return msgspec.structs.replace(
-        row, broker=" · ".join(told), broken=broken, breaks=row.breaks or broken
+        row,
+        broker=" · ".join(told),
+        broker_told=counted,
+        broken=broken,
+        breaks=row.breaks or broken,
     )
 
 
