@@ -76,9 +76,7 @@ async def test_h_50_every_chunk_walks_a_diagram_through_the_broker(database, raw
 
     worker = await app.worker()
     working = asyncio.create_task(worker.run())
-    async with asyncio.timeout(PATIENCE):
-        while (await run.refresh_async()).state != "SUCCEEDED":
-            await asyncio.sleep(0.02)
+    await run.wait_async(PATIENCE)
     worker.drain()
     await working
 

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from milepost.errors import Invalid, MilepostError
+from milepost.errors import Invalid, MilepostError, Unavailable
 from milepost.relay.message import CONTENT_TYPE, CloudEvent
 
 TROUBLE_MOST = 30.0
@@ -156,6 +156,36 @@ class Broker(Protocol):
     async def close(self) -> None:
         """Give back what is in hand, and hang up; the next use connects anew."""
         ...
+
+
+class BulkBroker(Broker, Protocol):
+    """A broker that publishes many messages for less than one by one."""
+
+    async def publish_many(
+        self, subject: str, messages: Sequence[Outgoing], *, seconds: float
+    ) -> Sequence[MilepostError | None]:
+        """Return within `seconds` what was wrong with each; None: it is stored."""
+        ...
+
+
+async def publish_all(
+    broker: Broker, subject: str, messages: Sequence[Outgoing], *, seconds: float
+) -> Sequence[MilepostError | None]:
+    """Publish many messages; answer with what was wrong with each."""
+    if hasattr(broker, "publish_many"):
+        many = cast("BulkBroker", broker)
+        return await many.publish_many(subject, messages, seconds=seconds)
+
+    async def one(message: Outgoing) -> MilepostError | None:
+        try:
+            await broker.publish(subject, message, seconds=seconds)
+        except MilepostError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - an adapter's mistake fails that message alone
+            return Unavailable(f"{broker.address} failed: {type(error).__name__}")
+        return None
+
+    return await asyncio.gather(*map(one, messages))
 
 
 class BrokerKind(msgspec.Struct, frozen=True):

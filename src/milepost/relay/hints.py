@@ -16,7 +16,14 @@ import msgspec
 
 from milepost.config import Settings
 from milepost.errors import Invalid, MilepostError, Unavailable
-from milepost.relay.broker import Broker, Outgoing, Undelivered, cancelled, trouble_seconds
+from milepost.relay.broker import (
+    Broker,
+    Outgoing,
+    Undelivered,
+    cancelled,
+    publish_all,
+    trouble_seconds,
+)
 from milepost.store import hints
 from milepost.store.driver import AsyncDriver
 from milepost.store.hints import Hint
@@ -35,6 +42,9 @@ LEASE_SECONDS = 30.0
 NAME_MOST = 40
 HEADERS = {"Content-Type": "application/json"}
 _OTHER = re.compile(r"[^A-Za-z0-9-]")
+
+
+encode = msgspec.json.Encoder().encode
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -112,6 +122,7 @@ class Teller:
     def __init__(self, driver: AsyncDriver, queue: HintQueue, settings: Settings) -> None:
         self._driver = driver
         self._queue = queue
+        self._topic = queue.topic
         self._settings = settings
         self._away = ThrottledLog(log)
         self._woken = asyncio.Event()
@@ -224,7 +235,7 @@ class Teller:
 
     async def _tell(self, found: Sequence[Hint]) -> None:
         """Publish hints; those that the broker confirmed are told, the others come again."""
-        results = await asyncio.gather(*map(self._publish, found))
+        results = await self._published(found)
         done = [hint for hint, error in zip(found, results, strict=True) if error is None]
         failed = {h: e for h, e in zip(found, results, strict=True) if e is not None}
         self._queue.count("told", len(done))
@@ -238,21 +249,21 @@ class Teller:
             again = self._settings.hint_again
             await self._driver.run(hints.told, done, again_seconds=again)
 
-    async def _publish(self, hint: Hint) -> MilepostError | None:
-        queue = self._queue
-        data = msgspec.json.encode(Told(VERSION, queue.store, hint.job_id, hint.version))
-        message = Outgoing(hint.message_id, data, HEADERS)
+    async def _published(self, found: Sequence[Hint]) -> Sequence[MilepostError | None]:
+        """Publish hints; answer with what was wrong with each."""
+        store, headers = self._queue.store, HEADERS
+        messages = [
+            Outgoing(h.message_id, encode(Told(VERSION, store, h.job_id, h.version)), headers)
+            for h in found
+        ]
         try:
             async with asyncio.timeout(TELL_SECONDS * 2):
-                await queue.broker.publish(queue.topic, message, seconds=TELL_SECONDS)
-        except MilepostError as error:
-            return error
+                return await publish_all(
+                    self._queue.broker, self._topic, messages, seconds=TELL_SECONDS
+                )
         except TimeoutError:
-            return Unavailable(f"no answer within {TELL_SECONDS * 2:g} s")
-        except Exception as error:  # noqa: BLE001 - an adapter's mistake holds up that hint alone
-            log.warning("telling a hint raised an error", error=repr(error))
-            return Unavailable(type(error).__name__)
-        return None
+            # Some may have arrived: told again, they come twice.
+            return [Unavailable(f"no answer within {TELL_SECONDS * 2:g} s")] * len(found)
 
     async def _not_told(self, failed: Mapping[Hint, MilepostError]) -> None:
         """Let the broker rest: the jobs are stored, and nothing is spent (B-15, B-22)."""

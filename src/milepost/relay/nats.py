@@ -77,6 +77,31 @@ class Nats:
         async with self._session(subject, seconds) as session:
             await session.inbox.publish(subject, message.data, headers)
 
+    async def publish_many(
+        self, subject: str, messages: Sequence[Outgoing], *, seconds: float
+    ) -> Sequence[MilepostError | None]:
+        """Return within `seconds` what was wrong with each; None: the stream has stored it."""
+        try:
+            async with self._session(subject, seconds) as session:
+                sent = [
+                    await session.inbox.send(subject, m.data, {MSG_ID: m.id, **m.headers})
+                    for m in messages
+                ]
+                answers = await asyncio.gather(*sent, return_exceptions=True)
+        except MilepostError as error:
+            return [error] * len(messages)
+        return [self._refusal(subject, answer) for answer in answers]
+
+    def _refusal(self, subject: str, answer: "Msg | BaseException") -> MilepostError | None:
+        """Say what is wrong with a message by the server's answer to it."""
+        try:
+            _check_stored(answer)
+        except MilepostError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - said in words
+            return self._told(error, subject)
+        return None
+
     async def receive(
         self, subject: str, *, name: str, most: int, seconds: float
     ) -> Sequence[Delivery]:
@@ -303,25 +328,39 @@ class _Inbox:
 
     def end(self) -> None:
         """Tell those who wait that no answer will come."""
-        for answer in self._waits.values():
+        for answer in list(self._waits.values()):
             if not answer.done():
                 answer.set_exception(ConnectionResetError("the connection was closed"))
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Return once a stream has stored it."""
-        from nats.js import errors  # noqa: PLC0415 - an extra
+        _check_stored(await (await self.send(subject, data, headers)))
 
+    async def send(
+        self, subject: str, data: bytes, headers: dict[str, str]
+    ) -> "asyncio.Future[Msg]":
+        """Send a message; the answer comes later."""
         place = f"{self._prefix}.{next(self._numbers)}"
         answer = self._waits[place] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: self._waits.pop(place, None))
         try:
             await self._client.publish(subject, data, reply=place, headers=headers)
-            told = await answer
-        finally:
-            del self._waits[place]
-        if (told.headers or {}).get("Status") == NOBODY:
-            raise errors.NoStreamResponseError
-        if error := json.loads(told.data).get("error"):
-            raise errors.APIError.from_error(error)
+        except BaseException:
+            answer.cancel()
+            raise
+        return answer
+
+
+def _check_stored(answer: "Msg | BaseException") -> None:
+    """Raise what the server says against a message; an answer that did not come is one, too."""
+    from nats.js import errors  # noqa: PLC0415 - an extra
+
+    if isinstance(answer, BaseException):
+        raise answer
+    if (answer.headers or {}).get("Status") == NOBODY:
+        raise errors.NoStreamResponseError
+    if error := json.loads(answer.data).get("error"):
+        raise errors.APIError.from_error(error)
 
 
 class _Consumer:
