@@ -1,15 +1,19 @@
 """Redis and Valkey are brokers: streams, groups, and what each server's settings mean."""
 
-from contextlib import asynccontextmanager
+import json
+import re
+from contextlib import asynccontextmanager, contextmanager
+from time import monotonic
 
 import pytest
-from conformance import BrokerSuite, received, sent
+from conformance import LATE, BrokerSuite, received, sent
+from redis import Redis as Owner
 from redis.asyncio import Redis as Client
 
 from milepost.relay import redis as adapter
 from milepost.relay.broker import Outgoing, Undelivered
 from milepost.relay.redis import Redis
-from tests.support.brokers import RedisServer, ValkeyServer
+from tests.support.brokers import PASSWORD, USER, RedisServer, ValkeyServer
 
 SERVERS = {"redis": RedisServer, "valkey": ValkeyServer}
 
@@ -122,3 +126,83 @@ class TestRedis(BrokerSuite):
         assert len(told) == 2
         assert "set appendonly yes and appendfsync always" in told[0]["reason"]
         assert "noeviction" in told[1]["reason"]
+
+
+# A channel on a server that refuses
+
+
+@contextmanager
+def full(server):
+    config(server, "maxmemory", "1")
+    yield
+    config(server, "maxmemory", "0")
+
+
+@contextmanager
+def hanging(server):
+    with server.hanging():
+        yield
+
+
+@contextmanager
+def locked(server):
+    """Another password than the program's."""
+    command(server, "ACL", "SETUSER", USER, "resetpass", ">another-one")
+    command(server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    yield
+    command(server, "ACL", "SETUSER", USER, "resetpass", f">{PASSWORD}")
+
+
+@contextmanager
+def taken(server):
+    """Another program uses the stream's name."""
+    command(server, "SET", "orders", "text")
+    yield
+    command(server, "DEL", "orders")
+
+
+def command(server, *words):
+    """Say something to the server as its owner, whom it asks for no password."""
+    with Owner(port=server.port) as owner:
+        owner.execute_command(*words)
+
+
+def config(server, name, value):
+    command(server, "CONFIG", "SET", name, value)
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (full, "used its maxmemory"),
+        (hanging, "did not answer|does not answer"),
+        (locked, "refused the user or the password"),
+        (taken, "is no stream: another program uses that key"),
+    ],
+)
+def test_a_channel_says_in_time_what_is_wrong_and_loses_nothing(
+    app, server, advance, trouble, told
+):
+    app.channel("orders", broker=Redis(server.url), timeout=2)
+
+    @app.job
+    def convert(document: str) -> str:
+        return document
+
+    job = convert.options(channel="orders").submit("report")
+    command(server, "DEL", "orders")
+    with trouble(server):
+        began = monotonic()
+        app.drain()
+        assert monotonic() - began < 2 + LATE
+        [message] = app.channels.messages("orders")
+        assert message.stands == "waiting"
+        assert re.search(told, message.error)
+        assert PASSWORD not in message.error
+    advance(60)
+    assert app.relay_once() == 1
+    with Owner(port=server.port) as owner:
+        [(_, fields)] = owner.xrange("orders")
+    assert fields[b"id"].decode() == message.id
+    assert json.loads(fields[b"data"])["subject"] == job.id
