@@ -383,7 +383,7 @@ def _reported(report: BrokerReport) -> Iterator[Finding]:
     if report.error is not None and not report.stale:
         text = f"its broker at {report.address} does not answer: {report.error}"
         yield Finding("broker", report.side, report.name, text, do)
-    if report.dead:
+    if report.dead and not report.stale:
         count = some(report.dead, "message of it is", "messages of it are")
         text = f"{count} dead on {report.address}"
         do = f"look at them with the tools of {report.broker}; jobs of a queue are told again"

@@ -198,7 +198,7 @@ def on_broker(found: QueueBroker) -> list[tuple[str, str]]:
     """Say how a queue stands that is on a broker: whether that answers, and what it was told."""
     kind, stand, report = found.kind, found.stand, found.report
     if report is None:
-        return [("unreported", f"it is on {kind}, and no worker has ever served it there")]
+        return [("unreported", f"it is on {kind}, and no worker has served it there lately")]
     why = []
     if (away := broker_away(report)) is not None:
         why.append(("broker_away", away))

@@ -18,6 +18,8 @@ EVERY_SECONDS = 15.0
 """How often a broker is asked, however many workers there are."""
 STALE_SECONDS = 90.0
 """So old a report tells nothing any more: no worker asks."""
+FORGOTTEN_SECONDS = 86_400.0
+"""So old it is not shown any more: the queue or the inbound was given up."""
 
 
 class BrokerReport(msgspec.Struct, frozen=True):
@@ -128,6 +130,7 @@ def reports() -> Steps[list[BrokerReport]]:
     return [
         BrokerReport(side, name, broker, address, age / 1e6, _seconds(reached), error, *counts)
         for side, name, broker, address, age, reached, error, *counts in rows
+        if age <= FORGOTTEN_SECONDS * 1e6
     ]
 
 
