@@ -12,7 +12,7 @@ import pytest
 
 from milepost.observe.verify import verify
 from tests.support.databases import Backends
-from tests.support.prove import PROVING, size
+from tests.support.prove import PROVING
 
 PROGRAM = """
 import asyncio
@@ -47,13 +47,13 @@ QUICK = {
     "MILEPOST_POLL_MAX": "0.1",
     "MILEPOST_ERROR_WAIT": "0.2",
 }
-RUNS = size(1_000)
-AT_ONCE = 50
+RUNS = 1_000 if PROVING else 40
+AT_ONCE = 50 if PROVING else 20
 """So many runs are open at a time: what is killed is always in the middle of several."""
 OPEN = "SELECT count(*) FROM run WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
 CHILDREN = 6
 WORKERS = 4
-KILLS = 500 if PROVING else 25
+KILLS = 500 if PROVING else 10
 NURSERY = """
 import os, signal, sys
 from milepost.cli import main

@@ -9,7 +9,7 @@ from tests.support.databases import _create_database, _migrate
 from tests.support.prove import PROVING
 from tests.support.servers import binaries, running
 
-SHARE = 1 if PROVING else 10
+SHARE = 1 if PROVING else 20
 NEWEST = max(binaries(), key=int, default="")
 DURABLE = {"fsync": "off"}
 """A commit that was answered survives the server; the machine itself does not crash here."""
