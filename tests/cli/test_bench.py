@@ -15,8 +15,6 @@ from milepost.observe.verify import verify
 from milepost.store.connect import open_driver
 from tests.support.databases import everyday_names, proof
 
-pytestmark = pytest.mark.both_stores
-
 RATES = ("submit", "bulk", "drain", "drain_2", "drain_sync")
 
 
@@ -61,6 +59,7 @@ def test_it_measures_everything_beside_the_limit(prompt, database, left_behind, 
     app.close()
 
 
+@pytest.mark.both_stores
 def test_the_loop_by_hand_keeps_to_the_lifecycle_with_every_trigger_on(database):
     """A limit that did less would be worth little: three entries a job, and verify is content."""
     with fresh(StoreUrl.parse(database.url)) as store:

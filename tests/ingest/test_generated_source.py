@@ -31,7 +31,7 @@ from tests.support.databases import Backends, Database
 from tests.support.prove import PROVING
 
 SEEDS = [int(seed) for seed in os.environ.get("MILEPOST_SEEDS", "").split(",") if seed]
-EACH = 10
+EACH = 10 if PROVING else 5
 """How many seeds a test takes."""
 STEPS = 4 if PROVING else 2
 """How many things are done at most before the last run."""

@@ -8,6 +8,7 @@ What runs on every server at hand runs on the newest every day; on older ones, t
 marked `every_version`: what they are most likely to refuse.
 """
 
+from collections.abc import Iterator
 from zlib import crc32
 
 import pytest
@@ -21,14 +22,11 @@ FOLDERS = (
     *("tests/batch/", "tests/cli/", "tests/relay/", "tests/request/", "tests/specs/"),
     "tests/web/",
 )
-CHOSEN = "each_shop"
-"""What chooses its databases itself."""
 
 
 def take_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave a test out on the databases whose turn it is not; when proving they are the proof."""
-    older = set(older_names())
-    others = [item for item in items if _is_anothers_turn(item) or _is_for_proofs(item, older)]
+    others = [*_of_other_turns(items), *_on_older_servers(items)]
     if PROVING:
         for item in others:
             item.add_marker(pytest.mark.prove)
@@ -36,28 +34,41 @@ def take_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
     if others:
         left_out = set(others)
         items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=others)
+        config.hook.pytest_deselected(items=list(left_out))
 
 
-def _is_for_proofs(item: pytest.Item, older: set[str]) -> bool:
-    if not (parameters := getattr(item, "callspec", None)):
-        return False
-    its_own = {part for given in parameters._idlist for part in given.split("-")}
-    return bool(its_own & older) and item.get_closest_marker("every_version") is None
+def _on_older_servers(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    older = set(older_names())
+    for item in items:
+        its_own = {part for given in _ids(item) for part in given.split("-")}
+        if its_own & older and item.get_closest_marker("every_version") is None:
+            yield item
 
 
-def _is_anothers_turn(item: pytest.Item) -> bool:
+def _of_other_turns(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Name all but one of the databases of each test: there may be one alone that it is for."""
+    known, older = set(backend_names()), set(older_names())
+    alike: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        its_own = [part for part in _ids(item) if part in known]
+        if len(its_own) != 1 or not _is_above(item):
+            continue
+        rest = [part for part in _ids(item) if part not in known]
+        name = "-".join([item.nodeid.split("[")[0], *rest])
+        alike.setdefault(name, {})[its_own[0]] = item
+    for name, stores in alike.items():
+        daily = [store for store in stores if store not in older] or list(stores)
+        # The same every day, whatever the order; and the parameters of a test fall on both.
+        chosen = daily[crc32(name.encode()) % len(daily)]
+        yield from (item for store, item in stores.items() if store != chosen)
+
+
+def _is_above(item: pytest.Item) -> bool:
     above = item.nodeid.startswith(FOLDERS) or item.get_closest_marker("in_turn") is not None
-    if not above or item.get_closest_marker("both_stores") is not None:
-        return False
-    if not (parameters := getattr(item, "callspec", None)):
-        return False
-    known, older = backend_names(), older_names()
-    names = [name for name in known if name not in older]
-    its_own = [value for value in parameters.params.values() if value in known]
-    if not its_own or CHOSEN in parameters.params:
-        return False
-    # The same every day, whatever the order; and the parameters of a test fall on both.
-    rest = [part for part in parameters._idlist if part not in its_own]
-    turn = crc32("-".join([item.nodeid.split("[")[0], *rest]).encode())
-    return names[turn % len(names)] not in its_own
+    return above and item.get_closest_marker("both_stores") is None
+
+
+def _ids(item: pytest.Item) -> list[str]:
+    """Name the parameters of a test."""
+    given = getattr(item, "callspec", None)
+    return list(given._idlist) if given is not None else []
