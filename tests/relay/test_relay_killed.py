@@ -231,7 +231,7 @@ def test_a_broker_that_lost_everything_is_told_again_under_the_same_ids(app, raw
     ended(app, raw, MESSAGES // IN_LINE // 2)
     while app.relay_once():
         pass
-    lost = {message.id for message in app.channels.messages("orders", limit=MESSAGES)}
+    lost = {message.id for message in app.channels.messages("orders", limit=MESSAGES // 2)}
     server.wipe()
     ended(app, raw, MESSAGES // IN_LINE // 2)
     until = time.monotonic() + LONGEST_SECONDS
