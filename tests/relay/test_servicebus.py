@@ -36,6 +36,7 @@ async def hung_up(request):
             gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is:ResourceWarning")
 @pytest.mark.prove
 class TestServiceBus(BrokerSuite):
     @pytest.fixture(autouse=True)
