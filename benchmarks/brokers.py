@@ -1,6 +1,6 @@
 """Drains of queues on brokers and of the store's own queue, interleaved, by two worker processes.
 
-    python -m benchmarks.brokers [--jobs 5000] [--rounds 5] [--brokers nats rabbitmq]
+    python -m benchmarks.brokers [--jobs 10000] [--rounds 5] [--brokers nats rabbitmq]
 
 Every round drains each queue once, each on a fresh database of the same server (PostgreSQL with its
 own safe settings). A drain is N / (all N completions visible in the store - first job's start). The
@@ -25,7 +25,8 @@ from typing import Any
 
 import milepost as mp
 from milepost.relay.broker import broker_at
-from tests.support.brokers import BrokerServer, NatsServer
+from tests.support.brokers import BrokerServer, NatsServer, RedisServer
+from tests.support.rabbitmq import RabbitMQServer
 from tests.support.servers import running
 
 QUEUE = "measured"
@@ -33,7 +34,7 @@ STORE = "store"
 GOAL = 0.5
 
 
-SERVERS = {"nats": NatsServer}
+SERVERS = {"nats": NatsServer, "rabbitmq": RabbitMQServer, "redis": RedisServer}
 
 
 def serve(broker: str, folder: Path) -> BrokerServer:
@@ -150,7 +151,7 @@ def main() -> None:
         work(*sys.argv[2:4])
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=5_000)
+    parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--brokers", nargs="*", default=["nats", "rabbitmq"])
