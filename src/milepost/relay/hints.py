@@ -37,6 +37,8 @@ BATCH = 250
 TELLING = 3
 """How many batches are on their way to the broker at a time."""
 TELL_SECONDS = 5.0
+RECORD_SECONDS = 0.2
+"""How long a confirmation may wait to be recorded with others."""
 LEASE_SECONDS = 30.0
 """How long a hint that was taken is left to its teller: longer than a telling can take."""
 NAME_MOST = 40
@@ -127,6 +129,8 @@ class Teller:
         self._away = ThrottledLog(log)
         self._woken = asyncio.Event()
         self._telling: set[asyncio.Task[None]] = set()
+        self._confirmed: list[Hint] = []
+        self._recording: asyncio.Task[None] | None = None
         self._sweep_at = self._rest_until = 0.0
         self._troubles = 0
         self._pause = settings.poll_min
@@ -150,9 +154,13 @@ class Teller:
                         await self._woken.wait()
                 self._woken.clear()
         finally:
-            for task in self._telling:
+            tasks = [*self._telling, *([self._recording] if self._recording else [])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._telling, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(Exception):  # what is not recorded is told once more
+                async with asyncio.timeout(RECORD_SECONDS * 5):
+                    await self._flush()
 
     async def once(self) -> int:
         """Tell what is due now; answer with how many the broker took."""
@@ -160,6 +168,7 @@ class Teller:
         self._sweep_at = self._rest_until = 0.0
         while found := [*await self._due(BATCH), *await self._dispatched(BATCH)]:
             await self._tell(found)
+            await self._flush()
             if self._troubles:
                 break
         return self._queue.counts.get("told", 0) - before
@@ -245,6 +254,21 @@ class Teller:
             self._troubles = 0
             self._queue.reach.found("tell")
             self._away.over("hints are told again")
+        self._confirmed += done
+        if self._confirmed and self._recording is None:
+            self._recording = asyncio.create_task(self._record())
+
+    async def _record(self) -> None:
+        """Record confirmations, a little later: most of the jobs are claimed by then."""
+        await asyncio.sleep(RECORD_SECONDS)
+        self._recording = None
+        try:
+            await self._flush()
+        except Exception as error:  # noqa: BLE001 - what is not recorded is told once more
+            self._away.warning("tellings were not recorded", error=repr(error))
+
+    async def _flush(self) -> None:
+        done, self._confirmed = self._confirmed, []
         if done:
             again = self._settings.hint_again
             await self._driver.run(hints.told, done, again_seconds=again)
