@@ -1,8 +1,11 @@
 """Brokers by their names: MILEPOST_BROKER_URL serves the one of its scheme."""
 
 import asyncio
+import traceback
+from contextlib import suppress
 
 import pytest
+import redis.asyncio
 
 import milepost as mp
 from milepost.relay.adapter import DeliveryCounter
@@ -67,3 +70,24 @@ def test_without_its_extra_a_broker_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "nats.aio.client", None)
     with pytest.raises(mp.Unavailable, match=r"pip install 'milepost\[nats\]'"):
         asyncio.run(Nats("nats://127.0.0.1:1").receive("a", name="a", most=1, seconds=0.1))
+
+
+@pytest.mark.parametrize("scheme", ["nats", "amqp", "redis", "kafka", "sb"])
+@pytest.mark.parametrize("mark", "/#?")
+def test_a_password_that_is_not_quoted_is_refused_in_words_and_not_repeated(scheme, mark):
+    with pytest.raises(mp.Invalid, match="percent") as caught:
+        broker_at(f"{scheme}://user:se{mark}cret@host:1")
+    told = "".join(traceback.format_exception(caught.value))
+    assert "'se'" not in told
+    assert "'cret" not in told
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+def test_only_the_scheme_of_an_address_is_read_as_redis(scheme, monkeypatch):
+    asked = []
+    monkeypatch.setattr(redis.asyncio.Redis, "from_url", lambda url, **_: asked.append(url))
+    with suppress(Exception):
+        asyncio.run(
+            broker_at(f"{scheme}://valkey:valkey@valkey:6379").lag("a", name="a", seconds=1)
+        )
+    assert asked == ["redis://valkey:valkey@valkey:6379"]

@@ -5,9 +5,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from milepost.errors import Unavailable
+from milepost.errors import Invalid, Unavailable
 from milepost.relay.broker import Delivery, Incoming
 
 C = TypeVar("C")
@@ -19,9 +19,21 @@ AWAY_SECONDS = 0.5
 COUNTED_MOST = 10_000
 
 
+def split_address(url: str, *, several: bool = False) -> SplitResult:
+    """Split an address, or raise `Invalid`; a password that is not quoted ends its host early."""
+    parts = urlsplit(url)
+    with suppress(ValueError):  # of a port that is no number; its text repeats the password
+        if ("@" in parts.netloc or "@" not in url) and (several or parts.port != 0):
+            return parts
+    raise Invalid(
+        "the address of a broker is SCHEME://USER:PASSWORD@HOST:PORT, with / # ? and @ in the user"
+        " and the password percent-encoded: %2F %23 %3F %40"
+    )
+
+
 def public_address(url: str) -> str:
     """Write an address without its user, password, path and options."""
-    parts = urlsplit(url)
+    parts = split_address(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     port = f":{parts.port}" if parts.port else ""

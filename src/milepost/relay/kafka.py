@@ -13,10 +13,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from milepost.errors import Invalid, MilepostError, Unavailable
-from milepost.relay.adapter import Hand, Link, reason
+from milepost.relay.adapter import Hand, Link, reason, split_address
 from milepost.relay.broker import Delivery, Incoming, Lag, Outgoing, Undelivered
 
 if TYPE_CHECKING:
@@ -458,7 +458,7 @@ def _settle(answer: "asyncio.Future[Any]", result: object) -> None:
 
 def _settings(address: str, options: dict[str, Any]) -> dict[str, Any]:
     """Read an address and options as librdkafka's settings."""
-    parts = urlsplit(address)
+    parts = split_address(address, several=True)
     found = {"bootstrap.servers": parts.netloc.rpartition("@")[2]}
     if parts.username:
         found |= {

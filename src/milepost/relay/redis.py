@@ -7,6 +7,7 @@ Needs the extra `redis`.
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -203,7 +204,7 @@ class Redis:
         except ImportError as error:
             raise Unavailable("Redis needs an extra: pip install 'milepost[redis]'") from error
         client = Client.from_url(
-            self._url.replace("valkey", "redis", 1),
+            re.sub("^valkey", "redis", self._url),
             **{
                 "protocol": 2,
                 "socket_connect_timeout": CONNECT_SECONDS,

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from milepost.errors import Invalid, MilepostError, Unavailable
-from milepost.relay.adapter import Hand, Link, reason
+from milepost.relay.adapter import Hand, Link, reason, split_address
 from milepost.relay.broker import Delivery, Incoming, Lag, Outgoing, Undelivered
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def _parts(address: str) -> tuple[str, str]:
         found = dict(part.partition("=")[::2] for part in address.split(";") if "=" in part)
         endpoint = {name.strip().lower(): value for name, value in found.items()}["endpoint"]
         return _place(endpoint), address
-    parts = urlsplit(address)
+    parts = split_address(address)
     asked = parse_qs(parts.query)
     if parts.scheme != "sb" or not parts.hostname or set(asked) - {"emulator"}:
         raise Invalid(
@@ -355,5 +355,5 @@ def _parts(address: str) -> tuple[str, str]:
 
 
 def _place(url: str) -> str:
-    parts = urlsplit(url)
+    parts = split_address(url)
     return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
