@@ -473,6 +473,32 @@ async def test_b16_hints_in_hand_are_given_back_when_a_worker_stops(case):
     assert case.ran == [1]
 
 
+async def test_b16_hints_whose_slots_were_filled_during_the_claim_are_kept(case, monkeypatch):
+    await case.work.submit_many_async([(number,) for number in range(4)])
+    await case.app.relay_once_async()
+    case.app.settings = case.app.settings.chosen(concurrency=8)
+    worker = await case.app.worker()
+    asked: list[int] = []
+    claimer, slots, claim = worker._claimer, worker._slots, worker._claimer.claim_hinted
+
+    async def others_come_first(queue, ids):
+        monkeypatch.setattr(claimer, "claim_hinted", claim)
+        asked.append(len(ids))
+        slots.take(taken := slots.free - 1)
+        try:
+            return await claim(queue, ids)
+        finally:
+            slots.start(0, taken=taken)
+
+    monkeypatch.setattr(claimer, "claim_hinted", others_come_first)
+    task = asyncio.create_task(worker.run())
+    await until(lambda: len(case.ran) == 4)
+    worker.drain()
+    await task
+    assert asked[0] > 1
+    assert case.counts(worker).keys() <= {"told", "again", "claimed", "held"}
+
+
 class Full:
     """A claimer whose slots were filled when the hints had come."""
 

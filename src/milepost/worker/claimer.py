@@ -243,15 +243,20 @@ class Claimer:
         """Wait until a slot is free, a second at most."""
         await self._slots.freed_within(ROOM_SECONDS)
 
-    async def claim_hinted(self, queue: str, ids: Sequence[str]) -> list[Claim]:
-        """Claim those of the jobs that can be claimed and fit, and start them."""
+    async def claim_hinted(
+        self, queue: str, ids: Sequence[str]
+    ) -> tuple[Sequence[str], list[Claim]]:
+        """Claim those of the first jobs, as many as fit, that can be claimed, and start them.
+
+        Answers with the jobs that were tried, too: others may have filled slots meanwhile.
+        """
         if self._row.lost:
             raise LeaseLost(f"worker {self._row.id} was buried: its jobs belong to others now")
         async with self._claiming:
             most, kinds = self._fitting()
             chosen = list(ids[:most]) if kinds and self._row.may_start() else []
             if not chosen:
-                return []
+                return [], []
             claim = partial(
                 self._driver.run,
                 hints.claim,
@@ -260,7 +265,7 @@ class Claimer:
                 queue=queue,
                 kinds=kinds,
             )
-            return await self._fill(len(chosen), claim)
+            return chosen, await self._fill(len(chosen), claim)
 
     def _scanned(self, queues: Iterable[str]) -> list[str]:
         """Leave out the queues whose broker tells what there is; while it is away, none."""

@@ -155,9 +155,9 @@ class Follower:
         chosen, self._held = self._held[:room], self._held[room:]
         ids = list(dict.fromkeys(held.job_id for held in chosen))
         try:
-            claims = await self._claimer.claim_hinted(self._queue.name, ids)
+            tried, claims = await self._claimer.claim_hinted(self._queue.name, ids)
             claimed = {claim.id for claim in claims}
-            left = [job_id for job_id in ids if job_id not in claimed]
+            left = [job_id for job_id in tried if job_id not in claimed]
             stands = await self._driver.run(hints.standing, left) if left else {}
         except BaseException:
             # The store is away, or the lease is lost: others may follow them (B-6).
@@ -170,8 +170,10 @@ class Follower:
         # no effect (B-3, B-4).
         self._later([h.delivery.acknowledge() for h in chosen if h.job_id in claimed])
         for held in chosen:
-            if held.job_id not in claimed:
+            if held.job_id in left:
                 self._answer(held.delivery, stands.get(held.job_id))
+        # Others filled their slots during the claim: they wait for the next ones.
+        self._held = [*(held for held in chosen if held.job_id not in tried), *self._held]
 
     def _answer(self, delivery: Delivery, stands: Standing | None) -> None:
         """Say what becomes of a hint whose job could not be claimed."""
