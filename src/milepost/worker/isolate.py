@@ -6,6 +6,7 @@ attempt's timeout, at a limit or when it is asked to, with everything that desce
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context as ContextVariables
@@ -177,7 +178,7 @@ class IsolatedLanes(ThreadLanes):
         """Say how long it has, after the hooks before it."""
         if running.timeout is None or running.began is None:
             return running.timeout
-        return max(0.001, running.timeout - (self._loop.time() - running.began))
+        return max(0.001, running.timeout - (time.monotonic() - running.began))
 
     def _followed(self, process: IsolatedProcess, context: Context) -> Done:
         hooks = RelayedHooks(self._hooks)
@@ -260,7 +261,7 @@ class IsolatedLanes(ThreadLanes):
         context = running.context
         if verdict.number != running.number:
             return outcome.released("its process was ended for the attempt before it")
-        late = verdict.why == "unknown" and running.overdue(self._loop.time())
+        late = verdict.why == "unknown" and running.overdue(time.monotonic())
         if verdict.why == "timeout" or late:
             return self._located(self._timed_out(running), process)
         if verdict.why == "cancel":
@@ -301,7 +302,7 @@ class IsolatedLanes(ThreadLanes):
         process = running.process
         if process is None or running.ended or running.began is None:
             return
-        late = self._loop.time() - running.began - (running.timeout or 0.0)
+        late = time.monotonic() - running.began - (running.timeout or 0.0)
         if late > OVERDUE_SECONDS:
             process.kill()
         else:
@@ -323,10 +324,10 @@ class IsolatedLanes(ThreadLanes):
             left, idle, self._warm = list(self._all), self._warm, []
         for process in left:
             process.end(process.number, "stop")
-        until = self._loop.time() + CLOSE_SECONDS
+        until = time.monotonic() + CLOSE_SECONDS
         if idle:
             await asyncio.to_thread(self._drop_all, idle)
-        while self._all and self._loop.time() < until:  # noqa: ASYNC110 - threads drop them
+        while self._all and time.monotonic() < until:  # noqa: ASYNC110 - threads drop them
             await asyncio.sleep(0.005)
 
     def _drop_all(self, idle: list[IsolatedProcess]) -> None:

@@ -110,7 +110,7 @@ class Lanes:
         """End an attempt whose time is over, and ask its handler to stop."""
         if not running.ended:
             if running.began is not None:  # a thread's handler goes on, its attempt does not
-                running.seconds = self._loop.time() - running.began
+                running.seconds = time.monotonic() - running.began
             result = running.context.outcome_if_interrupted or self._timed_out(running)
             self._end(running, outcome.traced(result, running.context.trace))
             self.stop_job(running, "timeout")
@@ -209,15 +209,15 @@ class AsyncLanes(Lanes):
         if not hooks.plain["attempt"]:
             return await perform_async(self._watch(running, one_call(self._traced, running, task)))
         event = HookEvent.of("attempt", running.claim, link=running.context.link)
-        opened, began = hooks.begin(event), self._loop.time()
+        opened, began = hooks.begin(event), time.monotonic()
         call = self._traced if hooks.links else self._called
         try:
             result = await call(running, task)
         except BaseException as error:
-            seconds = self._loop.time() - began
+            seconds = time.monotonic() - began
             hooks.end(opened, event, seconds=seconds, outcome="raised", error=error)
             raise
-        hooks.end(opened, event, seconds=self._loop.time() - began, **running.told(result))
+        hooks.end(opened, event, seconds=time.monotonic() - began, **running.told(result))
         return result
 
     async def _traced(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
@@ -227,7 +227,7 @@ class AsyncLanes(Lanes):
 
     async def _called(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:
         running.task = task
-        running.began = self._loop.time()
+        running.began = time.monotonic()
         running.active = True
         if self._needs_timer(running):
             self._set_timer(running)
@@ -242,7 +242,7 @@ class AsyncLanes(Lanes):
             return self._executor.judge(running.definition, running.context, error)
         finally:
             running.active = False
-            running.seconds = self._loop.time() - running.began
+            running.seconds = time.monotonic() - running.began
 
     def stop_job(self, running: RunningJob, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled`, and a CancelledError where it waits."""

@@ -250,7 +250,7 @@ class SlotTable:
 
     def end_overdue(self) -> None:
         """End the attempts whose time is over."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         for running in list(self._running.values()):
             if running.overdue(now):
                 running.lane.time_out(running)

@@ -128,8 +128,8 @@ class TallySuite:
         with ThreadPoolExecutor(2) as both:
             list(both.map(lambda report: store.run(tally.add, report), reports))
         for _ in range(2):
-            assert counted(store, kind="fast")["succeed"] == 2
-            assert counted(store, kind="fast")["claim"] == 2
+            assert counted(store, kinds=["fast"])["succeed"] == 2
+            assert counted(store, kinds=["fast"])["claim"] == 2
             now = store.run(workers.now)
             [found] = store.run(
                 tally.durations,
