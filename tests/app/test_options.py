@@ -87,6 +87,8 @@ WRONG = {
     "isolate": "yes",
     "memory": "much",
     "cpu_seconds": 0,
+    "on_conflict": "drop",
+    "unique_for": 0,
 }
 
 

@@ -53,11 +53,14 @@ async def in_stream(server, name):
 
 
 async def take(broker, subject, name, number):
+    """Take so many messages, and wait until the server knows that they are taken."""
     count = 0
     while count < number:
         for delivery in await broker.receive(subject, name=name, most=8, seconds=0.5):
             await delivery.acknowledge()
             count += 1
+    while (await broker.lag(subject, name=name, seconds=10)).in_flight:
+        pass
 
 
 async def test_messages_leave_a_stream_that_we_made_once_every_consumer_has_them(server):

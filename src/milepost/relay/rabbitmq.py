@@ -297,7 +297,8 @@ class _Consumer:
         tag = await queue.consume(self._take, consumer_tag=f"{name}-{uuid4().hex[:8]}")
         try:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait()
         finally:
             await queue.cancel(tag)
 

@@ -269,9 +269,12 @@ class _Session:
         self._claim_at: dict[tuple[str, str], float] = {}
         self._due: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
         self._sending: asyncio.Task[None] | None = None
+        self._ended = False
 
     async def do(self, *command: Any) -> Any:
         """Send a command with all others that are due: one pipeline, one trip, one fsync."""
+        if self._ended:  # the library would connect anew
+            raise ConnectionError("the connection was closed")
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._due.append((command, answer))
         if self._sending is None:
@@ -356,6 +359,7 @@ class _Session:
                     leaving = (name, self.consumer, RETURNED, self.idle_ms)
                     await self.do("EVAL", LEAVE, 1, subject, *leaving)
         finally:
+            self._ended = True
             if self._sending is not None:
                 self._sending.cancel()
             await self.client.aclose()

@@ -38,6 +38,7 @@ CANCEL_SECONDS = 0.25
 """How long a handler that is asked to stop has before its process is killed."""
 START_SECONDS = 60.0
 """How long the import of an app may take."""
+DYING_SECONDS = 0.5
 VERDICT_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 OVERDUE_SECONDS = 2.0
@@ -242,7 +243,8 @@ class IsolatedProcess:
 
     def verdict(self) -> Verdict:
         """Learn how it ended; one that lives on, and says nothing any more, is killed."""
-        self.end(self.number, "closed")
+        # A dying process closes its connection before it can be seen to be dead.
+        self.end(self.number, "closed", seconds=DYING_SECONDS)
         waiting = select.poll()
         waiting.register(self._told, select.POLLIN)
         told = os.read(self._told, 1 << 16) if waiting.poll(VERDICT_SECONDS * 1000) else b""
