@@ -44,6 +44,9 @@ BROKERS: dict[str, type[BrokerServer]] = {
 }
 
 
+RABBITMQ = pytest.StashKey[SharedRabbitMQ]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Keep in memory what tests write, and the programs they start: nobody waits for a disk.
 
@@ -79,6 +82,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("prove") is None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what RabbitMQ said, as its folder goes at the end."""
+    report = yield
+    shared = item.config.stash.get(RABBITMQ, None)
+    if report.failed and shared and "rabbitmq" in item.nodeid:
+        report.sections.append(("RabbitMQ", shared.tail()))
+    return report
+
+
 @pytest.fixture(scope="session")
 def backends() -> Iterator[Backends]:
     """Every database at hand; servers start when first asked for."""
@@ -90,11 +105,11 @@ def backends() -> Iterator[Backends]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_servers() -> Iterator[SharedRabbitMQ]:
+def rabbitmq_servers(pytestconfig: pytest.Config) -> Iterator[SharedRabbitMQ]:
     """The RabbitMQ of this session, which is started when it is first lent."""
     if missing := RabbitMQServer.missing():
         pytest.skip(f"{missing} is not installed")
-    shared = SharedRabbitMQ()
+    shared = pytestconfig.stash[RABBITMQ] = SharedRabbitMQ()
     yield shared
     shared.close()
 

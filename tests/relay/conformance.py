@@ -75,7 +75,9 @@ class BrokerSuite:
     async def test_a_message_arrives_as_it_was_sent(self, broker, subject):
         data = bytes(range(256)) * 4
         headers = {"Content-Type": CONTENT_TYPE, "traceparent": "00-ab-cd-01"}
-        await broker.publish(subject, Outgoing(f"{subject}:id-1", data, headers, "key"), seconds=10)
+        await broker.publish(
+            subject, Outgoing(f"{subject}:id-1", data, headers, "key"), seconds=PATIENCE
+        )
         [delivery] = await received(broker, subject, 1)
         message = delivery.message
         assert (message.id, message.data) == (f"{subject}:id-1", data)
@@ -141,7 +143,7 @@ class BrokerSuite:
     async def test_messages_of_one_key_keep_their_order(self, broker, subject):
         for number in range(20):
             await broker.publish(
-                subject, Outgoing(f"{subject}:{number}", b"{}", {}, "key"), seconds=10
+                subject, Outgoing(f"{subject}:{number}", b"{}", {}, "key"), seconds=PATIENCE
             )
         came = []
         while len(came) < 20:
@@ -161,7 +163,7 @@ class BrokerSuite:
 
     async def test_a_message_that_is_published_twice_has_one_id(self, broker, subject):
         for _ in range(2):
-            await broker.publish(subject, Outgoing(f"{subject}:same", b"{}", {}), seconds=10)
+            await broker.publish(subject, Outgoing(f"{subject}:same", b"{}", {}), seconds=PATIENCE)
         expected = 1 if self.drops_duplicates else 2
         came = await received(broker, subject, expected)
         assert [delivery.message.id for delivery in came] == [f"{subject}:same"] * expected
@@ -181,7 +183,7 @@ class BrokerSuite:
         await until(lambda: self._lag_is(broker, subject, waiting=2, in_flight=0))
 
     async def _lag_is(self, broker, subject, *, waiting, in_flight):
-        lag = await broker.lag(subject, name="name", seconds=10)
+        lag = await broker.lag(subject, name="name", seconds=PATIENCE)
         return lag.waiting in (None, waiting) and lag.in_flight in (None, in_flight)
 
     async def test_each_event_loop_has_a_connection_of_its_own(self, server, subject):
@@ -189,7 +191,7 @@ class BrokerSuite:
         broker = self.make(server.url)
 
         async def publish_and_receive():
-            await broker.publish(subject, Outgoing(f"{subject}:id", b"{}", {}), seconds=10)
+            await broker.publish(subject, Outgoing(f"{subject}:id", b"{}", {}), seconds=PATIENCE)
             [delivery] = await received(broker, subject, 1)
             await delivery.acknowledge()
             await broker.close()
@@ -198,7 +200,7 @@ class BrokerSuite:
         await asyncio.to_thread(asyncio.run, self._twice(broker, subject))
 
     async def _twice(self, broker, subject):
-        await broker.publish(subject, Outgoing(f"{subject}:other", b"{}", {}), seconds=10)
+        await broker.publish(subject, Outgoing(f"{subject}:other", b"{}", {}), seconds=PATIENCE)
         [delivery] = await received(broker, subject, 1)
         await delivery.acknowledge()
         await broker.close()
@@ -211,19 +213,21 @@ class BrokerSuite:
             pytest.skip("this broker makes whatever is published to")
         broker = self.unrouted(server.url)
         with pytest.raises(Undelivered, match=subject):
-            await broker.publish(subject, Outgoing(f"{subject}:1", b"{}", {}), seconds=5)
+            await broker.publish(subject, Outgoing(f"{subject}:1", b"{}", {}), seconds=PATIENCE)
         await broker.close()
 
     async def test_a_full_queue_refuses(self, server, broker, subject):
         """B-22: it is not dropped, and not the oldest in its place."""
-        await broker.publish(subject, Outgoing(f"{subject}:first", b"{}", {}), seconds=10)
+        await broker.publish(subject, Outgoing(f"{subject}:first", b"{}", {}), seconds=PATIENCE)
         async with self.full(server, subject):
             with pytest.raises(Undelivered, match=r"full|exceeded|maxmemory"):
-                await broker.publish(subject, Outgoing(f"{subject}:second", b"{}", {}), seconds=5)
+                await broker.publish(
+                    subject, Outgoing(f"{subject}:second", b"{}", {}), seconds=PATIENCE
+                )
         [delivery] = await received(broker, subject, 1)
         assert delivery.message.id == f"{subject}:first"
         await delivery.acknowledge()
-        await broker.publish(subject, Outgoing(f"{subject}:second", b"{}", {}), seconds=10)
+        await broker.publish(subject, Outgoing(f"{subject}:second", b"{}", {}), seconds=PATIENCE)
         [delivery] = await received(broker, subject, 1)
         assert delivery.message.id == f"{subject}:second"
         await delivery.acknowledge()
@@ -262,9 +266,9 @@ class BrokerSuite:
         """Never lost in silence, and later messages pass."""
         with suppress(Undelivered):
             await broker.publish(
-                subject, Outgoing(f"{subject}:large", b"x" * 3_000_000, {}), seconds=20
+                subject, Outgoing(f"{subject}:large", b"x" * 3_000_000, {}), seconds=PATIENCE
             )
-        await broker.publish(subject, Outgoing(f"{subject}:small", b"{}", {}), seconds=20)
+        await broker.publish(subject, Outgoing(f"{subject}:small", b"{}", {}), seconds=PATIENCE)
         ids = set()
         while f"{subject}:small" not in ids:
             for delivery in await received(broker, subject, 1):
@@ -327,7 +331,7 @@ class BrokerSuite:
 async def sent(broker, subject, number):
     """Publish so many, all at once."""
     messages = [Outgoing(f"{subject}:{n}", b'{"n": 1}', {}, f"key-{n}") for n in range(number)]
-    await asyncio.gather(*(broker.publish(subject, m, seconds=20) for m in messages))
+    await asyncio.gather(*(broker.publish(subject, m, seconds=PATIENCE) for m in messages))
 
 
 async def received(broker, subject, least, *, most=8):

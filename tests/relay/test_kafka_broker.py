@@ -5,7 +5,7 @@ import re
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from conformance import BrokerSuite, none_come, publishing, received, sent, until
+from conformance import PATIENCE, BrokerSuite, none_come, publishing, received, sent, until
 
 from milepost.errors import Invalid, Unavailable
 from milepost.relay.broker import Outgoing, Undelivered
@@ -56,7 +56,7 @@ class TestKafka(BrokerSuite):
     ):
         """B-12: Kafka keeps one place in a partition; nothing before it may be open."""
         for number in range(5):
-            await broker.publish(subject, Outgoing(str(number), b"{}", {}, "key"), seconds=10)
+            await broker.publish(subject, Outgoing(str(number), b"{}", {}, "key"), seconds=PATIENCE)
         came = await received(broker, subject, 5)
         assert [delivery.message.id for delivery in came] == list("01234")
         for number in (0, 1, 3, 4):
@@ -91,7 +91,9 @@ class TestKafka(BrokerSuite):
 
     async def test_each_part_of_a_message_has_its_own_place(self, server, broker, subject):
         headers = {"Content-Type": CONTENT_TYPE}
-        await broker.publish(subject, Outgoing("id-1", b"{}", headers, "customer 7"), seconds=10)
+        await broker.publish(
+            subject, Outgoing("id-1", b"{}", headers, "customer 7"), seconds=PATIENCE
+        )
         reader = Consumer(
             {
                 "bootstrap.servers": f"127.0.0.1:{server.port}",
@@ -118,7 +120,7 @@ class TestKafka(BrokerSuite):
 
     async def test_the_largest_message_is_a_setting(self, broker, subject):
         with pytest.raises(Undelivered, match=r"message\.max\.bytes"):
-            await broker.publish(subject, Outgoing("large", b"x" * 2_000_000, {}), seconds=20)
+            await broker.publish(subject, Outgoing("large", b"x" * 2_000_000, {}), seconds=PATIENCE)
 
     async def test_a_password_is_part_of_no_error_and_no_address(self, subject):
         address = "kafka://user:secret@127.0.0.1:1,127.0.0.1:2"

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import nats as client
 import pytest
-from conformance import BrokerSuite
+from conformance import PATIENCE, BrokerSuite
 
 from milepost.relay.broker import Outgoing
 from milepost.relay.nats import Nats
@@ -59,7 +59,7 @@ async def take(broker, subject, name, number):
         for delivery in await broker.receive(subject, name=name, most=8, seconds=0.5):
             await delivery.acknowledge()
             count += 1
-    while (await broker.lag(subject, name=name, seconds=10)).in_flight:
+    while (await broker.lag(subject, name=name, seconds=PATIENCE)).in_flight:
         pass
 
 
@@ -67,8 +67,8 @@ async def test_messages_leave_a_stream_that_we_made_once_every_consumer_has_them
     """Acknowledged messages were kept for ever."""
     broker = Nats(server.url, stream="KEPT")
     for number in range(5):
-        await broker.publish("kept.in", Outgoing(f"kept-{number}", b"{}", {}), seconds=10)
-        await broker.publish("kept.out", Outgoing(f"out-{number}", b"{}", {}), seconds=10)
+        await broker.publish("kept.in", Outgoing(f"kept-{number}", b"{}", {}), seconds=PATIENCE)
+        await broker.publish("kept.out", Outgoing(f"out-{number}", b"{}", {}), seconds=PATIENCE)
     assert await broker.receive("kept.in", name="second", most=1, seconds=0.01) is not None
     await take(broker, "kept.in", "first", 5)
     await broker.close()
@@ -85,7 +85,7 @@ async def test_a_stream_that_others_made_is_left_as_it_is(server):
     await connection.jetstream().add_stream(name="THEIRS", subjects=["theirs"])
     await connection.close()
     broker = Nats(server.url, stream="THEIRS")
-    await broker.publish("theirs", Outgoing("theirs-1", b"{}", {}), seconds=10)
+    await broker.publish("theirs", Outgoing("theirs-1", b"{}", {}), seconds=PATIENCE)
     await take(broker, "theirs", "reader", 1)
     await broker.close()
     info = await in_stream(server, "THEIRS")

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import aio_pika
 import pytest
-from conformance import LATE, BrokerSuite, publishing, received, receiving, sent, until
+from conformance import LATE, PATIENCE, BrokerSuite, publishing, received, receiving, sent, until
 
 from milepost.errors import Unavailable
 from milepost.relay.broker import Outgoing, Undelivered
@@ -61,7 +61,7 @@ class TestRabbitMQ(BrokerSuite):
 
         async def fill():
             for number in map(str, range(5)):
-                await broker.publish(subject, Outgoing(number, b"{}", {}), seconds=10)
+                await broker.publish(subject, Outgoing(number, b"{}", {}), seconds=PATIENCE)
                 taken.append(number)
 
         with pytest.raises(Undelivered, match="full"):
@@ -70,13 +70,15 @@ class TestRabbitMQ(BrokerSuite):
         assert [delivery.message.id for delivery in came] == taken
         for delivery in came:
             await delivery.acknowledge()
-        await broker.publish(subject, Outgoing("after", b"{}", {}), seconds=10)
+        await broker.publish(subject, Outgoing("after", b"{}", {}), seconds=PATIENCE)
         await broker.close()
 
     async def test_each_part_of_a_message_has_its_own_place(self, server, broker, subject):
         """Programs of other people read it with other clients, and write it so."""
         headers = {"Content-Type": CONTENT_TYPE, "traceparent": "00-ab-cd-01"}
-        await broker.publish(subject, Outgoing("id-1", b"{}", headers, "customer 7"), seconds=10)
+        await broker.publish(
+            subject, Outgoing("id-1", b"{}", headers, "customer 7"), seconds=PATIENCE
+        )
         async with plain(server) as channel:
             queue = await channel.get_queue(subject)
             message = await queue.get()
@@ -105,7 +107,7 @@ class TestRabbitMQ(BrokerSuite):
         assert seen == [2, 3]
 
         async def are_dead():
-            lag = await broker.lag(subject, name="name", seconds=10)
+            lag = await broker.lag(subject, name="name", seconds=PATIENCE)
             return (lag.waiting, lag.dead) == (0, 2)
 
         await until(are_dead)
@@ -115,7 +117,7 @@ class TestRabbitMQ(BrokerSuite):
         async with plain(server) as channel:
             await channel.declare_queue(subject, durable=True)
         broker = RabbitMQ(server.url)
-        for call in (publishing(broker, subject, 5), receiving(broker, subject)):
+        for call in (publishing(broker, subject, PATIENCE), receiving(broker, subject)):
             with pytest.raises(Unavailable, match=r"x-dead-letter-exchange.*declare=False"):
                 await call
         await broker.close()
@@ -138,36 +140,36 @@ class TestRabbitMQ(BrokerSuite):
     async def test_a_virtual_host_that_is_missing_is_named(self, server, subject):
         broker = RabbitMQ(f"{server.url}/nowhere")
         with pytest.raises(Unavailable, match=r"virtual host.*add_vhost") as caught:
-            await publishing(broker, subject, 5)
+            await publishing(broker, subject, PATIENCE)
         assert PASSWORD not in str(caught.value)
         await broker.close()
 
     async def test_an_exchange_takes_what_is_bound_to_it(self, server, broker, subject):
         out = RabbitMQ(server.url, exchange="amq.topic")
         with pytest.raises(Undelivered, match=r"amq\.topic.*bind"):
-            await publishing(out, subject, 5)
+            await publishing(out, subject, PATIENCE)
         async with plain(server) as channel:
             queue = await channel.declare_queue(subject, durable=True, exclusive=False)
             await queue.bind("amq.topic", subject)
-            await publishing(out, subject, 5)
+            await publishing(out, subject, PATIENCE)
             await (await queue.get()).ack()
         await out.close()
         out = RabbitMQ(server.url, exchange="not-there")
         with pytest.raises(Unavailable, match="not-there"):
-            await publishing(out, subject, 5)
+            await publishing(out, subject, PATIENCE)
         await out.close()
 
     async def test_the_largest_message_is_a_setting(self, broker, subject):
         with pytest.raises(Undelivered, match="max_message_size"):
-            await broker.publish(subject, Outgoing("large", b"x" * 2_000_000, {}), seconds=20)
+            await broker.publish(subject, Outgoing("large", b"x" * 2_000_000, {}), seconds=PATIENCE)
 
     async def test_a_queue_that_was_removed_is_made_anew(self, server, broker, subject):
         await sent(broker, subject, 1)
         async with plain(server) as channel:
             await channel.queue_delete(subject)
         with pytest.raises(Undelivered, match=subject):
-            await publishing(broker, subject, 5)
-        await publishing(broker, subject, 5)
+            await publishing(broker, subject, PATIENCE)
+        await publishing(broker, subject, PATIENCE)
         [delivery] = await received(broker, subject, 1)
         await delivery.acknowledge()
 

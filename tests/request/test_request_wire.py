@@ -249,12 +249,15 @@ def test_connections_are_used_again(small, remote):
 
 
 def test_h97_a_host_is_sent_no_more_at_a_time_than_it_bears(small, remote):
-    lock, now, most = threading.Lock(), [0], [0]
+    lock, full, now, most = threading.Lock(), threading.Event(), [0], [0]
 
     def counted(_):
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
+            if now[0] == 3:
+                full.set()
+        full.wait(30)  # for as many as it bears, then a while for one too many
         threading.Event().wait(0.01)
         with lock:
             now[0] -= 1

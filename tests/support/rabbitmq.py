@@ -58,9 +58,14 @@ class RabbitMQServer(BrokerServer):
         return None if _home() and shutil.which("epmd") else "rabbitmq-server"
 
     @property
+    def log(self) -> Path:
+        """Where it says what it does."""
+        return self._file.with_name("rabbitmq.log")
+
+    @property
     def is_running(self) -> bool:
-        """Tell whether it was started and not stopped."""
-        return bool(self._place.pids)
+        """Tell whether it was started, not stopped, and has not ended by itself."""
+        return bool(self._place.pids) and not any(map(_is_gone, self._place.pids))
 
     def command(self) -> Sequence[str]:
         """Give the command that starts it."""
@@ -74,7 +79,7 @@ class RabbitMQServer(BrokerServer):
             "HOME": str(self.folder),
             "RABBITMQ_MNESIA_BASE": str(self.folder / "messages"),
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
-            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_LOGS": str(self.log),
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
             "RABBITMQ_PLUGINS_DIR": str(_home() / "plugins"),
@@ -95,6 +100,7 @@ class RabbitMQServer(BrokerServer):
         """Start, and wait until it takes connections; nothing is done if it runs."""
         if self.is_running:
             return
+        self.stop(signal.SIGKILL)  # what is left of one that ended by itself
         self._configure()
         names = ["epmd", "-port", str(self._place.names_port), "-address", "127.0.0.1"]
         environment = self.environment()
@@ -180,9 +186,8 @@ class SharedRabbitMQ:
     @contextmanager
     def lent(self, *, alone: bool = False) -> Iterator[RabbitMQServer]:
         """Lend it; `alone` to whoever wants to kill it."""
-        self._folder.mkdir(exist_ok=True)
-        if self._users is None:
-            self._users = self._locked("users", fcntl.LOCK_SH)
+        while self._users is None:
+            self._users = self._used()
         lock = self._locked("lock", fcntl.LOCK_EX)
         try:
             server = RabbitMQServer(self._folder)
@@ -201,9 +206,24 @@ class SharedRabbitMQ:
         with suppress(BlockingIOError):
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             RabbitMQServer(self._folder).stop(signal.SIGKILL)
-            shutil.rmtree(self._folder)
+            shutil.rmtree(self._folder, ignore_errors=True)  # another runner may begin to use it
         os.close(self._users)
         self._users = None
+
+    def tail(self) -> str:
+        """Give the last that it said, for whoever wonders why a test failed."""
+        log = RabbitMQServer(self._folder).log
+        return log.read_text(errors="replace")[-4000:] if self._users and log.exists() else ""
+
+    def _used(self) -> int | None:
+        """Say that this runner uses it; None if whoever stopped it took the folder away."""
+        self._folder.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):
+            users = self._locked("users", fcntl.LOCK_SH)
+            if os.fstat(users).st_nlink:
+                return users
+            os.close(users)
+        return None
 
     def _locked(self, name: str, how: int) -> int:
         opened = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
