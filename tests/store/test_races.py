@@ -3,13 +3,14 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import racers
 
 from milepost.records import Claim
 from milepost.store import jobs, runs, timers, workers
-from tests.support.databases import Backends, Database
+from tests.support.databases import Backends, Database, backend_names
 from tests.support.prove import PROVING, size
 from tests.support.suite.store import Store, opened
 
@@ -177,3 +178,36 @@ def test_each_of_many_jobs_is_claimed_once_by_many_processes_i1(store: Store) ->
     )
     assert tuple(claims[0]) == (count, count)
     assert store.run(jobs.counts) == {"default": {"SUCCEEDED": count}}
+
+
+@pytest.mark.parametrize("backend", [name for name in backend_names() if name != "sqlite"])
+def test_jobs_that_changed_since_a_claims_snapshot_are_passed_over_and_taken_next(
+    backends: Backends, backend: str
+) -> None:
+    with opened(backends.fresh(backend), "sync") as store, store.raw() as hand:
+        store.worker()
+        moved, cancelled, still = store.create(3)
+        hand.execute("BEGIN")
+        hand.execute("SELECT 1 FROM worker FOR UPDATE")  # the claim waits here, after its snapshot
+        with ThreadPoolExecutor() as pool:
+            claiming = pool.submit(store.claim, 9)
+            until = time.monotonic() + 60
+            while not store.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                assert time.monotonic() < until
+                time.sleep(0.002)
+            for job_id, move, state in (
+                (moved, "undispatch", "READY"),
+                (moved, "dispatch", "QUEUED"),
+                (cancelled, "cancel", "CANCELLED"),
+            ):
+                store.rows(
+                    "UPDATE job SET state = :state, move = :move, version = version + 1"
+                    " WHERE id = :id",
+                    id=job_id, move=move, state=state,
+                )  # fmt: skip
+            hand.execute("COMMIT")
+            first = [claim.id for claim in claiming.result(60)]
+        assert still in first
+        assert cancelled not in first
+        assert sorted(first + [claim.id for claim in store.claim(9)]) == sorted((moved, still))
+        assert store.problems() == []

@@ -6,6 +6,9 @@
 -- postgres
 -- Below the floor the index may hold only dead entries that an old snapshot keeps alive. The
 -- worker's row is held so that it cannot be buried meanwhile. A run whose first job this is begins.
+-- Rows are updated where they were found, by ctid, which no index has to be asked for. A row that
+-- another transaction has changed since this one's snapshot is locked in a place that the snapshot
+-- does not see: it is passed over, and taken by the next claim.
 -- For the planner: a run's state is asked for by a scalar subquery, because EXISTS may read the
 -- whole table of runs into a hash.
 WITH me AS MATERIALIZED (
@@ -19,9 +22,9 @@ WITH me AS MATERIALIZED (
    WHERE (SELECT paused FROM queue WHERE queue.name = l.queue) IS NOT TRUE
    ORDER BY l.place
 ), picked AS MATERIALIZED (
-  SELECT found.id, found.fence
+  SELECT found.place
     FROM line CROSS JOIN LATERAL (
-         SELECT id, fence FROM job
+         SELECT job.ctid AS place FROM job
           WHERE job.queue = line.queue AND job.priority = line.priority
             AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
             AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
@@ -40,8 +43,7 @@ UPDATE job
        worker_id = :worker_id, actor = :worker_id,
        detail = CASE WHEN :alone::boolean THEN 'alone' END, phase = NULL,
        started_at = coalesce(started_at, {now})
-  FROM picked
- WHERE job.id = picked.id AND picked.fence % 1 = 0
+ WHERE job.ctid = ANY (ARRAY(SELECT place FROM picked))
 RETURNING {columns:claim job. | job.deadline_at AS remaining_us
           | CASE WHEN :timed::boolean AND (job.due_at IS NOT NULL OR job.run_id IS NULL)
             THEN coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}
