@@ -262,7 +262,8 @@ def test_a_chore_finds_what_is_due_by_its_index_and_updates_by_id(scene):
 
 
 def test_the_look_for_chores_that_are_due_walks_no_table(scene):
-    due = {"hold_us": 3_600_000_000, "hint_us": 900_000_000, "keep_us": 86_400_000_000}
+    limits = ("hold_us", "hint_us", "keep_us", "fold_us", "roll_us")
+    due = {**dict.fromkeys(limits, 3_600_000_000), "minute": 60}
     indexes = {index for _, index in CHORES} - {"job_unfit"} | {"job_ready"}
     for plan in plans(scene.raw, "maintain_due", due, ways=("psycopg",)):
         found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import milepost as mp
 from milepost.records import Claim
 from milepost.store.tally import BOUNDS, Histogram, WorkerTally, quantile
-from tests.support.databases import Database
+from tests.support.databases import Database, Raw
 
 MICROS = st.integers(-10_000_000, 200_000_000_000)
 
@@ -64,6 +65,33 @@ def test_a_report_has_every_claim_once(given: list[tuple[str, str, int | None]])
 def claim(queue: str, kind: str, waited: int | None) -> Claim:
     fields = {"queue": queue, "kind": kind, "waited_us": waited}
     return Claim(*(fields.get(name) for name in Claim.__struct_fields__))  # type: ignore[arg-type]
+
+
+AGED = {
+    "sqlite": "UPDATE tally_delta SET at = at - 6000000",
+    "postgres": "UPDATE tally_delta SET at = at - interval '6 seconds'",
+}
+
+
+def test_counts_are_folded_once_they_have_gathered(
+    app: mp.App, database: Database, raw: Raw
+) -> None:
+    """A short drain leaves them to whoever comes later."""
+
+    @app.job
+    def nothing() -> None: ...
+
+    def sums() -> int:
+        return int(raw.value("SELECT coalesce(sum(count), 0) FROM tally WHERE name = 'succeed'"))
+
+    for folded in (0, 3 * 3):  # of the pair, of the kind and of all jobs
+        nothing.submit_many([()] * 3)
+        app.drain()
+        assert sums() == folded
+        raw.execute(AGED[database.dialect])
+    app.drain()
+    assert sums() == 6 * 3
+    assert not raw.value("SELECT count(*) FROM tally_delta WHERE name = 'succeed'")
 
 
 def test_counts_survive_a_vacuum(database: Database) -> None:

@@ -65,14 +65,9 @@ async def maintain(
     work for those after it.
     """
     tally = Tally()
-    due = await driver.run(
-        timers.due_chores,
-        hold_us=micros(hold_limit),
-        hint_us=micros(hint_limit),
-        keep_us=micros(KEEP_WORKERS),
-    )
+    due = await driver.run(timers.due_chores, hold=hold_limit, hint=hint_limit, keep=KEEP_WORKERS)
     for name, chore in (CHORES if chores is None else chores).items():
-        if name in due or name not in LOOKED_AT or tally.total:
+        if name in due or name not in LOOKED_AT or (tally.total and name not in SELDOM):
             await safely(chore(driver, tally), tally, chore=name)
     return tally
 
@@ -251,5 +246,7 @@ CHORES: Mapping[str, Chore] = {
     "sweep": sweep,
 }
 """The chores that any program can do: they need neither code nor settings."""
-LOOKED_AT = frozenset({*CHORES, "expire_held", "undispatch", "dispatch"})
+SELDOM = frozenset({"fold"})
+"""Chores whose work may gather: what others did in the same pass is no reason for them."""
+LOOKED_AT = frozenset({*CHORES, *SELDOM, "expire_held", "undispatch", "dispatch"})
 """The chores that the look tells of; the others know themselves whether they are due."""

@@ -351,6 +351,10 @@ SELECT 'alert' WHERE EXISTS (SELECT 1 FROM pipeline WHERE fresh_us IS NOT NULL O
 UNION ALL
 SELECT 'sweep' WHERE EXISTS (SELECT 1 FROM staged)
                   OR EXISTS (SELECT 1 FROM worker WHERE state = 'STOPPED' AND heartbeat_at < {now} - :keep_us::bigint{micros})
+UNION ALL
+SELECT 'fold' WHERE (SELECT at FROM tally_delta LIMIT 1) <= {now} - :fold_us::bigint{micros}
+                 OR EXISTS (SELECT 1 FROM failure_delta)
+                 OR (SELECT min(at) FROM tally WHERE span = :minute::integer) <= {now} - :roll_us::bigint{micros}
 -- sqlite
 SELECT 'bury' WHERE EXISTS (SELECT 1 FROM worker WHERE state <> 'STOPPED' AND lease_until <= {now})
 UNION ALL
@@ -384,3 +388,8 @@ SELECT 'alert' WHERE EXISTS (SELECT 1 FROM pipeline WHERE fresh_us IS NOT NULL O
 UNION ALL
 SELECT 'sweep' WHERE EXISTS (SELECT 1 FROM staged)
                   OR EXISTS (SELECT 1 FROM worker WHERE state = 'STOPPED' AND heartbeat_at < {now} - :keep_us)
+UNION ALL
+SELECT 'fold' WHERE (SELECT at FROM tally_delta LIMIT 1) <= {now} - :fold_us
+                 OR (SELECT created_at FROM job WHERE rowid > (SELECT number FROM tally_mark)
+                      ORDER BY rowid LIMIT 1) <= {now} - :fold_us
+                 OR (SELECT min(at) FROM tally WHERE span = :minute) <= {now} - :roll_us

@@ -37,6 +37,8 @@ ALL = ""
 """The queue or kind of sums over all of them."""
 REPORT_SECONDS = 2.0
 """How often a worker reports what it has counted."""
+FOLD_SECONDS = 5.0
+"""How old a count becomes before it is folded: readers add up what is not folded yet."""
 MINUTE, TEN_MINUTES, HOUR = 60, 600, 3_600
 SPANS = ((MINUTE, TEN_MINUTES, 3 * HOUR), (TEN_MINUTES, HOUR, 25 * HOUR))
 """Sums of which span become sums of which other one, and at what age in seconds."""

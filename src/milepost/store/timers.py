@@ -2,17 +2,20 @@
 
 from milepost.errors import IllegalMove, NotFound
 from milepost.lifecycle import JobState
+from milepost.outcome import micros
 from milepost.specs import EXPIRED
-from milepost.store import followups, runs
+from milepost.store import followups, runs, tally
 from milepost.store.driver import Call, Rows, Steps
 
 FAILED = JobState.FAILED
 
 
-def due_chores(*, hold_us: int, hint_us: int, keep_us: int) -> Steps[set[str]]:
-    """Name the chores of maintenance that have something to do."""
-    limits = {"hold_us": hold_us, "hint_us": hint_us, "keep_us": keep_us}
-    rows = yield Call("maintain_due", limits, alone=True)
+def due_chores(**limits: float) -> Steps[set[str]]:
+    """Name the chores of maintenance that have something to do, by the `limits` in seconds."""
+    fine, wide, age = tally.SPANS[0]
+    asked = {**limits, "fold": tally.FOLD_SECONDS, "roll": age + wide}
+    ages = {f"{name}_us": micros(seconds) for name, seconds in asked.items()}
+    rows = yield Call("maintain_due", {**ages, "minute": fine}, alone=True)
     return {name for (name,) in rows}
 
 
