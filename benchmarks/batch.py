@@ -169,11 +169,12 @@ def computing(process: subprocess.Popen[bytes], count: int) -> Iterator[list[flo
 def plain(process: subprocess.Popen[bytes], count: int) -> Measured:
     app.queues.pause("plain")
     first = noop.submit(0)
+    last = first
     for begin_at in range(1, count, 1000):
-        noop.submit_many([(0,)] * min(1000, count - begin_at))
+        [*_, last] = noop.submit_many([(0,)] * min(1000, count - begin_at))
     with computing(process, count) as spent:
         app.queues.resume("plain")
-        while not _ended(first.id):
+        while not _ended(last.id, last.id) or not _ended(first.id, last.id):
             rest(process)
     took = seconds("SELECT min(started_at), max(finished_at) FROM job WHERE id >= ", first.id)
     return Measured(took * 1e6 / count, *spent)
@@ -185,10 +186,14 @@ def rest(process: subprocess.Popen[bytes]) -> None:
     time.sleep(0.05)
 
 
-def _ended(first: str) -> bool:
-    """Look whether anything is open by reading one row: what counts them all would be measured."""
-    looked = "SELECT 1 FROM job WHERE state IN ('QUEUED', 'RUNNING') AND id >= {} LIMIT 1"
-    return not rows(looked, first)
+def _ended(first: str, last: str) -> bool:
+    """Tell whether none of these is open.
+
+    All of them are looked at after the last one in line has ended: the look itself is measured, and
+    walks over everything that was done.
+    """
+    looked = "SELECT 1 FROM job WHERE state IN ('QUEUED', 'RUNNING') AND id BETWEEN {} AND {}"
+    return not rows(f"{looked} LIMIT 1", first, last)
 
 
 def batch(process: subprocess.Popen[bytes], count: int, *, runs_of: int | None = None) -> Measured:
@@ -233,11 +238,16 @@ def rows(query: str, *given: str) -> list[tuple[Any, ...]]:
     """Ask the store itself; `{}` stands for what is given."""
     if _sqlite():
         with closing(sqlite3.connect(app.client.url.target)) as connection:
-            return connection.execute(query.format("?"), given).fetchall()
+            return connection.execute(query.format(*"?" * len(given)), given).fetchall()
+    return _connection().execute(query.format(*["%s"] * len(given)), given).fetchall()
+
+
+@cache
+def _connection() -> Any:
+    """Keep a connection: the server's start of one takes as long as some hundred jobs."""
     import psycopg
 
-    with psycopg.connect(URL, options="-c search_path=milepost,public") as connection:
-        return connection.execute(query.format("%s"), given).fetchall()
+    return psycopg.connect(URL, autocommit=True, options="-c search_path=milepost,public")
 
 
 def _sqlite() -> bool:
