@@ -21,7 +21,7 @@ KILLS = [
     ("durable_record", 2, "before"),
     ("durable_record", 2, "after"),
     ("durable_record", 3, "after"),
-    ("job_settle", 1, "after"),
+    ("job_succeed", 1, "after"),
 ]
 
 
@@ -50,7 +50,7 @@ def test_every_step_has_its_effect_once(app, database, tmp_path, kind, kill):
         timeout=120,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert job.refresh().state == ("SUCCEEDED" if query == "job_settle" else "RUNNING")
+    assert job.refresh().state == ("SUCCEEDED" if query == "job_succeed" else "RUNNING")
 
     app.client.run(workers.advance_clock, 31)
     app.drain()
@@ -59,6 +59,6 @@ def test_every_step_has_its_effect_once(app, database, tmp_path, kind, kill):
     assert Path(tmp_path / "effects").read_text().split() == ["reserve", "notify"]
     with database.raw() as raw:
         assert raw.execute("SELECT name FROM effect") == [("load",)]
-    assert [entry.move for entry in job.history].count("lose") == (query != "job_settle")
+    assert [entry.move for entry in job.history].count("lose") == (query != "job_succeed")
     with database.driver() as driver:
         assert verify(driver).clean

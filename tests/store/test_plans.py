@@ -224,9 +224,10 @@ def test_a_claim_walks_its_index_in_order_and_updates_rows_in_their_places(scene
             assert scene.small or by_id(plan, "run"), plan.of
 
 
-def test_a_settle_looks_each_job_up_by_its_id(scene):
+@pytest.mark.parametrize("name", ["job_settle", "job_succeed"])
+def test_a_settle_looks_each_job_up_by_its_id(scene, name):
     for size in SIZES:
-        for plan in plans(scene.raw, "job_settle", settle(scene.raw, size)):
+        for plan in plans(scene.raw, name, settle(scene.raw, size)):
             only(plan, scene, BY_ID)
             assert scene.small or by_id(plan, "run"), plan.of
 
@@ -373,14 +374,15 @@ def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
 
 @sizes
 @pytest.mark.parametrize("alike", [False, True])
-def test_a_settle_on_sqlite_looks_each_job_up_by_its_id(lite, size, alike):
+@pytest.mark.parametrize("name", ["job_settle", "job_succeed"])
+def test_a_settle_on_sqlite_looks_each_job_up_by_its_id(lite, name, size, alike):
     given = {name: list(range(size)) for name in ("id", "fence", "move", "state", "delay_us")}
     given |= {name: [None] * size for name in ("error", "cause", "detail")}
     given |= {name: [] for name in ERROR_WORDS}
     given |= {"result": [b"%d" % number for number in range(size)], "actor": "w"}
     if alike:
         given |= {name: v[:1] * size for name, v in given.items() if name not in ("id", "actor")}
-    found = steps_of(lite, "job_settle", given)
+    found = steps_of(lite, name, given)
     assert ("MATERIALIZE" in found) is (size == 1 or not alike), "a table only where it helps"
     assert "SEARCH job USING INDEX sqlite_autoindex_job_1 (id=?)" in found
     assert "SCAN job" not in found

@@ -58,6 +58,39 @@ UPDATE job
             AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state = 'STOPPING')))
    AND (:picked IS NULL OR +job.rowid IN (SELECT value FROM json_each(:picked)))
 
+-- name: job_succeed
+-- Moves leased jobs that returned a value, and did nothing else, to their end: most of them do. The
+-- ids that were held come back, or a single NULL when all of them were.
+-- postgres
+-- As in job_settle, CASE and the fence's remainder are for the planner.
+WITH held AS (
+UPDATE job
+   SET state = 'SUCCEEDED', move = 'succeed', version = version + 1, worker_id = NULL,
+       actor = :actor, detail = NULL, due_at = NULL, delay_us = NULL, result = i.result,
+       cause = NULL, finished_at = {now}
+  FROM unnest(:id::uuid[], :fence::bigint[], :result::bytea[]) AS i (id, fence, result)
+ WHERE job.id = i.id AND job.fence = i.fence AND i.fence % 1 = 0
+   AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END
+RETURNING job.id
+)
+SELECT id::text FROM held WHERE (SELECT count(*) FROM held) < cardinality(:id::uuid[])
+UNION ALL
+SELECT NULL WHERE (SELECT count(*) FROM held) = cardinality(:id::uuid[])
+-- sqlite: optimistic
+WITH i AS MATERIALIZED {rows:id fence result*}
+SELECT json_group_array(json_array(job.id)), NULL, json_group_array(job.rowid)
+  FROM i CROSS JOIN job
+ WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
+-- then
+UPDATE job
+   SET state = 'SUCCEEDED', move = 'succeed', version = version + 1, worker_id = NULL,
+       actor = :actor, detail = NULL, due_at = NULL, result = i.result, cause = NULL,
+       finished_at = {now}
+  FROM (WITH given AS MATERIALIZED {rows:id fence result*}
+        SELECT * FROM given) AS i
+ WHERE job.id = i.id AND job.fence = i.fence AND +job.state = 'RUNNING'
+   AND (:picked IS NULL OR +job.rowid IN (SELECT value FROM json_each(:picked)))
+
 -- name: job_settle_signalled
 -- A signal that came during the attempt, which did not take it, wakes the job that it puts to
 -- sleep; an older one could have been read, and would wake it again after every attempt.

@@ -17,7 +17,7 @@ from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
 from milepost.options import HIGHEST
 from milepost.records import Claim, Job, Listed, Settlement
-from milepost.store import followups, logs, outputs, reruns, runs, unfit
+from milepost.store import followups, logs, outputs, reruns, runs, successes, unfit
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.failures import ERROR_WORDS, error_words
@@ -131,6 +131,8 @@ def settle(settlements: Sequence[Settlement], *, actor: str) -> Steps[set[str]]:
 def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settled]:
     """Settle, and tell also what is left to do."""
     ordered = sorted(settlements, key=lambda s: s.claim.id)
+    if all(map(successes.is_plain, ordered)):
+        return Settled((yield from successes.settle(ordered, actor=actor)), set())
     soft = [s.claim.id for s in ordered if s.outcome.move in SOFT_MOVES]
     if soft and (misfits := [s for s in ordered if s.outcome.signature is not None]):
         waiting = yield from unfit.wait(misfits, actor=actor)
@@ -140,7 +142,8 @@ def settle_some(settlements: Sequence[Settlement], *, actor: str) -> Steps[Settl
             return Settled(others.held | waiting, others.left, others.moves, others.cancelled)
     columns = {"actor": actor, **_columns(ordered)}
     # What may take more than one statement must not be committed by its first.
-    plain = not soft and all(s.claim.run_id is None and not _has_effects(s) for s in ordered)
+    alone = (s.claim.run_id is None and not successes.has_effects(s) for s in ordered)
+    plain = not soft and all(alone)
     if noted := [s for s in ordered if s.outcome.note is not None]:
         phased = [Noted(s.claim, s.outcome.phase, s.outcome.note) for s in noted]
         yield from note_many(phased, actor=actor)
@@ -180,11 +183,6 @@ def _wake_signalled(settled: Sequence[Settlement], *, actor: str) -> Steps[None]
         ids = [claim.id for claim in asleep]
         yield Call("signal_use", {"id": ids, "fence": [claim.fence for claim in asleep]})
         yield Call("job_settle_signalled", {"id": ids, "actor": actor})
-
-
-def _has_effects(settlement: Settlement) -> bool:
-    outcome = settlement.outcome
-    return bool(outcome.problem or outcome.usage or outcome.staged or outcome.note or outcome.lines)
 
 
 def _columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
