@@ -9,7 +9,7 @@ import pytest
 
 from milepost.lifecycle import Cause, JobState, RunState
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
-from milepost.store.explain import message_of
+from milepost.store.job_view import message_of
 from milepost.store.migrate import migrations
 from tests.support import spec_pages
 from tests.support.databases import backend_names

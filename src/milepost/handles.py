@@ -14,7 +14,7 @@ from milepost.records import ErrorDetail, ErrorGroup, FailedAttempt, Job, JobErr
 from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
 from milepost.store import creation, failures, jobs, logs, outputs, reruns, search, timers, unfit
 from milepost.store.driver import Steps
-from milepost.store.explain import lifecycle
+from milepost.store.job_view import lifecycle
 from milepost.subjects import Finder, Subject, has_worker, page
 
 R = TypeVar("R")

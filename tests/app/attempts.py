@@ -12,11 +12,12 @@ from milepost.store.workers import NewWorker
 LEASE_SECONDS = 30
 
 
-def claimed(app: mp.App) -> Context:
+def claimed(app: mp.App, *, alone: bool = False) -> Context:
     """Claim the job that is due, as a worker of its own, and hold it as its handler would."""
     name = f"worker-{uuid_utils.uuid4()}"
     app.client.run(workers.register, NewWorker(id=name, lease_us=LEASE_SECONDS * 1_000_000))
-    [claim] = app.client.run(jobs.claim, worker_id=name, line=jobs.lines(["default"]), most=1)
+    line = jobs.lines(["default"])
+    [claim] = app.client.run(jobs.claim, worker_id=name, line=line, most=1, alone=alone)
     return Context(claim, app.client)
 
 

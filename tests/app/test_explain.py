@@ -149,6 +149,52 @@ def test_a_running_job(app, work, employ, advance):
     assert job.explain().next.startswith("maintenance takes it from its worker")
 
 
+def late(app, job, raw):
+    deadline = "'2020-01-01'" if raw.dialect == "postgres" else "1"
+    raw.execute(f"UPDATE job SET deadline_at = {deadline} WHERE id = '{job.id}'")
+
+
+def stop(app, job, raw):
+    job.cancel("not needed")
+
+
+def send(app, job, raw):
+    raw.execute(
+        "UPDATE job SET phase = 'REQUESTING', policy = 'fail_unknown', actor = 'test',"
+        f" move = 'move_phase', version = version + 1 WHERE id = '{job.id}'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "then", "told", "state"),
+    [
+        ({}, None, "and it runs again", "QUEUED"),
+        ({"retries": 0}, None, "and it ends FAILED (attempts_exhausted)", "FAILED"),
+        ({"retries": 0, "recoveries": 1}, None, "and it runs again", "QUEUED"),
+        ({"poison_limit": 1}, None, "and it ends FAILED (poisoned)", "FAILED"),
+        ({}, late, "and it ends FAILED (deadline)", "FAILED"),
+        ({}, stop, "and it is CANCELLED", "CANCELLED"),
+        ({}, send, "and it ends FAILED (outcome_unknown)", "FAILED"),
+    ],
+)
+def test_what_follows_the_loss_of_a_worker_is_foretold(
+    app, work, advance, raw, *, chosen, then, told, state
+):
+    job = work.options(**chosen).submit()
+    claimed(app, alone="poison_limit" in chosen)
+    if then is not None:
+        raw.disarm()
+        then(app, job, raw)
+    advance(31)
+    assert job.explain().next == f"nothing, until a worker runs: it takes the job away, {told}"
+    app.maintain_once()
+    app.maintain_once()
+    ended = job.refresh()
+    assert ended.state == state
+    if state == "FAILED":
+        assert f"({ended.error.cause})" in told
+
+
 def test_a_job_whose_worker_was_lost(app, work, advance):
     job = work.submit()
     claimed(app)

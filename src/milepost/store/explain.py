@@ -8,7 +8,6 @@ import msgspec
 
 from milepost.lifecycle import JOB, Cause, JobState, RunState
 from milepost.records import Job, StepCount, Worker
-from milepost.specs import CANCELLED, EXPIRED, LOST, Lifecycle
 from milepost.store import brokers, fanin, jobs, journal, workers
 from milepost.store.brokers import BrokerReport, JobHint
 from milepost.store.driver import Call, Steps
@@ -123,8 +122,8 @@ NEXT = {
     "of_run": "nothing, unless its run, once ended, is resumed: `milepost runs resume {run}`",
     "failed": "nothing, unless it is run again: `milepost jobs rerun {id}`",
     "cancelled": "nothing, unless it is run again: `milepost jobs rerun {id}`",
-    "nobody": "nothing, until a worker runs: it takes the job away, and it is run again",
-    "lease_over": "maintenance takes it from its worker, and it runs again",
+    "nobody": "nothing, until a worker runs: it takes the job away, and {if_lost}",
+    "lease_over": "maintenance takes it from its worker, and {if_lost}",
     "asked_to_stop": "its worker stops it at the next check, or at the end of its lease",
     "running": "its attempt ends, or its lease does",
     "spent": "maintenance ends it",
@@ -156,7 +155,23 @@ def _next(facts: JobFacts, words: Sequence[str]) -> str:
     then = next((then for word, then in NEXT.items() if word in words), "")
     queue = shlex.quote(job.queue)
     again = span(max(0.0, facts.hint.due)) if facts.hint else ""
-    return then.format(id=job.id, queue=queue, run=job.run_id, newer=job.rerun_by, again=again)
+    told = {"id": job.id, "queue": queue, "run": job.run_id, "newer": job.rerun_by, "again": again}
+    return then.format(**told, if_lost=_if_lost(facts))
+
+
+def _if_lost(facts: JobFacts) -> str:
+    """Say what becomes of a job that is taken from its worker, as maintenance decides it."""
+    job = facts.job
+    if job.cancel_reason is not None or facts.run_state == RunState.STOPPING:
+        return "it is CANCELLED"
+    ends = {
+        Cause.DEADLINE: job.deadline_at is not None and job.deadline_at <= facts.now,
+        Cause.OUTCOME_UNKNOWN: job.phase == "REQUESTING" and job.policy == "fail_unknown",
+        Cause.POISONED: job.losses + 1 >= job.poison_limit,  # such a job was claimed alone
+        Cause.ATTEMPTS_EXHAUSTED: job.losses >= job.losses_allowed,
+    }
+    cause = next((cause for cause, is_so in ends.items() if is_so), None)
+    return "it runs again" if cause is None else f"it ends FAILED ({cause})"
 
 
 def misfit_of(job: Job, detail: str | None = None) -> Steps[str | None]:
@@ -446,45 +461,3 @@ def span(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {name}".replace(".0 ", " ")
     return f"{seconds:.1f} seconds".replace(".0 ", " ")
-
-
-# In D's words
-
-
-def lifecycle(job_id: str) -> Steps[Lifecycle]:
-    """Read D's record of a job, as its view has it; content is read through the codec."""
-    job = yield from jobs.get(job_id)
-    [row] = yield Call("job_lifecycle", {"id": job_id})
-    state, created, started, completed, retries, most, kind, cause = row
-    return {
-        "jobId": job.id,
-        "state": state,
-        "createdAt": instant(created),
-        "startedAt": None if started is None else instant(started),
-        "completedAt": None if completed is None else instant(completed),
-        "retryCount": retries,
-        "maxRetries": most,
-        "lastError": _last_error(job, cause),
-        "errorType": kind,
-    }
-
-
-def _last_error(job: Job, cause: str | None) -> str | None:
-    if job.state == JobState.SUCCEEDED:
-        return None
-    if job.state == JobState.CANCELLED:
-        return CANCELLED + (f": {job.cancel_reason}" if job.cancel_reason is not None else "")
-    if cause == Cause.DEADLINE:
-        return EXPIRED
-    if job.error is None:
-        return cause or (LOST if job.losses else None)
-    return message_of(job.error)
-
-
-def message_of(error: str) -> str:
-    """Take the message of a stored error; all of it when somebody else wrote it."""
-    try:
-        message = msgspec.json.decode(error)["message"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return error
-    return error if message is None else str(message)

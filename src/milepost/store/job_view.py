@@ -1,4 +1,7 @@
-"""Everything that the page of a job shows, read in one transaction of at most six statements."""
+"""Everything that the page of a job shows, read in one transaction of at most six statements.
+
+And the job's record in D's words.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +12,10 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.history import SNAPSHOT, Entry, Standing
+from milepost.lifecycle import Cause, JobState
 from milepost.outcome import LogLine
 from milepost.records import FailedAttempt, Job
+from milepost.specs import CANCELLED, EXPIRED, LOST, Lifecycle
 from milepost.store import explain, failures, jobs, logs
 from milepost.store.driver import Call, Steps
 from milepost.store.explain import JobFacts
@@ -141,3 +146,45 @@ def _lines(job_id: str, content: str) -> list[LogLine] | None:
         return logs.decoded(job_id, content)
     except Invalid:
         return None
+
+
+# In D's words
+
+
+def lifecycle(job_id: str) -> Steps[Lifecycle]:
+    """Read D's record of a job, as its view has it; content is read through the codec."""
+    job = yield from jobs.get(job_id)
+    [row] = yield Call("job_lifecycle", {"id": job_id})
+    state, created, started, completed, retries, most, kind, cause = row
+    return {
+        "jobId": job.id,
+        "state": state,
+        "createdAt": instant(created),
+        "startedAt": None if started is None else instant(started),
+        "completedAt": None if completed is None else instant(completed),
+        "retryCount": retries,
+        "maxRetries": most,
+        "lastError": _last_error(job, cause),
+        "errorType": kind,
+    }
+
+
+def _last_error(job: Job, cause: str | None) -> str | None:
+    if job.state == JobState.SUCCEEDED:
+        return None
+    if job.state == JobState.CANCELLED:
+        return CANCELLED + (f": {job.cancel_reason}" if job.cancel_reason is not None else "")
+    if cause == Cause.DEADLINE:
+        return EXPIRED
+    if job.error is None:
+        return cause or (LOST if job.losses else None)
+    return message_of(job.error)
+
+
+def message_of(error: str) -> str:
+    """Take the message of a stored error; all of it when somebody else wrote it."""
+    try:
+        message = msgspec.json.decode(error)["message"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return error
+    return error if message is None else str(message)
