@@ -158,11 +158,10 @@ class Hook:
         if self._reported:
             return
         self._reported = True
-        name = getattr(self._function, "__qualname__", repr(self._function))
         problem = located(Problem(type=type(error).__name__, message=message_of(error)), error)
         log.warning(
             "a hook failed; this is logged once",
-            hook=name,
+            hook=_name(self._function),
             point=event.point,
             error=f"{problem.type}: {problem.message}",
             **{TRACEBACK: problem.traceback},
@@ -179,6 +178,18 @@ def check_point(point: str) -> None:
         raise Invalid(f"no hook stands at {point!r}; points are {', '.join(POINTS)}")
 
 
+def _check_signature(function: HookFunction) -> None:
+    """Raise `Invalid` if a hook cannot be called with its event: it would never see anything."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise Invalid(f"hook {_name(function)}() takes one argument, its event") from None
+
+
+def _name(function: HookFunction) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 class Hooks:
     """The hooks of an app, by point; a point without hooks is False, and costs its test."""
 
@@ -192,7 +203,10 @@ class Hooks:
     def add(self, point: str, function: HookFunction) -> None:
         """Declare a hook, or raise `Invalid`."""
         if not (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
-            raise Invalid(f"{function!r} is no hook: it is a generator function with one yield")
+            raise Invalid(
+                f"{_name(function)} is no hook: it is a generator function with one yield"
+            )
+        _check_signature(function)
         self.at[point] = (*self.at[point], Hook(function))
         self.plain[point] = not any(hook.is_async for hook in self.at[point])
 

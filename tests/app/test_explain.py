@@ -356,3 +356,21 @@ def test_queues_and_channels_that_were_stopped_say_by_whom_and_how_they_go_on(ap
     assert "it was stopped by me (they moved)" in told.text
     with pytest.raises(mp.Invalid, match="'kettle' cannot be explained"):
         app.explain("kettle", "x")
+
+
+def test_a_queue_whose_jobs_are_held_by_dead_workers_says_what_becomes_of_them(app, work, advance):
+    work.submit()
+    claimed(app)
+    advance(31)
+    told = app.explain("queue", "default")
+    assert told.reasons == ("no_worker", "lease_over", "empty")
+    assert "1 job is held by workers that are gone" in told.details
+    assert told.next == (
+        "the first worker that runs takes the jobs away whose workers are gone;"
+        " those with attempts left run again"
+    )
+
+
+def test_an_empty_queue_without_workers_waits_for_nothing(app, work):
+    work.submit().cancel("not needed")
+    assert app.explain("queue", "default").next == "nothing waits"

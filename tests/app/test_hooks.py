@@ -263,3 +263,22 @@ def test_a_hook_is_a_generator_function_at_a_point_that_exists(app):
 
     with pytest.raises(mp.Invalid, match="generator function"):
         app.hook("attempt")(lambda event: None)
+
+
+def none():
+    yield
+
+
+def several(event, job):
+    yield
+
+
+async def by_name(*, event):
+    yield
+
+
+@pytest.mark.parametrize("function", [none, several, by_name])
+def test_a_hook_that_cannot_be_given_its_event_is_refused_where_it_is_declared(app, function):
+    """It would fail at its first event, be logged once, and never see anything."""
+    with pytest.raises(mp.Invalid, match=rf"hook {function.__name__}\(\) takes one argument"):
+        app.hook("attempt")(function)

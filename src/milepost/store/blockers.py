@@ -41,6 +41,10 @@ from milepost.store.outbox import Channel
 from milepost.store.watermarks import PipelineRow
 
 WAITS = ("job waits", "jobs wait")
+LOST = (
+    "the first worker that runs takes the jobs away whose workers are gone;"
+    " those with attempts left run again"
+)
 IN_LINE = 1_000
 """So many jobs of a queue's line are looked at: does a worker know their kinds?"""
 
@@ -186,6 +190,9 @@ def explained_queue(facts: QueueFacts) -> Explanation:
     serving = sum(takes(worker, name) for worker in live)
     oldest = f", the oldest for {span(age)}" if age else ""
     busy = queue.counts.get("RUNNING", 0)
+    if busy and not live:
+        held = some(busy, "job is", "jobs are")
+        why.append(("lease_over", f"{held} held by workers that are gone"))
     waits = some(waiting, *WAITS) + oldest
     serves = some(serving, "live worker serves", "live workers serve")
     line = f"{waits}; {some(busy, 'runs', 'run')}; {serves} it"
@@ -243,13 +250,15 @@ def _queue_next(name: str, why: Sequence[tuple[str, str]]) -> str:
     words = {word for word, _ in why}
     if "queue_paused" in words:
         return f"nothing, until it is resumed: `milepost queues resume {shlex.quote(name)}`"
+    if "in_line" not in words:
+        return LOST if "lease_over" in words else "nothing waits"
     if words & {"no_worker", "no_worker_for_queue", "no_worker_for_kind"}:
         return "the first worker that serves it and knows the kind claims the oldest job"
-    if "in_line" in words and "broker_away" in words:
+    if "broker_away" in words:
         return "workers claim its jobs from the store while the broker is away"
-    if "in_line" in words and words & {"on_broker", "unreported"}:
+    if words & {"on_broker", "unreported"}:
         return "a worker tells the broker, and whichever gets the hint claims the job"
-    return "the next free worker claims the oldest job" if "in_line" in words else "nothing waits"
+    return "the next free worker claims the oldest job"
 
 
 # Schedules, channels, pipelines
