@@ -5,7 +5,7 @@ import re
 import pytest
 
 import milepost as mp
-from milepost.store import failures, jobs, workers
+from milepost.store import errorlist, failures, jobs, workers
 from milepost.store.catalog import query
 
 
@@ -128,3 +128,20 @@ def test_a_list_of_errors_walks_along_indexes(app, database):
     read_whole = r"(SCAN|Seq Scan on|Bitmap Heap Scan on) (failure|job)\b"
     assert not re.search(rf"{read_whole}|job_pkey on job  .*Filter", plan)
     assert "job_fingerprint" in plan
+
+
+def test_the_error_that_was_seen_last_is_first_among_more_than_a_thousand(app, shop, raw):
+    _, ship, _ = shop
+    job = ship.submit("Pluto")
+    app.drain(5)
+    raw.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)"
+        " INSERT INTO failure (job_id, fence, at, error, fingerprint)"
+        " SELECT job_id, i, at, error, '!' || i FROM failure, n"
+        f" WHERE job_id = '{job.id}'"
+    )
+    app.client.run(workers.advance_clock, 60)
+    newest = ship.submit("Mars")
+    app.drain(5)
+    assert app.errors.list(limit=1)[0].job_id == newest.id
+    assert app.client.run(errorlist.lines, seconds=3600, most=1).lines[0].job_id == newest.id

@@ -38,8 +38,8 @@ NAMED_TEXT = 300
 ATTEMPTS = 1_000
 """How many failed attempts of a job are read at once, and how many are shown with it."""
 SHOWN = 20
-GROUPS = 1_000
-"""How many errors are told apart in a list."""
+GROUPS = 10_000
+"""How many errors are told apart in a list: any beyond that may be the one that was seen last."""
 LOOK = 1_000
 """How many jobs of each error of a list are asked how they stand now."""
 LOOK_CLOSELY = 10_000
