@@ -163,6 +163,20 @@ def test_pages_follow_each_other_and_stop_at_the_rows_they_may_look_at(shop, mon
     assert page.looked_to is None
 
 
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_long_backlog_behind_many_newer_jobs_is_on_the_first_page(app, monkeypatch, later):
+    @app.job()
+    def sell(price: int) -> None: ...
+
+    waiting = [sell.options(queue="slow").submit(n).id for n in range(6)]
+    waiting += [sell.options(start_in=3600).submit(n).id for n in range(later)]
+    sell.submit_many([(n,) for n in range(9)])
+    app.drain(queues=["default"])
+    monkeypatch.setattr(search, "LOOK", 4)
+    page = app.jobs.list(where="state:pending", limit=3)
+    assert [job.id for job in page] == waiting[::-1][:3]
+
+
 def test_superseded_jobs_and_large_pages_are_left_out(shop):
     [failed, *_] = shop.jobs.list(where="error:dear")
     again = failed.rerun()

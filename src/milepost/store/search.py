@@ -196,15 +196,25 @@ def plan_of(where: Where, *, queued: int | None = None) -> Steps[Plan]:
         if queued is None:
             [(queued,)] = yield Call("search_queued", {"look": LOOK})
         if queued >= LOOK:
-            return (yield from _backlog()) if states == [JobState.QUEUED] else WALK
+            return (yield from _backlog(states))
+    return _indexed(states, whole=len(where.terms) == len(where.of("state")))
+
+
+def _indexed(states: Sequence[str], *, whole: bool = False) -> Plan:
     # Terms that contradict each other leave no state; an index then gives nothing.
     parts = sorted({state if state in ORDINARY else UNUSUAL for state in states}) or [UNUSUAL]
-    return Plan(tuple(parts), tuple(states), whole=len(where.terms) == len(where.of("state")))
+    return Plan(tuple(parts), tuple(states), whole=whole)
 
 
-def _backlog() -> Steps[Plan]:
-    """Walk from the newest job that is queued: of many, the others are next to it."""
+def _backlog(states: Sequence[str]) -> Steps[Plan]:
+    """Walk from the newest job of these states: of many that are queued, others are next to it."""
     [(newest,)] = yield Call("search_newest_queued", {"most": NEAR})
+    others = [state for state in states if state != JobState.QUEUED]
+    if others:
+        plan = _indexed(others)
+        source = {**bounds([(0, EVER)], None, None), "given": others, "look": 1}
+        found = [job_id for job_id, _ in (yield from _asked("looked", plan, source))]
+        newest = max(filter(None, [newest, *found]), default=None)
     return msgspec.structs.replace(WALK, newest=newest)
 
 
