@@ -50,8 +50,8 @@ def error(**changed):
     return ErrorGroup(**{**group, **changed})
 
 
-def needs(*found, oldest=None, workers=(), errors=(), late=None, checks=None):
-    live = Facts(list(workers), list(errors), {}, late or {})
+def needs(*found, oldest=None, workers=(), errors=(), late=None, checks=None, pipelines=None):
+    live = Facts(list(workers), list(errors), pipelines or {}, late or {})
     return sentences(list(found), oldest or {}, live, checks or {}, NOW)
 
 
@@ -95,7 +95,7 @@ def test_a_lost_worker_a_late_channel_and_a_failed_check_are_named():
     assert [one.subject for one in said] == [
         "verify found something",
         "1 worker was lost",
-        "Channel orders is 15 min 00 s late",
+        "Channel orders is late",
     ]
 
 
@@ -209,3 +209,21 @@ async def test_a_queue_is_paused_with_a_reason_and_resumed_under_the_persons_nam
 async def test_a_token_of_one_tenant_is_led_to_its_jobs(api, token):
     answer = await api.get("/", headers={**HTML, **token("acme-ops", "read", tenant="acme")})
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
+
+
+def test_the_first_three_troubles_are_of_different_kinds():
+    """A paused queue is not pushed out of sight by the third error."""
+    held = Queue("mail", {"QUEUED": 1_204}, paused=True, paused_at=NOW, paused_by="ana")
+    failing = [error(fingerprint=name, kind=name, failed=9) for name in ("a", "b", "c", "d")]
+    idle = Queue("index", {"QUEUED": 3})
+    found = needs(held, idle, errors=failing, oldest={"index": 400.0})
+    kinds = [one.subject for one in found]
+    assert kinds[:3] == ["a fails", "No worker serves queue index", "Queue mail is paused"]
+    assert kinds[3:] == ["b fails", "c fails", "d fails"]
+
+
+def test_a_pipeline_that_breaks_its_promise_is_named():
+    [told] = needs(pipelines={"stones": (5_460.0, 3_600.0), "rings": (5_460.0, None)})
+    assert told.subject == "Pipeline stones is behind"
+    assert told.said == "by 1 h 31 min: fresh within 1 h was asked for"
+    assert (told.label, told.path) == ("Open", "/pipelines/stones")

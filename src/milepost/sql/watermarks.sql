@@ -129,15 +129,15 @@ UPDATE pipeline SET stale_at = NULL
 RETURNING id
 
 -- name: pipeline_lags
--- How old each pipeline's watermark is, in microseconds, as `pipeline_stale` has it.
+-- How old each pipeline's watermark is, in microseconds, as `pipeline_stale` has it, and may be.
 -- postgres
 SELECT name, (extract(epoch FROM {now} - coalesce(
          CASE measure WHEN 'time' THEN 'epoch'::timestamptz + mark{micros}
-                      ELSE last_run_completed_at END, created_at)) * 1000000)::bigint
+                      ELSE last_run_completed_at END, created_at)) * 1000000)::bigint, fresh_us
   FROM pipeline
 -- sqlite
 SELECT name, {now} - coalesce(
-         CASE measure WHEN 'time' THEN mark ELSE last_run_completed_at END, created_at)
+         CASE measure WHEN 'time' THEN mark ELSE last_run_completed_at END, created_at), fresh_us
   FROM pipeline
 
 -- name: pipeline_stale

@@ -217,8 +217,16 @@ def listing() -> Steps[list[PipelineRow]]:
 
 def lags() -> Steps[dict[str, float]]:
     """Tell how many seconds each pipeline's watermark is behind."""
+    return {name: behind for name, (behind, _) in (yield from freshness()).items()}
+
+
+def freshness() -> Steps[dict[str, tuple[float, float | None]]]:
+    """Tell how many seconds each pipeline's watermark is behind, and may be if that was said."""
     rows = yield Call("pipeline_lags", alone=True)
-    return {name: max(0.0, lag / 1e6) for name, lag in rows}
+    return {
+        name: (max(0.0, lag / 1e6), None if fresh is None else fresh / 1e6)
+        for name, lag, fresh in rows
+    }
 
 
 def override(name: str, mark: int | None, *, actor: str, reason: str) -> Steps[PipelineRow]:

@@ -25,6 +25,7 @@ class Sentence(msgspec.Struct, frozen=True):
 
     glyph: str
     subject: str
+    """The trouble alone, without numbers that pass: it is also read out."""
     said: str
     more: str
     label: str
@@ -41,15 +42,17 @@ def sentences(
     checks: Mapping[str, Checked],
     now: datetime,
 ) -> list[Sentence]:
-    """Name all troubles, the worst first."""
-    return [
-        *_checks(checks),
-        *_errors(facts.errors, now),
-        *_unserved(queues, oldest, facts.live),
-        *_paused(queues, oldest, now),
-        *_lost(facts.workers, now),
-        *_late(facts),
+    """Name all troubles: the worst of each kind first, since few are seen at first sight."""
+    kinds = [
+        list(_errors(facts.errors, now)),
+        list(_unserved(queues, oldest, facts.live)),
+        list(_paused(queues, oldest, now)),
+        list(_lost(facts.workers, now)),
+        list(_behind(facts)),
+        list(_late(facts)),
     ]
+    worst = [kind[0] for kind in kinds if kind]
+    return [*_checks(checks), *worst, *(one for kind in kinds for one in kind[1:])]
 
 
 def _checks(checks: Mapping[str, Checked]) -> Iterator[Sentence]:
@@ -150,12 +153,27 @@ def _is_lost(worker: Worker, now: datetime) -> bool:
     return worker.lease_seconds < -BURIED_SECONDS
 
 
+def _behind(facts: Facts) -> Iterator[Sentence]:
+    late = [
+        (behind, within, name)
+        for name, (behind, within) in facts.lags.items()
+        if within is not None and behind > within
+    ]
+    for behind, within, name in sorted(late, reverse=True):
+        yield Sentence(
+            *("retrying", f"Pipeline {name} is behind"),
+            f"by {words.duration(behind)}: fresh within {words.span(within)} was asked for",
+            "",
+            *("Open", f"/pipelines/{quote(name, safe='')}"),
+        )
+
+
 def _late(facts: Facts) -> Iterator[Sentence]:
     for name, (count, age) in facts.undelivered.items():
         if age > STUCK_SECONDS:
             yield Sentence(
-                *("retrying", f"Channel {name} is {words.duration(age)} late"),
-                "",
+                *("retrying", f"Channel {name} is late"),
+                f"by {words.duration(age)}",
                 f"{words.plural(count, 'message')} waiting",
                 *("Show channel", "/channels", urlencode({"name": name})),
             )

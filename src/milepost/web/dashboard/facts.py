@@ -35,8 +35,8 @@ class Facts(msgspec.Struct, frozen=True):
 
     workers: Sequence[Worker]
     errors: Sequence[ErrorGroup]
-    lags: dict[str, float]
-    """How many seconds each pipeline's watermark is behind."""
+    lags: Mapping[str, tuple[float, float | None]]
+    """How many seconds each pipeline's watermark is behind, and may be."""
     undelivered: dict[str, tuple[int, float]]
     """How many messages wait in each channel, and for how many seconds the oldest."""
 
@@ -49,7 +49,7 @@ class Facts(msgspec.Struct, frozen=True):
 def _read() -> Steps[Facts]:
     found = yield from workers.listing()
     groups = yield from failures.groups(most=ERRORS)
-    lags = yield from watermarks.lags()
+    lags = yield from watermarks.freshness()
     waiting = yield from outbox.waiting()
     return Facts(found, groups, lags, {name: (count, age) for name, count, age in waiting})
 

@@ -86,7 +86,7 @@ def environment() -> Environment:
     for function in (
         *(words.count, words.capped, words.short_count, words.percent, words.rate, words.duration),
         *(words.clock, words.absolute, words.iso, words.size, words.cut, words.ago, words.short_id),
-        *(words.seconds,),
+        *(words.seconds, words.short_place),
     ):
         made.filters[function.__name__] = function
     made.globals |= {
@@ -129,7 +129,7 @@ class Renderer:
             "here": _here(call.request.url),
             "stream": _here(call.request.url.include_query_params(**view.follow)),
             "part": self.part,
-            "styles": static.STYLES.get(view.section, ()),
+            "styles": static.STYLES.get(view.template.partition("/")[0], ()),
         }
 
     def part(self, name: str) -> Markup:

@@ -82,7 +82,7 @@ def _promise(page: PipelinePage, mark: datetime, line: TimeLine) -> Markup:
     at = line.x(until)
     css = "broke" if page.is_late else "kept"
     post = Markup('<path class="{}" d="M{:.1f} {}V{}"/>').format(css, at, BASE - 8, BASE + THICK)
-    within = words.duration(page.fresh_seconds).removesuffix(" 0 min").removesuffix(" 00 s")
+    within = words.span(page.fresh_seconds)
     rest = f" broke at {words.clock(until, seconds=False)}" if page.is_late else ""
     before, after = at - line.x(mark) - 10, line.width - at - 10
     for text in (f"“fresh within {within}”{rest}", f"fresh within {within}", within):

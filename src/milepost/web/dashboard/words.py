@@ -82,6 +82,11 @@ def duration(seconds: float | None) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts_of_duration(seconds))
 
 
+def span(seconds: float) -> str:
+    """Write a duration that somebody chose: 1 h rather than 1 h 0 min."""
+    return duration(seconds).removesuffix(" 0 h").removesuffix(" 0 min").removesuffix(" 00 s")
+
+
 def seconds(number: float) -> str:
     """Write a power of ten of an axis: 10 ms, 100 s."""
     return f"{number:g} s" if number >= 1 else f"{number * 1000:g} ms"
@@ -177,6 +182,12 @@ def decoded(codec: Codec, data: bytes | None) -> Any:
         return None if data is None else codec.decode(data)
     except (MilepostError, ValueError, TypeError):
         return None
+
+
+def short_place(place: str) -> str:
+    """Leave the folders of a place in code out: its file, line and function are what fits."""
+    file, found, function = place.partition(" in ")
+    return file.rpartition("/")[2] + found + function
 
 
 def short_id(subject_id: str) -> str:
