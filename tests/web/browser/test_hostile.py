@@ -1,11 +1,14 @@
 """Names and texts from anywhere are text: nothing runs, and nothing breaks out of its place."""
 
 import logging
+import shlex
 from collections.abc import Iterator
+from urllib.parse import quote, urlencode
 
 import pytest
 
 import milepost as mp
+from milepost import filters
 from milepost.store import dashboard, queues, tokens
 from tests.support.browser import SCREENS
 from tests.support.serving import served
@@ -16,7 +19,7 @@ NAME = f"{MARKUP}{ACTING}"
 LONG = "x" * 1_000_000
 WORD = "w" * 400
 log = logging.getLogger("hostile")
-STATE = """() => ({
+STATE = """() => (document.querySelectorAll("[type=hidden]").forEach((one) => one.remove()), {
   hit: window.__hit ?? null,
   wide: document.documentElement.scrollWidth,
   acting: /[\\u0000-\\u0008\\u000e-\\u001f\\u202a-\\u202e\\u2066-\\u2069]/
@@ -24,7 +27,11 @@ STATE = """() => ({
   made: document.querySelectorAll(
     "img, script:not([src]), [onerror], [style]:not(.uplot, .uplot *)").length,
   shown: document.body.innerText.includes("<img src=x"),
+  command: document.querySelector("#cli-line")?.textContent ?? "",
 })"""
+"""What is on a page; hidden fields hold what is sent back as it is, and are not seen."""
+WORDS_MOST = 8
+"""A command has no more words, whatever a name in it is."""
 
 
 class Rows(mp.Source):
@@ -58,7 +65,7 @@ def declare(app: mp.App) -> None:
     app.schedule(broken, "0 2 * * *", args=(NAME,), name=NAME)
 
 
-def fill(app: mp.App) -> dict[str, str]:
+def fill(app: mp.App) -> list[str]:
     """Fill a store, and name the pages that show it."""
     options = {"tags": {NAME: NAME, "long": WORD}, "channel": NAME}
     new = [app.new_job(NAME, [text], {"other": NAME}, options) for text in (NAME, LONG[:900_000])]
@@ -80,7 +87,28 @@ def fill(app: mp.App) -> dict[str, str]:
     paths = ("/", "/jobs", "/errors", "/runs", "/queues", "/schedules", "/channels", "/tokens")
     more = (f"/jobs/{failed}", f"/jobs/{large}", f"/jobs/{waiting}", f"/runs/{run.id}")
     found = (*paths, *more, f"/errors/{group.fingerprint}", "/pipelines", "/pipelines/rows")
-    return {path: path for path in found}
+    return [*found, *_asked_by_name(failed, run.id)]
+
+
+def _asked_by_name(job_id: str, run_id: str) -> Iterator[str]:
+    """Name the pages of one thing, and the questions before actions."""
+    name, by_name = quote(NAME, safe=""), urlencode({"name": NAME})
+    yield from (f"/queues?{by_name}", f"/schedules?{by_name}", f"/channels?{by_name}")
+    yield from (f"/queues/{name}/resume", f"/schedules/{name}/run", f"/schedules/{name}/pause")
+    yield from (f"/channels/{name}/stop", f"/runs/{run_id}/resume", "/login?next=%2F%3Cimg")
+    yield f"/runs/new?{urlencode({'batch': f'batch {NAME}'})}"
+    yield f"/runs?{urlencode({'kind': NAME})}"
+    yield f"/pipelines/rows?run={run_id}&partition=0"
+    where = quote_word(NAME)
+    yield f"/jobs?{urlencode({'q': f'kind:{where}'})}"
+    yield f"/jobs?{urlencode({'q': NAME})}"
+    yield f"/jobs/bulk?{urlencode({'action': 'rerun', 'q': f'kind:{where}', 'all': 1})}"
+    yield f"/jobs/bulk?{urlencode({'action': 'rerun', 'id': job_id})}"
+
+
+def quote_word(text: str) -> str:
+    """Write a word of a filter."""
+    return str(filters.where(kind=text)).removeprefix("kind:")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +120,7 @@ def hostile(backends) -> Iterator[tuple[str, list[str]]]:
     declare(server)
     paths = fill(app)
     with served(server, access="open") as address:
-        yield address, list(paths)
+        yield address, paths
     server.close()
     app.close()
     backends.give_back(database)
@@ -109,6 +137,7 @@ async def test_the_hostile_corpus_is_text_on_every_page(hostile, opened):
         assert len(await answer.body()) < 500_000, path
         found = await page.evaluate(STATE)
         shown += found.pop("shown")
+        assert len(shlex.split(found.pop("command"))) <= WORDS_MOST, path
         expected = {"hit": None, "wide": SCREENS["phone"][0], "acting": False, "made": 0}
         if found != expected:
             wrong[path] = found

@@ -22,6 +22,7 @@ from milepost.web.dashboard.pace import DEFAULT, ENDS, RANGES, Pace, Range, over
 from milepost.web.dashboard.page import PageRoute, View, address, go_to, show
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+NEEDS_SHOWN = 3
 SHOWN = 5
 """How many errors and queues are shown; each links to all."""
 
@@ -72,6 +73,7 @@ async def _view(call: Call, chosen: Range) -> View:
             "ranges": RANGES.values(),
             "chosen": chosen,
             "needs": sentences(found.queues, found.oldest, facts, checks, now),
+            "shown": NEEDS_SHOWN,
             "tiles": tiles(found, facts),
             "states": states,
             "machine": _machine(call, states, found.pace),
@@ -86,6 +88,7 @@ async def _view(call: Call, chosen: Range) -> View:
         },
         parts={
             "attention": "overview/attention.html",
+            "needs-told": "overview/told.html",
             "tiles": "overview/tiles.html",
             "machine": "overview/machine.html",
             "ended": "overview/ended.html",

@@ -1,5 +1,6 @@
 """Pipelines: the list of them, and one: its watermark, its partitions by run, its quarantine."""
 
+import shlex
 from typing import Any
 
 from fastapi import APIRouter
@@ -117,7 +118,7 @@ def _never(name: str, known: Pipeline[Any]) -> View:
         template="pipelines/never.html",
         title=name,
         section="pipelines",
-        cli=f"milepost pipelines start APP {name}",
+        cli=f"milepost pipelines start APP {shlex.quote(name)}",
         values={"name": name, "known": known},
     )
 
@@ -148,7 +149,7 @@ def _view(
         template="pipelines/pipeline.html",
         title=page.row.name,
         section="pipelines",
-        cli=f"milepost explain pipeline {page.row.name}",
+        cli=f"milepost explain pipeline {shlex.quote(page.row.name)}",
         values=values,
         parts=PARTS,
         pieces={

@@ -1,5 +1,6 @@
 """Queues and workers: backlog and capacity are one question."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -102,6 +103,12 @@ async def listing(*, call: ReadCall, name: str | None = None) -> Response:
     return await show(call, load)
 
 
+def _cli(name: str | None) -> str:
+    if name is None:
+        return "milepost queues ls; milepost workers ls"
+    return f"milepost explain queue {shlex.quote(name)}"
+
+
 async def _view(call: Call, name: str | None) -> View:
     # Its counts and its pause are of every tenant's jobs.
     call.principal.check_unbound("a queue", queues=False)
@@ -126,7 +133,7 @@ async def _view(call: Call, name: str | None) -> View:
         template="queues/page.html",
         title="Queues & workers",
         section="queues",
-        cli="milepost queues ls; milepost workers ls",
+        cli=_cli(name if name == asked else None),
         values={
             "rows": rows,
             "workers": workers_of(found, now),

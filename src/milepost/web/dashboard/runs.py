@@ -1,5 +1,6 @@
 """Runs: the list of them, and one: how far it is, what holds it, its errors, its journal."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,10 +111,10 @@ def _states(state: str) -> list[str] | None:
 
 
 def _list_command(state: str, kind: str, before: str) -> str:
-    words_ = ["milepost runs ls"]
-    words_ += [f"--state {state.upper()}"] if state and state not in GROUPED else []
-    words_ += [f"--batch {kind}"] if kind else []
-    return " ".join([*words_, *([f"--before {before}"] if before else [])])
+    given = {"--state": "" if state in GROUPED else state.upper(), "--batch": kind}
+    given["--before"] = before
+    options = [word for pair in given.items() if pair[1] for word in pair]
+    return shlex.join(["milepost", "runs", "ls", *options])
 
 
 def _kinds(call: Call, chosen: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Files of the pages: a fixed list, read once, named by their content and kept by browsers.
 
 Own styles and scripts of all pages lie in `static/app` and are served as one; those of some pages
-alone lie in `static/pages`: `STYLES` names those of a section, templates load scripts themselves.
+alone lie in `static/pages`: `STYLES` names those of a page, templates load scripts themselves.
 Vendored files are listed in `static/vendor/versions.json` with version, licence and hash.
 """
 
@@ -32,12 +32,13 @@ TYPES = {
 STYLES = {
     **dict.fromkeys(("schedules", "channels", "tokens"), ("lists.css",)),
     "overview": ("overview.css",),
-    "jobs": ("jobs.css", "job.css"),
+    "jobs": ("jobs.css",),
+    "job": ("job.css",),
     "errors": ("lists.css", "job.css"),
     "runs": ("runs.css",),
     "pipelines": ("runs.css", "pipelines.css"),
 }
-"""Styles of some pages alone, by the section of the rail; all others are in `app.css`."""
+"""Styles of some pages alone, by the folder of their templates; all others are in `app.css`."""
 
 
 class File(msgspec.Struct, frozen=True):

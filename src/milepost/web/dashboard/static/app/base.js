@@ -11,6 +11,12 @@
   const marks = stream ? JSON.parse(stream.dataset.marks) : {}, waiting = new Map();
   let pressed = false, heard = Date.now(), hiddenAt = 0, tried = 0;
   const isHeld = (old) => pressed || $("dialog[open]") || (old && old.contains(document.activeElement) && /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName) && document.activeElement.type !== "checkbox");
+  /* What somebody opened or ticked stays so. */
+  const keep = (old, fresh) => {
+    const folds = (one) => [one, ...$$("details", one)], was = folds(old);
+    folds(fresh).forEach((one, at) => { if (was[at]?.open) one.open = true; });
+    for (const one of $$("[type=checkbox][id]", fresh)) one.checked = $(`#${one.id}`, old)?.checked ?? one.checked;
+  };
   const swap = ({ id, mark, html }) => {
     const old = document.getElementById(id);
     if (!old || marks[id] === mark) return;
@@ -21,6 +27,7 @@
     const fresh = made.content.firstElementChild;
     if (!fresh) return;
     for (const field of $$("[name=form_token]", fresh)) field.value = document.body.dataset.form;
+    keep(old, fresh);
     if (document.dispatchEvent(new CustomEvent("part", { cancelable: true, detail: { id, old, fresh } }))) old.replaceWith(fresh);
     marks[id] = mark;
     if (window.htmx) window.htmx.process(fresh);
@@ -68,6 +75,14 @@
     dialog.showModal();
     dialog.dispatchEvent(new CustomEvent("filled", { bubbles: true }));
   };
+  /* Scripts of a page without TLS have no clipboard: then the text is selected, and copied if it can be. */
+  const copy = async (button, from) => {
+    const was = button.textContent;
+    let done = false;
+    try { await navigator.clipboard.writeText(from.innerText); done = true; } catch { getSelection().selectAllChildren(from); done = document.execCommand("copy"); }
+    button.textContent = done ? "Copied" : "Selected";
+    setTimeout(() => { button.textContent = was; }, 1200);
+  };
   document.addEventListener("click", (event) => {
     const link = event.target.closest("[data-dialog]");
     if (link && !event.metaKey && !event.ctrlKey) { event.preventDefault(); open(link.href); }
@@ -76,7 +91,7 @@
     const opener = event.target.closest("[data-open]");
     if (opener) $(opener.dataset.open).showModal();
     const copier = event.target.closest("[data-copy]");
-    if (copier) { const from = $(copier.dataset.copy); navigator.clipboard?.writeText(from ? from.innerText : copier.dataset.copy); const was = copier.textContent; copier.textContent = "Copied"; setTimeout(() => { copier.textContent = was; }, 1200); }
+    if (copier) copy(copier, $(copier.dataset.copy));
   });
   /* A button stays off until the number that is typed fits. */
   const guard = (within) => $$("button[data-guarded]", within).forEach((button) => { button.disabled = true; });
