@@ -82,7 +82,7 @@ def test_one_frame_without_a_terminal_is_plain(busy, prompt):
     assert re.search(r"^w-1 box +STARTUP +1 ", told, re.MULTILINE)
     assert "1 live worker\n" in told
     assert re.search(r"\d+\.\d s  convert +[0-9a-f-]{36}  w-1", told)
-    assert "1 x  Fail: 7 is too large" in told
+    assert "1 x  refuse  Fail: 7 is too large" in told
     document = json.loads(prompt("top", "--json").out)
     assert {queue["queue"] for queue in document["queues"]} == {"default", "mail"}
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -262,3 +263,23 @@ def test_the_command_serves_them_on_this_machine_alone(tmp_path):
     )
     assert refused.returncode == 2
     assert "metrics='here': expected PORT or HOST:PORT" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("port", "told"), [("taken", "Address already in use"), ("elsewhere", "Cannot assign")]
+)
+def test_a_port_that_cannot_be_served_is_a_wrong_setting_and_not_a_store_that_is_away(
+    tmp_path, port, told
+):
+    (tmp_path / "crew.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "milepost.cli", "worker", "crew:app", "--metrics"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        here = f"127.0.0.1:{taken.getsockname()[1]}"
+        address = here if port == "taken" else "192.0.2.1:9100"
+        refused = subprocess.run(
+            [*command, address], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+    assert refused.returncode == 2
+    assert f"metrics cannot be served on {address}" in refused.stderr
+    assert told in refused.stderr
+    assert "choose another address: --metrics [HOST:]PORT" in refused.stderr

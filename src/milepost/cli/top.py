@@ -184,7 +184,8 @@ def _slow_lines(seen: Glance) -> Iterator[str]:
 
 def _error_lines(seen: Glance) -> Iterator[str]:
     for group in seen.errors:
-        yield f"  {group.count:>6,} x  {printable(group.type)}: {printable(group.message)}"
+        said = f"{printable(group.type)}: {printable(group.message)}"
+        yield f"  {group.count:>6,} x  {printable(group.kind or '-')}  {said}"
 
 
 def _or_none(lines: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from milepost.errors import MilepostError, Unavailable
+from milepost.errors import Invalid, MilepostError
 from milepost.lifecycle import JobState
 from milepost.outcome import Outcome, micros
 from milepost.records import Claim
@@ -328,14 +328,15 @@ def serving(
             start_http_server,
         )
     except ImportError as error:
-        raise Unavailable(NEEDED) from error
+        raise Invalid(NEEDED) from error
     registry = CollectorRegistry()
     registry.register(_Collected(own, counted))
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise Unavailable(f"metrics cannot be served on {host}:{port}: {error}") from error
+        told = f"metrics cannot be served on {host}:{port}: {error}"
+        raise Invalid(f"{told}; choose another address: --metrics [HOST:]PORT") from error
     try:
         yield host, server.server_port
     finally:
