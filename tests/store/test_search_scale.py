@@ -1,4 +1,7 @@
-"""The first page of every single filter, in a store with a long past: by an index, within 50 ms."""
+"""The first page of every single filter, in a store with a long past: by an index, within 50 ms.
+
+It is full, or all that there is, but for the filters of `FAR`: those say how far they looked.
+"""
 
 import re
 import sqlite3
@@ -34,7 +37,9 @@ FIRST = (FINISHED + OPEN) // 2
 pytestmark = pytest.mark.prove
 
 NOTHING = ("tag.customer:none", "error:none", "age:<1h")
-FAR = ("duration:>1s", "duration:>1d")
+RARE = 60
+"""So many of the oldest jobs have a kind, a queue and a tenant that no other has."""
+FAR = ("kind:rare", "queue:rare", "tenant:rare", "duration:>1s", "duration:>1d")
 """Jobs that are none of the newest, and no index tells where: the page says how far it looked."""
 MOST = 50
 
@@ -43,6 +48,7 @@ FILTERS = [
     *("state:waiting", "state:retrying", "state:pending", "state:failed,cancelled"),
     "-state:succeeded",
     *("kind:kind7", "-kind:kind7", "queue:queue3", "tenant:tenant2", "key:key-500"),
+    *("kind:rare", "queue:rare", "tenant:rare"),
     *("tag.customer:70", "tag.half:0", "tag.customer:none", "-tag.customer:70"),
     *("age:<1h", "age:>1h", "age:>10d", "created:<2026-09-25", "created:>2020-01-01"),
     *("duration:>1s", "duration:<1s", "duration:>1d", f"run:{RUN}", "worker:w0"),
@@ -57,13 +63,17 @@ FILTERS = [
 ]
 
 
+def named(word: str, number: int) -> str:
+    return f"CASE WHEN i < {RARE} THEN 'rare' ELSE '{word}' || (i % {number}) END"
+
+
 def rows(count: str, *, id: str, at: str, state: str, json: str) -> str:  # noqa: A002 - its SQL
     """Make jobs as they would stand after long use; one in fifty failed, one in ten has tags."""
     ended = f"{state} IN ('SUCCEEDED', 'FAILED')"
     failed = f"{state} = 'FAILED'"
     return (
-        f"SELECT {id}, 'kind' || (i % 10), {state}, 'create', 'queue' || (i % 5),"
-        " 'tenant' || (i % 4),"
+        f"SELECT {id}, {named('kind', 10)}, {state}, 'create', {named('queue', 5)},"
+        f" {named('tenant', 4)},"
         f" CASE WHEN i % 100 = 0 THEN 'key-' || i END, {at},"
         f" CASE WHEN {ended} OR {state} = 'RUNNING' THEN {at} END, CASE WHEN {ended} THEN {at} END,"
         f" CASE WHEN {state} IN ('WAITING', 'RETRYING') THEN {at} END,"
@@ -258,7 +268,8 @@ def test_the_first_page_of_each_filter_is_read_off_an_index(filled):
             asked = partial(search.page, filters.parse(text), most=MOST)
             page, calls = watched(driver, asked)
             assert page or page.next or text in NOTHING, text
-            assert len(page) == MOST or page.next is None or text in FAR, text
+            is_whole = len(page) == MOST or page.next is None
+            assert is_whole or (text in FAR and page.looked_to is not None), text
             plans = "\n".join(plan(raw, call) for call in calls)
             assert not WHOLE.search(plans), f"{text}\n{plans}"
             if PROVING:
