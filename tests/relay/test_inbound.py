@@ -2,16 +2,25 @@
 
 import asyncio
 import json
+import random
+from contextlib import suppress
+from string import ascii_letters
 from uuid import uuid4
 
 import pytest
 
+from milepost.errors import Unavailable
 from milepost.relay import inbound
 from milepost.relay.broker import Outgoing, broker_at
+from milepost.store import failpoint
 
 pytestmark = pytest.mark.in_turn
 
 PATIENCE = 60
+
+
+class OddError(Exception):
+    """A mistake of ours."""
 
 
 class Orders:
@@ -44,7 +53,8 @@ class Orders:
             count = 0
             async with asyncio.timeout(PATIENCE):
                 while count < expected:
-                    count += await receiver.once(0.5)
+                    with suppress(Unavailable):
+                        count += await receiver.once(0.5)
             await self.broker.close()
             await self.app.client.close_async()
             return count
@@ -123,3 +133,73 @@ def test_what_nobody_declares_yet_comes_again_and_is_refused_at_last(app, orders
         "no job is called 'later' here",
     ]
     assert app.jobs.list() == app.runs.list() == []
+
+
+def test_a_message_that_cannot_be_kept_now_comes_again(app, orders, monkeypatch):
+    """It stayed in the worker's hand: on RabbitMQ for as long as the worker ran."""
+    monkeypatch.setattr(inbound, "AGAIN_SECONDS", 0.01)
+    failures = iter(range(2))
+
+    def away() -> None:
+        if next(failures, None) is not None:
+            raise Unavailable("the store is away")
+
+    orders.send(("wrong", b"no job"))
+    with failpoint.armed("before:inbox_add", away):
+        orders.receive(1)
+    [kept] = app.channels.refused("orders")
+    assert kept.content == b"no job"
+
+
+def test_a_message_that_nobody_can_handle_is_refused_at_last_and_others_pass(
+    app, orders, monkeypatch
+):
+    """Whatever is raised: a message that comes for ever holds up those behind it."""
+    monkeypatch.setattr(inbound, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(inbound, "DELIVERIES_MOST", 3)
+    make = app.new_job
+
+    def raising(kind, args, kwargs, options):
+        if args == ["odd"]:
+            raise OddError
+        return make(kind, args, kwargs, options)
+
+    monkeypatch.setattr(app, "new_job", raising)
+    orders.send(*((name, {"kind": "convert", "args": [name]}) for name in ("odd", "plain")))
+    while not (refused := app.channels.refused("orders")):
+        orders.receive(1)
+    assert [message.error for message in refused] == ["OddError()"]
+    app.drain()
+    assert [job.result for job in app.jobs.list()] == ["plain.pdf"]
+
+
+@pytest.mark.parametrize("broker_server", ["redis"], indirect=True)
+@pytest.mark.both_stores
+def test_every_id_is_recognised_also_one_that_no_index_holds(app, orders):
+    long = "".join(random.Random(7).choices(ascii_letters, k=20_000))
+    said = {"kind": "convert", "args": ["report"]}
+    event = {"specversion": "1.0", "source": "/shop", "type": "order", "data": said}
+    ids = [long, f"{long}x", "a\0b", "a\0c", "ä" * 999]
+    orders.send(*((f"{n}-{i}", {**event, "id": one}) for n in "ab" for i, one in enumerate(ids)))
+    orders.send(("\0", b"no job"), ("\0x", said))
+    orders.receive(2 * len(ids) + 2)
+    assert len(app.jobs.list()) == len(ids) + 1
+    [refused] = app.channels.refused()
+    assert refused.content == b"no job"
+
+
+# A stream of NATS drops an id that came within two minutes by itself.
+@pytest.mark.parametrize("broker_server", ["redis", "rabbitmq"], indirect=True)
+def test_a_message_that_was_refused_and_is_put_right_becomes_a_job(app, orders):
+    """It was acknowledged, and no job made: its id was known."""
+    orders.send(("order", b"no job"))
+    orders.receive(1)
+    orders.send(("order", b"no job either"))
+    orders.receive(1)
+    [refused] = app.channels.refused()
+    assert refused.content == b"no job either"
+    for _ in range(2):
+        orders.send(("order", {"kind": "convert", "args": ["report"]}))
+        orders.receive(1)
+    assert len(app.jobs.list()) == 1
+    assert app.channels.refused() == []

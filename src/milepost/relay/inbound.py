@@ -166,25 +166,38 @@ class Receiver:
         return len(found)
 
     async def _take(self, delivery: Delivery) -> None:
-        message = delivery.message
+        """Bring a message to an end; whatever goes wrong, it does not stay in hand."""
         try:
-            message_id, new = self._read(message)
-            await self._driver.run(inbox.accept, self._inbound.name, message_id, new)
-        except _UnknownKind as error:
-            count = self._counter.count(message)
-            if count < DELIVERIES_MOST:
-                await delivery.again(AGAIN_SECONDS * count)
-            else:
-                self._counter.forget(message)
-                await self._refuse(delivery, str(error))
-        except Unavailable:
+            await self._accept(delivery)
+        except Exception:
             await delivery.again(AGAIN_SECONDS)
             raise
+
+    async def _accept(self, delivery: Delivery) -> None:
+        try:
+            message_id, new = self._read(delivery.message)
+            await self._driver.run(inbox.accept, self._inbound.name, message_id, new)
+        except Unavailable:
+            raise
+        except _UnknownKind as error:
+            await self._put_off(delivery, str(error))
         except MilepostError as error:
             await self._refuse(delivery, str(error))
+        except Exception as error:  # noqa: BLE001 - one message must not hold up the others
+            log.warning("message failed", inbound=self._inbound.name, error=repr(error))
+            await self._put_off(delivery, repr(error))
         else:
             # Only now: before the commit a crash would lose it, after it a crash brings it again.
             await delivery.acknowledge()
+
+    async def _put_off(self, delivery: Delivery, error: str) -> None:
+        """Give a message back that may be right later, so often; then refuse it."""
+        count = self._counter.count(delivery.message)
+        if count < DELIVERIES_MOST:
+            await delivery.again(AGAIN_SECONDS * count)
+        else:
+            await self._refuse(delivery, error)
+            self._counter.forget(delivery.message)
 
     async def _refuse(self, delivery: Delivery, error: str) -> None:
         source, message = self._inbound.name, delivery.message

@@ -1,10 +1,13 @@
 -- Messages that came in, and the jobs and runs made of them.
 
 -- name: inbox_add
--- No row back means that this message was here before.
+-- No row back means that this message became a job or a run before. One that was refused may be right
+-- this time, or wrong in another way.
 INSERT INTO inbox (source, message_id, at, error, content)
 VALUES (:source, :message_id, {now}, :error, :content)
-ON CONFLICT (source, message_id) DO NOTHING
+ON CONFLICT (source, message_id) DO UPDATE
+   SET at = excluded.at, error = excluded.error, content = excluded.content
+ WHERE inbox.error IS NOT NULL
 RETURNING message_id
 
 -- name: inbox_forget
@@ -21,7 +24,7 @@ DELETE FROM inbox WHERE (source, message_id) IN (
 RETURNING message_id
 
 -- name: inbox_get
-SELECT coalesce({text:job_id}, {text:run_id}), error FROM inbox WHERE source = :source AND message_id = :message_id
+SELECT coalesce({text:job_id}, {text:run_id}) FROM inbox WHERE source = :source AND message_id = :message_id
 
 -- name: inbox_became
 UPDATE inbox SET job_id = :job_id, run_id = :run_id WHERE source = :source AND message_id = :message_id

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from hashlib import sha256
 
 import msgspec
 
@@ -10,6 +11,10 @@ from milepost.records import NewJob
 from milepost.store import creation
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
+
+ID_BYTES = 1_000
+"""The longest id that is stored as it is: an index of PostgreSQL holds 2,700 bytes."""
+ID_SHOWN = 100
 
 
 class RefusedMessage(msgspec.Struct, frozen=True):
@@ -29,9 +34,9 @@ def accept(
 
     Answer with the id; with the first one's if the message came before (H-53).
     """
-    message = {"source": source, "message_id": message_id}
+    message = {"source": source, "message_id": _known_by(message_id)}
     if not (yield Call("inbox_add", {**message, "error": None, "content": None})):
-        [(made, _)] = yield Call("inbox_get", message)
+        [(made,)] = yield Call("inbox_get", message)
         return None if made is None else str(made)
     job_id = run_id = None
     if isinstance(new, NewJob):
@@ -42,10 +47,19 @@ def accept(
     return job_id or run_id
 
 
-def refuse(source: str, message_id: str, *, error: str, content: bytes) -> Steps[bool]:
-    """Keep a message that can never be a job; False when it was kept before."""
-    message = {"source": source, "message_id": message_id}
-    return bool((yield Call("inbox_add", {**message, "error": error, "content": content})))
+def refuse(source: str, message_id: str, *, error: str, content: bytes) -> Steps[None]:
+    """Keep a message that can never be a job, with the reason."""
+    message = {"source": source, "message_id": _known_by(message_id)}
+    yield Call("inbox_add", {**message, "error": error.replace("\0", "\ufffd"), "content": content})
+
+
+def _known_by(message_id: str) -> str:
+    """Give what a message is known by: its id, or its hash where no store could hold the id."""
+    written = message_id.encode(errors="surrogatepass")
+    shown = written.decode(errors="replace").replace("\0", "\ufffd")
+    if shown == message_id and len(written) <= ID_BYTES:
+        return message_id
+    return f"{shown[:ID_SHOWN]}… sha256:{sha256(written).hexdigest()}"
 
 
 _refused = reader(RefusedMessage)
