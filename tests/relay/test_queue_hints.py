@@ -5,6 +5,7 @@ import json
 from contextlib import ExitStack, asynccontextmanager
 from functools import cache
 from time import monotonic
+from uuid import uuid4
 
 import pytest
 
@@ -49,7 +50,7 @@ def own_servers(tmp_path_factory):
 
 
 @pytest.fixture(params=SERVERS)
-def server(request, own_servers, rabbitmq_servers):
+def server(request, own_servers):
     """A broker of each kind; the stores of tests have names, and so topics, of their own."""
     if (missing := SERVERS[request.param].missing()) is not None:
         pytest.skip(missing)
@@ -57,7 +58,10 @@ def server(request, own_servers, rabbitmq_servers):
         yield own_servers(request.param)
         return
     alone = any(word in request.function.__name__ for word in KILLS)
-    with rabbitmq_servers.lent(alone=alone) as lent, distant(lent) as found:
+    with (
+        request.getfixturevalue("rabbitmq_servers").lent(alone=alone) as lent,
+        distant(lent) as found,
+    ):
         yield found  # it starts in seconds: its network dies in its place
 
 
@@ -96,13 +100,19 @@ class Case:
         [queue] = worker._hints._queues
         return queue.counts
 
+    async def ask(self) -> None:
+        """Ask the broker how much waits there, as a worker does."""
+        driver = await self.app.client.async_driver()
+        [reporter] = self.app._reporters(driver, await self.app._hint_queues(driver, None))
+        await reporter.once()
+
     async def tell(self, job_id: str, **changed) -> None:
         """Put a hint on the broker by hand."""
         told = {"v": 1, "store": self.store, "job": job_id, "version": 2, **changed}
         await self.put(json.dumps(told).encode())
 
     async def put(self, data: bytes) -> None:
-        message = Outgoing(f"by-hand-{monotonic()}", data, {"Content-Type": "application/json"})
+        message = Outgoing(f"by-hand-{uuid4()}", data, {"Content-Type": "application/json"})
         await self.broker.publish(self.topic, message, seconds=10)
 
     async def close(self) -> None:
@@ -245,6 +255,17 @@ async def test_b1_a_hint_that_comes_twice_or_too_late_does_nothing(case):
     assert case.ran == [1]
 
 
+@pytest.mark.parametrize("server", ["nats"], indirect=True)
+async def test_b1_hints_that_come_twice_hold_up_nobody(case):
+    """A worker waited a second after each handful of them: it was behind for ever."""
+    case.app.settings = case.app.settings.chosen(concurrency=1)
+    stopped = await case.work.options(hold=True).submit_async(2)
+    await stopped.cancel_async("not wanted")
+    await asyncio.gather(*(case.tell(str(stopped.id)) for _ in range(20)))
+    async with case.working() as worker, asyncio.timeout(15):
+        await until(lambda: case.counts(worker).get("duplicate", 0) == 20)
+
+
 async def test_b2_b10_b11_a_wiped_broker_costs_time_only_and_tellings_slow_down(
     case, server, advance, raw
 ):
@@ -377,6 +398,41 @@ async def test_b9_b19_poison_is_kept_and_what_is_not_ours_goes_elsewhere(case, m
     [kept] = await case.app.channels.refused_async(f"queue {QUEUE}")
     assert kept.content == b"\xffno hint"
     assert case.ran == [1]
+
+
+async def test_b9_poison_that_cannot_be_kept_now_holds_up_no_hint(case, monkeypatch):
+    """The store was away for a moment: hints that came with it stayed in the worker's hand."""
+    monkeypatch.setattr(following, "AGAIN_SECONDS", 0.05)
+    failures = iter(range(1))
+
+    def away() -> None:
+        if next(failures, None) is not None:
+            raise Unavailable("the store is away")
+
+    await case.put(b"no hint")
+    job = await case.work.submit_async(1)
+    await case.app.relay_once_async()
+    with failpoint.armed("before:inbox_add", away):
+        async with case.working() as worker:
+            await ended(case, [job])
+            await until(lambda: case.counts(worker).get("refused"))
+            assert not case.counts(worker).get("again")
+
+
+async def test_b11_what_the_broker_still_has_is_not_told_again(case, advance):
+    """A backlog that took longer than the interval was told again and again, and grew by it."""
+    await case.work.submit_many_async([(number,) for number in range(4)])
+    assert await case.app.relay_once_async() == 4
+    await advance(31)
+    await case.ask()
+    assert await case.app.relay_once_async() == 0
+    lost = []
+    while len(lost) < 3:
+        lost += await case.broker.receive(case.topic, name=case.topic, most=1, seconds=1)
+        await lost[-1].acknowledge()
+    await advance(16)
+    await case.ask()
+    assert await case.app.relay_once_async() == 4
 
 
 async def test_b11_b13_so_many_are_handed_out_the_most_urgent_first(case, raw):

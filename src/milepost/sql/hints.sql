@@ -114,12 +114,19 @@ ON CONFLICT (job_id) DO UPDATE
 RETURNING job_id, version, fence
 
 -- name: hint_take
--- Takes hints that are due, to be told again under a new fence. The few of a queue are walked over.
+-- Takes hints that are due, to be told again under a new fence. The few of a queue are walked over. None
+-- that was told is taken while the broker says that at least half as many wait there: they are not lost,
+-- and telling them again would make the line of those behind them longer each time.
 -- postgres
 WITH due AS MATERIALIZED (
   SELECT job_id, fence FROM hint
    WHERE queue = :queue AND due_at <= {now}
      AND (SELECT paused FROM queue WHERE queue.name = :queue) IS NOT TRUE
+     AND (told_at IS NULL OR NOT EXISTS (
+           SELECT 1 FROM broker_report
+            WHERE side = 'queue' AND name = :queue AND error IS NULL
+              AND reached_at > {now} - :fresh_us::bigint{micros}
+              AND waiting * 2 >= (SELECT count(*) FROM hint WHERE queue = :queue)))
    ORDER BY due_at
    LIMIT :batch
      FOR UPDATE SKIP LOCKED
@@ -133,6 +140,11 @@ UPDATE hint SET fence = fence + 1, due_at = {now} + :lease_us
  WHERE rowid IN (SELECT rowid FROM hint
                   WHERE queue = :queue AND due_at <= {now}
                     AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = :queue AND paused)
+                    AND (told_at IS NULL OR NOT EXISTS (
+                          SELECT 1 FROM broker_report
+                           WHERE side = 'queue' AND name = :queue AND error IS NULL
+                             AND reached_at > {now} - :fresh_us
+                             AND waiting * 2 >= (SELECT count(*) FROM hint WHERE hint.queue = :queue)))
                   ORDER BY due_at
                   LIMIT :batch)
 RETURNING job_id, version, fence
@@ -187,13 +199,6 @@ UPDATE hint SET error = :error, due_at = {now} + :delay_us::bigint{micros}
 UPDATE hint SET error = :error, due_at = {now} + :delay_us
   FROM {rows:id fence} AS held
  WHERE hint.job_id = held.id AND hint.fence = held.fence
-
--- name: hint_coming
--- Microseconds until a queue's next hint is due; negative when overdue.
--- postgres
-SELECT (extract(epoch FROM min(due_at) - {now}) * 1000000)::bigint FROM hint WHERE queue = :queue
--- sqlite
-SELECT min(due_at) - {now} FROM hint WHERE queue = :queue
 
 -- name: job_undispatch
 -- Takes back jobs that nobody claimed in time.

@@ -18,6 +18,8 @@ STORE = "store"
 """The transport of queues whose workers look for jobs in the store themselves."""
 LONGEST_SECONDS = 3600.0
 """The longest time between two tellings of a hint."""
+FRESH_SECONDS = 30.0
+"""How long the word of a broker counts that it has hints waiting; it is asked every 15."""
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -83,9 +85,10 @@ def adopt(queue: str, *, most: int, batch: int, lease_seconds: float) -> Steps[l
 
 
 def take(queue: str, *, batch: int, lease_seconds: float) -> Steps[list[Hint]]:
-    """Take hints that are due to be told again; dead ones leave."""
+    """Take hints that are due to be told again and may be lost; dead ones leave (B-11)."""
     yield Call("hint_clean", {"queue": queue})
-    given = {"queue": queue, "batch": batch, "lease_us": micros(lease_seconds)}
+    spans = {"lease_us": micros(lease_seconds), "fresh_us": micros(FRESH_SECONDS)}
+    given = {"queue": queue, "batch": batch, **spans}
     return _hints((yield Call("hint_take", given)))
 
 
@@ -104,12 +107,6 @@ def untold(hints: Sequence[Hint], *, error: str, delay_seconds: float) -> Steps[
 def _held(hints: Sequence[Hint]) -> dict[str, list[str] | list[int]]:
     ordered = sorted(hints, key=lambda hint: hint.job_id)
     return {"id": [hint.job_id for hint in ordered], "fence": [hint.fence for hint in ordered]}
-
-
-def coming(queue: str) -> Steps[float | None]:
-    """Tell in how many seconds a hint is due to be told again; None without any."""
-    [(left,)] = yield Call("hint_coming", {"queue": queue}, alone=True)
-    return None if left is None else left / 1_000_000
 
 
 def _hints(rows: Rows) -> list[Hint]:

@@ -53,10 +53,12 @@ class Follower:
         self._claimer = claimer
         self._stopping = asyncio.Event()
         self._came = asyncio.Event()
+        self._followed = asyncio.Event()
         self._away = ThrottledLog(log)
         self._held: list[Held] = []
         self._counter = DeliveryCounter()
         self._background: set[asyncio.Future[Any]] = set()
+        self._claiming = False
         self._paused = False
         """Whether nothing is received: the store is away."""
 
@@ -64,6 +66,7 @@ class Follower:
         """Receive no more."""
         self._stopping.set()
         self._came.set()
+        self._followed.set()
 
     async def run(self) -> None:
         """Follow until stopped; hints that were not followed are given back at once."""
@@ -93,7 +96,7 @@ class Follower:
     async def _receive(self) -> None:
         queue, credit = self._queue, self._claimer.free - len(self._held)
         if credit <= 0 or self._paused:
-            await self._claimer.wait_for_room()
+            await self._wait_for_credit()
             return
         try:
             found = await queue.broker.receive(
@@ -106,18 +109,25 @@ class Follower:
         self._away.over("hints are followed again")
         now = monotonic()
         for delivery in found:
-            if (told := await self._read(delivery)) is not None:
+            if (told := self._read(delivery)) is not None:
                 self._held.append(Held(told.job, delivery, now))
         if self._held:
             self._came.set()
 
-    async def _read(self, delivery: Delivery) -> Told | None:
+    async def _wait_for_credit(self) -> None:
+        """Wait until a slot is free, or hints in hand were followed: that may have taken none."""
+        if self._held or self._claiming:
+            self._followed.clear()
+            await self._followed.wait()
+        else:
+            await self._claimer.wait_for_room()
+
+    def _read(self, delivery: Delivery) -> Told | None:
         """Read a hint; one that is not ours, or that we cannot read yet, goes elsewhere."""
-        message = delivery.message
         try:
-            told = read_hint(message.data)
+            told = read_hint(delivery.message.data)
         except Invalid as error:
-            await self._refuse(delivery, str(error))
+            self._later([self._refuse(delivery, str(error))])
             return None
         if told.v > VERSION:
             # A newer program told it, and a newer worker understands it (B-9).
@@ -133,20 +143,34 @@ class Follower:
         """Keep a message that can never be a hint, for operators to see (B-9)."""
         message, source = delivery.message, f"queue {self._queue.name}"
         kept = message.data[:KEPT_BYTES]
-        await self._driver.run(inbox.refuse, source, message.id, error=error, content=kept)
+        try:
+            await self._driver.run(inbox.refuse, source, message.id, error=error, content=kept)
+        except Exception as away:  # noqa: BLE001 - the store is away: later, or by another worker
+            self._away.warning("message not kept, tried again", error=repr(away))
+            await delivery.again(AGAIN_SECONDS)
+            return
         self._queue.count("refused")
         log.warning("message refused", queue=self._queue.name, message_id=message.id)
-        self._later([delivery.terminate()])
+        await delivery.terminate()
 
     # Claiming
 
     async def _follow(self) -> None:
-        """Claim the jobs that the hints in hand name, in one statement."""
+        """Follow the hints in hand, or wait for some."""
         if not self._held:
             self._paused = False
             self._came.clear()
             await self._came.wait()
             return
+        self._claiming = True
+        try:
+            await self._claim()
+        finally:
+            self._claiming = False
+            self._followed.set()
+
+    async def _claim(self) -> None:
+        """Claim the jobs that the hints in hand name, in one statement."""
         room = self._claimer.room
         if room <= 0:
             await self._claimer.wait_for_room()
