@@ -108,7 +108,7 @@ def backends() -> Iterator[Backends]:
 def rabbitmq_servers(pytestconfig: pytest.Config) -> Iterator[SharedRabbitMQ]:
     """The RabbitMQ of this session, which is started when it is first lent."""
     if missing := RabbitMQServer.missing():
-        pytest.skip(f"{missing} is not installed")
+        pytest.skip(missing)
     shared = pytestconfig.stash[RABBITMQ] = SharedRabbitMQ()
     yield shared
     shared.close()

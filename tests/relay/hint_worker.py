@@ -1,6 +1,6 @@
-"""A worker whose queue is on a broker. Takes the addresses of store and broker, and a file.
+"""A worker whose queue is on a broker. Takes two addresses, a file, and seconds.
 
-Every run of a job is a line of the file.
+Every run of a job is a line of the file. After so many seconds without the broker it scans.
 """
 
 import asyncio
@@ -10,13 +10,12 @@ import sys
 import milepost as mp
 from milepost.relay.broker import broker_at
 
-# Told again soon, and at the work again soon after the broker has gone.
-SETTINGS = {"hint_again": 2.0, "broker_away": 1.0, "concurrency": 8, "sweep": 0.1}
+SETTINGS = {"hint_again": 2.0, "concurrency": 8, "sweep": 0.1}  # told again soon
 
 
-def program(store: str, broker: str, effects: str) -> tuple[mp.App, "mp.Job"]:
+def program(store: str, broker: str, effects: str, away: str) -> tuple[mp.App, "mp.Job"]:
     """Declare the queue and its job."""
-    app = mp.App(store, **SETTINGS)
+    app = mp.App(store, broker_away=float(away), **SETTINGS)
     app.queue("slow", transport=broker_at(broker))
     file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -29,4 +28,4 @@ def program(store: str, broker: str, effects: str) -> tuple[mp.App, "mp.Job"]:
 
 
 if __name__ == "__main__":
-    program(*sys.argv[1:4])[0].run_worker()
+    program(*sys.argv[1:5])[0].run_worker()

@@ -15,10 +15,13 @@ from hint_worker import program
 from milepost.observe.verify import verify
 from tests.support.brokers import NatsServer, RedisServer, ValkeyServer
 from tests.support.prove import PROVING, size
+from tests.support.rabbitmq import RabbitMQServer
 
 PROGRAM = Path(__file__).parent / "hint_worker.py"
 JOBS, KILLS = size(5_000), size(10)
-SERVERS = [NatsServer, RedisServer, ValkeyServer] if PROVING else [NatsServer]
+SERVERS = [NatsServer, RedisServer, ValkeyServer, RabbitMQServer] if PROVING else [NatsServer]
+AWAY_SECONDS = {"amqp": "60"}
+"""RabbitMQ starts in seconds: workers that scanned would have drained the queue by then."""
 LONGEST_SECONDS = 540
 
 
@@ -39,11 +42,12 @@ def test_every_job_ends_and_runs_once_however_often_the_broker_dies(
     database, raw, server, tmp_path
 ):
     effects = tmp_path / "effects"
-    app, work = program(database.url, server.url, str(effects))
+    given = [database.url, server.url, str(effects), AWAY_SECONDS.get(server.scheme, "1")]
+    app, work = program(*given)
     work.submit_many([(number,) for number in range(JOBS)])
     app.close()
     assert raw.value("SELECT count(*) FROM job WHERE state = 'READY'") == JOBS
-    command = [sys.executable, str(PROGRAM), database.url, server.url, str(effects)]
+    command = [sys.executable, str(PROGRAM), *given]
     workers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
     killed, until = 0, time.monotonic() + LONGEST_SECONDS
     try:

@@ -221,7 +221,7 @@ def wiped(request, tmp_path):
     server.kill()
 
 
-@pytest.mark.in_turn
+@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_a_broker_that_lost_everything_is_told_again_under_the_same_ids(app, raw, wiped):
     """B-2: later messages arrive by themselves, those that it had had are redelivered."""

@@ -55,7 +55,9 @@ class RabbitMQServer(BrokerServer):
     @classmethod
     def missing(cls) -> str | None:
         """Say what must be installed for it, if it is not."""
-        return None if _home() and shutil.which("epmd") else "rabbitmq-server"
+        if _home().name and shutil.which("epmd"):
+            return None
+        return "rabbitmq-server is not installed: apt install rabbitmq-server"
 
     @property
     def log(self) -> Path:
