@@ -208,6 +208,28 @@ def test_without_a_provider_nothing_is_stored(app):
     assert app.metrics is None
 
 
+def test_it_is_set_up_once_and_with_providers(app):
+    with pytest.raises(mp.Invalid, match="tracer_provider=5 has no get_tracer"):
+        app.opentelemetry(tracer_provider=5)
+    with pytest.raises(mp.Invalid, match="meter_provider='x' has no get_meter"):
+        app.opentelemetry(meter_provider="x")
+    spans, traces = InMemorySpanExporter(), TracerProvider()
+    traces.add_span_processor(SimpleSpanProcessor(spans))
+    app.opentelemetry(tracer_provider=traces)
+    with pytest.raises(mp.Invalid, match=r"opentelemetry\(\) was called before"):
+        app.opentelemetry(tracer_provider=traces)
+
+    @app.job
+    def convert() -> None: ...
+
+    convert.submit()
+    app.drain()
+    assert [span.name for span in spans.get_finished_spans()] == [
+        "submit convert",
+        "process convert",
+    ]
+
+
 def test_spans_show_no_secrets_and_histograms_have_bounded_labels(app, monkeypatch):
     monkeypatch.setattr(counts, "NAMES_MOST", 3)
     spans, reader, traces = InMemorySpanExporter(), InMemoryMetricReader(), TracerProvider()

@@ -16,7 +16,7 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from milepost.client import Client, traced
-from milepost.errors import MilepostError
+from milepost.errors import Invalid, MilepostError
 from milepost.hooks import HookEvent
 from milepost.observe.fresh import FreshMetrics
 from milepost.observe.metrics import ALL_OTHERS, LABELS, StoreMetrics, WorkerMetrics, read
@@ -249,6 +249,10 @@ class OtelMetrics(WorkerMetrics):
 
 def instrument(client: Client, tracer_provider: Any, meter_provider: Any) -> OtelMetrics | None:
     """Declare the hooks; give the metrics, if the program has set up any."""
+    if client.hooks.links:
+        raise Invalid("app.opentelemetry() was called before: every span would be made twice")
+    _check_provider("tracer_provider", tracer_provider, "get_tracer")
+    _check_provider("meter_provider", meter_provider, "get_meter")
     tracer = trace.get_tracer(SYSTEM, tracer_provider=tracer_provider)
     tracing = Tracing(tracer)
     client.hooks.links = True
@@ -258,3 +262,8 @@ def instrument(client: Client, tracer_provider: Any, meter_provider: Any) -> Ote
     if not hasattr(provider, "force_flush"):  # it is the API's own, which keeps nothing
         return None
     return OtelMetrics(provider.get_meter(SYSTEM), client)
+
+
+def _check_provider(name: str, given: Any, method: str) -> None:
+    if given is not None and not hasattr(given, method):
+        raise Invalid(f"{name}={given!r} has no {method}(); give one of OpenTelemetry's SDK")
