@@ -3,14 +3,18 @@
 import re
 from datetime import UTC, datetime
 from html import unescape
+from itertools import accumulate
 
 import httpx2
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 import milepost as mp
 from milepost.store import blockers, pipeline_page
 from milepost.web.api import create_api
+from milepost.web.dashboard.pipeline_figures import BARS, density_bars
 
 HTML = {"Accept": "text/html"}
 HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e"><img src=x onerror=alert(1)>'
@@ -112,6 +116,21 @@ async def test_cells_show_the_states_of_partitions_and_the_trouble_is_named(
     told = await app.client.run_async(blockers.explain_pipeline, "stones")
     for detail in (told.heading, *told.details[1:], told.next):
         assert detail in unescape(shown)
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.integers(0, 10_000)), min_size=1, max_size=40))
+def test_every_record_is_under_one_bar_of_the_density(widths):
+    """Cells are as narrow as keys are dense; a bar of a cell's own width could not be seen."""
+    bounds = list(accumulate((width for width, _ in widths), initial=10.0))
+    counts = [count for _, count in widths]
+    cells = [
+        (low, high, count, ())
+        for low, high, count in zip(bounds, bounds[1:], counts, strict=False)
+        if high > low
+    ]
+    bars = density_bars(cells)
+    assert len(bars) == BARS
+    assert sum(bars) == pytest.approx(sum(count for _, _, count, _ in cells))
 
 
 async def test_a_partition_is_chosen_by_the_address(app, pages, pipeline):

@@ -285,3 +285,36 @@ async def test_a_tenants_token_is_not_told_which_queues_and_pipelines_there_are(
         assert found.headers["location"] == f"/jobs?q=kind%3A{word}"
     for path in ("/pipelines", "/pipelines/stones", "/v1/pipelines", "/v1/pipelines/stones"):
         assert (await api.get(path, headers=mine)).status_code == 403, path
+
+
+async def test_what_is_typed_leads_to_the_page_of_what_it_names(api, app, token):
+    mine = {**HTML, **token("every", "read")}
+    [failed, _] = await app.client.create_async(
+        [app.new_job("broken", [], {}, {}), app.new_job("convert", ["a"], {}, {"channel": "news"})]
+    )
+    run = await app.batches[0].start_async({"count": 1})
+    await app.drain_async()
+    [group] = await app.errors.list_async()
+    places = {
+        "": "/",
+        failed: f"/jobs/{failed}",
+        run.id: f"/runs/{run.id}",
+        "slow": "/jobs?q=kind%3Aslow",
+        "default": "/jobs?q=queue%3Adefault",
+        "state:failed": "/jobs?q=state%3Afailed",
+        "convert": "/jobs?q=kind%3Aconvert",
+        "letters": "/runs?kind=letters",
+        "nightly": "/schedules?name=nightly",
+        "news": "/channels?name=news",
+        group.fingerprint: f"/errors/{group.fingerprint}",
+        "Errors": "/errors",
+        "no such": "/jobs?q=kind%3A%22no+such%22",
+        "//evil.example": "/jobs?q=kind%3A%2F%2Fevil.example",
+    }
+    for word, place in places.items():
+        found = await api.get("/go", params={"to": word}, headers=mine)
+        assert found.headers["location"] == place, word
+    bound = {**HTML, **token("bound", "read", queues=["slow"])}
+    for word in ("letters", "nightly", "news", group.fingerprint, "default"):
+        found = await api.get("/go", params={"to": word}, headers=bound)
+        assert found.headers["location"] == f"/jobs?q=kind%3A{word}", word

@@ -97,3 +97,11 @@ async def test_nothing_is_said_to_be_copied_that_was_not(shop, opened):
     assert await page.inner_text(".cli [data-copy]") != "Copied"
     chosen = await page.evaluate("getSelection().toString()")
     assert chosen == await page.inner_text("#cli-line")
+
+
+async def test_the_overview_is_one_screen(shop, opened):
+    page = await opened(shop.address)
+    await page.goto("/")
+    for part in ("#latest-errors", "#worst-queues"):
+        box = await page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= SCREENS["desktop"][1], part

@@ -1,16 +1,13 @@
-"""Logging in with a token, logging out, and `/go`, which finds what was typed."""
+"""Logging in with a token, and logging out."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from milepost.errors import NotFound
 from milepost.store import tokens
-from milepost.subjects import checked_id
 from milepost.telemetry import Log
 from milepost.web.access import Principal
-from milepost.web.call import ReadCall
 from milepost.web.dashboard import static
 from milepost.web.dashboard.page import (
     FormRequest,
@@ -86,27 +83,3 @@ async def log_out(request: Request) -> Response:
     response = go_to(request, "/login")
     response.headers["Set-Cookie"] = set_cookie("", request.scope, seconds=0)
     return response
-
-
-@router.get("/go")
-async def go(*, call: ReadCall, to: str = "") -> Response:
-    """Go to what was typed: a job, run, pipeline, queue or kind; else search for it."""
-    word = to.strip()
-    if not word:
-        return go_to(call.request, "/")
-    for finder, path in ((call.app.jobs, "/jobs"), (call.app.runs, "/runs")):
-        try:
-            found = await finder.get_async(checked_id(word))
-        except NotFound:
-            continue
-        if call.principal.sees(found.record):
-            return go_to(call.request, f"{path}/{found.id}")
-    # Which queues and pipelines there are is nothing that a tenant's token finds out by guessing.
-    whole = call.principal.tenant is None
-    if whole and word in call.app.pipelines:
-        return go_to(call.request, f"/pipelines/{word}")
-    if ":" in word:
-        return go_to(call.request, "/jobs", q=word)
-    names = {queue.name for queue in await call.app.queues.list_async()} if whole else set()
-    key = "queue" if word in names and call.principal.sees_queue(word) else "kind"
-    return go_to(call.request, "/jobs", q=f'{key}:"{word}"' if " " in word else f"{key}:{word}")

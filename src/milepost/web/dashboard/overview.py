@@ -219,7 +219,7 @@ def _plots(
     p50, p95 = waits
 
     def told(series: list[dict[str, Any]], least: float, top: float, **more: Any) -> str:
-        chart = {"x": x, "series": series, "least": least, "top": top, "height": 74, **more}
+        chart = {"x": x, "series": series, "least": least, "top": top, "height": 70, **more}
         return msgspec.json.encode(chart).decode()
 
     line = {"colour": "--ink", "fill": "--sunk"}

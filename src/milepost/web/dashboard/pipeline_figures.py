@@ -17,6 +17,8 @@ from milepost.store.watermarks import Mark
 from milepost.web.dashboard import words
 
 COLUMNS_MOST = 60
+BARS = 100
+"""Of how many bars the density is drawn."""
 WORST = (
     *("FAILED", "RETRYING", "CANCELLED", "RUNNING", "WAITING", "QUEUED", "READY"),
     *("GATED", "CREATED", "SUCCEEDED"),
@@ -166,6 +168,17 @@ def _density(
     return drawn if most > least else None, *ends
 
 
+def density_bars(cells: Sequence[tuple[float, float, int, Any]]) -> list[float]:
+    """Count the keys under bars of equal width: cells are narrow where keys lie dense."""
+    least, most = cells[0][0], cells[-1][1]
+    bars, step = [0.0] * BARS, (most - least) / BARS
+    for low, high, count, _ in cells:
+        first, last = (low - least) / step, (high - least) / step
+        for place in range(int(first), min(BARS, ceil(last))):
+            bars[place] += count * (min(last, place + 1) - max(first, place)) / (last - first)
+    return bars
+
+
 def _drawn_density(
     cells: Sequence[tuple[float, float, int, Any]],
     bounds: Sequence[float | None],
@@ -175,19 +188,19 @@ def _drawn_density(
     """Draw how densely keys lie, and from each cut a line to the column that it begins."""
     least, most = cells[0][0], cells[-1][1]
     wide, tall, foot = 1000.0, 64.0, 92.0
-    top = max(count / (high - low) for low, high, count, _ in cells) or 1.0
     pieces = [
         Markup(
             '<svg class="density" viewBox="0 0 1000 92" preserveAspectRatio="none" role="img" '
             'aria-label="Records by key: cut into {} partitions of about equal count">'
         ).format(columns)
     ]
-    for low, high, count, _ in cells:
-        x, w = (low - least) / (most - least) * wide, (high - low) / (most - least) * wide
-        h = max(0.6, count / (high - low) / top * tall) if count else 0.0
+    bars = density_bars(cells)
+    top, w = max(bars) or 1.0, wide / len(bars)
+    for place, count in enumerate(bars):
+        h = max(0.6, count / top * tall) if count else 0.0
         pieces.append(
             Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
-                x, tall - h, max(1.0, w - 0.6), h
+                place * w, tall - h, w * 0.8, h
             )
         )
     for place, bound in enumerate(bounds, start=1):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any
 
 from milepost.store import dashboard, workers
@@ -11,6 +12,8 @@ from milepost.web.call import Call, Engine
 from milepost.web.dashboard.facts import Kept
 from milepost.web.session import Keys
 
+VERSION = version("milepost")
+STORE_NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 FRESH_SECONDS = 2.0
 """For so long the numbers are not asked for again."""
 
@@ -46,7 +49,9 @@ class RailReader:
             "saved_views": saved,
             "checks": {check.name: check for check in checks},
             "form_token": signer.form_token(call.principal.id),
-            "store": str(self._engine.client.url),
+            "store": "" if bound else str(self._engine.client.url),
+            "store_name": STORE_NAMES[self._engine.client.url.dialect],
+            "version": VERSION,
             "is_session": call.request.scope.get("milepost.session") is not None,
         }
 

@@ -28,6 +28,8 @@ QUANTA = 200
 LEFT, RIGHT = 40.0, 60.0
 """Where a label stands: after a bar that ends before the one, before a bar that begins after the
 other, or else in it."""
+PHONE_LETTERS = 14
+"""So much of a bar's label fits next to it on a phone; of more, only how long it took is shown."""
 _HEARD = re.compile(r"nothing was heard of its worker for (\d+) s")
 
 
@@ -336,9 +338,11 @@ def _caption(bold: str, plain: str, left: float, right: float, y: int) -> Markup
     else:
         x, dx, anchor = left, 24, "start"
     text = Markup(
-        '<text class="caption" x="{}%" dx="{}" y="{}" text-anchor="{}"><tspan>{}</tspan> {}</text>'
+        '<text class="caption" x="{}%" dx="{}" y="{}" text-anchor="{}"><tspan>{}</tspan> '
+        '<tspan class="plain{}">{}</tspan></text>'
     )
-    return text.format(_p(x), dx, y, anchor, escaped(bold), escaped(plain))
+    long = " long" if bold and len(plain) > PHONE_LETTERS else ""
+    return text.format(_p(x), dx, y, anchor, escaped(bold), long, escaped(plain))
 
 
 def _next(line: Timeline, scale: Scale, due: datetime, y: int) -> Markup:
