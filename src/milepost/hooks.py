@@ -204,7 +204,7 @@ class Hooks:
         """Declare a hook, or raise `Invalid`."""
         if not (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
             raise Invalid(
-                f"{_name(function)} is no hook: it is a generator function with one yield"
+                f"{_name(function)} is no hook: a hook is a generator function with one yield"
             )
         _check_signature(function)
         self.at[point] = (*self.at[point], Hook(function))
