@@ -289,6 +289,20 @@ def test_a_job_that_maintenance_is_about_to_end(app, work, employ, advance, raw)
     assert reasons(spent) == ["spent"]
 
 
+def test_a_deadline_that_comes_before_anything_else_is_what_follows(app, work, employ):
+    employ()
+    later = work.options(start_in=7200, deadline=600).submit()
+    assert reasons(later) == ["due", "deadline_first"]
+    assert "its deadline comes first, in 10 minutes" in later.explain().text
+    assert later.explain().next == "maintenance ends it at its deadline"
+    waiting = work.options(deadline=600).submit()
+    app.client.run(queues.pause, "default", paused=True, actor="me")
+    assert waiting.explain().next == (
+        "nothing, until its queue is resumed: `milepost queues resume default`;"
+        " it fails at its deadline, in 10 minutes"
+    )
+
+
 def test_a_job_that_is_not_there(app, work):
     with pytest.raises(mp.NotFound):
         mp.JobHandle(app.client, new_id()).explain()

@@ -128,6 +128,7 @@ NEXT = {
     "running": "its attempt ends, or its lease does",
     "spent": "maintenance ends it",
     "deadline": "maintenance ends it",
+    "deadline_first": "maintenance ends it at its deadline",
     "run_stopping": "it is cancelled with its run",
     "unfit": "a worker whose function takes its arguments claims it",
     "held": "submit() queues it",
@@ -156,7 +157,23 @@ def _next(facts: JobFacts, words: Sequence[str]) -> str:
     queue = shlex.quote(job.queue)
     again = span(max(0.0, facts.hint.due)) if facts.hint else ""
     told = {"id": job.id, "queue": queue, "run": job.run_id, "newer": job.rerun_by, "again": again}
-    return then.format(**told, if_lost=_if_lost(facts))
+    return then.format(**told, if_lost=_if_lost(facts)) + _until_deadline(facts, words)
+
+
+def _until_deadline(facts: JobFacts, words: Sequence[str]) -> str:
+    """Say when a job that does not run fails, whatever else follows."""
+    left = _deadline_in(facts)
+    if left <= 0 or "deadline_first" in words or facts.job.state == JobState.RUNNING:
+        return ""
+    return f"; it fails at its deadline, in {span(left)}"
+
+
+def _deadline_in(facts: JobFacts) -> float:
+    """Tell how far the deadline of an open job is; 0 without any."""
+    job = facts.job
+    if job.deadline_at is None or job.state in JOB.terminal:
+        return 0.0
+    return (job.deadline_at - facts.now).total_seconds()
 
 
 def _if_lost(facts: JobFacts) -> str:
@@ -340,6 +357,8 @@ def _due(facts: JobFacts) -> Why:
     left = (due - facts.now).total_seconds()
     if left > 0:
         yield "due", f"it is due in {span(left)}, at {moment(due)}"
+        if 0 < (deadline := _deadline_in(facts)) <= left:
+            yield "deadline_first", f"its deadline comes first, in {span(deadline)}"
     else:
         yield (
             "overdue",
