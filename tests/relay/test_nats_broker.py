@@ -1,11 +1,13 @@
 """NATS is a broker."""
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import nats as client
 import pytest
 from conformance import PATIENCE, BrokerSuite
 
+from milepost.relay import nats
 from milepost.relay.broker import Outgoing
 from milepost.relay.nats import Nats
 from tests.support.brokers import NatsServer
@@ -90,3 +92,29 @@ async def test_a_stream_that_others_made_is_left_as_it_is(server):
     await broker.close()
     info = await in_stream(server, "THEIRS")
     assert (info.state.messages, info.config.max_age) == (1, 0)
+
+
+async def test_a_stream_takes_the_subjects_of_all_who_begin_at_the_same_time(server):
+    """The last to write wrote over the others: their inbounds received nothing, for ever."""
+    brokers = [Nats(server.url, stream="BEGUN") for _ in range(2)]
+    subjects = [f"begun-{number}" for number in range(6)]
+    each = [(broker, subject) for broker in brokers for subject in subjects]
+    await asyncio.gather(*(b.receive(s, name="n", most=1, seconds=0.01) for b, s in each))
+    assert set((await in_stream(server, "BEGUN")).config.subjects) == set(subjects)
+    for broker in brokers:
+        await broker.close()
+
+
+async def test_a_subject_that_was_written_over_is_put_back(server, monkeypatch):
+    broker = Nats(server.url, stream="OVER")
+    await broker.publish("over-1", Outgoing("over-1", b"{}", {}), seconds=PATIENCE)
+    await broker.receive("over-2", name="n", most=1, seconds=0.01)
+    connection = await client.connect(server.url)
+    manager = connection.jetstream()
+    stale = (await manager.stream_info("OVER")).config.evolve(subjects=["over-1"])
+    await manager.update_stream(stale)
+    monkeypatch.setattr(nats, "CHECK_SECONDS", 0.0)
+    await broker.receive("over-2", name="n", most=1, seconds=0.01)
+    assert set((await in_stream(server, "OVER")).config.subjects) == {"over-1", "over-2"}
+    await connection.close()
+    await broker.close()

@@ -22,11 +22,14 @@ from milepost.relay.broker import Delivery, Incoming, Lag, Outgoing, Undelivered
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.js.api import StreamConfig
 
 CONNECT_SECONDS = 3.0
 API_SECONDS = 10.0
 PING_SECONDS = 10
 TIDY_SECONDS = 5.0
+CHECK_SECONDS = 30.0
+"""How often the stream is seen to take a subject: whoever adds one may write over another's."""
 UNTIDY_MOST = 10_000
 OURS = "milepost"
 """Marks the streams that we made."""
@@ -142,7 +145,7 @@ class Nats:
         try:
             async with asyncio.timeout(seconds):
                 session = await self._link.get()
-                if self._stream is not None and subject not in session.subjects:
+                if self._stream is not None and session.is_unsure_of(subject):
                     await self._ensure_stream(session, self._stream, subject)
                 yield session
         except MilepostError:
@@ -182,22 +185,30 @@ class Nats:
         return Unavailable(text)
 
     async def _ensure_stream(self, session: "_Session", name: str, subject: str) -> None:
-        """Make the stream, or let the one that is there take the subject too."""
+        """See that the stream takes the subject; others may write theirs over it meanwhile."""
+        async with session.ensuring:
+            while session.is_unsure_of(subject):
+                config = await self._stream_config(session, name, subject)
+                if any(_covers(pattern, subject) for pattern in config.subjects or []):
+                    session.subjects[subject] = monotonic()
+                    session.ours = name if OURS in (config.metadata or {}) else None
+                    break
+                config.subjects = [*(config.subjects or []), subject]
+                await session.stream.update_stream(config)
+
+    async def _stream_config(self, session: "_Session", name: str, subject: str) -> "StreamConfig":
+        """Read the settings of the stream; it is made if there is none."""
         from nats.js import errors  # noqa: PLC0415 - an extra
         from nats.js.api import StreamConfig  # noqa: PLC0415 - likewise
 
-        try:
-            config = (await session.stream.stream_info(name)).config
-        except errors.NotFoundError:
-            config = StreamConfig(
-                name=name, subjects=[subject], max_age=self._keep, metadata={OURS: "1"}
-            )
-            await session.stream.add_stream(config)
-        if not any(_covers(pattern, subject) for pattern in config.subjects or []):
-            config.subjects = [*(config.subjects or []), subject]
-            await session.stream.update_stream(config)
-        session.subjects.add(subject)
-        session.ours = name if OURS in (config.metadata or {}) else None
+        with suppress(errors.NotFoundError):
+            return (await session.stream.stream_info(name)).config
+        config = StreamConfig(
+            name=name, subjects=[subject], max_age=self._keep, metadata={OURS: "1"}
+        )
+        with suppress(errors.BadRequestError):  # another program has made it just now
+            return (await session.stream.add_stream(config)).config
+        return (await session.stream.stream_info(name)).config
 
     async def _consumer(self, session: "_Session", subject: str, durable: str) -> "_Consumer":
         """Find the consumer, or make it."""
@@ -253,7 +264,9 @@ class _Session:
         self.client = client
         self.stream = client.jetstream(timeout=API_SECONDS)
         self.ours: str | None = None
-        self.subjects: set[str] = set()
+        self.subjects: dict[str, float] = {}
+        """When the stream was last seen to take a subject."""
+        self.ensuring = asyncio.Lock()
         self.consumers: dict[str, _Consumer] = {}
         self.inbox = _Inbox(client)
         self.hand = Hand(delays=True)
@@ -262,6 +275,9 @@ class _Session:
 
     def is_alive(self) -> bool:
         return self.client.is_connected
+
+    def is_unsure_of(self, subject: str) -> bool:
+        return monotonic() >= self.subjects.get(subject, -CHECK_SECONDS) + CHECK_SECONDS
 
     async def closed(self) -> None:
         """Tell those who wait for an answer that none will come."""
