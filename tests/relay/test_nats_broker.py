@@ -118,3 +118,17 @@ async def test_a_subject_that_was_written_over_is_put_back(server, monkeypatch):
     assert set((await in_stream(server, "OVER")).config.subjects) == {"over-1", "over-2"}
     await connection.close()
     await broker.close()
+
+
+async def test_a_stream_that_was_removed_is_made_anew_by_many_publications_too(server):
+    """They said so, and did not: hints were refused until the connection was lost."""
+    broker = Nats(server.url, stream="GONE")
+    messages = [Outgoing(f"gone-{number}", b"{}", {}) for number in range(3)]
+    assert await broker.publish_many("gone", messages, seconds=PATIENCE) == [None] * 3
+    connection = await client.connect(server.url)
+    await connection.jetstream().delete_stream("GONE")
+    await connection.close()
+    for error in await broker.publish_many("gone", messages, seconds=PATIENCE):
+        assert "made anew" in str(error)
+    assert await broker.publish_many("gone", messages, seconds=PATIENCE) == [None] * 3
+    await broker.close()

@@ -93,7 +93,10 @@ class Nats:
                 answers = await asyncio.gather(*sent, return_exceptions=True)
         except MilepostError as error:
             return [error] * len(messages)
-        return [self._refusal(subject, answer) for answer in answers]
+        errors = [self._refusal(subject, answer) for answer in answers]
+        if any(isinstance(error, Unavailable) for error in errors):
+            session.subjects.pop(subject, None)  # a stream that was removed is looked for again
+        return errors
 
     def _refusal(self, subject: str, answer: "Msg | BaseException") -> MilepostError | None:
         """Say what is wrong with a message by the server's answer to it."""
