@@ -544,7 +544,7 @@ async def test_b16_hints_whose_slots_were_filled_during_the_claim_are_kept(case,
         try:
             return await claim(queue, ids)
         finally:
-            slots.start(0, taken=taken)
+            slots.miss(taken)
 
     monkeypatch.setattr(claimer, "claim_hinted", others_come_first)
     task = asyncio.create_task(worker.run())

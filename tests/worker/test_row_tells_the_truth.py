@@ -143,14 +143,15 @@ def test_every_move_of_the_slot_machine_is_made_and_keeps_the_count():
     slots = SlotTable(3)
     slots.take(3)
     assert json.loads(slots.text()) == {SlotState.CLAIMING: 3}
-    slots.start(2, taken=3)
+    slots.start(2)
+    slots.miss(1)
     assert json.loads(slots.text()) == {SlotState.PROCESSING: 2, SlotState.FREE: 1}
     ends = [
         Settlement(claimed("kept"), outcome.succeeded(None)),
         Settlement(claimed("lost"), outcome.failed(outcome.Problem(type="E", message=""))),
     ]
     for end in ends:
-        slots.report(end.outcome)
+        slots.report(SimpleNamespace(placed=True, lane=None), end.outcome)
     assert json.loads(slots.text()) == {
         SlotState.REPORTING_SUCCESS: 1,
         SlotState.REPORTING_FAILURE: 1,

@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 import milepost as mp
-from milepost.worker.claimer import FIRST_SECONDS, Suspects
+from milepost.worker.suspects import FIRST_SECONDS, Suspects
 
 pytestmark = pytest.mark.in_turn
 

@@ -16,8 +16,9 @@ import milepost as mp
 from milepost.context import Context
 from milepost.store import jobs, queues, timers, workers
 from milepost.worker.execute import Executor
-from milepost.worker.lanes import AsyncLanes, LanePolicy, ThreadLanes
+from milepost.worker.lanes import AsyncLanes, LanePolicy
 from milepost.worker.slots import RunningJob
+from milepost.worker.threads import ThreadLanes
 
 pytestmark = pytest.mark.in_turn
 

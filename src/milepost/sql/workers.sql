@@ -58,16 +58,21 @@ DELETE FROM worker
    AND NOT EXISTS (SELECT 1 FROM job WHERE job.worker_id = worker.id AND job.state = 'RUNNING')
 
 -- name: worker_list
+-- A worker that rests has looked for jobs, with a slot free, and found none.
 -- postgres
 SELECT id, state, move, host, pid, program, queues, kinds, slots, started_at, heartbeat_at,
        lease_until, extract(epoch FROM lease_until - {now})
   FROM worker
+ WHERE :free_beside::text IS NULL
+    OR (state IN {resting} AND id <> :free_beside AND lease_until > {now})
  ORDER BY started_at DESC, id
  LIMIT :most
 -- sqlite
 SELECT id, state, move, host, pid, program, queues, kinds, slots, started_at, heartbeat_at,
        lease_until, (lease_until - {now}) / 1000000.0
   FROM worker
+ WHERE :free_beside IS NULL
+    OR (state IN {resting} AND id <> :free_beside AND lease_until > {now})
  ORDER BY started_at DESC, id
  LIMIT :most
 

@@ -82,9 +82,9 @@ def prune(*, keep_seconds: float) -> Steps[None]:
     yield Call("worker_prune", {"keep_us": micros(keep_seconds)})
 
 
-def listing(*, most: int = 1_000) -> Steps[list[Worker]]:
-    """Read the workers, newest first."""
-    rows = yield Call("worker_list", {"most": most})
+def listing(*, most: int = 1_000, free_beside: str | None = None) -> Steps[list[Worker]]:
+    """Read the workers, newest first; or live ones that rest, apart from one."""
+    rows = yield Call("worker_list", {"most": most, "free_beside": free_beside})
     return [_worker(row) for row in rows]
 
 

@@ -2,13 +2,16 @@
 
 Each part calls only parts that stand before it here:
 
-- `slots.py`: the jobs that it holds, each in its slot
+- `ahead.py`: how many more jobs than slots it may claim
+- `slots.py`: the jobs that it holds, each in its slot or waiting for one
 - `heartbeat.py`: its row in the store, with its id, state and lease
 - `settler.py`: writes outcomes, then frees the slots
 - `execute.py`: calls a handler; its value or error becomes an outcome
-- `lanes.py`: tasks and threads in which handlers run, and which report to the settler
+- `lanes.py`: tasks in which handlers run, and which report to the settler
+- `threads.py`: threads that do the same
 - `isolate.py`: processes in which handlers run that can be killed; over a `pipe.py` they talk to
   `child.py`, and `warden.py` kills them
+- `suspects.py`: when it takes a job that must run alone
 - `claimer.py`: claims as many jobs as fit, and starts them in their lanes
 - `hints.py`: claims the jobs that a broker's hints name, and answers the broker
 - `loop.py`: the worker, which polls, rests, maintains and drains

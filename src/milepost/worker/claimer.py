@@ -1,13 +1,12 @@
 """Claims as many jobs as fit, from the front of the line, and starts them in their lanes."""
 
 import asyncio
-import random
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from milepost import outcome
-from milepost.clock import Clock
 from milepost.context import Context
 from milepost.declare import Definition
 from milepost.errors import LeaseLost, MilepostError
@@ -20,9 +19,11 @@ from milepost.store.jobs import Line, lines
 from milepost.worker import Setup
 from milepost.worker.heartbeat import WorkerRow
 from milepost.worker.isolate import IsolatedLanes
-from milepost.worker.lanes import AsyncLanes, ThreadLanes
+from milepost.worker.lanes import AsyncLanes
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob, SlotTable
+from milepost.worker.suspects import Suspects
+from milepost.worker.threads import ThreadLanes
 
 Lanes = AsyncLanes | ThreadLanes
 WORTH_A_CLAIM = 16
@@ -67,6 +68,8 @@ class Claimer:
         self._rescan_asked = False
         self._met: set[Lanes] = {threads, isolated}
         """The lanes of the jobs that the last claim met."""
+        self._bytes = 0.0
+        """The size of a job's arguments in the last claim."""
         self.suspects = Suspects(setup.clock)
 
     # Claiming
@@ -96,7 +99,7 @@ class Claimer:
         try:
             claims = await claim()
         finally:
-            self._slots.start(len(claims), taken=most)
+            self._slots.miss(most - len(claims))
         self._start(claims, await self._links(claims) if self._client.hooks.links else {})
         return claims
 
@@ -114,19 +117,31 @@ class Claimer:
         Plain ones are bounded by the threads that are free, isolated ones by their processes;
         where the last claim met none of them, they do not hold the others up.
         """
-        size = self._slots.size
         if self.suspects.keep_out(busy=bool(self._slots)):
             return 0, []
-        room = min(max(1, size // 2), self._slots.free)  # the other half settles meanwhile
+        size = self._slots.size + self._ahead()
+        room = min(max(1, size // 2), size - self._slots.busy)  # the other half settles meanwhile
         if room < size // WORTH_A_CLAIM and self._settler.writing:
             return 0, []
         rooms: dict[Lanes, int] = {self._tasks: room}
+        if not self._tasks.is_short:
+            rooms[self._tasks] = min(room, self._slots.free)
         for lanes in (self._threads, self._isolated):
-            rooms[lanes] = lanes.room(self._slots.held_in(lanes), size)
+            rooms[lanes] = lanes.depth(size) - self._slots.held_in(lanes)
         found = [(d.word, self._lanes(d)) for d in self._registry.all]
         kinds = [word for word, lanes in found if rooms[lanes] > 0]
         bounding = self._met & {lanes for _, lanes in found}
         return min([room, *(rooms[lanes] for lanes in bounding if rooms[lanes] > 0)]), kinds
+
+    def _ahead(self) -> int:
+        """Say how many more jobs than slots may be held.
+
+        None where jobs run in processes of their own, or a broker tells of jobs: while others are
+        held ahead no slot is free for them.
+        """
+        if self._hinted or self.isolates:
+            return 0
+        return self._slots.ahead(time.monotonic(), size=self._bytes)
 
     @property
     def isolates(self) -> bool:
@@ -208,6 +223,7 @@ class Claimer:
             definition = self._registry.find(claim.kind, claim.kind_version)
             if definition is None:  # it vanished while the claim was under way
                 detail = f"no definition of {claim.kind} version {claim.kind_version} here"
+                self._slots.start()
                 self._settler.add(claim, outcome.released(detail))
                 continue
             lanes = self._lanes(definition, alone=alone)
@@ -217,9 +233,17 @@ class Claimer:
                 job.context.link = links.get(claim.id)
             started.setdefault(lanes, []).append(job)
         self._met = {lanes for lanes, found in started.items() if found}
-        for lanes, found in started.items():
+        for found in started.values():
             self._slots.hold(found)
-            lanes.start(found)
+        self._learn(claims)
+
+    def _learn(self, claims: Sequence[Claim]) -> None:
+        """Learn whether the next jobs may be claimed ahead."""
+        if claims:
+            self._bytes = sum(len(claim.payload or b"") for claim in claims) / len(claims)
+        if any(claim.losses for claim in claims):
+            # If one of them ends this process again, few others should be lost with it.
+            self._slots.none_ahead(time.monotonic())
 
     # Jobs that a broker's hints name
 
@@ -400,74 +424,3 @@ class Floors:
         self._top = max((self._top, *(claim.queued_seq for claim in claims)))
         # The oldest of each place comes first, and so has the last word here.
         self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})
-
-
-FIRST_SECONDS = 1.0
-LONGEST_SECONDS = 7200.0
-"""Longer than an attempt's usual timeout: by then every job that was there has ended."""
-
-
-class Suspects:
-    """Divides a worker's time between all other jobs and suspects, which run one by one.
-
-    A suspect may have killed the processes it ran in, and one more loss would end it, so it runs
-    with no other job in its process: if that dies, it is known which job it died of. A worker that
-    is empty takes a suspect when it finds nothing else. One that is never empty takes no other jobs
-    for a while; if its jobs take longer than that, for twice as long the next time. In between, and
-    after a suspect, the others have as much time as they were kept waiting.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.waiting = False
-        """Whether one was in line when it was last looked for."""
-        self.running = False
-        """Whether one runs now."""
-        self._making_room = False
-        self._since = 0.0
-        self._until = 0.0
-        self._span = FIRST_SECONDS
-
-    def see(self, *, waiting: bool) -> None:
-        """Learn whether a suspect is in line."""
-        if waiting and not self.waiting:
-            # At a time of its own: of several workers, one making room is enough.
-            self._let_others_run(self._span * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-        elif not waiting and not self.running:
-            self._making_room = False
-            self._span = FIRST_SECONDS
-        self.waiting = waiting
-
-    def keep_out(self, *, busy: bool) -> bool:
-        """Tell whether the others must wait now: for a suspect that runs, or for room for one."""
-        if self.running and not busy:
-            self.running = False
-            self._let_others_run(self._clock.monotonic() - self._since)
-        return self.running or (self.comes_first and busy)
-
-    @property
-    def comes_first(self) -> bool:
-        """Whether the next job to start is a suspect; turns change here."""
-        if not self.waiting:
-            return False
-        now = self._clock.monotonic()
-        if now >= self._until:
-            if self._making_room:
-                self._span = min(self._span * 2, LONGEST_SECONDS)
-                self._let_others_run(self._span)
-            else:
-                self._making_room = True
-                self._since = now
-                self._until = now + self._span
-        return self._making_room
-
-    def began(self) -> None:
-        """Note that a suspect runs now."""
-        if not self._making_room:
-            self._since = self._clock.monotonic()
-        self.running = True
-        self._span = FIRST_SECONDS
-
-    def _let_others_run(self, seconds: float) -> None:
-        self._making_room = False
-        self._until = self._clock.monotonic() + seconds

@@ -33,7 +33,6 @@ from milepost.worker.execute import (
     ProcessDied,
 )
 from milepost.worker.heartbeat import WorkerRow
-from milepost.worker.lanes import ThreadLanes
 from milepost.worker.pipe import (
     Begin,
     Done,
@@ -51,6 +50,7 @@ from milepost.worker.processes import (
 )
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob
+from milepost.worker.threads import ThreadLanes
 
 log = Log("milepost.worker")
 

@@ -1,4 +1,4 @@
-"""Where handlers run: tasks for asynchronous ones, threads for the others.
+"""Where handlers run: tasks for asynchronous ones, here, and `threads.py` for the others.
 
 A lane is a task, or a thread, that takes one waiting claim after the other: handing a job over
 costs no task and no thread switch while there is more to do.
@@ -6,10 +6,9 @@ costs no task and no thread switch while there is more to do.
 
 import asyncio
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import msgspec
 
 from milepost import outcome
 from milepost.client import caller
-from milepost.faces import Flow, perform, perform_async
+from milepost.faces import Flow, perform_async
 from milepost.hooks import HookEvent, one_call
 from milepost.outcome import Outcome, Problem
 from milepost.worker.execute import Executor, Interrupted, TimedOut, leave
@@ -36,7 +35,7 @@ class LanePolicy:
     timer: float = 10.0
     """Longer timeouts are swept: a timer for every job costs as much as running a small one."""
     short: float = 0.005
-    """Plain jobs below it are claimed in batches: a claim takes about as long as such a job."""
+    """Jobs below it are claimed in batches: a claim takes about as long as such a job."""
     quick: float = 0.0005
     """Plain jobs below it hold the interpreter's lock nearly all of their time."""
     quick_threads: int = 2
@@ -65,6 +64,26 @@ class Lanes:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[RunningJob] = deque()
         self._closing = False
+        self._seconds = self.policy.short
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its jobs take so little time that some may wait for others to end."""
+        return self._seconds < self.policy.short
+
+    def depth(self, slots: int) -> int:
+        """Say how many jobs it takes at once."""
+        return slots
+
+    def start(self, jobs: list[RunningJob]) -> None:
+        """Take jobs."""
+        raise NotImplementedError
+
+    def _took(self, running: RunningJob, began: float) -> None:
+        """Note how long an attempt took."""
+        # A rough running mean; threads may overwrite each other's, which does no harm.
+        seconds = running.seconds = time.monotonic() - began
+        self._seconds += (seconds - self._seconds) / self.policy.mean_of
 
     def _end(self, running: RunningJob, result: Outcome) -> None:
         if running.ended:
@@ -91,6 +110,22 @@ class Lanes:
         if running.claim.remaining_us is None:
             return None
         return _expired("before it began") if running.left == 0 else None
+
+    def refuse(self, running: RunningJob) -> None:
+        """End a job that waits for a slot, if it should not begin any more."""
+        if (result := self._refused(running)) is not None:
+            self._end(running, result)
+
+    def withdraw(self, running: RunningJob, detail: str) -> bool:
+        """Release a job that has not begun; False if it begins just now. Its lane is not short."""
+        if running.placed:
+            try:
+                self._waiting.remove(running)
+            except ValueError:
+                return False
+        self._seconds = max(self._seconds, self.policy.short)
+        self._end(running, outcome.released(detail))
+        return True
 
     def _needs_timer(self, running: RunningJob) -> bool:
         """Tell whether a timer is to end the attempt; the sweep ends those with more time."""
@@ -242,7 +277,7 @@ class AsyncLanes(Lanes):
             return self._executor.judge(running.definition, running.context, error)
         finally:
             running.active = False
-            running.seconds = time.monotonic() - running.began
+            self._took(running, running.began)
 
     def stop_job(self, running: RunningJob, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled`, and a CancelledError where it waits."""
@@ -313,186 +348,3 @@ def _changed(variables: dict[ContextVar[Any], Any]) -> bool:
         if now.get(variable) is not value:
             return True
     return False
-
-
-class ThreadLanes(Lanes):
-    """Threads for plain handlers, fed in batches; their outcomes come back in batches too."""
-
-    def __init__(
-        self, executor: Executor, settler: Settler, row: WorkerRow, *, threads: int
-    ) -> None:
-        super().__init__(executor, settler, row)
-        self._most = threads
-        self._wanted = threading.Semaphore(0)
-        self._count = threading.Lock()
-        self._threads = 0
-        self._idle = 0
-        self._seconds = self.policy.short
-        self._done: deque[tuple[RunningJob, Outcome]] = deque()
-        self._ended = 0
-        self._flushing = False
-        self._patient = False
-        self._variables = copy_context()
-        self.zombies = 0
-        """How many threads are stuck in handlers past their timeout."""
-
-    @property
-    def worn_out(self) -> bool:
-        """Whether as many threads are stuck as may work at once."""
-        return self.zombies >= self._most
-
-    def room(self, held: int, slots: int) -> int:
-        """Say how many more may be claimed: a batch while jobs are short, else free threads."""
-        return (slots if self._seconds < self.policy.short else self._most) - held
-
-    def start(self, jobs: list[RunningJob]) -> None:
-        """Take jobs; as many threads as are needed wake up."""
-        if not jobs:
-            return
-        with self._count:
-            self._waiting.extend(jobs)
-            quick = self._seconds < self.policy.quick
-            busy = self._threads - self._idle
-            enough = self.policy.quick_threads - busy if quick else len(jobs)
-        self._call(min(len(jobs), enough))
-        if quick and not self._patient:
-            self._look_again_later()
-
-    def _call(self, wished: int) -> None:
-        """Wake so many threads, or begin them."""
-        if wished <= 0:
-            return
-        # A thread that is woken counts as busy here, not when it wakes: two calls in a row must
-        # not count on the same one.
-        with self._count:
-            woken = min(wished, self._idle)
-            self._idle -= woken
-            new = self._room_for(wished - woken)
-        if woken:
-            self._wanted.release(woken)
-        self._begin(new)
-
-    def _look_again_later(self) -> None:
-        self._patient = True
-        self._loop.call_later(self.policy.patience, self._look_again, self._ended)
-
-    def _look_again(self, ended: int) -> None:
-        """Call every thread if no job has ended since: a few threads are not enough then."""
-        self._patient = False
-        if not self._waiting or self._closing:
-            return
-        if self._ended == ended:
-            self._call(len(self._waiting))
-        self._look_again_later()
-
-    def _room_for(self, wished: int) -> int:
-        new = max(0, min(wished, self._most - self._threads))
-        self._threads += new
-        return new
-
-    def _begin(self, threads: int) -> None:
-        for _ in range(threads):
-            threading.Thread(target=self._lane, name="milepost-lane", daemon=True).start()
-
-    def _lane(self) -> None:
-        while self._awaited():
-            while True:
-                try:
-                    running = self._waiting.popleft()
-                except IndexError:
-                    break
-                if not running.ended:
-                    self._hand_back(running, self._refused(running) or self._called(running))
-                if running.stuck:
-                    return  # another thread has taken this one's place
-
-    def _awaited(self) -> bool:
-        """Rest until there is work; False when there will be none any more."""
-        with self._count:
-            if self._closing:
-                return False
-            if self._waiting:
-                return True
-            self._idle += 1
-        self._wanted.acquire()
-        return not self._closing
-
-    def _called(self, running: RunningJob) -> Outcome:
-        running.began = time.monotonic()
-        running.active = True
-        if self._needs_timer(running):
-            self._tell(self._set_timer, running)
-        # A copy of its own for each: no job sees another's context variables.
-        variables = self._variables.copy()
-        if self._hooks.at["attempt"]:
-            result = variables.run(self._watched, running)
-        else:
-            result = variables.run(self._run, running)
-        with self._count:
-            running.active = False
-            self.zombies -= running.stuck
-        # A rough running mean; threads may overwrite each other's, which does no harm.
-        seconds = running.seconds = time.monotonic() - running.began
-        self._seconds += (seconds - self._seconds) / self.policy.mean_of
-        return result
-
-    def _watched(self, running: RunningJob) -> Outcome:
-        hooks = self._hooks
-        if not hooks.plain["attempt"]:
-            return perform(self._watch(running, one_call(self._traced, running)))
-        event = HookEvent.of("attempt", running.claim, link=running.context.link)
-        opened, began = hooks.begin(event), time.monotonic()
-        result = self._traced(running)
-        hooks.end(opened, event, seconds=time.monotonic() - began, **running.told(result))
-        return result
-
-    def _traced(self, running: RunningJob) -> Outcome:
-        """Record with a failure the trace context that a hook has begun for the attempt."""
-        context = running.context
-        context.trace = caller().trace
-        return outcome.traced(self._run(running), context.trace)
-
-    def _run(self, running: RunningJob) -> Outcome:
-        return self._executor.run(running.definition, running.context)
-
-    def _hand_back(self, running: RunningJob, result: Outcome) -> None:
-        self._done.append((running, result))
-        self._ended += 1  # roughly: it only has to change
-        if not self._flushing:
-            self._flushing = True
-            self._tell(self._flush)
-
-    def _tell(self, callback: Callable[..., None], *args: Any) -> None:
-        # A thread that was fenced off may outlive the loop, and then nobody waits for it.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *args)
-
-    def _flush(self) -> None:
-        """Report the jobs that have ended; and again soon while there are some: none is woken."""
-        self._flushing = False
-        found = bool(self._done)
-        while self._done:
-            self._end(*self._done.popleft())
-        if found and not self._flushing:
-            self._flushing = True
-            self._loop.call_later(self.policy.gather, self._flush)
-
-    def time_out(self, running: RunningJob) -> None:
-        """Fence a job off; its thread cannot be killed and becomes a zombie."""
-        if running.ended:
-            return
-        super().time_out(running)
-        with self._count:
-            if not running.active:
-                return
-            running.stuck = True
-            self.zombies += 1
-            self._threads -= 1
-            new = self._room_for(min(1, len(self._waiting)))
-        self._begin(new)
-
-    def close(self) -> None:
-        """Let the threads that rest end; one that is stuck dies with the process."""
-        with self._count:
-            self._closing = True
-        self._wanted.release(self._most + self.zombies)

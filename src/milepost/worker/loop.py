@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from milepost.address import SQLITE_SHARED
 from milepost.errors import AccessRefused, SchemaMismatch, Unavailable
 from milepost.lifecycle import WorkerState
+from milepost.maintain.chores import in_batches
 from milepost.maintain.loop import Maintainer
-from milepost.store import durable, jobs, logs, tally, workers
+from milepost.store import durable, jobs, logs, tally, timers, workers
 from milepost.store.watch import open_watch
 from milepost.telemetry import Log
 from milepost.worker import Setup
@@ -23,9 +24,10 @@ from milepost.worker.execute import Executor
 from milepost.worker.heartbeat import WorkerRow, new_id
 from milepost.worker.hints import HintParts
 from milepost.worker.isolate import IsolatedLanes
-from milepost.worker.lanes import AsyncLanes, ThreadLanes
+from milepost.worker.lanes import AsyncLanes
 from milepost.worker.settler import Settler
 from milepost.worker.slots import SlotTable
+from milepost.worker.threads import ThreadLanes
 
 if TYPE_CHECKING:
     from milepost.relay.hints import HintQueue
@@ -124,7 +126,8 @@ class Worker:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             others = [*self._others, *([self._hints] if self._hints else [])]
-            parts = (self._settler.run(), self._tend(), *(other.run() for other in others))
+            tended = (self._tend(), self._release_late())
+            parts = (self._settler.run(), *tended, *(other.run() for other in others))
             running = [tasks.create_task(part) for part in parts]
             working = asyncio.create_task(self._work())
             try:
@@ -153,14 +156,15 @@ class Worker:
         until = self._now + seconds
         with _short_switches():
             await self.open(briefly=True)
-            settling = asyncio.create_task(self._settler.run())
+            parts = (self._settler.run(), self._release_late())
+            running = [asyncio.create_task(part) for part in parts]
             try:
                 self._row.walk_to_polling()
                 while not self._draining and await self._round(until):
                     pass
             finally:
                 await self._finish()
-                await _cancel([settling])
+                await _cancel(running)
                 await self.close()
         return self._slots.ran
 
@@ -241,6 +245,7 @@ class Worker:
         """Let running jobs end until the grace time is over, then give them back (H-38)."""
         if self.state not in (WorkerState.DRAINING, WorkerState.STOPPED):
             self._row.move("drain")
+        self._slots.give_back_waiting("the worker is stopping")
         until = (self._drained_at or self._now) + self._settings.grace
         while self._slots and not self._impatient and self._now < until:
             await self._slots.freed_within(TICK_SECONDS / 20)
@@ -337,6 +342,18 @@ class Worker:
             if self._slots.held_in(self._isolated):
                 pause = min(pause, KILL_LOOK_SECONDS)
             await self._clock.sleep(max(pause, self._settings.poll_min))
+
+    async def _release_late(self) -> None:
+        """Release jobs that have not started soon after their claim, for workers that are free."""
+        while True:
+            try:
+                late = await self._slots.late(self._clock.sleep)
+                others = await self._driver.run(workers.listing, free_beside=self.id)
+                if self._slots.release_late(late, others):
+                    await self._settler.flush_if_possible()
+                    await in_batches(self._driver, timers.wake)
+            except Exception as error:  # noqa: BLE001 - they are looked at again
+                self._log_error("jobs that do not start could not be released", error)
 
     async def _maintain(self, *, whole: bool = False) -> tuple[int, float]:
         """Maintain; answer with how much moved and the seconds until that is due again."""

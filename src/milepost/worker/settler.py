@@ -86,7 +86,7 @@ class Settler:
 
     def report(self, running: RunningJob, result: Outcome) -> None:
         """Take the outcome of a job that has ended in its lane."""
-        self._slots.report(result)
+        self._slots.report(running, result)
         self.add(running.claim, result)
         if result.problem is not None:
             self._log_failure(running, result, result.problem)

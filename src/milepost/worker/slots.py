@@ -2,9 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,11 +16,13 @@ from milepost.declare import Definition
 from milepost.lifecycle import SLOT, SlotState
 from milepost.observe.metrics import WorkerMetrics
 from milepost.outcome import Outcome
-from milepost.records import Claim, Settlement
+from milepost.records import Claim, Settlement, Worker
 from milepost.store.durable import AttemptProgress
+from milepost.store.explain import takes
 from milepost.store.logs import AttemptLines
 from milepost.store.tally import Label, WorkerTally
 from milepost.telemetry import Log
+from milepost.worker.ahead import AheadPolicy, Pace
 
 if TYPE_CHECKING:
     from milepost.worker.lanes import Lanes
@@ -50,6 +54,8 @@ class RunningJob:
     began: float | None = None
     seconds: float | None = None
     """How long its attempt took."""
+    placed: bool = False
+    """Whether its lane has it; before that it waits for a slot."""
     active: bool = False
     ended: bool = False
     outcome: Outcome | None = None
@@ -94,8 +100,29 @@ class RunningJob:
         return timeout is not None and now >= self.began + timeout
 
 
+def _takes(worker: Worker, claim: Claim) -> bool:
+    return takes(worker, claim.queue, claim.kind, claim.kind_version)
+
+
+def _taken(waiting: deque[RunningJob], most: int) -> list[RunningJob]:
+    """Take the first so many, without those that have ended while they waited."""
+    taken: list[RunningJob] = []
+    while waiting and len(taken) < most:
+        running = waiting.popleft()
+        if not running.ended:
+            taken.append(running)
+    return taken
+
+
 class SlotTable:
-    """The jobs that were claimed and are not settled yet; slots change by declared moves only."""
+    """The jobs that were claimed and are not settled yet; slots change by declared moves only.
+
+    While jobs are short there are more of them than slots. No more than `size` are in lanes at a
+    time: those claimed ahead wait here, in the order of their claims, and each slot that waits for
+    its job to start is CLAIMING.
+    """
+
+    policy = AheadPolicy()
 
     def __init__(
         self,
@@ -107,10 +134,16 @@ class SlotTable:
         self._metrics = metrics
         self._tally = tally or WorkerTally()
         self.ran = 0
-        """How many jobs have ended here."""
+        """How many jobs have ended here; those that were given back are none of them."""
         self._counts: dict[str, int] = {state.value: 0 for state in SlotState}
         self._counts[FREE] = size
         self._running: dict[str, RunningJob] = {}
+        self._waiting: dict[Lanes, deque[RunningJob]] = {}
+        self._placed: Counter[Lanes] = Counter()
+        self._in_lanes = 0
+        self._placing = False
+        self._pace = Pace(self.policy)
+        self._begun = asyncio.Event()
         self._freed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -120,7 +153,21 @@ class SlotTable:
     @property
     def free(self) -> int:
         """How many may be taken; an outcome that is not settled keeps its slot."""
-        return self._counts[FREE]
+        return max(0, self._counts[FREE])
+
+    @property
+    def busy(self) -> int:
+        """How many jobs are held or being claimed: more than slots, if some are ahead."""
+        return self.size - self._counts[FREE]
+
+    def ahead(self, now: float, *, size: float) -> int:
+        """Say how many more jobs than slots may be held, when one's arguments have such a size."""
+        rate = self._pace.rate(now, ended=self.ran)
+        return self.policy.ahead(self.size, rate=rate, size=size)
+
+    def none_ahead(self, now: float) -> None:
+        """Claim nothing ahead before jobs have ended quickly again."""
+        self._pace.forget(now, ended=self.ran)
 
     def held_in(self, lanes: "Lanes") -> int:
         """Count the jobs in these lanes."""
@@ -152,7 +199,8 @@ class SlotTable:
 
     def text(self) -> str:
         """Render the counts for the worker's row."""
-        return msgspec.json.encode({state: n for state, n in self._counts.items() if n}).decode()
+        shown = {state: n for state, n in self._counts.items() if n > 0}
+        return msgspec.json.encode(shown).decode()
 
     # From a claim to the end of its job
 
@@ -160,20 +208,62 @@ class SlotTable:
         """Note that so many are to be filled by the claim under way."""
         self._move("take", FREE, count)
 
-    def start(self, count: int, *, taken: int) -> None:
-        """Fill as many of the slots taken as jobs were claimed; the others are free again."""
+    def miss(self, count: int) -> None:
+        """Free the slots taken for which no job was found."""
+        self._move("miss", CLAIMING, count)
+
+    def start(self, count: int = 1) -> None:
+        """Fill slots taken with jobs."""
         self._move("start", CLAIMING, count)
-        self._move("miss", CLAIMING, taken - count)
 
     def hold(self, jobs: Sequence[RunningJob]) -> None:
-        """Enter jobs that are about to run."""
+        """Enter jobs that were claimed, and start as many as there is room for in their lanes."""
         self._running.update((running.claim.id, running) for running in jobs)
+        for running in jobs:
+            self._waiting.setdefault(running.lane, deque()).append(running)
+        self._begun.set()
+        self._place()
 
-    def report(self, outcome: Outcome) -> None:
+    def _place(self) -> None:
+        """Give waiting jobs to their lanes; the longest waiter's first."""
+        self._placing = False
+        waiting = [(found[0].claimed, lane) for lane, found in self._waiting.items() if found]
+        for _, lane in sorted(waiting, key=itemgetter(0)):
+            room = lane.depth(self.size) - self._placed[lane]
+            room = min(room, self.size - self._in_lanes)
+            jobs = _taken(self._waiting[lane], room)
+            for running in jobs:
+                running.placed = True
+            self.start(len(jobs))
+            self._placed[lane] += len(jobs)
+            self._in_lanes += len(jobs)
+            lane.start(jobs)
+        if self._in_lanes:
+            self._pace.work(time.monotonic())
+
+    def report(self, running: RunningJob, outcome: Outcome) -> None:
         """Note that a job has ended; one that is released keeps its slot's state."""
-        self.ran += 1
+        if running.placed:
+            self._placed[running.lane] -= 1
+            self._in_lanes -= 1
+        else:
+            self.start()
         if outcome.move != RELEASE:
+            self.ran += 1
             self._move("success" if outcome.move in GOOD else "failure", PROCESSING)
+        if any(self._waiting.values()):
+            self._place_soon()
+        if not self._in_lanes:
+            self._pace.rest(time.monotonic())
+
+    def _place_soon(self) -> None:
+        """Place jobs at once if there is room for many, else once for all that end in this turn."""
+        # A lane whose handlers never wait then goes on, and its outcomes are settled together.
+        if self.size - self._in_lanes >= self.size * self.policy.refill:
+            self._place()
+        elif not self._placing:
+            self._placing = True
+            asyncio.get_running_loop().call_soon(self._place)
 
     def settled(
         self,
@@ -206,7 +296,7 @@ class SlotTable:
                 freed[move in GOOD] += 1
             if claim.id not in cancelled:
                 labels.append((move, claim.queue, claim.kind))
-                begun.append(now if running is None else running.claimed)
+                begun.append(now if running is None else running.began or running.claimed)
         for good, count in freed.items():
             self._move("reported", REPORTING[good], count)
         self._tally.ended(labels, begun, now=now)
@@ -241,6 +331,8 @@ class SlotTable:
         # Once: a handler that cleans up must not be cancelled again and again.
         if running is not None and running.claim.fence == fence and not running.context.cancelled:
             running.lane.stop_job(running, reason)
+            if not running.placed:
+                running.lane.refuse(running)
 
     def give_back(self, detail: str) -> None:
         """Release every job that has not ended."""
@@ -249,11 +341,51 @@ class SlotTable:
         self.wake()
 
     def end_overdue(self) -> None:
-        """End the attempts whose time is over."""
+        """End the attempts whose time is over, and jobs that must not begin any more."""
         now = time.monotonic()
         for running in list(self._running.values()):
             if running.overdue(now):
                 running.lane.time_out(running)
+            elif not (running.placed or running.ended):
+                running.lane.refuse(running)
+
+    def give_back_waiting(self, detail: str) -> None:
+        """Release the jobs that wait for a slot."""
+        for running in list(self._running.values()):
+            if not running.placed:
+                running.lane.give_back(running, detail)
+
+    # Jobs that do not start
+
+    async def late(self, sleep: Callable[[float], Awaitable[None]]) -> list[RunningJob]:
+        """Wait until jobs have not started in time; answer with those, the longest waiters first.
+
+        It looks only while some have not started.
+        """
+        while True:
+            await self._begun.wait()
+            await sleep(self.policy.patience)
+            unstarted = [r for r in self._running.values() if not r.ended and r.began is None]
+            if not unstarted:
+                self._begun.clear()
+            until = time.monotonic() - self.policy.patience
+            if late := [running for running in unstarted if running.claimed <= until]:
+                return late
+
+    def release_late(self, late: Sequence[RunningJob], others: Sequence[Worker]) -> int:
+        """Release those that have not started yet and another worker takes; say how many.
+
+        One for which there was no slot all the time is released in any case, in the end.
+        """
+        until = time.monotonic() - self.policy.longest
+        released = 0
+        for running in late:
+            waits = running.began is None and not running.ended
+            if waits and any(_takes(other, running.claim) for other in others):
+                released += running.lane.withdraw(running, "another worker is free")
+            elif waits and not running.placed and running.claimed <= until:
+                released += running.lane.withdraw(running, "no slot was free in time")
+        return released
 
     # Waiting for a free slot
 
