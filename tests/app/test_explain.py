@@ -289,18 +289,32 @@ def test_a_job_that_maintenance_is_about_to_end(app, work, employ, advance, raw)
     assert reasons(spent) == ["spent"]
 
 
-def test_a_deadline_that_comes_before_anything_else_is_what_follows(app, work, employ):
+@pytest.mark.parametrize(
+    ("chosen", "name"),
+    [({"deadline": 600}, "its deadline"), ({"start_within": 600}, "its latest start")],
+)
+def test_a_deadline_is_part_of_what_follows(app, work, employ, advance, *, chosen, name):
     employ()
-    later = work.options(start_in=7200, deadline=600).submit()
+    later = work.options(start_in=7200, **chosen).submit()
     assert reasons(later) == ["due", "deadline_first"]
-    assert "its deadline comes first, in 10 minutes" in later.explain().text
-    assert later.explain().next == "maintenance ends it at its deadline"
-    waiting = work.options(deadline=600).submit()
+    assert f"{name} comes first, in 10 minutes" in later.explain().text
+    assert later.explain().next == "maintenance ends it then"
+    waiting = work.options(**chosen).submit()
     app.client.run(queues.pause, "default", paused=True, actor="me")
     assert waiting.explain().next == (
         "nothing, until its queue is resumed: `milepost queues resume default`;"
-        " it fails at its deadline, in 10 minutes"
+        f" if nothing comes of that, it fails at {name}, in 10 minutes"
     )
+    advance(601)
+    assert f"{name} has passed: maintenance will end it" in waiting.explain().text
+    app.maintain_once()
+    assert (later.refresh().state, waiting.refresh().state) == ("FAILED", "FAILED")
+
+
+def test_a_job_that_has_started_has_no_latest_start(app, work, employ):
+    job = work.options(start_within=600).submit()
+    settle(app, claimed(app), outcome.later(7200))
+    assert reasons(job) == ["due"]
 
 
 def test_a_job_that_is_not_there(app, work):

@@ -55,13 +55,14 @@ ON CONFLICT (name) DO UPDATE
 SELECT name, clean, summary, at FROM checked ORDER BY name
 
 -- name: explain_look
--- What decides on a job besides its row and the workers: the clock, its queue, its run.
+-- What decides on a job besides its row and the workers: the clock, its queue, its run, and by when it must start.
 -- postgres
 SELECT {now}, (SELECT paused FROM queue WHERE name = :queue::text),
-       (SELECT state FROM run WHERE id = :run_id::uuid), (SELECT transport FROM queue WHERE name = :queue::text)
+       (SELECT state FROM run WHERE id = :run_id::uuid), (SELECT transport FROM queue WHERE name = :queue::text),
+       (SELECT start_by FROM job WHERE id = :id::uuid AND fence = 0)
 -- sqlite
 SELECT {now}, (SELECT paused FROM queue WHERE name = :queue), (SELECT state FROM run WHERE id = :run_id),
-       (SELECT transport FROM queue WHERE name = :queue)
+       (SELECT transport FROM queue WHERE name = :queue), (SELECT start_by FROM job WHERE id = :id AND fence = 0)
 
 -- name: job_view_moves
 -- The newest moves of a job, and how often each older one was made, without a time. Details are left

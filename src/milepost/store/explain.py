@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from math import inf
 
 import msgspec
 
@@ -68,6 +69,16 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     report: BrokerReport | None = None
     """What the broker of its queue last said, if somebody asked."""
 
+    start_by: datetime | None = None
+    """When a job that was never claimed fails (`start_within`)."""
+
+    @property
+    def limit(self) -> tuple[float, str]:
+        """In how many seconds a job that does not run fails, and what says so."""
+        ends = {"its deadline": self.job.deadline_at, "its latest start": self.start_by}
+        left = [((at - self.now).total_seconds(), name) for name, at in ends.items() if at]
+        return min(left, default=(inf, ""))
+
     @property
     def live(self) -> list[Worker]:
         """The workers that hold a lease."""
@@ -87,9 +98,15 @@ def explain(job_id: str) -> Steps[Explanation]:
 
 def look(job: Job, *, detail: str | None = None) -> Steps[JobFacts]:
     """Look up what a job waits for; `detail` is that of its last move, read now if it is needed."""
-    asked = {"queue": job.queue, "run_id": job.run_id}
-    [(now, paused, run_state, transport)] = yield Call("explain_look", asked)
-    facts = JobFacts(job=job, now=instant(now), paused=bool(paused), run_state=run_state)
+    asked = {"id": job.id, "queue": job.queue, "run_id": job.run_id}
+    [(now, paused, run_state, transport, by)] = yield Call("explain_look", asked)
+    facts = JobFacts(
+        job=job,
+        now=instant(now),
+        paused=bool(paused),
+        run_state=run_state,
+        start_by=None if by is None else instant(by),
+    )
     if job.state in JOB.terminal:
         return facts
     if transport not in (None, "store") and job.state in (JobState.READY, JobState.QUEUED):
@@ -128,7 +145,7 @@ NEXT = {
     "running": "its attempt ends, or its lease does",
     "spent": "maintenance ends it",
     "deadline": "maintenance ends it",
-    "deadline_first": "maintenance ends it at its deadline",
+    "deadline_first": "maintenance ends it then",
     "run_stopping": "it is cancelled with its run",
     "unfit": "a worker whose function takes its arguments claims it",
     "held": "submit() queues it",
@@ -157,23 +174,16 @@ def _next(facts: JobFacts, words: Sequence[str]) -> str:
     queue = shlex.quote(job.queue)
     again = span(max(0.0, facts.hint.due)) if facts.hint else ""
     told = {"id": job.id, "queue": queue, "run": job.run_id, "newer": job.rerun_by, "again": again}
-    return then.format(**told, if_lost=_if_lost(facts)) + _until_deadline(facts, words)
+    return then.format(**told, if_lost=_if_lost(facts)) + _until_limit(facts, words)
 
 
-def _until_deadline(facts: JobFacts, words: Sequence[str]) -> str:
-    """Say when a job that does not run fails, whatever else follows."""
-    left = _deadline_in(facts)
-    if left <= 0 or "deadline_first" in words or facts.job.state == JobState.RUNNING:
+def _until_limit(facts: JobFacts, words: Sequence[str]) -> str:
+    """Say when an open job that does not run fails, whatever else follows."""
+    left, name = facts.limit
+    is_over = facts.job.state in JOB.terminal or facts.job.state == JobState.RUNNING
+    if is_over or "deadline_first" in words or not 0 < left < inf:
         return ""
-    return f"; it fails at its deadline, in {span(left)}"
-
-
-def _deadline_in(facts: JobFacts) -> float:
-    """Tell how far the deadline of an open job is; 0 without any."""
-    job = facts.job
-    if job.deadline_at is None or job.state in JOB.terminal:
-        return 0.0
-    return (job.deadline_at - facts.now).total_seconds()
+    return f"; if nothing comes of that, it fails at {name}, in {span(left)}"
 
 
 def _if_lost(facts: JobFacts) -> str:
@@ -357,8 +367,9 @@ def _due(facts: JobFacts) -> Why:
     left = (due - facts.now).total_seconds()
     if left > 0:
         yield "due", f"it is due in {span(left)}, at {moment(due)}"
-        if 0 < (deadline := _deadline_in(facts)) <= left:
-            yield "deadline_first", f"its deadline comes first, in {span(deadline)}"
+        ends, name = facts.limit
+        if 0 < ends <= left:
+            yield "deadline_first", f"{name} comes first, in {span(ends)}"
     else:
         yield (
             "overdue",
@@ -374,8 +385,9 @@ def _hindered(facts: JobFacts) -> Why:
         yield "run_stopping", f"its run {job.run_id} is stopping: it will be cancelled"
     if job.is_spent:
         yield "spent", f"its {job.attempts_allowed} attempts are spent: maintenance will end it"
-    if job.deadline_at is not None and job.deadline_at <= facts.now:
-        yield "deadline", "its deadline has passed: maintenance will end it"
+    left, name = facts.limit
+    if left <= 0:
+        yield "deadline", f"{name} has passed: maintenance will end it"
     yield from _without_worker(facts)
 
 
