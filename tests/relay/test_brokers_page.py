@@ -9,24 +9,29 @@ from uuid import uuid4
 import pytest
 
 from milepost.relay.broker import Outgoing, broker_at
-from tests.support.brokers import RedisServer, ValkeyServer
+from tests.support.brokers import NatsServer, RedisServer, ValkeyServer
 from tests.support.kafka import KafkaMock
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "brokers.md"
 PATIENCE = 60
 
 
-STREAMS = {"redis": RedisServer, "valkey": ValkeyServer}
+SERVERS = {
+    "nats": ("NATS", NatsServer),
+    "redis": ("Redis and Valkey", RedisServer),
+    "valkey": ("Redis and Valkey", ValkeyServer),
+}
 
 
-@pytest.fixture(params=["RabbitMQ", "Kafka", *STREAMS])
+@pytest.fixture(params=["RabbitMQ", "Kafka", *SERVERS])
 def server(request, tmp_path):
-    if kind := STREAMS.get(request.param):
+    if request.param in SERVERS:
+        section, kind = SERVERS[request.param]
         if missing := kind.missing():
             pytest.skip(missing)
         found = kind(tmp_path / "data")
         found.start()
-        yield "Redis and Valkey", found.url
+        yield section, found.url
         found.kill()
         return
     if request.param == "RabbitMQ":

@@ -14,7 +14,7 @@ from milepost.errors import Unavailable
 from milepost.observe.verify import verify
 from milepost.relay.broker import Outgoing, Undelivered, broker_at
 from milepost.relay.hints import topic
-from milepost.store import failpoint, hints
+from milepost.store import brokers, failpoint, hints
 from milepost.store.workers import NewWorker
 from milepost.worker import hints as following
 from tests.support.brokers import NatsServer, RedisServer, ValkeyServer
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 QUEUE = "slow"
 
 
-KILLS = ("b2_", "b15_")
+KILLS = ("b2_", "b15_", "b17_")
 """Tests that kill the server: it must be theirs alone."""
 
 
@@ -562,6 +562,40 @@ class Full:
 
     async def wait_for_room(self) -> None:
         await asyncio.sleep(0.01)
+
+
+async def test_b17_a_broker_that_dies_while_a_job_runs_touches_its_hint_alone(case, server):
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    @case.app.job(queue=QUEUE)
+    async def slow() -> None:
+        begun.set()
+        await released.wait()
+
+    job = await slow.submit_async()
+    async with case.working():
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await asyncio.to_thread(server.kill)
+        try:
+            released.set()
+            await ended(case, [job])
+        finally:
+            await asyncio.to_thread(server.start)
+    assert await moves(job) == ["create", "dispatch", "claim", "succeed"]
+
+
+async def test_b18_a_dead_hint_is_seen_and_its_job_told_again(case, advance):
+    job = await case.work.submit_async(1)
+    await case.app.relay_once_async()
+    [hint] = await case.broker.receive(case.topic, name=case.topic, most=1, seconds=30)
+    await hint.terminate()
+    await case.ask()
+    report = await case.app.client.run_async(brokers.report, brokers.QUEUE, QUEUE)
+    assert report.dead == (1 if case.broker.name == "rabbitmq" else None)  # others keep none
+    await advance(31)
+    async with case.working() as worker:
+        await ended(case, [job])
+        assert case.counts(worker)["claimed"] == 1
 
 
 async def test_b20_a_hint_says_nothing_of_its_job(case):
