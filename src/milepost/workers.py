@@ -15,7 +15,7 @@ class Workers:
         self._client = client
 
     def _list(self, *, limit: int = 100) -> Flow[Sequence[Worker]]:
-        """Return the workers, newest first."""
+        """Return the workers, newest first, those that have stopped behind the others."""
         return self._client.flow(workers.listing, most=limit)
 
     list, list_async = faces(_list)

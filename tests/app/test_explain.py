@@ -83,6 +83,22 @@ def test_a_dead_worker_is_none(work, employ, advance):
     assert reasons(job) == ["no_worker"]
 
 
+def test_a_live_worker_is_seen_among_any_number_that_stopped_since(app, work, employ, raw):
+    """A worker that crashes and is started again each second fills a list in minutes."""
+    job = work.submit()
+    employ("old")
+    second = "interval '1 second'" if raw.dialect == "postgres" else "1000000"
+    raw.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"
+        " INSERT INTO worker (id, state, move, started_at, heartbeat_at, lease_until)"
+        f" SELECT 'gone' || i, 'STARTUP', 'boot', started_at + i * {second}, heartbeat_at,"
+        f" heartbeat_at - {second} FROM worker, n"
+    )
+    app.client.run(workers.bury, most=1000)
+    assert reasons(job) == ["in_line"]
+    assert [worker.id for worker in app.workers.list(limit=2)] == ["old", "gone1000"]
+
+
 def test_a_paused_queue(app, work, employ):
     job = work.submit()
     employ()

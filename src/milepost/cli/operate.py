@@ -176,7 +176,7 @@ def next_times(at: Session, name: str, count: int) -> None:
 @click.option("--all", "everyone", is_flag=True, help="Also those that have stopped.")
 @options.limit(100)
 def workers(at: Session, limit: int, *, everyone: bool) -> None:
-    """List the workers, newest first. No app is needed."""
+    """List the workers, newest first, those that have stopped last. No app is needed."""
     from milepost.workers import Workers
 
     found = Workers(at.client).list(limit=limit)

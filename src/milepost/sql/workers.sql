@@ -58,14 +58,15 @@ DELETE FROM worker
    AND NOT EXISTS (SELECT 1 FROM job WHERE job.worker_id = worker.id AND job.state = 'RUNNING')
 
 -- name: worker_list
--- A worker that rests has looked for jobs, with a slot free, and found none.
+-- A worker that rests has looked for jobs, with a slot free, and found none. Those that have stopped are last: none of
+-- the others is left out, however many they are.
 -- postgres
 SELECT id, state, move, host, pid, program, queues, kinds, slots, started_at, heartbeat_at,
        lease_until, extract(epoch FROM lease_until - {now})
   FROM worker
  WHERE :free_beside::text IS NULL
     OR (state IN {resting} AND id <> :free_beside AND lease_until > {now})
- ORDER BY started_at DESC, id
+ ORDER BY CASE state WHEN 'STOPPED' THEN 1 ELSE 0 END, started_at DESC, id
  LIMIT :most
 -- sqlite
 SELECT id, state, move, host, pid, program, queues, kinds, slots, started_at, heartbeat_at,
@@ -73,7 +74,7 @@ SELECT id, state, move, host, pid, program, queues, kinds, slots, started_at, he
   FROM worker
  WHERE :free_beside IS NULL
     OR (state IN {resting} AND id <> :free_beside AND lease_until > {now})
- ORDER BY started_at DESC, id
+ ORDER BY CASE state WHEN 'STOPPED' THEN 1 ELSE 0 END, started_at DESC, id
  LIMIT :most
 
 -- name: worker_counts

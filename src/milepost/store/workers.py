@@ -83,7 +83,7 @@ def prune(*, keep_seconds: float) -> Steps[None]:
 
 
 def listing(*, most: int = 1_000, free_beside: str | None = None) -> Steps[list[Worker]]:
-    """Read the workers, newest first; or live ones that rest, apart from one."""
+    """Read the workers, newest first, stopped ones last; or live ones that rest, apart from one."""
     rows = yield Call("worker_list", {"most": most, "free_beside": free_beside})
     return [_worker(row) for row in rows]
 

@@ -36,12 +36,12 @@ class WorkerDocument(BaseModel):
 
 
 class WorkerList(ListDocument[WorkerDocument]):
-    """The workers, newest first."""
+    """The workers, newest first, those that have stopped behind the others."""
 
 
 @router.get("/v1/workers", responses=answers(WorkerList))
 async def listing(*, call: ReadCall, limit: Limit = 100) -> Response:
-    """List the workers, newest first."""
+    """List the workers, newest first, those that have stopped behind the others."""
     call.principal.check_unbound("the list of workers")
     found = await call.run(workers.listing, most=limit)
     return json_response({"items": [_document(worker) for worker in found]})
