@@ -408,10 +408,11 @@ class Runner(Host):
 
     def _broker(self, given: "Broker | str") -> "Broker":
         """Give a broker, or the one of MILEPOST_BROKER_URL by its name: one for the whole app."""
+        from milepost.relay.broker import broker_named, check_broker  # noqa: PLC0415 - most declare none
+
+        check_broker(given)
         if not isinstance(given, str):
             return given
-        from milepost.relay.broker import broker_named  # noqa: PLC0415 - most declare none
-
         if given not in self._brokers:
             self._brokers[given] = broker_named(given, self.settings.broker_url)
         return self._brokers[given]

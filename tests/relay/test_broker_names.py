@@ -91,3 +91,19 @@ def test_only_the_scheme_of_an_address_is_read_as_redis(scheme, monkeypatch):
             broker_at(f"{scheme}://valkey:valkey@valkey:6379").lag("a", name="a", seconds=1)
         )
     assert asked == ["redis://valkey:valkey@valkey:6379"]
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+@pytest.mark.parametrize("address", ["", "host:1", "ftp://user:secret@host", 5, None])
+def test_an_address_of_another_kind_is_refused_where_the_broker_is_made(kind, address):
+    with pytest.raises(mp.Invalid, match="address") as caught:
+        BROKERS[kind].at(address)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("declare", ["queue", "channel", "inbound"])
+def test_a_class_is_no_broker(tmp_path, declare):
+    app = mp.App(f"sqlite:///{tmp_path / 'a.db'}")
+    given = {"queue": {"transport": Nats}, "channel": {"broker": Nats}, "inbound": {"broker": Nats}}
+    with pytest.raises(mp.Invalid, match="is no broker: name one, such as 'nats', or make it"):
+        getattr(app, declare)("orders", **given[declare])

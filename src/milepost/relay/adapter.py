@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from milepost.errors import Invalid, Unavailable
-from milepost.relay.broker import Delivery, Incoming
+from milepost.relay.broker import BROKERS, Delivery, Incoming
 
 C = TypeVar("C")
 
@@ -19,8 +19,12 @@ AWAY_SECONDS = 0.5
 COUNTED_MOST = 10_000
 
 
-def split_address(url: str, *, several: bool = False) -> SplitResult:
+def split_address(url: str, *, kind: str, several: bool = False) -> SplitResult:
     """Split an address, or raise `Invalid`; a password that is not quoted ends its host early."""
+    schemes = BROKERS[kind].schemes
+    if not isinstance(url, str) or url.partition("://")[0].lower() not in schemes:
+        begin = " or ".join(f"{scheme}://" for scheme in schemes)
+        raise Invalid(f"the address of {kind} is a text that begins with {begin}")
     parts = urlsplit(url)
     with suppress(ValueError):  # of a port that is no number; its text repeats the password
         if ("@" in parts.netloc or "@" not in url) and (several or parts.port != 0):
@@ -31,9 +35,9 @@ def split_address(url: str, *, several: bool = False) -> SplitResult:
     )
 
 
-def public_address(url: str) -> str:
+def public_address(url: str, *, kind: str) -> str:
     """Write an address without its user, password, path and options."""
-    parts = split_address(url)
+    parts = split_address(url, kind=kind)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     port = f":{parts.port}" if parts.port else ""

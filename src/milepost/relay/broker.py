@@ -234,7 +234,7 @@ def check_broker(given: Broker | str) -> None:
     """Raise `Invalid` unless it is a broker, or the name of one."""
     if isinstance(given, str) and given not in BROKERS:
         raise Invalid(f"no broker is called {given!r}: there are {', '.join(BROKERS)}")
-    if not isinstance(given, str) and not hasattr(given, "publish"):
+    if not isinstance(given, str) and (isinstance(given, type) or not hasattr(given, "publish")):
         raise Invalid(f"{given!r} is no broker: name one, such as 'nats', or make it, Nats(...)")
 
 

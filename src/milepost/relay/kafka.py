@@ -458,7 +458,7 @@ def _settle(answer: "asyncio.Future[Any]", result: object) -> None:
 
 def _settings(address: str, options: dict[str, Any]) -> dict[str, Any]:
     """Read an address and options as librdkafka's settings."""
-    parts = split_address(address, several=True)
+    parts = split_address(address, kind="kafka", several=True)
     found = {"bootstrap.servers": parts.netloc.rpartition("@")[2]}
     if parts.username:
         found |= {

@@ -59,6 +59,8 @@ class Nats:
         keep_seconds: float = 7 * 86_400.0,
         **options: Any,
     ) -> None:
+        if not isinstance(servers, str | Sequence):
+            raise Invalid("servers must be an address, nats://HOST, or a list of them")
         self._servers = [servers] if isinstance(servers, str) else list(servers)
         if not self._servers:
             raise Invalid("servers must name at least one, such as nats://127.0.0.1:4222")
@@ -72,7 +74,7 @@ class Nats:
     @property
     def address(self) -> str:
         """Where it is, without passwords."""
-        return ", ".join(map(public_address, self._servers))
+        return ", ".join(public_address(url, kind=self.name) for url in self._servers)
 
     async def publish(self, subject: str, message: Outgoing, *, seconds: float) -> None:
         """Return once the stream has stored it."""

@@ -66,7 +66,7 @@ class RabbitMQ:
     @property
     def address(self) -> str:
         """Where it is, without passwords."""
-        return public_address(self._url)
+        return public_address(self._url, kind=self.name)
 
     async def publish(self, subject: str, message: Outgoing, *, seconds: float) -> None:
         """Return once the broker has confirmed it."""

@@ -106,7 +106,7 @@ class Redis:
     @property
     def address(self) -> str:
         """Where it is, without passwords."""
-        return public_address(self._url)
+        return public_address(self._url, kind=self.name)
 
     async def publish(self, subject: str, message: Outgoing, *, seconds: float) -> None:
         """Return once the server has stored it; what is published meanwhile goes along."""

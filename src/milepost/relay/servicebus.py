@@ -334,13 +334,13 @@ def _text(value: str | bytes) -> str:
 
 def _parts(address: str) -> tuple[str, str]:
     """Read an address: the namespace, and the connection string if there is a key."""
-    if address.partition("=")[0].strip().lower() == "endpoint":
+    if isinstance(address, str) and address.partition("=")[0].strip().lower() == "endpoint":
         found = dict(part.partition("=")[::2] for part in address.split(";") if "=" in part)
         endpoint = {name.strip().lower(): value for name, value in found.items()}["endpoint"]
         return _place(endpoint), address
-    parts = split_address(address)
+    parts = split_address(address, kind="servicebus")
     asked = parse_qs(parts.query)
-    if parts.scheme != "sb" or not parts.hostname or set(asked) - {"emulator"}:
+    if not parts.hostname or set(asked) - {"emulator"}:
         raise Invalid(
             "address must be a connection string, Endpoint=sb://…, or like"
             " sb://POLICY:KEY@NAMESPACE.servicebus.windows.net"
@@ -355,5 +355,5 @@ def _parts(address: str) -> tuple[str, str]:
 
 
 def _place(url: str) -> str:
-    parts = split_address(url)
+    parts = split_address(url, kind="servicebus")
     return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")

@@ -15,10 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from milepost.errors import Invalid, MilepostError, Unavailable
-from milepost.relay.adapter import Hand, Link, reason
+from milepost.relay.adapter import Hand, Link, reason, split_address
 from milepost.relay.broker import Delivery, Incoming, Lag, Outgoing, Undelivered
 
 CONNECT_SECONDS = 3.0
@@ -429,14 +428,14 @@ def queue_name(subject: str) -> str:
 
 def _parts(address: str) -> tuple[str, str | None]:
     """Read an address: the region, and the endpoint if it is not Amazon's."""
-    parts = urlsplit(address)
+    parts = split_address(address, kind="sqs", several=True)
     if parts.username or parts.password:
         raise Invalid(
             "an sqs address holds no password: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
             " or give SQS(..., aws_access_key_id=, aws_secret_access_key=)"
         )
     path = parts.path.strip("/")
-    if parts.scheme != "sqs" or not parts.hostname or bool(parts.port) != bool(path):
+    if not parts.hostname or bool(parts.port) != bool(path):
         raise Invalid("an sqs address is like sqs://eu-central-1, or sqs://HOST:PORT/REGION")
     if not parts.port:
         return parts.hostname, None
