@@ -4,6 +4,7 @@ Nothing is painted: the store's clock is put back, real jobs are submitted and r
 and then the clock is right again. Workers go on with more while somebody looks.
 """
 
+import logging
 import os
 import random
 import threading
@@ -21,9 +22,11 @@ from milepost.errors import MilepostError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from milepost.config import Settings
+
 MINUTES = 120
 """How long the evening has been when somebody looks."""
-FAILING_SINCE, PAUSED_SINCE, UNSERVED_SINCE = 18, 14, 9
+LATE_SINCE, FAILING_SINCE, PAUSED_SINCE, UNSERVED_SINCE = 75, 18, 14, 9
 RUNS_AT = (MINUTES, 75, 47, 26)
 FEED_SECONDS = 1.0
 RUN_EVERY = 150
@@ -59,7 +62,17 @@ class Evening:
                 self.app.drain()
             self._move_clock(60)
         self.app.queues.resume("index")
+        self._verify()
         os.environ[self._shop.PACE] = "1"
+
+    def _verify(self) -> None:
+        """Compare the journal with the rows, and keep what came of it as `milepost verify` does."""
+        from milepost.observe.verify import verify
+        from milepost.store import dashboard
+
+        verdict = verify(self.app.client.driver)
+        told = f"{verdict.entries:,} entries, {verdict.rows:,} rows"
+        self.app.client.run(dashboard.note_check, "verify", clean=verdict.clean, summary=told)
 
     def _move_clock(self, seconds: float) -> None:
         from milepost.store import workers
@@ -68,6 +81,8 @@ class Evening:
 
     def _happen(self, left: int) -> None:
         """Do what happens in one minute, so many minutes before now."""
+        if left == LATE_SINCE:
+            os.environ[self._shop.TROUBLE] = "supplier"
         if left == FAILING_SINCE:
             os.environ[self._shop.TROUBLE] = "payments supplier"
         if left == PAUSED_SINCE:
@@ -144,13 +159,29 @@ def _ids_of(seconds_ago: float) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def lines_in(file: Path, settings: "Settings") -> Iterator[None]:
+    """Write log lines into a file: jobs that fail all the time would fill the terminal."""
+    from milepost.cli.logs import logging_as
+
+    root, handler = logging.getLogger(), logging.FileHandler(file)
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        with logging_as(settings):
+            yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
+
+
 def show(console: "Console", folder: Path, *, port: int | None, opens: bool) -> None:
     """Fill a store in a folder, and serve its pages until Ctrl-C."""
     os.environ["MILEPOST_DATABASE_URL"] = f"sqlite:///{folder}/evening.db"
-    from milepost.cli.logs import logging_as
-
     evening = Evening(console)
-    with logging_as(evening.app.settings.chosen(log_level="error")):
+    with lines_in(folder / "evening.log", evening.app.settings):
         evening.fill()
         _serve(console, evening, port, opens=opens)
     evening.app.close()

@@ -212,6 +212,7 @@ stones = app.pipeline(
     partitions=20,
     page=30,
     queue="ingest",
+    fresh_within=3_600,
 )
 app.schedule(stones, "*/30 * * * *", name="stones every half hour")
 app.schedule(index_document, "0 3 * * *", args=("sitemap",), name="sitemap")
