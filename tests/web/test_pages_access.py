@@ -2,6 +2,7 @@
 
 import re
 import time
+from html import unescape
 
 import httpx2
 import pytest
@@ -318,3 +319,30 @@ async def test_what_is_typed_leads_to_the_page_of_what_it_names(api, app, token)
     for word in ("letters", "nightly", "news", group.fingerprint, "default"):
         found = await api.get("/go", params={"to": word}, headers=bound)
         assert found.headers["location"] == f"/jobs?q=kind%3A{word}", word
+
+
+async def test_every_question_before_an_action_is_a_command_too(api, app, token):
+    mine = {**HTML, **token("every", "admin")}
+    [job_id, _] = await app.client.create_async(
+        [app.new_job("patient", [], {}, {}), app.new_job("convert", ["a"], {}, {"channel": "a b"})]
+    )
+    run = await app.batches[0].start_async({"count": 1})
+    await app.drain_async()
+    [made] = await app.client.run_async(tokens.listing)
+    commands = {
+        "/queues/default/pause": "queues pause default",
+        "/queues/default/resume": "queues resume default",
+        "/schedules/nightly/run": "schedules run nightly",
+        "/channels/a%20b/stop": "channels stop 'a b'",
+        f"/jobs/{job_id}/cancel": f"jobs cancel {job_id}",
+        f"/jobs/{job_id}/rerun": f"jobs rerun {job_id}",
+        f"/jobs/{job_id}/signal": f"jobs show {job_id}",
+        f"/runs/{run.id}/cancel": f"runs cancel {run.id}",
+        f"/tokens/{made.id}/revoke": "tokens revoke every",
+    }
+    for path, told in commands.items():
+        page = await api.get(path, headers=mine)
+        assert page.status_code == 200, path
+        found = re.search(r'id="cli-line">([^<]*)<', page.text)
+        assert found, path
+        assert unescape(found[1]) == f"milepost {told}"

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from shlex import quote
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from milepost.web.dashboard.page import (
     View,
     acted,
     ask_first,
+    command,
     confirmation,
     form_of,
     one,
@@ -138,7 +138,7 @@ def _view(found: Found) -> View:
     cli = "milepost channels ls"
     if chosen is not None:
         pieces[f"channel-one-{chosen.id}"] = ("channels/one.html", {})
-        cli = f"milepost explain channel {quote(chosen.channel.name)}"
+        cli = command("explain", "channel", chosen.channel.name)
     return View(
         template="channels/page.html",
         title="Channels",
@@ -166,6 +166,7 @@ async def _asked(call: Call, name: str, action: str) -> Response:
         title=f"{ACTIONS[action]}: channel {name}",
         section="channels",
         values={"row": row, "action": action, "label": ACTIONS[action]},
+        cli=command("channels", action, name),
     )
 
 

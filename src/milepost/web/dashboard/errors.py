@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from shlex import quote
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from milepost.store.driver import Steps
 from milepost.store.errorlist import Closer, ErrorLine, ErrorLines, Example
 from milepost.web.call import Call, ReadCall
 from milepost.web.dashboard import frames, joblines, words
-from milepost.web.dashboard.page import PageRoute, View, address, show
+from milepost.web.dashboard.page import PageRoute, View, address, command, show
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 RANGES = {"2h": ("2 h", 2 * words.HOUR), "24h": ("24 h", words.DAY), "7d": ("7 d", 7 * words.DAY)}
@@ -175,7 +174,7 @@ def _view(call: Call, found: Found, *, range: str, text: str, fingerprint: str |
         pieces[f"error-jobs-{chosen.id}"] = ("errors/jobs.html", {})
     cli = "milepost errors ls"
     if fingerprint is not None:
-        cli = f"milepost errors show {quote(fingerprint)}"
+        cli = command("errors", "show", fingerprint)
     return View(
         template="errors/page.html",
         title="Errors",

@@ -20,6 +20,7 @@ from milepost.web.dashboard.page import (
     PageRoute,
     View,
     acted,
+    command,
     confirmation,
     form_of,
     go_to,
@@ -29,6 +30,8 @@ from milepost.web.dashboard.page import (
 from milepost.web.subjects import check_visible, visible
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+COMMANDS = frozenset({"cancel", "rerun"})
+"""Actions with a command of their own."""
 PARTS = (
     *("subject", "why", "timeline", "error", "logs", "journal"),
     *("path", "content", "steps", "facts"),
@@ -54,7 +57,7 @@ async def job_page(*, job_id: str, call: ReadCall, attempt: int | None = None) -
             template="job/page.html",
             title=found.job.kind,
             section="jobs",
-            cli=f"milepost jobs show {found.job.id}",
+            cli=command("jobs", "show", found.job.id),
             values=values(found, call, attempt),
             parts={f"job-{name}": f"job/{name}.html" for name in PARTS},
         )
@@ -91,6 +94,7 @@ async def _ask(call: Call, job_id: str, action: str) -> Response:
         title=f"{action.capitalize()} {job.kind}",
         section="jobs",
         values={"job": job, "action": action, "actions": Actions.of(job)},
+        cli=command("jobs", action if action in COMMANDS else "show", job.id),
     )
 
 

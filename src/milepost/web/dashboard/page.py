@@ -8,6 +8,7 @@ the part's name as its id, and is sent again when it has changed. See `web/dashb
 import gzip
 import hashlib
 import re
+import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -223,6 +224,11 @@ class FormRequest(JsonRequest):
 Fields = Mapping[str, Sequence[str]]
 
 
+def command(*given: str) -> str:
+    """Write a command of `milepost` as a shell reads it, whatever names it has."""
+    return shlex.join(("milepost", *given))
+
+
 async def confirmation(
     call: Call,
     template: str,
@@ -230,7 +236,7 @@ async def confirmation(
     title: str,
     section: str,
     values: Mapping[str, Any],
-    cli: str = "",
+    cli: str,
     status: int = 200,
 ) -> Response:
     """Ask before something is done: as a dialog of the page behind it, or as a page.

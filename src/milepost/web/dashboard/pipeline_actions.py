@@ -1,6 +1,6 @@
 """What can be done with a pipeline: start a run, read a partition again, replay, decide, set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from milepost.web.dashboard.page import (
     FormRequest,
     PageRoute,
     audit,
+    command,
     confirmation,
     form_of,
     go_to,
@@ -31,10 +32,17 @@ from milepost.web.subjects import check_visible
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
-async def _asked(call: Call, action: str, title: str, **values: Any) -> Response:
-    given = {"action": action, **values}
+async def _asked(
+    call: Call, action: str, title: str, *, words: Sequence[str], **values: Any
+) -> Response:
+    """Ask before an action, whose command has these words."""
     return await confirmation(
-        call, "pipelines/confirm.html", title=title, section="pipelines", values=given
+        call,
+        "pipelines/confirm.html",
+        title=title,
+        section="pipelines",
+        values={"action": action, **values},
+        cli=command("pipelines", *words),
     )
 
 
@@ -62,7 +70,8 @@ async def _start_form(
     call: Call, pipeline: Pipeline[Any], typed: dict[str, str], problems: dict[str, str]
 ) -> Response:
     given: dict[str, Any] = {"name": pipeline.name, "typed": typed, "problems": problems}
-    response = await _asked(call, "start", "Start a run", is_time=pipeline.is_time, **given)
+    given |= {"is_time": pipeline.is_time, "words": ("start", "APP", pipeline.name)}
+    response = await _asked(call, "start", "Start a run", **given)
     response.status_code = 422 if problems else 200
     return response
 
@@ -139,7 +148,13 @@ async def ask_retry(*, name: str, run_id: str, call: OperateCall, partition: str
     """Ask whether a partition is to be read again."""
     run = await _run_of(call, name, run_id)
     told = {"name": name, "run_id": run.id, "partition": partition}
-    return await _asked(call, "retry", "Read a partition again", **told)
+    return await _asked(
+        call,
+        "retry",
+        "Read a partition again",
+        words=("retry", "APP", run.id, partition),
+        **told,
+    )
 
 
 @router.post("/pipelines/{name}/runs/{run_id}/retry")
@@ -163,7 +178,13 @@ async def ask_replay(*, name: str, call: OperateCall) -> Response:
     whole(call, name)
     page = await call.run(pipeline_page.read, name)
     told = {"name": name, "count": page.quarantined, "reasons": page.reasons}
-    return await _asked(call, "replay", "Replay the quarantine", **told)
+    return await _asked(
+        call,
+        "replay",
+        "Replay the quarantine",
+        words=("quarantine", "replay", "APP", name),
+        **told,
+    )
 
 
 @router.post("/pipelines/{name}/replay")
@@ -185,7 +206,7 @@ async def ask_removals(*, name: str, call: OperateCall, decision: str = "confirm
     page = await call.run(pipeline_page.read, name)
     keys = await call.run(removals.pending, page.row.id, most=10)
     told = {"name": name, "count": page.waiting_removals, "keys": keys, "decision": decision}
-    return await _asked(call, "removals", "Removals", **told)
+    return await _asked(call, "removals", "Removals", words=("removals", "ls", name), **told)
 
 
 @router.post("/pipelines/{name}/removals")
@@ -217,6 +238,7 @@ async def _watermark_form(
 ) -> Response:
     given: dict[str, Any] = {"name": pipeline.name, "is_time": pipeline.is_time, "typed": typed}
     given |= {"mark": await pipeline.watermark_async(), "problem": problem}
+    given["words"] = ("watermark", pipeline.name)
     response = await _asked(call, "watermark", "Set the watermark", **given)
     response.status_code = 422 if problem else 200
     return response

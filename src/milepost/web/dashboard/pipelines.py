@@ -1,6 +1,5 @@
 """Pipelines: the list of them, and one: its watermark, its partitions by run, its quarantine."""
 
-import shlex
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,7 +13,7 @@ from milepost.store.pipeline_page import PipelineLine, PipelinePage
 from milepost.store.watermarks import Mark
 from milepost.web.call import Call, ReadCall
 from milepost.web.dashboard import pipeline_figures, watermark
-from milepost.web.dashboard.page import PageRoute, View, show
+from milepost.web.dashboard.page import PageRoute, View, command, show
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 NUMBER_LONGEST = 6
@@ -118,7 +117,7 @@ def _never(name: str, known: Pipeline[Any]) -> View:
         template="pipelines/never.html",
         title=name,
         section="pipelines",
-        cli=f"milepost pipelines start APP {shlex.quote(name)}",
+        cli=command("pipelines", "start", "APP", name),
         values={"name": name, "known": known},
     )
 
@@ -149,7 +148,7 @@ def _view(
         template="pipelines/pipeline.html",
         title=page.row.name,
         section="pipelines",
-        cli=f"milepost explain pipeline {shlex.quote(page.row.name)}",
+        cli=command("explain", "pipeline", page.row.name),
         values=values,
         parts=PARTS,
         pieces={

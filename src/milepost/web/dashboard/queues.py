@@ -1,6 +1,5 @@
 """Queues and workers: backlog and capacity are one question."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,6 +26,7 @@ from milepost.web.dashboard.page import (
     View,
     acted,
     ask_first,
+    command,
     confirmation,
     form_of,
     one,
@@ -106,7 +106,7 @@ async def listing(*, call: ReadCall, name: str | None = None) -> Response:
 def _cli(name: str | None) -> str:
     if name is None:
         return "milepost queues ls; milepost workers ls"
-    return f"milepost explain queue {shlex.quote(name)}"
+    return command("explain", "queue", name)
 
 
 async def _view(call: Call, name: str | None) -> View:
@@ -282,7 +282,12 @@ async def _asked(call: Call, name: str, action: str) -> Response:
     values: dict[str, Any] = {"queue": queue, "action": action}
     title = f"{action.capitalize()} queue {name}"
     return await confirmation(
-        call, "queues/confirm.html", title=title, section="queues", values=values
+        call,
+        "queues/confirm.html",
+        title=title,
+        section="queues",
+        values=values,
+        cli=command("queues", action, name),
     )
 
 

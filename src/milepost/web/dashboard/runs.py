@@ -1,6 +1,5 @@
 """Runs: the list of them, and one: how far it is, what holds it, its errors, its journal."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from milepost.web.dashboard.page import (
     PageRoute,
     View,
     acted,
+    command,
     confirmation,
     form_of,
     one,
@@ -114,7 +114,7 @@ def _list_command(state: str, kind: str, before: str) -> str:
     given = {"--state": "" if state in GROUPED else state.upper(), "--batch": kind}
     given["--before"] = before
     options = [word for pair in given.items() if pair[1] for word in pair]
-    return shlex.join(["milepost", "runs", "ls", *options])
+    return command("runs", "ls", *options)
 
 
 def _kinds(call: Call, chosen: str) -> list[str]:
@@ -201,7 +201,7 @@ def _view(call: Call, page: RunPage) -> View:
         template="runs/run.html",
         title=found.kind,
         section="runs",
-        cli=f"milepost runs show {found.id}",
+        cli=command("runs", "show", found.id),
         values=values,
         parts=PARTS,
     )
@@ -235,7 +235,12 @@ async def ask_cancel(*, run_id: str, call: OperateCall) -> Response:
     done = run_figures.progress(page.run, page.steps)
     values = {"run": page.run, "done": done, "action": "cancel"}
     return await confirmation(
-        call, "runs/confirm.html", title="Cancel", section="runs", values=values
+        call,
+        "runs/confirm.html",
+        title="Cancel",
+        section="runs",
+        values=values,
+        cli=command("runs", "cancel", run_id),
     )
 
 
@@ -261,7 +266,12 @@ async def ask_resume(*, run_id: str, call: OperateCall) -> Response:
         "refused": _resumable(call, page),
     }
     return await confirmation(
-        call, "runs/confirm.html", title="Resume", section="runs", values=values
+        call,
+        "runs/confirm.html",
+        title="Resume",
+        section="runs",
+        values=values,
+        cli=command("runs", "resume", run_id),
     )
 
 

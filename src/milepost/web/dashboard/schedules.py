@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from shlex import quote
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from milepost.web.dashboard.page import (
     View,
     acted,
     ask_first,
+    command,
     confirmation,
     form_of,
     show,
@@ -128,7 +128,7 @@ def _view(found: Found, name: str | None) -> View:
         template="schedules/page.html",
         title="Schedules",
         section="schedules",
-        cli="milepost schedules ls" if name is None else f"milepost explain schedule {quote(name)}",
+        cli="milepost schedules ls" if name is None else command("explain", "schedule", name),
         values=values,
         parts=parts,
         pieces=pieces,
@@ -152,6 +152,7 @@ async def _asked(call: Call, name: str, action: str) -> Response:
         title=f"{ACTIONS[action]}: schedule {name}",
         section="schedules",
         values={"row": row, "action": action, "label": ACTIONS[action]},
+        cli=command("schedules", action, name),
     )
 
 

@@ -1,6 +1,5 @@
 """Starting a run of a declared batch: a form made from the types of its parameters."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from milepost.web.dashboard.page import (
     PageRoute,
     View,
     audit,
+    command,
     form_of,
     go_to,
     one,
@@ -64,7 +64,7 @@ async def _form(call: Call, name: str, sent: Sent, *, wrong: str = "") -> Respon
             template="runs/start.html",
             title="Start a run",
             section="runs",
-            cli=f"milepost batches start APP {shlex.quote(name or 'NAME')}",
+            cli=command("batches", "start", "APP", name or "NAME"),
             values={
                 "declared": declared,
                 "pipelines": sorted(_pipelines(call)),

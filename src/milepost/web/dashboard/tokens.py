@@ -21,6 +21,7 @@ from milepost.web.dashboard.page import (
     Renderer,
     View,
     audit,
+    command,
     confirmation,
     form_of,
     go_to,
@@ -158,6 +159,7 @@ async def ask_revoke(*, token_id: str, call: AdminCall) -> Response:
         title=f"Revoke token {token.name}",
         section="tokens",
         values={"token": token, "own": token.id == call.principal.token_id},
+        cli=command("tokens", "revoke", token.name),
     )
 
 
