@@ -242,6 +242,10 @@ class BrokerSuite:
             assert "another-one" not in str(caught.value)
             assert PASSWORD not in str(caught.value)
             await broker.close()
+        both = (publishing(broker, subject, 5), receiving(broker, subject))
+        errors = await asyncio.gather(*both, return_exceptions=True)
+        assert all("password" in str(error) for error in errors)  # who waited for it hears why, too
+        await broker.close()
 
     async def test_a_server_that_hangs_is_given_up_in_time(self, server, subject):
         parts = urlsplit(server.url)

@@ -72,6 +72,8 @@ class Link(Generic[C]):
         self._opening = asyncio.Lock()
         self._connection: C | None = None
         self._away_until = 0.0
+        self._away: Exception = Unavailable(address)
+        """Why it could not be reached."""
 
     async def get(self) -> C:
         """Give the connection, or raise `Unavailable`: within `CONNECT_SECONDS`."""
@@ -105,17 +107,26 @@ class Link(Generic[C]):
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> C:
         if loop.time() < self._away_until:
-            raise Unavailable(f"{self._address} cannot be reached")
+            raise self._away.with_traceback(None)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._connect()
         except BaseException as error:
             # Others that wait for the connection need not try, one after the other.
             self._away_until = loop.time() + AWAY_SECONDS
+            self._away = self._told(error)
             if isinstance(error, TimeoutError):
-                text = f"{self._address} does not answer: is it the broker's address and port?"
-                raise Unavailable(text) from error
+                raise self._away from error
             raise
+
+    def _told(self, error: BaseException) -> Exception:
+        """Say to the others why it cannot be reached: nobody else's end is theirs."""
+        if isinstance(error, TimeoutError):
+            text = f"{self._address} does not answer: is it the broker's address and port?"
+            return Unavailable(text)
+        if isinstance(error, Exception):
+            return error
+        return Unavailable(f"{self._address} cannot be reached")
 
 
 class Hand:
