@@ -91,6 +91,7 @@ class Template(Pinned, frozen=True, kw_only=True):
     tags: str | None = None
     tenant: str = ""
     limit_key: str | None = None
+    units: float | None = None
     trace: str | None = None
     channel: str | None = None
     parent_id: str | None = None
@@ -109,6 +110,13 @@ class NewJob(msgspec.Struct, frozen=True):
     unique_key: str | None = None
     on_conflict: str = "keep"
     unique_us: int | None = None
+    key: str | None = None
+    """Its limit key, where that is not its template's."""
+
+    @property
+    def limit_key(self) -> str | None:
+        """The key that it is counted under."""
+        return self.key or self.template.limit_key
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -144,6 +152,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """The job whose idempotency key and steps it goes on with; None: its own."""
     waited_us: int | None = None
     """How long it was due; None unless that was asked for, and while a gate kept it."""
+    limit_key: str | None = None
+    """The key that it is counted under; None: it is under no limit of its own."""
 
     @property
     def attempt(self) -> int:

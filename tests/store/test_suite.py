@@ -160,6 +160,10 @@ class TestStopping(suite.StopSuite):
     pass
 
 
+class TestLimits(suite.LimitSuite):
+    pass
+
+
 class TestWorkers(suite.WorkerSuite):
     pass
 

@@ -113,6 +113,8 @@ GUARDS = {
             "start_by",
             "policy",
             "unique_key",
+            "limit_key",
+            "units",
             "tags",
             "parent_id",
             "rerun_of",

@@ -2,7 +2,8 @@
 
 -- name: job_claim
 -- Takes the first jobs of each (queue, priority), from a floor; a dead worker gets nothing. A
--- suspect, whose loss would end it, is claimed `alone` or not at all.
+-- suspect, whose loss would end it, is claimed `alone` or not at all. Jobs under a limit, and those
+-- of a queue that has one, are for job_claim_limited.
 -- postgres
 -- Below the floor the index may hold only dead entries that an old snapshot keeps alive. The
 -- worker's row is held so that it cannot be buried meanwhile. A run whose first job this is begins.
@@ -20,20 +21,21 @@ WITH me AS MATERIALIZED (
     FROM unnest(:queue::text[], :priority::smallint[], :floor::bigint[])
          WITH ORDINALITY AS l (queue, priority, floor, place), me
    WHERE (SELECT paused FROM queue WHERE queue.name = l.queue) IS NOT TRUE
+     AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = l.queue)
    ORDER BY l.place
 ), picked AS MATERIALIZED (
   SELECT found.place
     FROM line CROSS JOIN LATERAL (
          SELECT job.ctid AS place FROM job
           WHERE job.queue = line.queue AND job.priority = line.priority
-            AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
+            AND job.state = 'QUEUED' AND job.limit_key IS NULL AND job.queued_seq >= line.floor
             AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
             AND {spent} IS NOT TRUE
             AND {suspect} = :alone::boolean
             AND (run_id IS NULL
                  OR (SELECT run.state FROM run WHERE run.id = job.run_id)
                     IN {active})
-          ORDER BY queued_seq
+          ORDER BY limit_key, queued_seq
           LIMIT (SELECT :most::bigint)
             FOR UPDATE OF job SKIP LOCKED) found
    LIMIT :most
@@ -78,7 +80,7 @@ SELECT json_group_array(json_array(
                       THEN {now} - coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}
           FROM {rows:queue priority floor} AS line CROSS JOIN job INDEXED BY job_claim
          WHERE job.queue = line.queue AND job.priority = line.priority
-           AND job.state = 'QUEUED' AND job.queued_seq >= line.floor
+           AND job.state = 'QUEUED' AND job.limit_key IS NULL AND job.queued_seq >= line.floor
            AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
            AND {spent} IS NOT TRUE
            AND {suspect} = :alone
@@ -89,6 +91,7 @@ SELECT json_group_array(json_array(
            AND EXISTS (SELECT 1 FROM worker
                         WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now})
            AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = line.queue AND paused)
+           AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = line.queue)
          LIMIT :most)
 -- then
 UPDATE job

@@ -30,7 +30,7 @@ UPDATE job
                     THEN 'READY' ELSE 'QUEUED' END,
        move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END,
        version = version + 1, actor = :actor, detail = NULL, delay_us = NULL,
-       queued_seq = nextval('queued_seq')
+       queued_seq = {requeued}
   FROM going
  WHERE job.id = going.id AND going.fence % 1 = 0
 RETURNING job.id::text
@@ -39,7 +39,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END,
-       version = version + 1, actor = :actor, detail = NULL, queued_seq = {now}
+       version = version + 1, actor = :actor, detail = NULL, queued_seq = {requeued}
  WHERE rowid IN (
          SELECT rowid FROM (SELECT rowid FROM job
                              WHERE state IN {sleeping} AND due_at <= {now}

@@ -7,14 +7,14 @@
 -- Workers that rest are told.
 WITH again AS (
 INSERT INTO job (id, {columns:pinned}, state, move, actor, detail, deadline_at, start_by, codec, payload,
-                 tags, tenant, limit_key, trace, channel, parent_id, rerun_of, origin_id, run_id, step,
+                 tags, tenant, limit_key, units, trace, channel, parent_id, rerun_of, origin_id, run_id, step,
                  ordinal, created_at)
 SELECT t.new_id, {columns:pinned old.},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = old.queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL,
        {now} + (old.deadline_at - old.created_at), {now} + (old.start_by - old.created_at),
-       old.codec, old.payload, old.tags, old.tenant, old.limit_key, coalesce(:trace, old.trace),
+       old.codec, old.payload, old.tags, old.tenant, old.limit_key, old.units, coalesce(:trace, old.trace),
        old.channel,
        old.parent_id, old.id, CASE WHEN NOT :fresh::boolean THEN coalesce(old.origin_id, old.id) END,
        :run_id, old.step, old.ordinal, {now}
@@ -27,13 +27,13 @@ SELECT pg_notify({channel}, queue) FROM (SELECT DISTINCT queue FROM again) AS to
  WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state = 'IDLE')
 -- sqlite
 INSERT INTO job (id, queued_seq, {columns:pinned}, state, move, actor, detail,
-                 deadline_at, start_by, codec, payload, tags, tenant, limit_key, trace, channel,
+                 deadline_at, start_by, codec, payload, tags, tenant, limit_key, units, trace, channel,
                  parent_id, rerun_of, origin_id, run_id, step, ordinal, created_at)
 SELECT t.new_id, {now}, {columns:pinned old.},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = old.queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL, {now} + (old.deadline_at - old.created_at), {now} + (old.start_by - old.created_at),
-       old.codec, old.payload, old.tags, old.tenant, old.limit_key, coalesce(:trace, old.trace),
+       old.codec, old.payload, old.tags, old.tenant, old.limit_key, old.units, coalesce(:trace, old.trace),
        old.channel,
        old.parent_id, old.id, CASE WHEN NOT :fresh THEN coalesce(old.origin_id, old.id) END,
        :run_id, old.step, old.ordinal, {now}

@@ -100,7 +100,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'signal',
-       delay_us = NULL, queued_seq = nextval('queued_seq')
+       delay_us = NULL, queued_seq = {requeued}
  WHERE id = ANY(:id::uuid[]) AND state = 'WAITING'
    AND EXISTS (SELECT 1 FROM signal WHERE signal.job_id = job.id AND signal.fence = job.fence)
 RETURNING job.id::text
@@ -108,7 +108,7 @@ RETURNING job.id::text
 UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
-       move = 'wake', version = version + 1, actor = :actor, detail = 'signal', queued_seq = {now}
+       move = 'wake', version = version + 1, actor = :actor, detail = 'signal', queued_seq = {requeued}
  WHERE id IN (SELECT value FROM json_each(:id)) AND state = 'WAITING'
    AND EXISTS (SELECT 1 FROM signal WHERE signal.job_id = job.id AND signal.fence = job.fence)
 RETURNING id

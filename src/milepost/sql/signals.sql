@@ -7,14 +7,14 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'signal',
-       delay_us = NULL, queued_seq = nextval('queued_seq')
+       delay_us = NULL, queued_seq = {requeued}
  WHERE id = :id AND state = 'WAITING' AND phase IS DISTINCT FROM 'unfit'
 RETURNING version
 -- sqlite
 UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
-       move = 'wake', version = version + 1, actor = :actor, detail = 'signal', queued_seq = {now}
+       move = 'wake', version = version + 1, actor = :actor, detail = 'signal', queued_seq = {requeued}
  WHERE id = :id AND state = 'WAITING' AND phase IS NOT 'unfit'
 RETURNING version
 
@@ -25,7 +25,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END, version = version + 1,
-       actor = :actor, detail = 'run now', delay_us = NULL, queued_seq = nextval('queued_seq')
+       actor = :actor, detail = 'run now', delay_us = NULL, queued_seq = {requeued}
  WHERE id = :id AND state IN {sleeping} AND phase IS DISTINCT FROM 'unfit'
 RETURNING version
 -- sqlite
@@ -33,7 +33,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = CASE state WHEN 'WAITING' THEN 'wake' ELSE 'due' END, version = version + 1,
-       actor = :actor, detail = 'run now', queued_seq = {now}
+       actor = :actor, detail = 'run now', queued_seq = {requeued}
  WHERE id = :id AND state IN {sleeping} AND phase IS NOT 'unfit'
 RETURNING version
 

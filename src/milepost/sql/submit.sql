@@ -6,7 +6,7 @@
 -- for the whole statement; nobody is told when none rests, because notifying serialises commits.
 WITH created AS (
 INSERT INTO job (id, payload, ordinal, {columns:pinned}, state, move, actor, detail, due_at, delay_us,
-                 deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel, parent_id,
+                 deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel, parent_id,
                  rerun_of, run_id, step, created_at)
 SELECT t.id, t.payload, t.ordinal, {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
@@ -14,30 +14,31 @@ SELECT t.id, t.payload, t.ordinal, {columns:pinned :},
        'create', :actor, NULL, coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
        CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
        {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
-       :codec, :tags::text::jsonb, :tenant, :limit_key, :trace, :channel,
+       :codec, :tags::text::jsonb, :tenant, t.limit_key, :units, :trace, :channel,
        :parent_id, :rerun_of, :run_id, :step, {now}
-  FROM unnest(:id::uuid[], :payload::bytea[], :ordinal::bigint[]) AS t (id, payload, ordinal)
+  FROM unnest(:id::uuid[], :payload::bytea[], :ordinal::bigint[], :limit_key::text[])
+       AS t (id, payload, ordinal, limit_key)
 )
 SELECT pg_notify({channel}, :queue)
  WHERE :state = 'QUEUED' AND EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
 INSERT INTO job (id, payload, ordinal, queued_seq, {columns:pinned}, state, move, actor, detail, due_at,
-                 deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel, parent_id,
+                 deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel, parent_id,
                  rerun_of, run_id, step, created_at)
 SELECT t.id, t.payload, t.ordinal, {now}, {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL,
        coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us, {now} + :start_within_us,
-       :codec, :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step,
+       :codec, :tags, :tenant, t.limit_key, :units, :trace, :channel, :parent_id, :rerun_of, :run_id, :step,
        {now}
-  FROM {rows:id payload* ordinal} AS t
+  FROM {rows:id payload* ordinal limit_key} AS t
 
 -- name: job_create_unique
 -- postgres
 -- Waits for a rival's transaction: no row back means that the rival is there, and committed.
 INSERT INTO job (id, payload, ordinal, unique_key, {columns:pinned}, state, move, actor, detail, due_at,
-                 delay_us, deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel,
+                 delay_us, deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel,
                  parent_id, rerun_of, run_id, step, created_at)
 VALUES (:id, :payload, :ordinal, :unique_key, {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
@@ -46,7 +47,7 @@ VALUES (:id, :payload, :ordinal, :unique_key, {columns:pinned :},
         coalesce(:due_at::timestamptz, {now} + :delay_us::bigint{micros}),
         CASE WHEN :state = 'WAITING' AND :due_at::timestamptz IS NULL THEN :delay_us::bigint END,
         {now} + :deadline_us::bigint{micros}, {now} + :start_within_us::bigint{micros},
-        :codec, :tags::text::jsonb, :tenant, :limit_key, :trace, :channel,
+        :codec, :tags::text::jsonb, :tenant, :limit_key, :units, :trace, :channel,
         :parent_id, :rerun_of, :run_id, :step, {now})
 ON CONFLICT (tenant, kind, unique_key)
   WHERE unique_key IS NOT NULL AND state NOT IN {final}
@@ -55,14 +56,14 @@ RETURNING id::text
 -- sqlite
 -- The trigger refuses a second live one, so it is looked for first (in one write transaction).
 INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, {columns:pinned}, state, move, actor,
-                 detail, due_at, deadline_at, start_by, codec, tags, tenant, limit_key, trace, channel,
+                 detail, due_at, deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel,
                  parent_id, rerun_of, run_id, step, created_at)
 SELECT :id, :payload, :ordinal, :unique_key, {now}, {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL,
        coalesce(:due_at, {now} + :delay_us), {now} + :deadline_us, {now} + :start_within_us, :codec,
-       :tags, :tenant, :limit_key, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
+       :tags, :tenant, :limit_key, :units, :trace, :channel, :parent_id, :rerun_of, :run_id, :step, {now}
  WHERE NOT EXISTS (SELECT 1 FROM job
                     WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
                       AND state NOT IN {final})

@@ -12,7 +12,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'released', phase = NULL, unfit = NULL,
-       queued_seq = nextval('queued_seq')
+       queued_seq = {requeued}
  WHERE id = :id AND state = 'WAITING' AND phase = 'unfit'
 RETURNING version
 -- sqlite
@@ -20,7 +20,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'released', phase = NULL, unfit = NULL,
-       queued_seq = {now}
+       queued_seq = {requeued}
  WHERE id = :id AND state = 'WAITING' AND phase = 'unfit'
 RETURNING version
 
@@ -70,7 +70,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'signature', phase = NULL,
-       queued_seq = nextval('queued_seq')
+       queued_seq = {requeued}
   FROM fitting
  WHERE job.id = fitting.id AND fitting.fence % 1 = 0
 RETURNING job.id::text
@@ -79,7 +79,7 @@ UPDATE job
    SET state = CASE WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'wake', version = version + 1, actor = :actor, detail = 'signature', phase = NULL,
-       queued_seq = {now}
+       queued_seq = {requeued}
  WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_unfit
                   WHERE state = 'WAITING' AND unfit IS NOT NULL AND phase = 'unfit'
                     AND kind = :kind AND kind_version = :kind_version

@@ -309,7 +309,17 @@ _WORDS: Mapping[str, Mapping[str, str]] = {
     "now": {"postgres": POSTGRES_NOW, "sqlite": SQLITE_NOW},
     "micros": {"postgres": " * interval '1 microsecond'", "sqlite": ""},
     "db_user": {"postgres": "db_user", "sqlite": "NULL"},
+    "rule": {
+        "postgres": "split_part(job.limit_key, '/', 2)",
+        "sqlite": "substr(job.limit_key, 3, instr(substr(job.limit_key, 3), '/') - 1)",
+    },
 }
+# A job of an ordered key keeps its place in line until it has ended: it is the next of its key.
+_IN_TURN = (
+    "job.limit_key IS NOT NULL AND job.fence > 0 AND EXISTS (SELECT 1 FROM limit_rule"
+    " WHERE scope = 'job' AND name = {rule} AND ordered)"
+)
+_NEXT_SEQ = {"postgres": "nextval('queued_seq')", "sqlite": "{now}"}
 
 
 def _macro(name: str, given: str, *, dialect: str, schema: str, same: frozenset[str]) -> str:
@@ -324,6 +334,9 @@ def _macro(name: str, given: str, *, dialect: str, schema: str, same: frozenset[
             return f'"{schema}"'
         case "channel":
             return f"'{channel_of(schema)}'"
+        case "requeued":
+            text = f"CASE WHEN {_IN_TURN} THEN queued_seq ELSE {_NEXT_SEQ[dialect]} END"
+            return _expanded(text, dialect, schema)
         case _:
             raise Invalid(f"nothing is known of {{{name}}} in a statement")
 

@@ -218,15 +218,15 @@ def _effects(settled: Sequence[Settlement]) -> Steps[None]:
         yield from logs.write(logged)
     if used := [s for s in settled if s.outcome.usage]:
         amounts = [(s.claim, name, value) for s in used for name, value in _usage(s)]
-        yield Call(
-            "usage_add",
-            {
-                "id": [claim.id for claim, _, _ in amounts],
-                "fence": [claim.fence for claim, _, _ in amounts],
-                "name": [name for _, name, _ in amounts],
-                "amount": [float(value) for _, _, value in amounts],
-            },
-        )
+        columns = {
+            "id": [claim.id for claim, _, _ in amounts],
+            "fence": [claim.fence for claim, _, _ in amounts],
+            "name": [name for _, name, _ in amounts],
+            "amount": [float(value) for _, _, value in amounts],
+        }
+        yield Call("usage_add", columns)
+        if any(claim.limit_key for claim, _, _ in amounts):
+            yield Call("bucket_settle", columns)
 
 
 def _usage(settlement: Settlement) -> Iterable[tuple[str, float]]:

@@ -64,6 +64,10 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "tally_delta": _open(worker="IUD"),
     "tally_label": _open(worker="ID"),
     "queue_bound": _open(worker="IU", admin="IU"),
+    # Limits: workers declare them, admins set them. What is taken from a rate is taken by workers.
+    "limit_rule": _open(worker="IU", admin="IUD"),
+    "limit_change": _open(worker="I", admin="I"),
+    "bucket": _open(worker="IUD", admin="UD"),
     "followup": _open(worker="IUD", admin="IUD"),
     "schedule": _open(worker="IU", admin="U"),
     # The API. Answers and hashes are nobody's business who only looks at jobs.
@@ -106,6 +110,10 @@ FUNCTIONS = {
     "milepost_json(text, bytea)": tuple(ROLES),
     "milepost_default_most()": ("worker",),
     "milepost_default_size()": ("worker",),
+    "milepost_lock_stripes(integer, integer)": ("worker",),
+    "milepost_lock_queue(text)": ("worker",),
+    "milepost_live(text[], boolean[], text[], smallint[])": ("worker",),
+    "milepost_live_in(text[])": ("worker",),
 }
 
 _MOVE = ("state", "version", "move", "actor", "detail", "phase", "finished_at")

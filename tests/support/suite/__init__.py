@@ -11,6 +11,7 @@ from tests.support.suite.fanin import FanInSuite
 from tests.support.suite.filling import FillSuite
 from tests.support.suite.histories import HistorySuite
 from tests.support.suite.leases import LeaseSuite
+from tests.support.suite.limits import LimitSuite
 from tests.support.suite.outputs import OutputSuite
 from tests.support.suite.people import CancelSuite, EraseSuite, ReadSuite, SignalSuite
 from tests.support.suite.settling import SettleSuite
@@ -32,6 +33,7 @@ __all__ = [
     "FillSuite",
     "HistorySuite",
     "LeaseSuite",
+    "LimitSuite",
     "OutputSuite",
     "ReadSuite",
     "SettleSuite",
@@ -51,6 +53,7 @@ class StoreSuite(
     ClaimSuite,
     SettleSuite,
     LeaseSuite,
+    LimitSuite,
     TimerSuite,
     ClockSuite,
     CancelSuite,

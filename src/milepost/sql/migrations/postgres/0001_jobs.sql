@@ -50,6 +50,7 @@ CREATE TABLE job (
   rerun_of uuid,
   origin_id uuid,                           -- the job whose idempotency key and steps it goes on with
   priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  units double precision CHECK (units > 0),  -- taken from its limit's rate by a claim; NULL: one
   state text NOT NULL,
   move text NOT NULL,
   actor text,
@@ -64,7 +65,7 @@ CREATE TABLE job (
   unfit text,                                -- the signatures that its arguments do not fit
   codec text NOT NULL DEFAULT 'json',
   unique_key text,
-  limit_key text,
+  limit_key text COLLATE "C",                -- which limit it is under: stripe/rule/key
   trace text,
   channel text,
   policy text,
@@ -78,7 +79,16 @@ CREATE TABLE job (
   CONSTRAINT job_pkey PRIMARY KEY (id)
 );
 
-CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
+-- Jobs without a limit stand together, in the order of their arrival; those with one key by key.
+CREATE INDEX job_claim ON job (queue, priority DESC, limit_key, queued_seq) WHERE state = 'QUEUED';
+-- Those with a limit in the order of their arrival; the stripe, so that others are passed over in the index.
+CREATE INDEX job_front ON job (queue, priority DESC, queued_seq, left(limit_key, 1))
+  WHERE state = 'QUEUED' AND limit_key IS NOT NULL;
+-- Live leases under a limit. Not by state: the planner would count them by job_held.
+CREATE INDEX job_busy ON job (limit_key) WHERE worker_id IS NOT NULL AND limit_key IS NOT NULL;
+-- Those that hold the turn of an ordered key between two attempts.
+CREATE INDEX job_turn ON job (limit_key)
+  WHERE limit_key IS NOT NULL AND fence > 0 AND state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
 CREATE INDEX job_unfit ON job (kind, kind_version) WHERE state = 'WAITING' AND unfit IS NOT NULL;
@@ -307,6 +317,8 @@ BEGIN
       OR NEW.start_by IS DISTINCT FROM OLD.start_by
       OR NEW.policy IS DISTINCT FROM OLD.policy
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
+      OR NEW.units IS DISTINCT FROM OLD.units
       OR NEW.tags IS DISTINCT FROM OLD.tags
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of
@@ -314,7 +326,7 @@ BEGIN
       OR NEW.run_id IS DISTINCT FROM OLD.run_id
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
-          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal'
+          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal'
         WHEN TG_NAME = 'job_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
@@ -437,7 +449,7 @@ CREATE TRIGGER job_a_refuse_count
   EXECUTE FUNCTION milepost_refuse_job();
 
 CREATE TRIGGER job_a_refuse_fixed
-  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
+  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
   WHEN (((NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
@@ -453,6 +465,8 @@ CREATE TRIGGER job_a_refuse_fixed
       OR NEW.start_by IS DISTINCT FROM OLD.start_by
       OR NEW.policy IS DISTINCT FROM OLD.policy
       OR NEW.unique_key IS DISTINCT FROM OLD.unique_key
+      OR NEW.limit_key IS DISTINCT FROM OLD.limit_key
+      OR NEW.units IS DISTINCT FROM OLD.units
       OR NEW.tags IS DISTINCT FROM OLD.tags
       OR NEW.parent_id IS DISTINCT FROM OLD.parent_id
       OR NEW.rerun_of IS DISTINCT FROM OLD.rerun_of

@@ -38,6 +38,7 @@ CREATE TABLE job (
   rerun_of TEXT,
   origin_id TEXT,                           -- the job whose idempotency key and steps it goes on with
   priority INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  units REAL CHECK (units > 0),              -- taken from its limit's rate by a claim; NULL: one
   state TEXT NOT NULL,
   move TEXT NOT NULL,
   actor TEXT,
@@ -52,7 +53,7 @@ CREATE TABLE job (
   unfit TEXT,                                -- the signatures that its arguments do not fit
   codec TEXT NOT NULL DEFAULT 'json',
   unique_key TEXT,
-  limit_key TEXT,
+  limit_key TEXT,                            -- which limit it is under: stripe/rule/key
   trace TEXT,
   channel TEXT,
   policy TEXT,
@@ -66,9 +67,17 @@ CREATE TABLE job (
   CONSTRAINT job_pkey PRIMARY KEY (id)
 ) STRICT;
 
-CREATE INDEX job_claim ON job (queue, priority DESC, queued_seq) WHERE state = 'QUEUED';
+-- Jobs without a limit stand together, in the order of their arrival; those with one key by key.
+CREATE INDEX job_claim ON job (queue, priority DESC, limit_key, queued_seq) WHERE state = 'QUEUED';
+-- Those with a limit in the order of their arrival.
+CREATE INDEX job_front ON job (queue, priority DESC, queued_seq)
+  WHERE state = 'QUEUED' AND limit_key IS NOT NULL;
+-- Those that hold the turn of an ordered key between two attempts.
+CREATE INDEX job_turn ON job (limit_key)
+  WHERE limit_key IS NOT NULL AND fence > 0 AND state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
-CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
+-- With the key: live leases under a limit are counted in the index alone.
+CREATE INDEX job_held ON job (worker_id, limit_key, queue) WHERE state = 'RUNNING';
 CREATE INDEX job_unfit ON job (kind, kind_version) WHERE state = 'WAITING' AND unfit IS NOT NULL;
 CREATE INDEX job_unsubmitted ON job (created_at) WHERE state = 'CREATED' AND run_id IS NULL;
 CREATE INDEX job_deadline ON job
@@ -240,7 +249,6 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
         AND NEW.error_type IS was.error_type
         AND NEW.error_code IS was.error_code
         AND NEW.fingerprint IS was.fingerprint
-        AND NEW.limit_key IS was.limit_key
         AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
         AND (NEW.result IS NULL OR NEW.result IS was.result)
         AND (NEW.error IS NULL OR NEW.error IS was.error))))
@@ -307,7 +315,6 @@ BEGIN
         AND NEW.error_type IS was.error_type
         AND NEW.error_code IS was.error_code
         AND NEW.fingerprint IS was.fingerprint
-        AND NEW.limit_key IS was.limit_key
         AND (NEW.payload IS NULL OR NEW.payload IS was.payload)
         AND (NEW.result IS NULL OR NEW.result IS was.result)
         AND (NEW.error IS NULL OR NEW.error IS was.error)))
@@ -340,8 +347,7 @@ BEGIN
         AND NEW.error_type IS was.error_type
         AND NEW.error_code IS was.error_code
         AND NEW.fingerprint IS was.fingerprint
-        AND NEW.result IS was.result
-        AND NEW.limit_key IS was.limit_key)
+        AND NEW.result IS was.result)
      AND (NEW.errors IS NOT OLD.errors
       OR NEW.losses IS NOT OLD.losses
       OR NEW.polls IS NOT OLD.polls
@@ -353,7 +359,7 @@ BEGIN
 END;
 
 CREATE TRIGGER job_refuse_fixed
-  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
+  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
   WHEN (NEW.rowid IS NOT OLD.rowid
       OR (NEW.id IS NOT OLD.id
       OR NEW.tenant IS NOT OLD.tenant
@@ -370,6 +376,8 @@ CREATE TRIGGER job_refuse_fixed
       OR NEW.start_by IS NOT OLD.start_by
       OR NEW.policy IS NOT OLD.policy
       OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.limit_key IS NOT OLD.limit_key
+      OR NEW.units IS NOT OLD.units
       OR NEW.tags IS NOT OLD.tags
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
@@ -398,6 +406,8 @@ BEGIN
       OR NEW.start_by IS NOT OLD.start_by
       OR NEW.policy IS NOT OLD.policy
       OR NEW.unique_key IS NOT OLD.unique_key
+      OR NEW.limit_key IS NOT OLD.limit_key
+      OR NEW.units IS NOT OLD.units
       OR NEW.tags IS NOT OLD.tags
       OR NEW.parent_id IS NOT OLD.parent_id
       OR NEW.rerun_of IS NOT OLD.rerun_of
@@ -405,7 +415,7 @@ BEGIN
       OR NEW.run_id IS NOT OLD.run_id
       OR NEW.step IS NOT OLD.step
       OR NEW.ordinal IS NOT OLD.ordinal)
-        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal')
+        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal')
       WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
         THEN RAISE(ABORT, 'milepost: job: the payload is fixed')
     END;

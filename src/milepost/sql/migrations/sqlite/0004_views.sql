@@ -221,6 +221,7 @@ SELECT
   job.tags AS tags,
   job.unique_key AS unique_key,
   job.limit_key AS limit_key,
+  job.units AS units,
   job.run_id AS run_id,
   job.step AS step,
   job.ordinal AS ordinal,

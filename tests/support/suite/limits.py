@@ -1,0 +1,200 @@
+"""Jobs under limits: who may start, and who waits."""
+
+from typing import Any
+
+from milepost import outcome
+from milepost.records import Claim, NewJob, Template
+from milepost.store import creation, jobs, limits, timers
+from milepost.store.limits import Limit, Look, Reach
+from tests.support.suite.store import GOOD, PROBLEM, Store, new_id
+
+__all__ = ["LimitSuite"]
+
+WIDE = Reach(front=100, visits=50, newest=8, quantum=50)
+
+
+def put(store: Store, *keys: str, rule: str = "r", **options: Any) -> list[str]:
+    """Create a job for each key of the rule, in this order."""
+    shared = Template(kind="k", **options)
+    new = [
+        NewJob(new_id(), b"1", shared, key=limits.limit_key(rule, key)) for key in keys
+    ]
+    return [store.run(creation.create, [job])[0] for job in new]
+
+
+def take(store: Store, most: int = 100, **given: Any) -> list[Claim]:
+    return look(store, most, **given)[0]
+
+
+def look(
+    store: Store, most: int = 100, *, worker: str = "w1", reach: Reach = WIDE, **given: Any
+) -> tuple[list[Claim], Look]:
+    line = jobs.lines(given.pop("queues", ["default"]))
+    return store.run(limits.claim, worker_id=worker, line=line, most=most, reach=reach, **given)
+
+
+def declare(store: Store, **rules: Limit) -> None:
+    store.run(limits.declare, {("job", name): rule for name, rule in rules.items()})
+
+
+class LimitSuite:
+    """A live lease is the count: nothing is stored about a job that has to wait."""
+
+    def test_no_more_of_a_key_run_than_its_limit_allows_l4(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=2))
+        a = put(store, "a", "a", "a", "b")
+        first = take(store)
+        assert [c.id for c in first] == [a[0], a[1], a[3]]
+        assert take(store) == []
+        store.settle((first[0], GOOD))
+        assert [c.id for c in take(store)] == [a[2]]
+
+    def test_every_end_of_a_lease_frees_its_place_l1_l8(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        put(store, *["a"] * 5)
+        for ended in (GOOD, outcome.failed(PROBLEM), outcome.retry(PROBLEM, after=999)):
+            [claim] = take(store)
+            assert take(store) == []
+            store.settle((claim, ended))
+        [claim] = take(store)
+        store.rows(
+            "UPDATE job SET state = 'CANCELLED', move = 'cancel', version = version + 1,"
+            f" worker_id = NULL WHERE id = '{claim.id}'"
+        )
+        assert len(take(store)) == 1
+
+    def test_jobs_without_a_limit_pass_those_that_wait(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        put(store, *["a"] * 3)
+        [plain] = store.create()
+        assert [c.id for c in store.claim(9)] == [plain]
+
+    def test_each_key_comes_before_any_key_comes_twice_l20(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit())
+        many = put(store, *["a"] * 6)
+        [one] = put(store, "b")
+        assert {c.id for c in take(store, 2)} == {many[0], one}
+
+    def test_a_key_behind_many_that_are_blocked_is_found_l21(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        put(store, *(f"k{n}" for n in range(40)))
+        assert len(take(store)) == 40
+        put(store, *(f"k{n}" for n in range(40)))
+        [late] = put(store, "late")
+        narrow = Reach(front=5, visits=5, newest=2)
+        assert [c.id for c in take(store, 5, reach=narrow)] == [late]
+
+    def test_a_walk_over_keys_goes_on_where_it_was(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        put(store, *(f"k{n}" for n in range(20)))
+        found: list[str] = []
+        after = ""
+        while len(found) < 20:
+            claims, told = look(store, 6, reach=Reach(visits=6, after=after))
+            found += [c.id for c in claims]
+            after = told.after or ""
+        assert len(set(found)) == 20
+
+    def test_an_ordered_key_runs_one_at_a_time_retries_included_l11(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(ordered=True))
+        a = put(store, "a", "a", "a")
+        [first] = take(store)
+        assert first.id == a[0]
+        store.settle((first, outcome.retry(PROBLEM, after=60)))
+        assert take(store) == []
+        store.advance(61)
+        store.run(timers.wake, actor="m", most=9)
+        [again] = take(store)
+        assert again.id == a[0]
+        store.settle((again, outcome.failed(PROBLEM)))
+        assert [c.id for c in take(store)] == [a[1]]
+
+    def test_a_job_of_an_ordered_key_that_polls_keeps_its_turn(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(ordered=True))
+        a = put(store, "a", "a")
+        [first] = take(store)
+        store.settle((first, outcome.later(60)))
+        assert take(store) == []
+        store.advance(61)
+        store.run(timers.wake, actor="m", most=9)
+        assert [c.id for c in take(store)] == [a[0]]
+
+    def test_a_rate_lets_so_many_start_in_a_time_l17(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(rate=2, per_us=10_000_000, burst=2))
+        put(store, *["a"] * 9)
+        assert len(take(store)) == 2
+        claims, told = look(store)
+        assert claims == []
+        assert 0 < (told.wait_us or 0) <= 5_000_000
+        store.advance(5)
+        assert len(take(store)) == 1
+        assert take(store) == []
+        store.advance(60)
+        assert len(take(store)) == 2
+
+    def test_units_are_reserved_and_settled_by_what_was_counted_l18(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(rate=100, per_us=1_000_000, burst=100, units="tokens"))
+        put(store, "a", units=100.0)
+        put(store, "a", units=50.0)
+        put(store, "a", units=50.0)
+        [first] = take(store)
+        assert take(store) == []
+        store.settle((first, outcome.succeeded(usage={"tokens": 50})))
+        [_] = take(store)
+        assert take(store) == []
+
+    def test_a_queue_has_limits_of_its_own(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        store.run(limits.declare, {("queue", "default"): Limit(most=3)})
+        declare(store, r=Limit(most=1))
+        plain = store.create(4)
+        put(store, "a", "b")
+        assert store.claim(9) == []
+        first = take(store)
+        assert len(first) == 3
+        assert take(store) == []
+        store.settle((first[0], GOOD))
+        assert len(take(store)) == 1
+        assert set(plain) & {c.id for c in first}
+
+    def test_a_queue_has_a_rate_of_its_own(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        store.run(
+            limits.declare, {("queue", "default"): Limit(rate=1, per_us=1_000_000, burst=3)}
+        )
+        store.create(9)
+        assert len(take(store)) == 3
+        claims, told = look(store)
+        assert claims == []
+        assert 0 < (told.wait_us or 0) <= 1_000_000
+        store.advance(2)
+        assert len(take(store)) == 2
+
+    def test_a_rule_that_is_gone_limits_nobody_l6(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        put(store, "a", "a", "a")
+        assert len(take(store)) == 1
+        store.run(limits.change, ("job", "r"), Limit(most=2), actor="me", reason="more")
+        assert len(take(store)) == 1
+        store.run(limits.change, ("job", "r"), Limit(), actor="me", reason="no limit")
+        assert len(take(store)) == 1
+
+    def test_a_kind_that_the_worker_lacks_is_passed_over_l15(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        shared = Template(kind="other")
+        key = limits.limit_key("r", "a")
+        store.run(creation.create, [NewJob(new_id(), b"1", shared, key=key)])
+        [mine] = put(store, "a")
+        assert [c.id for c in take(store, kinds=["k 1"])] == [mine]
