@@ -161,7 +161,7 @@ def test_a_list_of_columns_is_a_records_fields_in_their_order():
     assert columns("run").startswith("{text:id}, kind, kind_version, ")
     shown = columns("claim | fence + 1 AS fence | {now} AS remaining_us")
     assert shown.startswith("{text:id}, kind, kind_version, fence + 1, payload, ")
-    assert shown.endswith(", {now}, {text:origin_id}, waited_us")
+    assert shown.endswith(", {now}, {text:origin_id}, waited_us, limit_key")
     with pytest.raises(Invalid, match=r"expected one of claim, job"):
         columns("jobs")
     with pytest.raises(Invalid, match="no such field: fences"):

@@ -364,7 +364,7 @@ def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
         "timed": False,
     }
     found = steps_of(lite, "job_claim", given)
-    assert "SEARCH job USING INDEX job_claim (queue=? AND priority=? AND queued_seq>?)" in found
+    assert "job_claim (queue=? AND priority=? AND limit_key=? AND queued_seq>?)" in found
     assert "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)" in found
     assert found.index("SCAN json_each") < found.index("job_claim"), "the line is the outer loop"
     assert "TEMP B-TREE" not in found

@@ -90,7 +90,7 @@ SELECT id, :queue, version, {now}, {now} + :lease_us::bigint{micros}
  WHERE queue = :queue AND state = 'QUEUED'
    AND (SELECT paused FROM queue WHERE queue.name = :queue) IS NOT TRUE
    AND NOT EXISTS (SELECT 1 FROM hint WHERE hint.job_id = job.id AND hint.version = job.version)
- ORDER BY priority DESC, queued_seq
+ ORDER BY priority DESC, limit_key, queued_seq
  LIMIT (SELECT greatest(0, least(:batch::bigint,
                                  :most::bigint - (SELECT count(*) FROM hint WHERE queue = :queue))))
 ON CONFLICT (job_id) DO UPDATE
@@ -105,7 +105,7 @@ SELECT id, :queue, version, {now}, {now} + :lease_us
  WHERE queue = :queue AND state = 'QUEUED'
    AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = :queue AND paused)
    AND NOT EXISTS (SELECT 1 FROM hint WHERE hint.job_id = job.id AND hint.version = job.version)
- ORDER BY priority DESC, queued_seq
+ ORDER BY priority DESC, limit_key, queued_seq
  LIMIT max(0, min(:batch, :most - (SELECT count(*) FROM hint WHERE hint.queue = :queue)))
 ON CONFLICT (job_id) DO UPDATE
    SET queue = excluded.queue, version = excluded.version, fence = hint.fence + 1, tellings = 0,

@@ -352,7 +352,7 @@ WITH RECURSIVE clock_now (now) AS MATERIALIZED (
          coalesce(bucket.free_at, 0) <= clock_now.now AS rested,
          CASE WHEN rule.ordered AND NOT EXISTS (SELECT 1 FROM job INDEXED BY job_turn
                                                  WHERE limit_key = keys.key AND fence > 0
-                                                   AND state IN ('WAITING', 'RETRYING'))
+                                                   AND state IN {sleeping})
               THEN (SELECT first.rowid FROM job AS first INDEXED BY job_claim
                      WHERE first.queue = keys.queue AND first.priority = keys.priority
                        AND first.state = 'QUEUED' AND first.limit_key = keys.key

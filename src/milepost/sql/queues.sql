@@ -2,8 +2,8 @@
 
 -- name: queue_list
 -- Every queue that is declared, was ever paused or has jobs in line, and for how many microseconds the first of
--- those has been in it, whichever its priority. Numbers are taken on the way in, so the first of each priority is
--- its oldest; its last entry says since when.
+-- those has been in it, whichever its priority. Numbers are taken on the way in, so the first of each priority, with
+-- a limit and without, is its oldest; its last entry says since when.
 -- postgres
 WITH RECURSIVE hop (name) AS (
   SELECT (SELECT queue FROM job WHERE state = 'QUEUED' ORDER BY queue LIMIT 1)
@@ -22,9 +22,15 @@ SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason,
        (SELECT (extract(epoch FROM {now} - min(journal.at)) * 1000000)::bigint
           FROM generate_series(0, 9) AS rank (priority)
          CROSS JOIN LATERAL (
-               SELECT id, version FROM job
-                WHERE job.queue = named.name AND job.priority = rank.priority AND job.state = 'QUEUED'
-                ORDER BY queued_seq LIMIT 1) AS first
+               (SELECT id, version FROM job
+                 WHERE job.queue = named.name AND job.priority = rank.priority AND job.state = 'QUEUED'
+                   AND limit_key IS NULL
+                 ORDER BY limit_key, queued_seq LIMIT 1)
+                UNION ALL
+               (SELECT id, version FROM job
+                 WHERE job.queue = named.name AND job.priority = rank.priority AND job.state = 'QUEUED'
+                   AND limit_key IS NOT NULL
+                 ORDER BY queued_seq LIMIT 1)) AS first
           JOIN journal ON journal.subject_id = first.id AND machine = 'job' AND seq = first.version)
   FROM named
   LEFT JOIN queue ON queue.name = named.name
@@ -49,10 +55,15 @@ SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason,
        queue.transport,
        (SELECT max({now} - journal.at)
           FROM rank
-         CROSS JOIN job ON job.rowid = (SELECT first.rowid FROM job AS first
-                                         WHERE first.queue = named.name AND first.priority = rank.priority
-                                           AND first.state = 'QUEUED'
-                                         ORDER BY first.queued_seq LIMIT 1)
+         CROSS JOIN job ON job.rowid IN (
+               (SELECT first.rowid FROM job AS first
+                 WHERE first.queue = named.name AND first.priority = rank.priority
+                   AND first.state = 'QUEUED' AND first.limit_key IS NULL
+                 ORDER BY first.queued_seq LIMIT 1),
+               (SELECT first.rowid FROM job AS first
+                 WHERE first.queue = named.name AND first.priority = rank.priority
+                   AND first.state = 'QUEUED' AND first.limit_key IS NOT NULL
+                 ORDER BY first.queued_seq LIMIT 1))
          CROSS JOIN journal ON journal.subject_id = job.id AND machine = 'job' AND seq = job.version)
   FROM named
   LEFT JOIN queue ON queue.name = named.name
@@ -80,7 +91,7 @@ SELECT name FROM hop WHERE name IS NOT NULL
 SELECT kind, kind_version, count(*)
   FROM (SELECT kind, kind_version FROM job
          WHERE queue = :name AND state = 'QUEUED'
-         ORDER BY priority DESC, queued_seq
+         ORDER BY priority DESC, limit_key, queued_seq
          LIMIT :most) AS first
  GROUP BY kind, kind_version
  ORDER BY kind, kind_version

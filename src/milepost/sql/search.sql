@@ -261,5 +261,13 @@ SELECT max(newest)
   FROM (SELECT (SELECT max(last.id)
                   FROM (SELECT {text:job.id} AS id FROM job
                          WHERE job.state = 'QUEUED' AND job.queue = named.queue AND job.priority = level.priority
-                         ORDER BY job.queued_seq DESC LIMIT :most) AS last) AS newest
+                           AND job.limit_key IS NULL
+                         ORDER BY job.limit_key DESC, job.queued_seq DESC LIMIT :most) AS last) AS newest
+          FROM named CROSS JOIN level
+         UNION ALL
+        SELECT (SELECT max(last.id)
+                  FROM (SELECT {text:job.id} AS id FROM job
+                         WHERE job.state = 'QUEUED' AND job.queue = named.queue AND job.priority = level.priority
+                           AND job.limit_key IS NOT NULL
+                         ORDER BY job.queued_seq DESC LIMIT :most) AS last)
           FROM named CROSS JOIN level) AS every
