@@ -107,13 +107,14 @@ UPDATE job
 -- those whose budget is spent.
 -- postgres
 WITH few AS MATERIALIZED (
-  SELECT state, errors, losses, retries, recoveries, kind, kind_version, queue, priority, queued_seq,
-         run_id
+  SELECT id, state, errors, losses, retries, recoveries, kind, kind_version, queue, priority, queued_seq,
+         run_id, limit_key
     FROM job
    WHERE {at_limit}
      AND state IN {pending}
 )
-SELECT queue, priority, queued_seq
+SELECT queue, priority, queued_seq, id::text,
+       limit_key IS NOT NULL OR EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = few.queue)
   FROM few
  WHERE state = 'QUEUED' AND {spent} IS NOT TRUE
    AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
@@ -125,7 +126,8 @@ SELECT queue, priority, queued_seq
  ORDER BY priority DESC, queued_seq
  LIMIT 1
 -- sqlite
-SELECT queue, priority, queued_seq
+SELECT queue, priority, queued_seq, id,
+       limit_key IS NOT NULL OR EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = job.queue)
   FROM job INDEXED BY job_spent
  WHERE {at_limit}
    AND state IN {pending}

@@ -279,7 +279,8 @@ UPDATE job
 RETURNING id
 
 -- name: job_claim_hinted
--- Takes the jobs that hints name, where `job_claim` could; their hints leave with the same commit.
+-- Takes the jobs that hints name, where `job_claim` could; their hints leave with the same commit. Those under
+-- a limit are for job_claim_limited.
 -- postgres
 WITH me AS MATERIALIZED (
   SELECT id FROM worker
@@ -289,8 +290,9 @@ WITH me AS MATERIALIZED (
   SELECT id, fence
     FROM job
    WHERE id = ANY (ARRAY(SELECT unnest(:id::uuid[])))
-     AND state = 'QUEUED' AND queue = :queue
+     AND state = 'QUEUED' AND queue = :queue AND limit_key IS NULL
      AND (SELECT true FROM me)
+     AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = :queue)
      AND (SELECT paused FROM queue WHERE queue.name = :queue) IS NOT TRUE
      AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
      AND {spent} IS NOT TRUE
@@ -342,7 +344,8 @@ SELECT json_group_array(json_array(
                | CASE WHEN job.due_at IS NOT NULL OR job.run_id IS NULL
                       THEN {now} - coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}
           FROM {rows:id} AS told CROSS JOIN job
-         WHERE job.id = told.id AND job.state = 'QUEUED' AND job.queue = :queue
+         WHERE job.id = told.id AND job.state = 'QUEUED' AND job.queue = :queue AND job.limit_key IS NULL
+           AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = :queue)
            AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
            AND {spent} IS NOT TRUE
            AND NOT {suspect}
@@ -371,9 +374,11 @@ DELETE FROM hint WHERE job_id IN (SELECT value FROM json_each(:id))
 -- Why hinted jobs could not be claimed: where they stand.
 -- postgres
 SELECT id::text, state, queue, kind || ' ' || kind_version,
-       coalesce((SELECT paused FROM queue WHERE queue.name = job.queue), false)
+       coalesce((SELECT paused FROM queue WHERE queue.name = job.queue), false),
+       limit_key IS NOT NULL OR EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = job.queue)
   FROM job WHERE id = ANY(:id::uuid[])
 -- sqlite
 SELECT id, state, queue, kind || ' ' || kind_version,
-       coalesce((SELECT paused FROM queue WHERE queue.name = job.queue), 0)
+       coalesce((SELECT paused FROM queue WHERE queue.name = job.queue), 0),
+       limit_key IS NOT NULL OR EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = job.queue)
   FROM job WHERE id IN (SELECT value FROM json_each(:id))

@@ -83,9 +83,10 @@ WITH RECURSIVE clock_now AS MATERIALIZED (
    UNION
   SELECT line, queue, priority, key FROM newest
    UNION
-  SELECT line.place, line.queue, line.priority, freed.key
-    FROM unnest(:freed::text[]) AS freed (key) CROSS JOIN line
-   WHERE left(freed.key, 1) = ANY ((SELECT locked FROM stripes)::text[])
+  SELECT line.place, line.queue, line.priority, freed.told ->> 0
+    FROM json_array_elements(:freed::text::json) AS freed (told)
+    JOIN line ON line.queue = freed.told ->> 1 AND line.priority = (freed.told ->> 2)::smallint
+   WHERE left(freed.told ->> 0, 1) = ANY ((SELECT locked FROM stripes)::text[])
 ), heads AS MATERIALIZED (
   SELECT found.place, visited.line, found.queue, found.priority, found.key, found.seq, found.units
     FROM visited CROSS JOIN LATERAL (
@@ -96,7 +97,7 @@ WITH RECURSIVE clock_now AS MATERIALIZED (
             WHERE job.queue = visited.queue AND job.priority = visited.priority
               AND job.state = 'QUEUED' AND job.limit_key = visited.key
             ORDER BY limit_key, queued_seq
-            LIMIT 64) AS first
+            LIMIT greatest(64, :quantum)) AS first
           WHERE (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
             AND {spent} IS NOT TRUE
             AND {suspect} = :alone::boolean
@@ -247,22 +248,89 @@ SELECT {columns:claim
        | (date_part('epoch', {now} - waited_us) * 1000000)::bigint AS waited_us}, told.look
   FROM told LEFT JOIN taken ON true
 -- sqlite
--- Three statements: limit_look chooses, limit_take moves, limit_pay takes from the buckets.
+-- Statements of its own: there is one writer, and Python is quicker to choose (store/choice.py).
 
--- name: limit_look
--- Chooses the jobs under a limit that may start: their rowids, what they take from buckets, and how the
--- look went.
+-- name: limit_front
+-- The first jobs in line that are under a limit.
 -- postgres
 -- Nothing to do: job_claim_limited has chosen.
 -- sqlite
-WITH RECURSIVE clock_now (now) AS MATERIALIZED (
-  SELECT {now}
-), rule AS MATERIALIZED (
-  SELECT scope, name, most, ordered, burst, per_us / rate AS unit_us FROM limit_rule
-   WHERE scope = 'job' OR scope = 'queue'
-), line AS MATERIALIZED (
-  SELECT l.queue, l.priority, l.floor, l.place,
-         EXISTS (SELECT 1 FROM rule WHERE scope = 'queue' AND name = l.queue) AS limited
+WITH line AS MATERIALIZED (
+  SELECT l.queue, l.priority, l.floor, l.place
+    FROM {rows:queue priority floor place} AS l
+   WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = l.queue AND paused)
+     AND EXISTS (SELECT 1 FROM worker
+                  WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now})
+)
+SELECT json_group_array(json_array(number, line, seq, queue, priority, key, units))
+  FROM (SELECT job.rowid AS number, line.place AS line, queued_seq AS seq, job.queue, job.priority, limit_key AS key, units
+          FROM line CROSS JOIN job INDEXED BY job_front
+         WHERE job.queue = line.queue AND job.priority = line.priority
+           AND job.state = 'QUEUED' AND job.limit_key IS NOT NULL AND job.queued_seq >= line.floor
+     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
+     AND {spent} IS NOT TRUE
+     AND {suspect} = :alone
+     AND (run_id IS NULL
+          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
+         LIMIT :most)
+
+-- name: limit_plain
+-- The first jobs in line that are under no limit, but in a queue that has one.
+-- postgres
+-- Nothing to do: job_claim_limited has chosen.
+-- sqlite
+WITH line AS MATERIALIZED (
+  SELECT l.queue, l.priority, l.floor, l.place
+    FROM {rows:queue priority floor place} AS l
+   WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = l.queue AND paused)
+     AND EXISTS (SELECT 1 FROM worker
+                  WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now})
+)
+SELECT json_group_array(json_array(number, line, seq, queue, priority, key, units))
+  FROM (SELECT job.rowid AS number, line.place AS line, queued_seq AS seq, job.queue, job.priority, limit_key AS key, units
+          FROM line CROSS JOIN job INDEXED BY job_claim
+         WHERE job.queue = line.queue AND job.priority = line.priority
+           AND job.state = 'QUEUED' AND job.limit_key IS NULL AND job.queued_seq >= line.floor
+           AND EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = line.queue)
+     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
+     AND {spent} IS NOT TRUE
+     AND {suspect} = :alone
+     AND (run_id IS NULL
+          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
+         LIMIT :most)
+
+-- name: limit_named
+-- The jobs with these ids.
+-- postgres
+-- Nothing to do: job_claim_limited has chosen.
+-- sqlite
+WITH line AS MATERIALIZED (
+  SELECT l.queue, l.priority, l.floor, l.place
+    FROM {rows:queue priority floor place} AS l
+   WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = l.queue AND paused)
+     AND EXISTS (SELECT 1 FROM worker
+                  WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now})
+)
+SELECT json_group_array(json_array(number, line, seq, queue, priority, key, units))
+  FROM (SELECT job.rowid AS number, line.place AS line, queued_seq AS seq, job.queue, job.priority, limit_key AS key, units
+          FROM json_each(:id) AS asked CROSS JOIN job CROSS JOIN line
+         WHERE job.id = asked.value AND line.queue = job.queue AND line.priority = job.priority
+           AND +job.state = 'QUEUED'
+     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
+     AND {spent} IS NOT TRUE
+     AND {suspect} = :alone
+     AND (run_id IS NULL
+          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
+         LIMIT :most)
+
+-- name: limit_heads
+-- The first jobs of keys: of those that were freed, of the newest jobs, and of so many that follow a place in
+-- the order of keys. Says also which keys were looked at, and the last one if there may be more.
+-- postgres
+-- Nothing to do: job_claim_limited has chosen.
+-- sqlite
+WITH RECURSIVE line AS MATERIALIZED (
+  SELECT l.queue, l.priority, l.floor, l.place
     FROM {rows:queue priority floor place} AS l
    WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = l.queue AND paused)
      AND EXISTS (SELECT 1 FROM worker
@@ -277,19 +345,10 @@ WITH RECURSIVE clock_now (now) AS MATERIALIZED (
            ORDER BY limit_key LIMIT 1),
          n + 1
     FROM hop WHERE hop.key IS NOT NULL AND n < :visits
-), front AS MATERIALIZED (
-  SELECT job.rowid AS number, line.place AS line, job.queue, job.priority, limit_key AS key, queued_seq AS seq, units
-    FROM line CROSS JOIN job INDEXED BY job_front
-   WHERE job.queue = line.queue AND job.priority = line.priority
-     AND job.state = 'QUEUED' AND job.limit_key IS NOT NULL AND job.queued_seq >= line.floor
-     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
-     AND {spent} IS NOT TRUE
-     AND {suspect} = :alone
-     AND (run_id IS NULL
-          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
-   LIMIT :front
+), hopped AS MATERIALIZED (
+  SELECT place, queue, priority, key, n FROM hop WHERE n > 0 AND key IS NOT NULL
 ), visited AS MATERIALIZED (
-  SELECT place AS line, queue, priority, key FROM hop WHERE n > 0 AND key IS NOT NULL
+  SELECT place AS line, queue, priority, key FROM hopped
    UNION
   SELECT line.place, line.queue, line.priority, job.limit_key
     FROM line CROSS JOIN job
@@ -299,122 +358,63 @@ WITH RECURSIVE clock_now (now) AS MATERIALIZED (
                         ORDER BY last.queued_seq DESC
                         LIMIT :newest)
    UNION
-  SELECT line.place, line.queue, line.priority, freed.value FROM json_each(:freed) AS freed CROSS JOIN line
-), heads AS MATERIALIZED (
-  SELECT job.rowid AS number, visited.line, job.queue, job.priority, limit_key AS key, queued_seq AS seq, units
-    FROM visited CROSS JOIN job
-   WHERE job.rowid IN (SELECT first.rowid FROM job AS first INDEXED BY job_claim
-                        WHERE first.queue = visited.queue AND first.priority = visited.priority
-                          AND first.state = 'QUEUED' AND first.limit_key = visited.key
-                        ORDER BY first.limit_key, first.queued_seq
-                        LIMIT :quantum)
-     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
-     AND {spent} IS NOT TRUE
-     AND {suspect} = :alone
-     AND (run_id IS NULL
-          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
-), plain AS MATERIALIZED (
-  SELECT job.rowid AS number, line.place AS line, job.queue, job.priority, NULL AS key, queued_seq AS seq, units
-    FROM line CROSS JOIN job INDEXED BY job_claim
-   WHERE line.limited AND :id IS NULL AND job.queue = line.queue AND job.priority = line.priority
-     AND job.state = 'QUEUED' AND job.limit_key IS NULL AND job.queued_seq >= line.floor
-     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
-     AND {spent} IS NOT TRUE
-     AND {suspect} = :alone
-     AND (run_id IS NULL
-          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
-   LIMIT :most
-), named AS MATERIALIZED (
-  SELECT job.rowid AS number, line.place AS line, job.queue, job.priority, limit_key AS key, queued_seq AS seq, units
-    FROM json_each(:id) AS asked CROSS JOIN job CROSS JOIN line
-   WHERE job.id = asked.value AND line.queue = job.queue AND line.priority = job.priority
-     AND +job.state = 'QUEUED'
-     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
-     AND {spent} IS NOT TRUE
-     AND {suspect} = :alone
-     AND (run_id IS NULL
-          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
-), found AS MATERIALIZED (
-  SELECT number, line, queue, priority, key, seq, units FROM front
-   UNION
-  SELECT number, line, queue, priority, key, seq, units FROM heads
-   UNION
-  SELECT number, line, queue, priority, key, seq, units FROM plain
-   UNION
-  SELECT number, line, queue, priority, key, seq, units FROM named
-), leased AS MATERIALIZED (
-  SELECT limit_key AS key, count(*) AS live FROM job INDEXED BY job_held
-   WHERE state = 'RUNNING' AND limit_key IS NOT NULL GROUP BY limit_key
-), live AS MATERIALIZED (
-  SELECT keys.key, rule.unit_us, rule.ordered,
-         CASE WHEN rule.ordered THEN 1 ELSE rule.most END - coalesce(leased.live, 0) AS room,
-         rule.burst * rule.unit_us - max(0, coalesce(bucket.free_at, 0) - clock_now.now) AS left_us,
-         coalesce(bucket.free_at, 0) <= clock_now.now AS rested,
-         CASE WHEN rule.ordered AND NOT EXISTS (SELECT 1 FROM job INDEXED BY job_turn
-                                                 WHERE limit_key = keys.key AND fence > 0
-                                                   AND state IN {sleeping})
-              THEN (SELECT first.rowid FROM job AS first INDEXED BY job_claim
-                     WHERE first.queue = keys.queue AND first.priority = keys.priority
-                       AND first.state = 'QUEUED' AND first.limit_key = keys.key
-                     ORDER BY first.limit_key, first.queued_seq
-                     LIMIT 1) END AS turn
-    FROM (SELECT key, queue, priority, min(seq) FROM found WHERE key IS NOT NULL GROUP BY key) AS keys
-   CROSS JOIN clock_now
-    LEFT JOIN rule ON rule.scope = 'job'
-                  AND rule.name = substr(keys.key, 3, instr(substr(keys.key, 3), '/') - 1)
-    LEFT JOIN leased ON leased.key = keys.key
-    LEFT JOIN bucket ON bucket.scope = 'job' AND bucket.key = keys.key AND rule.unit_us IS NOT NULL
-), ranked AS MATERIALIZED (
-  SELECT found.*,
-         CASE WHEN found.key IS NOT NULL THEN row_number() OVER line ELSE 1 END AS turn,
-         CASE WHEN found.key IS NOT NULL THEN sum(coalesce(found.units, 1)) OVER line END AS taken
-    FROM found
-  WINDOW line AS (PARTITION BY found.key ORDER BY found.line, found.seq, found.number)
-), judged AS MATERIALIZED (
-  SELECT ranked.*, live.left_us, live.unit_us,
-         (live.room IS NULL OR ranked.turn <= live.room)
-         AND (live.ordered IS NOT TRUE OR ranked.number IS live.turn) AS free,
-         live.unit_us IS NULL OR ranked.taken * live.unit_us <= live.left_us + 0.5
-         OR (ranked.turn = 1 AND live.rested) AS earned
-    FROM ranked LEFT JOIN live ON live.key = ranked.key
-), busy AS MATERIALIZED (
-  SELECT rule.name AS queue, rule.unit_us,
-         rule.most - (SELECT count(*) FROM job INDEXED BY job_held
-                       WHERE state = 'RUNNING' AND job.queue = rule.name) AS room,
-         rule.burst * rule.unit_us - max(0, coalesce(bucket.free_at, 0) - clock_now.now) AS left_us
-    FROM rule CROSS JOIN clock_now
-    LEFT JOIN bucket ON bucket.scope = 'queue' AND bucket.key = rule.name
-   WHERE rule.scope = 'queue' AND EXISTS (SELECT 1 FROM line WHERE line.queue = rule.name)
-), queueing AS MATERIALIZED (
-  SELECT judged.*,
-         row_number() OVER (PARTITION BY queue ORDER BY line, turn, seq, number) AS rank
-    FROM judged WHERE free AND earned
-), chosen AS MATERIALIZED (
-  SELECT queueing.number, queueing.key, queueing.queue, coalesce(queueing.units, 1) AS units
-    FROM queueing LEFT JOIN busy ON busy.queue = queueing.queue
-   WHERE (busy.room IS NULL OR queueing.rank <= busy.room)
-     AND (busy.unit_us IS NULL OR queueing.rank * busy.unit_us <= busy.left_us + 0.5)
-   ORDER BY queueing.line, queueing.turn, queueing.seq, queueing.number
-   LIMIT :most
+  SELECT line.place, line.queue, line.priority, json_extract(freed.value, '$[0]')
+    FROM json_each(:freed) AS freed
+    JOIN line ON line.queue = json_extract(freed.value, '$[1]') AND line.priority = json_extract(freed.value, '$[2]')
 )
-SELECT (SELECT json_group_array(number) FROM chosen),
-       (SELECT json_group_array(json_array(scope, key, cost_us))
-          FROM (SELECT 'job' AS scope, chosen.key, CAST(sum(chosen.units) * live.unit_us + 0.999999 AS INTEGER) AS cost_us
-                  FROM chosen JOIN live ON live.key = chosen.key
-                 WHERE live.unit_us IS NOT NULL GROUP BY chosen.key
-                 UNION ALL
-                SELECT 'queue', chosen.queue, CAST(count(*) * busy.unit_us + 0.999999 AS INTEGER)
-                  FROM chosen JOIN busy ON busy.queue = chosen.queue
-                 WHERE busy.unit_us IS NOT NULL GROUP BY chosen.queue)),
-       json_array(16,
-                  (SELECT count(*) FROM front),
-                  (SELECT count(*) FROM judged WHERE NOT (free AND earned)),
-                  (SELECT count(*) FROM visited),
-                  (SELECT CASE WHEN max(n) >= :visits THEN max(key) END FROM hop WHERE n > 0 AND key IS NOT NULL),
-                  (SELECT min(taken * unit_us - left_us) FROM judged WHERE free AND NOT earned),
-                  (SELECT min(queueing.rank * busy.unit_us - busy.left_us)
-                     FROM queueing JOIN busy ON busy.queue = queueing.queue
-                    WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5))
+SELECT (SELECT json_group_array(json_array(number, line, seq, queue, priority, key, units))
+          FROM (SELECT job.rowid AS number, visited.line AS line, queued_seq AS seq, job.queue, job.priority, limit_key AS key, units
+                  FROM visited CROSS JOIN job
+                 WHERE job.rowid IN (
+                       SELECT near.number
+                         FROM (SELECT first.rowid AS number, first.kind, first.kind_version, first.errors,
+                                      first.losses, first.retries, first.recoveries, first.poison_limit,
+                                      first.run_id
+                                 FROM job AS first INDEXED BY job_claim
+                                WHERE first.queue = visited.queue AND first.priority = visited.priority
+                                  AND first.state = 'QUEUED' AND first.limit_key = visited.key
+                                ORDER BY first.limit_key, first.queued_seq
+                                LIMIT max(64, :quantum)) AS near
+                        WHERE (:kinds IS NULL
+                               OR near.kind || ' ' || near.kind_version IN (SELECT value FROM json_each(:kinds)))
+                          AND {spent} IS NOT TRUE
+                          AND {suspect} = :alone
+                          AND (near.run_id IS NULL
+                               OR EXISTS (SELECT 1 FROM run WHERE run.id = near.run_id AND run.state IN {active}))
+                        LIMIT :quantum))),
+       (SELECT count(*) FROM visited),
+       (SELECT CASE WHEN max(n) >= :visits THEN max(key) END FROM hopped)
+
+-- name: limit_leased
+-- The key and the queue of each live lease.
+-- postgres
+-- Nothing to do: job_claim_limited has counted.
+-- sqlite
+SELECT json_group_array(limit_key), CASE WHEN :queues THEN json_group_array(queue) ELSE '[]' END
+  FROM job INDEXED BY job_held WHERE state = 'RUNNING'
+
+-- name: limit_left
+-- How far ahead of now buckets are, in microseconds.
+-- postgres
+-- Nothing to do: job_claim_limited has looked.
+-- sqlite
+SELECT i.scope, i.key, bucket.free_at - {now}
+  FROM {rows:scope key} AS i CROSS JOIN bucket ON bucket.scope = i.scope AND bucket.key = i.key
+
+-- name: limit_turns
+-- Which job of an ordered key has the turn; none while one is between two attempts.
+-- postgres
+-- Nothing to do: job_claim_limited has looked.
+-- sqlite
+SELECT i.key,
+       CASE WHEN NOT EXISTS (SELECT 1 FROM job INDEXED BY job_turn
+                              WHERE limit_key = i.key AND fence > 0 AND state IN {sleeping})
+            THEN (SELECT first.rowid FROM job AS first INDEXED BY job_claim
+                   WHERE first.queue = i.queue AND first.priority = i.priority
+                     AND first.state = 'QUEUED' AND first.limit_key = i.key
+                   ORDER BY first.limit_key, first.queued_seq
+                   LIMIT 1) END
+  FROM {rows:key queue priority} AS i
 
 -- name: limit_take
 -- Moves the chosen jobs.
@@ -423,12 +423,13 @@ SELECT (SELECT json_group_array(number) FROM chosen),
 -- sqlite: bytes 4
 SELECT json_group_array(json_array(
          {columns:claim | fence + 1 AS fence | length(payload) AS payload
-         | CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END AS remaining_us
-         | CASE WHEN :timed AND (due_at IS NOT NULL OR run_id IS NULL)
-                THEN {now} - coalesce(due_at, created_at) END AS waited_us})),
+         | CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END AS remaining_us})),
        CAST(group_concat(payload, '') AS BLOB),
        json_group_array(number)
-  FROM (SELECT job.rowid AS number, job.*
+  FROM (SELECT job.rowid AS number,
+               {columns:claim job. | job.deadline_at AS remaining_us
+               | CASE WHEN :timed AND (job.due_at IS NOT NULL OR job.run_id IS NULL)
+                      THEN {now} - coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}
           FROM {rows:chosen} AS i CROSS JOIN job WHERE job.rowid = i.chosen
          LIMIT :most)
 -- then
@@ -479,6 +480,7 @@ SELECT n, at, scope, name, before, after, actor, reason FROM limit_change
 -- name: limit_any
 -- Whether any job may be under a limit: without one, nobody looks for them.
 SELECT 1 WHERE EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' OR scope = 'queue')
+            OR EXISTS (SELECT 1 FROM job WHERE state = 'QUEUED' AND limit_key IS NOT NULL)
 
 -- name: bucket_settle
 -- Puts right what attempts reserved, by what they counted: more makes the next ones wait, less lets them go.

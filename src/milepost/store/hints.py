@@ -42,6 +42,8 @@ class Standing(msgspec.Struct, frozen=True):
     queue: str
     word: str
     paused: bool
+    limited: bool
+    """Whether it, or its queue, is under a limit."""
 
 
 def name() -> Steps[str]:
@@ -164,4 +166,4 @@ def claim(
 def standing(ids: Sequence[str]) -> Steps[dict[str, Standing]]:
     """Tell where jobs stand that could not be claimed; those that there are none of are missing."""
     rows = yield Call("hint_standing", {"id": list(ids)}, alone=True)
-    return {row[0]: Standing(row[1], row[2], row[3], bool(row[4])) for row in rows}
+    return {row[0]: Standing(row[1], row[2], row[3], bool(row[4]), bool(row[5])) for row in rows}

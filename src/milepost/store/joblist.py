@@ -29,7 +29,11 @@ _PLAIN = ("state", "queue")
 _UNUSUAL = (UNUSUAL, JobState.FAILED.value)
 _IN_LINE: Sequence[Mapping[str, str]] = (
     {"state": "RUNNING", "index": "job_held", "order": "worker_id"},
-    {"state": "QUEUED", "index": "job_claim", "order": "queue, priority DESC, limit_key, queued_seq"},
+    {
+        "state": "QUEUED",
+        "index": "job_claim",
+        "order": "queue, priority DESC, limit_key, queued_seq",
+    },
 )
 """States whose indexes have another order, and those orders."""
 _line = reader(JobLine)

@@ -91,9 +91,27 @@ def claimed(rows: Rows, *, worker_id: str) -> Steps[list[Claim]]:
     return claims
 
 
+class Suspect(msgspec.Struct, frozen=True):
+    """A job whose loss would end it, and where it stands in line."""
+
+    line: Line
+    id: str
+    limited: bool
+    """Whether it, or its queue, is under a limit."""
+
+
+def claim_alone(
+    found: Suspect, *, worker_id: str, kinds: Sequence[str] | None = None
+) -> Steps[list[Claim]]:
+    """Take a suspect, while the worker holds nothing."""
+    return (
+        yield from claim(worker_id=worker_id, line=[found.line], most=1, kinds=kinds, alone=True)
+    )
+
+
 def suspect(
     *, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
-) -> Steps[Line | None]:
+) -> Steps[Suspect | None]:
     """Find the first job in line whose loss would end it: it is to be claimed alone."""
     rows = yield Call(
         "job_suspect",
@@ -103,7 +121,10 @@ def suspect(
         },
         alone=True,
     )
-    return Line(*rows[0]) if rows else None
+    if not rows:
+        return None
+    *place, job_id, limited = rows[0]
+    return Suspect(Line(*place), job_id, bool(limited))
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -8,54 +8,26 @@ A job's `limit_key` is `stripe/rule/key`. On PostgreSQL a claim locks stripes, w
 takes jobs of those alone: nobody else can add a lease under their keys until it has committed.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
 from milepost.records import Claim
-from milepost.store.driver import Call, Steps
-from milepost.store.instants import instant
-from milepost.store.jobs import Line, claimed
+from milepost.store.choice import Candidate, Standing, choose, rule_of, whole_us
+from milepost.store.driver import Call, Rows, Steps
+from milepost.store.jobs import Line, Suspect, claimed, lines
+from milepost.store.rules import Limit, rules
 
 STRIPES = 16
-KEY_BYTES = 200
-"""A longer key is stored by its hash."""
+_IN_ORDER = attrgetter("line", "seq", "number")
 
 
-class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a rule allows, as it is stored."""
-
-    most: int | None = None
-    rate: float | None = None
-    per_us: int | None = None
-    burst: float | None = None
-    ordered: bool = False
-    units: str | None = None
-
-    @property
-    def text(self) -> str:
-        """As it is written down."""
-        return msgspec.json.encode(self).decode()
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """A rule: what is in force, what programs declared, and who set it otherwise."""
-
-    scope: str
-    name: str
-    limit: Limit
-    declared: Limit | None = None
-    declared_before: Limit | None = None
-    set_at: datetime | None = None
-    set_by: str | None = None
-    reason: str | None = None
-
-
-Named = tuple[str, str]
-"""The scope and the name of a rule."""
+Freed = tuple[str, str, int]
+"""A key, and the queue and the priority of its job that has ended."""
 
 
 class Reach(msgspec.Struct, frozen=True):
@@ -71,8 +43,8 @@ class Reach(msgspec.Struct, frozen=True):
     """The keys of how many of the newest jobs are looked at."""
     quantum: int = 1
     """How many jobs of each of those keys are looked at."""
-    freed: Sequence[str] = ()
-    """Keys that are looked at first: one of their leases has ended."""
+    freed: Sequence[Freed] = ()
+    """Keys that are looked at, too: one of their leases has ended."""
     stripe: int = 0
     stripes: int = STRIPES
     """How many stripes are taken, from the first one on."""
@@ -115,34 +87,139 @@ def claim(
         "queue": [place.queue for place in line],
         "priority": [place.priority for place in line],
         "floor": [place.floor for place in line],
-        "most": most,
         "kinds": None if kinds is None else list(kinds),
         "alone": alone,
-        "front": reach.front,
+    }
+    keys = {
         "visits": reach.visits,
         "after": reach.after,
         "newest": reach.newest,
         "quantum": reach.quantum,
-        "freed": list(reach.freed),
-        "id": None if ids is None else list(ids),
+        "freed": msgspec.json.encode(reach.freed).decode(),
     }
-    stripes = {"stripe": reach.stripe, "stripes": reach.stripes, "timed": True}
-    rows = yield Call("job_claim_limited", {**asked, **stripes}, whole=True)
+    more = {"stripe": reach.stripe, "stripes": reach.stripes, "front": reach.front, "timed": True}
+    named = None if ids is None else list(ids)
+    rows = yield Call(
+        "job_claim_limited", {**asked, **keys, **more, "id": named, "most": most}, whole=True
+    )
     if rows:
         look = msgspec.json.decode(rows[0][-1], type=Look)
         found = [row[:-1] for row in rows if row[0] is not None]
     else:
-        places = list(range(len(line)))
-        [(chosen, bill, told)] = yield Call("limit_look", {**asked, "place": places})
-        look, found = msgspec.json.decode(told, type=Look), []
-        if numbers := msgspec.json.decode(chosen):
-            moved = {"worker_id": worker_id, "alone": alone, "most": most, "timed": True}
-            found = yield Call("limit_take", {**moved, "chosen": numbers})
-        if bill != "[]":
-            scopes, keys, costs = zip(*msgspec.json.decode(bill), strict=True)
-            spent = {"scope": list(scopes), "key": list(keys), "cost_us": list(costs)}
-            yield Call("limit_pay", spent)
+        placed = {**asked, "place": list(range(len(line)))}
+        found, look = yield from _claim_by_steps(placed, keys, named, reach.front, most)
     return (yield from claimed(found, worker_id=worker_id)), look
+
+
+def _claim_by_steps(
+    asked: Mapping[str, Any], keys: Mapping[str, Any], ids: list[str] | None, front: int, most: int
+) -> Steps[tuple[Rows, Look]]:
+    """Claim where nobody else can meanwhile: look, choose, move."""
+    known = yield from rules()
+    queues = {name: rule.limit for (scope, name), rule in known.items() if scope == "queue"}
+    jobs = {name: rule.limit for (scope, name), rule in known.items() if scope == "job"}
+    visited, after = 0, None
+    if ids is not None:
+        candidates = yield from _candidates("limit_named", {**asked, "id": ids, "most": most})
+        fronts = 0
+    else:
+        candidates = yield from _candidates("limit_front", {**asked, "most": front})
+        fronts = len(candidates)
+        if keys["visits"] or keys["newest"] or keys["freed"] != "[]":
+            [(text, visited, after)] = yield Call("limit_heads", {**asked, **keys})
+            candidates = _merged(candidates, _decoded(text))
+        if queues.keys() & set(asked["queue"]):
+            plain = yield from _candidates("limit_plain", {**asked, "most": most})
+            candidates = _merged(candidates, plain)
+    standing = yield from _standing(candidates, jobs, queues)
+    chosen = choose(candidates, standing, most=most)
+    look = Look(STRIPES, fronts, chosen.blocked, visited, after, chosen.key_us, chosen.queue_us)
+    moved = {"worker_id": asked["worker_id"], "alone": asked["alone"], "most": most, "timed": True}
+    found: Rows = []
+    if chosen.numbers:
+        found = yield Call("limit_take", {**moved, "chosen": chosen.numbers})
+    if chosen.bill:
+        scopes, names = zip(*chosen.bill, strict=True)
+        costs = [whole_us(us) for us in chosen.bill.values()]
+        yield Call("limit_pay", {"scope": list(scopes), "key": list(names), "cost_us": costs})
+    return found, look
+
+
+def _candidates(name: str, asked: Mapping[str, Any]) -> Steps[list[Candidate]]:
+    [(text,)] = yield Call(name, asked)
+    return _decoded(text)
+
+
+def _decoded(text: str) -> list[Candidate]:
+    return msgspec.json.decode(text, type=list[Candidate])
+
+
+def _merged(some: list[Candidate], more: list[Candidate]) -> list[Candidate]:
+    """Put candidates together, line by line, in order."""
+    if not some or not more:
+        return sorted(some or more, key=_IN_ORDER)
+    return sorted({one.number: one for one in (*some, *more)}.values(), key=_IN_ORDER)
+
+
+def _standing(
+    found: Sequence[Candidate], rules: Mapping[str, Limit], queues: Mapping[str, Limit]
+) -> Steps[Standing]:
+    """Ask what limits say of these; of what no rule asks for, nothing is asked."""
+    keys = {one.key: one for one in reversed(found) if one.key is not None}
+    named = {key: rules.get(rule_of(key)) for key in keys}
+    live: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
+    if queues or any(rule and (rule.ordered or rule.most is not None) for rule in named.values()):
+        [(leased, served)] = yield Call("limit_leased", {"queues": bool(queues)})
+        live.update(msgspec.json.decode(leased))
+        busy.update(msgspec.json.decode(served))
+    rated = [("job", key) for key, rule in named.items() if rule and rule.rate is not None]
+    rated += [("queue", name) for name, rule in queues.items() if rule.rate is not None]
+    ahead = {}
+    if rated:
+        scopes, names = map(list, zip(*rated, strict=True))
+        rows = yield Call("limit_left", {"scope": scopes, "key": names})
+        ahead = {(scope, key): float(us) for scope, key, us in rows}
+    turns = {}
+    if ordered := [key for key, rule in named.items() if rule and rule.ordered]:
+        lines = {
+            "key": ordered,
+            "queue": [keys[key].queue for key in ordered],
+            "priority": [keys[key].priority for key in ordered],
+        }
+        turns = dict((yield Call("limit_turns", lines)))
+    return Standing(rules, queues, live, busy, ahead, turns)
+
+
+def claim_alone(
+    found: Suspect, *, worker_id: str, kinds: Sequence[str] | None = None
+) -> Steps[list[Claim]]:
+    """Take a suspect, while the worker holds nothing, if its limits allow it."""
+    if (yield Call("job_held", {"worker_id": worker_id}, alone=True)):
+        return []
+    claims, _ = yield from claim(
+        worker_id=worker_id,
+        line=[found.line],
+        most=1,
+        reach=Reach(),
+        ids=[found.id],
+        kinds=kinds,
+        alone=True,
+    )
+    return claims
+
+
+def claim_named(
+    ids: Sequence[str], *, worker_id: str, queue: str, kinds: Sequence[str]
+) -> Steps[list[Claim]]:
+    """Take the jobs that hints name, as far as their limits allow; their hints leave with it."""
+    line, most = lines([queue]), len(ids)
+    claims, _ = yield from claim(
+        worker_id=worker_id, line=line, most=most, reach=Reach(), ids=ids, kinds=kinds
+    )
+    if claims:
+        yield Call("hint_heard", {"id": [claim.id for claim in claims]})
+    return claims
 
 
 def stripe_of(rule: str, key: str) -> str:
@@ -159,69 +236,3 @@ def limit_key(rule: str, key: str) -> str:
 def any_rules() -> Steps[bool]:
     """Tell whether a job may be under a limit at all."""
     return bool((yield Call("limit_any", alone=True)))
-
-
-# Rules
-
-
-def rules() -> Steps[dict[Named, Rule]]:
-    """Read every rule."""
-    rows = yield Call("limit_rules", alone=True)
-    return {(row[0], row[1]): _rule(row) for row in rows}
-
-
-def _rule(row: Sequence[Any]) -> Rule:
-    scope, name, most, rate, per_us, burst, ordered, units, declared, before, at, by, reason = row
-    return Rule(
-        scope,
-        name,
-        Limit(most, rate, per_us, burst, bool(ordered), units),
-        None if declared is None else msgspec.json.decode(declared, type=Limit),
-        None if before is None else msgspec.json.decode(before, type=Limit),
-        None if at is None else instant(at),
-        by,
-        reason,
-    )
-
-
-def declare(limits: Mapping[Named, Limit], *, actor: str | None = None) -> Steps[None]:
-    """Store rules as a program declares them; what somebody set stays until a program changes it.
-
-    The program that declared something else last has the last word (L-7).
-    """
-    known = yield from rules()
-    for (scope, name), limit in sorted(limits.items()):
-        was = known.get((scope, name))
-        if was is None or was.declared != limit:
-            before = None if was is None or was.declared is None else was.declared.text
-            told = {"declared": limit.text, "declared_before": before, "by": None, "reason": None}
-            yield Call("limit_rule_put", {**_columns(scope, name, limit), **told})
-            yield from _changed(was, (scope, name), limit, actor=actor, reason="declared")
-
-
-def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None) -> Steps[Rule]:
-    """Set what a rule allows, from the next claim on; it is written down who did, and why."""
-    was = (yield from rules()).get(named)
-    declared = None if was is None or was.declared is None else was.declared.text
-    before = None if was is None or was.declared_before is None else was.declared_before.text
-    told = {"declared": declared, "declared_before": before, "by": actor, "reason": reason}
-    yield Call("limit_rule_put", {**_columns(*named, limit), **told})
-    yield from _changed(was, named, limit, actor=actor, reason=reason)
-    return (yield from rules())[named]
-
-
-def _columns(scope: str, name: str, limit: Limit) -> dict[str, Any]:
-    return {"scope": scope, "name": name, **msgspec.structs.asdict(limit)}
-
-
-def _changed(
-    was: Rule | None, named: Named, limit: Limit | None, *, actor: str | None, reason: str | None
-) -> Steps[None]:
-    scope, name = named
-    entry = {
-        "scope": scope,
-        "name": name,
-        "before": None if was is None else was.limit.text,
-        "after": None if limit is None else limit.text,
-    }
-    yield Call("limit_changed", {**entry, "actor": actor, "reason": reason})

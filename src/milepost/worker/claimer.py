@@ -11,15 +11,16 @@ from milepost.context import Context
 from milepost.declare import Definition
 from milepost.errors import LeaseLost, MilepostError
 from milepost.maintain.chores import in_batches
-from milepost.options import HIGHEST
 from milepost.records import Claim
 from milepost.relay.hints import HintQueue
-from milepost.store import failures, hints, jobs, queues, unfit
-from milepost.store.jobs import Line, lines
+from milepost.store import failures, hints, jobs, limits, queues, unfit
+from milepost.store.jobs import Suspect
 from milepost.worker import Setup
+from milepost.worker.floors import Floors
 from milepost.worker.heartbeat import WorkerRow
 from milepost.worker.isolate import IsolatedLanes
 from milepost.worker.lanes import AsyncLanes
+from milepost.worker.limited import LimitedLine
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob, SlotTable
 from milepost.worker.suspects import Suspects
@@ -65,6 +66,8 @@ class Claimer:
         self._claiming = asyncio.Lock()
         """Held while a claim is under way: the jobs it took are not known before it is over."""
         self._floors = Floors()
+        self._limited = LimitedLine()
+        self._limited_first = False
         self._rescan_asked = False
         self._met: set[Lanes] = {threads, isolated}
         """The lanes of the jobs that the last claim met."""
@@ -136,10 +139,10 @@ class Claimer:
     def _ahead(self) -> int:
         """Say how many more jobs than slots may be held.
 
-        None where jobs run in processes of their own, or a broker tells of jobs: while others are
-        held ahead no slot is free for them.
+        None where jobs run in processes of their own, a broker tells of jobs, or jobs under limits
+        wait: while others are held ahead no slot is free for them.
         """
-        if self._hinted or self.isolates:
+        if self._hinted or self.isolates or self._limited.waiting:
             return 0
         return self._slots.ahead(time.monotonic(), size=self._bytes)
 
@@ -165,11 +168,54 @@ class Claimer:
         claims = await self._claim(most, kinds)
         if not claims and not self._floors.whole and self._floors.rescan(self._now):
             claims = await self._claim(most, kinds)
+        if self._limited.must_ask(self._now, idle=not claims):
+            self._limited.known = await self._driver.run(limits.any_rules)
+            if self._limited.known and len(claims) < most:
+                claims += await self._claim_limited(most - len(claims), kinds)
         if alone and not claims:
             claims = await self._claim_alone(kinds)
         return claims
 
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Claim jobs under limits and others; each of them come first in turns (L-16)."""
+        if not self._limited.known:
+            return await self._claim_plain(most, kinds)
+        self._limited_first = not self._limited_first
+        parts = [self._claim_plain, self._claim_limited]
+        claims: list[Claim] = []
+        for part in reversed(parts) if self._limited_first else parts:
+            if len(claims) < most:
+                claims += await part(most - len(claims), kinds)
+        return claims
+
+    async def _claim_limited(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Claim jobs under limits: for slots that are free, none ahead."""
+        limited, began = self._limited, self._now
+        limited.free(self._slots.take_freed())
+        most = min(most, self._slots.size - len(self._slots))
+        if most <= 0:
+            return []
+        if self._queues is not None:
+            limited.floors.know(self._scanned(self._queues))
+        elif limited.floors.due(began):
+            limited.floors.know(self._scanned(await self._driver.run(queues.waiting)))
+        line = limited.floors.line(began)
+        if not line:
+            return []
+        reach = limited.reach(most)
+        claims, look = await self._driver.run(
+            limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
+        )
+        limited.floors.learn(claims, began=began, ended=self._now)
+        limited.learn(look, reach, taken=len(claims))
+        return claims
+
+    @property
+    def rate_seconds(self) -> float | None:
+        """In how long a rate lets the next job start; None: that is not what they wait for."""
+        return self._limited.wait_seconds
+
+    async def _claim_plain(self, most: int, kinds: list[str]) -> list[Claim]:
         hinted = False
         if self._queues is not None:
             self._floors.know(self._scanned(self._queues))
@@ -201,16 +247,15 @@ class Claimer:
         """Claim a job whose loss would end it; the store refuses while this worker has another."""
         claims: list[Claim] = []
         if (found := await self._suspect(kinds)) is not None:
-            claims = await self._driver.run(
-                jobs.claim, worker_id=self._row.id, line=[found], most=1, kinds=kinds, alone=True
-            )
+            claim = limits.claim_alone if found.limited else jobs.claim_alone
+            claims = await self._driver.run(claim, found, worker_id=self._row.id, kinds=kinds)
         if claims:
             self.suspects.began()
         else:
             self.suspects.see(waiting=False)
         return claims
 
-    async def _suspect(self, kinds: list[str]) -> Line | None:
+    async def _suspect(self, kinds: list[str]) -> Suspect | None:
         return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
 
     def _start(self, claims: list[Claim], links: Mapping[str, str]) -> None:
@@ -281,15 +326,23 @@ class Claimer:
             chosen = list(ids[:most]) if kinds and self._row.may_start() else []
             if not chosen:
                 return [], []
-            claim = partial(
-                self._driver.run,
-                hints.claim,
-                chosen,
-                worker_id=self._row.id,
-                queue=queue,
-                kinds=kinds,
-            )
+            claim = partial(self._claim_named, chosen, queue, kinds)
             return chosen, await self._fill(len(chosen), claim)
+
+    async def _claim_named(self, ids: list[str], queue: str, kinds: list[str]) -> list[Claim]:
+        run, worker_id = self._driver.run, self._row.id
+        claims = await run(hints.claim, ids, worker_id=worker_id, queue=queue, kinds=kinds)
+        if len(claims) < len(ids) and await self._has_rules():
+            left = sorted(set(ids) - {claim.id for claim in claims})
+            claims += await run(
+                limits.claim_named, left, worker_id=worker_id, queue=queue, kinds=kinds
+            )
+        return claims
+
+    async def _has_rules(self) -> bool:
+        if self._limited.must_ask(self._now, idle=False):
+            self._limited.known = await self._driver.run(limits.any_rules)
+        return self._limited.known
 
     def _scanned(self, queues: Iterable[str]) -> list[str]:
         """Leave out the queues whose broker tells what there is; while it is away, none."""
@@ -302,15 +355,19 @@ class Claimer:
         """Look at these queues first, and from the bottom: they are said to have work."""
         self._floors.expect(self._scanned(queues))
         self._floors.rescan(self._now)
+        self._limited.floors.rescan(self._now)
 
     def must_look_again(self) -> bool:
         """Ask for a look at the bottom if the last was none; False once there was one.
 
         A look from the floors says nothing of queues that were not met before.
         """
-        if self._floors.whole or self._rescan_asked:
+        known = [self._floors, *([self._limited.floors] if self._limited.known else [])]
+        if all(floors.whole for floors in known) or self._rescan_asked:
             return False
-        self._rescan_asked = self._floors.whole_next = True
+        self._rescan_asked = True
+        for floors in known:
+            floors.whole_next = True
         return True
 
     @property
@@ -340,87 +397,3 @@ class Claimer:
             return 0
         actor, queues = self._row.id, self._queues
         return await in_batches(self._driver, unfit.wake, signatures, queues=queues, actor=actor)
-
-
-RESCAN_SECONDS = 1.0
-RESCAN_SHARE = 0.05
-HINTS = 4
-"""How many queues are worth a look before it is asked which ones have work."""
-
-
-class Floors:
-    """The queues, and for each (queue, priority) the floor below which no job was left.
-
-    Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked
-    again. The bottom is looked at once a second, and when a look from the floor finds nothing, as
-    long as that takes no more than a twentieth of the time. A priority that the last look at the
-    bottom did not meet has a floor too, where numbers stood a look before: later jobs are younger.
-    To ask which queues have work takes a query of its own: after a hint the queue that it named is
-    looked at, and only when that is empty it is asked.
-    """
-
-    def __init__(self) -> None:
-        self._queues: list[str] = []
-        self._hinted: list[str] = []
-        self._floors: dict[tuple[str, int], int] = {}
-        self._top = self._top_before = 0
-        self._due = 0.0
-        self._allowed = 0.0
-        self.whole = self.whole_next = False
-
-    def know(self, queues: Iterable[str]) -> None:
-        """Learn which queues there are; the one served first moves on, so that none starves."""
-        known = list(queues)
-        self._queues = [*known[1:], *known[:1]]
-
-    def expect(self, queues: Iterable[str]) -> None:
-        """Take a hint: these have new jobs."""
-        hinted = list(queues)
-        self._hinted = hinted if len(hinted) <= HINTS else []
-
-    def follow_hint(self) -> bool:
-        """Look, once, at the queues of the last hint; False without one."""
-        if not self._hinted:
-            return False
-        self._queues, self._hinted = self._hinted, []
-        return True
-
-    def due(self, now: float) -> bool:
-        """Tell whether it is time to look at the bottom."""
-        return now >= self._due or not self._floors or self.whole_next
-
-    def rescan(self, now: float) -> bool:
-        """Ask for a look at the bottom; False while that would take too much time."""
-        if now < self._allowed:
-            return False
-        self._due = now
-        return True
-
-    def line(self, now: float) -> list[Line]:
-        """Say where to look now."""
-        self.whole = self.due(now)
-        self.whole_next = False
-        if self.whole:
-            self._due = now + RESCAN_SECONDS
-            return lines(self._queues)
-        floors = {**self._unmet(), **self._floors}
-        ordered = sorted(floors.items(), key=lambda item: -item[0][1])
-        return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
-
-    def _unmet(self) -> dict[tuple[str, int], int]:
-        """Name the places ahead of the last one in line that may have got a first job by now."""
-        lowest = min(priority for _, priority in self._floors)
-        queues = {queue for queue, _ in self._floors}
-        above = range(lowest + 1, HIGHEST + 1)
-        return {(queue, priority): self._top_before for queue in queues for priority in above}
-
-    def learn(self, claims: list[Claim], *, began: float, ended: float) -> None:
-        """Learn from the claims of a look, and from how long it took."""
-        if self.whole:
-            self._floors.clear()
-            self._allowed = ended + min(RESCAN_SECONDS, (ended - began) / RESCAN_SHARE)
-            # A look behind: a number may be taken by a transaction that commits a little later.
-            self._top_before = self._top
-        self._top = max((self._top, *(claim.queued_seq for claim in claims)))
-        # The oldest of each place comes first, and so has the last word here.
-        self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})

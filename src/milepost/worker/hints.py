@@ -210,6 +210,8 @@ class Follower:
             self._give_back(delivery, "unfit", AGAIN_SECONDS)  # (B-8)
         elif stands.word not in self._claimer.words:
             self._give_back(delivery, "busy", SOON_SECONDS)
+        elif stands.limited:
+            self._give_back(delivery, "limited", AGAIN_SECONDS)
         else:
             # A suspect, which is claimed alone, a job of a run that stops, or one that another
             # worker is about to claim: the sweep tells it again if it is still there.

@@ -19,6 +19,7 @@ from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement, Worker
 from milepost.store.durable import AttemptProgress
 from milepost.store.explain import takes
+from milepost.store.limits import Freed
 from milepost.store.logs import AttemptLines
 from milepost.store.tally import Label, WorkerTally
 from milepost.telemetry import Log
@@ -145,6 +146,7 @@ class SlotTable:
         self._pace = Pace(self.policy)
         self._begun = asyncio.Event()
         self._freed = asyncio.Event()
+        self._freed_keys: dict[Freed, None] = {}
 
     def __len__(self) -> int:
         """Count the jobs that are held."""
@@ -282,6 +284,8 @@ class SlotTable:
         now = time.monotonic()
         for settlement in batch:
             claim, move = settlement.claim, settlement.outcome.move
+            if claim.limit_key is not None:
+                self._freed_keys[claim.limit_key, claim.queue, claim.priority] = None
             # The same job may have come back meanwhile, under its next fence.
             running = self._running.get(claim.id)
             if running is not None and running.claim.fence == claim.fence:
@@ -310,6 +314,11 @@ class SlotTable:
             if claim.id in held:
                 running = self._running.get(claim.id)
                 yield claim, settlement.outcome, None if running is None else running.seconds
+
+    def take_freed(self) -> dict[Freed, None]:
+        """Give out the limit keys of jobs that have ended here since the last call."""
+        freed, self._freed_keys = self._freed_keys, {}
+        return freed
 
     def drop(self, *, good: bool | None) -> None:
         """Note that a job was released, or that its lease was lost before its outcome was written.

@@ -4,8 +4,9 @@ from typing import Any
 
 from milepost import outcome
 from milepost.records import Claim, NewJob, Template
-from milepost.store import creation, jobs, limits, timers
-from milepost.store.limits import Limit, Look, Reach
+from milepost.store import creation, jobs, limits, rules, timers
+from milepost.store.limits import Look, Reach
+from milepost.store.rules import Limit
 from tests.support.suite.store import GOOD, PROBLEM, Store, new_id
 
 __all__ = ["LimitSuite"]
@@ -16,9 +17,7 @@ WIDE = Reach(front=100, visits=50, newest=8, quantum=50)
 def put(store: Store, *keys: str, rule: str = "r", **options: Any) -> list[str]:
     """Create a job for each key of the rule, in this order."""
     shared = Template(kind="k", **options)
-    new = [
-        NewJob(new_id(), b"1", shared, key=limits.limit_key(rule, key)) for key in keys
-    ]
+    new = [NewJob(new_id(), b"1", shared, key=limits.limit_key(rule, key)) for key in keys]
     return [store.run(creation.create, [job])[0] for job in new]
 
 
@@ -33,8 +32,8 @@ def look(
     return store.run(limits.claim, worker_id=worker, line=line, most=most, reach=reach, **given)
 
 
-def declare(store: Store, **rules: Limit) -> None:
-    store.run(limits.declare, {("job", name): rule for name, rule in rules.items()})
+def declare(store: Store, **named: Limit) -> None:
+    store.run(rules.declare, {("job", name): rule for name, rule in named.items()})
 
 
 class LimitSuite:
@@ -155,7 +154,7 @@ class LimitSuite:
 
     def test_a_queue_has_limits_of_its_own(self, store: Store) -> None:
         store.worker(lease=9_999)
-        store.run(limits.declare, {("queue", "default"): Limit(most=3)})
+        store.run(rules.declare, {("queue", "default"): Limit(most=3)})
         declare(store, r=Limit(most=1))
         plain = store.create(4)
         put(store, "a", "b")
@@ -169,9 +168,7 @@ class LimitSuite:
 
     def test_a_queue_has_a_rate_of_its_own(self, store: Store) -> None:
         store.worker(lease=9_999)
-        store.run(
-            limits.declare, {("queue", "default"): Limit(rate=1, per_us=1_000_000, burst=3)}
-        )
+        store.run(rules.declare, {("queue", "default"): Limit(rate=1, per_us=1_000_000, burst=3)})
         store.create(9)
         assert len(take(store)) == 3
         claims, told = look(store)
@@ -185,9 +182,9 @@ class LimitSuite:
         declare(store, r=Limit(most=1))
         put(store, "a", "a", "a")
         assert len(take(store)) == 1
-        store.run(limits.change, ("job", "r"), Limit(most=2), actor="me", reason="more")
+        store.run(rules.change, ("job", "r"), Limit(most=2), actor="me", reason="more")
         assert len(take(store)) == 1
-        store.run(limits.change, ("job", "r"), Limit(), actor="me", reason="no limit")
+        store.run(rules.change, ("job", "r"), Limit(), actor="me", reason="no limit")
         assert len(take(store)) == 1
 
     def test_a_kind_that_the_worker_lacks_is_passed_over_l15(self, store: Store) -> None:

@@ -76,8 +76,7 @@ CREATE INDEX job_front ON job (queue, priority DESC, queued_seq)
 CREATE INDEX job_turn ON job (limit_key)
   WHERE limit_key IS NOT NULL AND fence > 0 AND state IN ('WAITING', 'RETRYING');
 CREATE INDEX job_due ON job (due_at) WHERE state IN ('WAITING', 'RETRYING');
--- With the key: live leases under a limit are counted in the index alone.
-CREATE INDEX job_held ON job (worker_id, limit_key, queue) WHERE state = 'RUNNING';
+CREATE INDEX job_held ON job (worker_id) WHERE state = 'RUNNING';
 CREATE INDEX job_unfit ON job (kind, kind_version) WHERE state = 'WAITING' AND unfit IS NOT NULL;
 CREATE INDEX job_unsubmitted ON job (created_at) WHERE state = 'CREATED' AND run_id IS NULL;
 CREATE INDEX job_deadline ON job

@@ -1,0 +1,175 @@
+"""Which of the jobs under limits may start, where there is one writer.
+
+Elsewhere `job_claim_limited` chooses by the same rules, in its statement.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import ceil, inf
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+
+from milepost.store.rules import Limit
+
+SLACK_US = 0.5
+
+
+class Candidate(NamedTuple):
+    """A job that may be next: its rowid, its line and its place there, and its key."""
+
+    number: int
+    line: int
+    seq: int
+    queue: str
+    priority: int
+    key: str | None
+    units: float | None
+
+
+_BY_TURN = itemgetter(0, 1)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What limits say now."""
+
+    rules: Mapping[str, Limit]
+    """By their names."""
+    queues: Mapping[str, Limit]
+    live: Counter[str]
+    """Live leases by key."""
+    busy: Counter[str]
+    """Live leases by queue."""
+    ahead_us: Mapping[tuple[str, str], float]
+    """How far ahead of now a bucket is."""
+    turns: Mapping[str, int | None]
+    """The job of an ordered key that is next."""
+
+
+class Choice(msgspec.Struct):
+    """The jobs that may start, what they take from buckets, and how it went."""
+
+    numbers: list[int]
+    bill: dict[tuple[str, str], float]
+    blocked: int = 0
+    key_us: float | None = None
+    queue_us: float | None = None
+
+
+def rule_of(key: str) -> str:
+    """Name the rule of a key: `stripe/rule/key`."""
+    return key.split("/", 2)[1]
+
+
+def choose(found: Sequence[Candidate], standing: Standing, *, most: int) -> Choice:
+    """Choose up to `most`: every key's first comes before any key's second.
+
+    They are given line by line, in order.
+    """
+    choice = Choice([], {})
+    free: list[tuple[int, int, Candidate]] = []
+    taken: dict[str, int] = {}
+    rooms: dict[str, float] = {}
+    odd = _Odd(standing)
+    for candidate in found:
+        key = candidate.key
+        if key is None:
+            free.append((candidate.line, 1, candidate))
+            continue
+        if key not in rooms:
+            taken[key], rooms[key] = 0, odd.room(key)
+        turn = taken[key] = taken[key] + 1
+        if turn > rooms[key] or (key in odd.limits and not odd.fits(candidate, key, turn, choice)):
+            choice.blocked += 1
+        else:
+            free.append((candidate.line, turn, candidate))
+    if len(free) > most or standing.queues:
+        free.sort(key=_BY_TURN)
+    _take(free, odd.limits, standing, choice, most=most)
+    return choice
+
+
+class _Odd:
+    """The keys of which more is asked than how many run: they have a rate, or an order."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._units: dict[str, float] = {}
+        self.limits: dict[str, Limit] = {}
+
+    def room(self, key: str) -> float:
+        """Tell how many more of a key may run."""
+        limit = self._standing.rules.get(rule_of(key))
+        if limit is None:
+            return inf
+        if limit.ordered or limit.rate is not None:
+            self.limits[key] = limit
+        if limit.ordered:
+            return inf if not self._standing.live.get(key) else 0
+        return inf if limit.most is None else limit.most - self._standing.live.get(key, 0)
+
+    def fits(self, candidate: Candidate, key: str, turn: int, choice: Choice) -> bool:
+        """Tell whether it is this job's turn, and the bucket has what it takes."""
+        limit = self.limits[key]
+        if limit.ordered and self._standing.turns.get(key) != candidate.number:
+            return False
+        if limit.rate is None:
+            return True
+        wanted = self._units[key] = self._units.get(key, 0.0) + (candidate.units or 1)
+        ahead = self._standing.ahead_us.get(("job", key), 0.0)
+        missing = wanted * limit.unit_us - (limit.burst_us - max(0.0, ahead))
+        # More than a bucket ever holds goes when it is full; the next ones wait for longer.
+        if missing <= SLACK_US or (turn == 1 and ahead <= 0):
+            return True
+        choice.key_us = missing if choice.key_us is None else min(choice.key_us, missing)
+        return False
+
+
+def _take(
+    free: Sequence[tuple[int, int, Candidate]],
+    limits: Mapping[str, Limit],
+    standing: Standing,
+    choice: Choice,
+    *,
+    most: int,
+) -> None:
+    if not limits and not standing.queues:
+        choice.numbers.extend(candidate.number for _, _, candidate in free[:most])
+        return
+    ranks: Counter[str] = Counter()
+    for _, _, candidate in free:
+        if len(choice.numbers) >= most:
+            break
+        queue = standing.queues.get(candidate.queue)
+        if queue is not None:
+            rank = ranks[candidate.queue] = ranks[candidate.queue] + 1
+            if not _queue_has_room(candidate.queue, queue, rank, standing, choice):
+                continue
+            if queue.rate is not None:
+                _charge(choice, ("queue", candidate.queue), queue.unit_us)
+        choice.numbers.append(candidate.number)
+        key = candidate.key
+        if key is not None and (limit := limits.get(key)) is not None and limit.rate is not None:
+            _charge(choice, ("job", key), (candidate.units or 1) * limit.unit_us)
+
+
+def _queue_has_room(name: str, queue: Limit, rank: int, standing: Standing, choice: Choice) -> bool:
+    if queue.most is not None and rank > queue.most - standing.busy[name]:
+        return False
+    if queue.rate is None:
+        return True
+    ahead = max(0.0, standing.ahead_us.get(("queue", name), 0.0))
+    missing = rank * queue.unit_us - (queue.burst_us - ahead)
+    if missing > SLACK_US:
+        choice.queue_us = missing if choice.queue_us is None else min(choice.queue_us, missing)
+    return missing <= SLACK_US
+
+
+def _charge(choice: Choice, bucket: tuple[str, str], us: float) -> None:
+    choice.bill[bucket] = choice.bill.get(bucket, 0.0) + us
+
+
+def whole_us(us: float) -> int:
+    """Round up what is taken: a rate is never exceeded."""
+    return ceil(us - 1e-6)

@@ -1,0 +1,90 @@
+"""The floors of the lines that a worker claims from: below them no job was left."""
+
+from collections.abc import Iterable
+
+from milepost.options import HIGHEST
+from milepost.records import Claim
+from milepost.store.jobs import Line, lines
+
+RESCAN_SECONDS = 1.0
+RESCAN_SHARE = 0.05
+HINTS = 4
+"""How many queues are worth a look before it is asked which ones have work."""
+
+
+class Floors:
+    """The queues, and for each (queue, priority) the floor below which no job was left.
+
+    Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked
+    again. The bottom is looked at once a second, and when a look from the floor finds nothing, as
+    long as that takes no more than a twentieth of the time. A priority that the last look at the
+    bottom did not meet has a floor too, where numbers stood a look before: later jobs are younger.
+    To ask which queues have work takes a query of its own: after a hint the queue that it named is
+    looked at, and only when that is empty it is asked.
+    """
+
+    def __init__(self) -> None:
+        self._queues: list[str] = []
+        self._hinted: list[str] = []
+        self._floors: dict[tuple[str, int], int] = {}
+        self._top = self._top_before = 0
+        self._due = 0.0
+        self._allowed = 0.0
+        self.whole = self.whole_next = False
+
+    def know(self, queues: Iterable[str]) -> None:
+        """Learn which queues there are; the one served first moves on, so that none starves."""
+        known = list(queues)
+        self._queues = [*known[1:], *known[:1]]
+
+    def expect(self, queues: Iterable[str]) -> None:
+        """Take a hint: these have new jobs."""
+        hinted = list(queues)
+        self._hinted = hinted if len(hinted) <= HINTS else []
+
+    def follow_hint(self) -> bool:
+        """Look, once, at the queues of the last hint; False without one."""
+        if not self._hinted:
+            return False
+        self._queues, self._hinted = self._hinted, []
+        return True
+
+    def due(self, now: float) -> bool:
+        """Tell whether it is time to look at the bottom."""
+        return now >= self._due or not self._floors or self.whole_next
+
+    def rescan(self, now: float) -> bool:
+        """Ask for a look at the bottom; False while that would take too much time."""
+        if now < self._allowed:
+            return False
+        self._due = now
+        return True
+
+    def line(self, now: float) -> list[Line]:
+        """Say where to look now."""
+        self.whole = self.due(now)
+        self.whole_next = False
+        if self.whole:
+            self._due = now + RESCAN_SECONDS
+            return lines(self._queues)
+        floors = {**self._unmet(), **self._floors}
+        ordered = sorted(floors.items(), key=lambda item: -item[0][1])
+        return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
+
+    def _unmet(self) -> dict[tuple[str, int], int]:
+        """Name the places ahead of the last one in line that may have got a first job by now."""
+        lowest = min(priority for _, priority in self._floors)
+        queues = {queue for queue, _ in self._floors}
+        above = range(lowest + 1, HIGHEST + 1)
+        return {(queue, priority): self._top_before for queue in queues for priority in above}
+
+    def learn(self, claims: list[Claim], *, began: float, ended: float) -> None:
+        """Learn from the claims of a look, and from how long it took."""
+        if self.whole:
+            self._floors.clear()
+            self._allowed = ended + min(RESCAN_SECONDS, (ended - began) / RESCAN_SHARE)
+            # A look behind: a number may be taken by a transaction that commits a little later.
+            self._top_before = self._top
+        self._top = max((self._top, *(claim.queued_seq for claim in claims)))
+        # The oldest of each place comes first, and so has the last word here.
+        self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})

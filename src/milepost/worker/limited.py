@@ -1,0 +1,104 @@
+"""Where a worker looks for jobs under limits, and how far: the memory of its claims."""
+
+import random
+
+from milepost.store.limits import STRIPES, Freed, Look, Reach
+from milepost.worker.floors import Floors
+
+VISITS = 16
+"""How many keys each claim looks at in the order of keys, so that no key starves behind others."""
+VISITS_MOST = 128
+NEWEST = 8
+"""The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
+FREED_MOST = 1_000
+SHARE_LEAST = 1 / 16
+RULES_SECONDS = 1.0
+"""How long a store without rules is taken for one, while there are other jobs to claim."""
+
+
+class LimitedLine:
+    """What a worker knows of the jobs under limits.
+
+    As long as the first in line may start, they are taken in the order of their arrival. The more
+    of them are blocked, the more goes by keys.
+    """
+
+    def __init__(self) -> None:
+        self.floors = Floors()
+        self.known = False
+        """Whether the store has any rules."""
+        self.waiting = False
+        """Whether the last look met any of them."""
+        self.wait_seconds: float | None = None
+        """In how long a rate lets the next job start; None: nothing is known of one."""
+        self._asked_at = -RULES_SECONDS
+        self._after = ""
+        self._share = 1.0
+        self._keys = 1
+        self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
+        self._stripes = STRIPES
+        self._freed: dict[Freed, None] = {}
+
+    def must_ask(self, now: float, *, idle: bool) -> bool:
+        """Tell whether to ask for rules: there were none a while ago, or nothing is to do."""
+        if self.known or not (idle or now - self._asked_at >= RULES_SECONDS):
+            return False
+        self._asked_at = now
+        return True
+
+    def free(self, keys: dict[Freed, None]) -> None:
+        """Remember keys under which a lease has ended: a job that was blocked may start."""
+        if self._share == 1.0:
+            return
+        self._freed.update(keys)
+        while len(self._freed) > FREED_MOST:
+            del self._freed[next(iter(self._freed))]
+
+    def reach(self, most: int) -> Reach:
+        """Say how far to look for so many jobs."""
+        front = max(1, int(most * self._share))
+        visits = VISITS if self._share == 1.0 else min(VISITS_MOST, 2 * most)
+        return Reach(
+            front=front,
+            visits=visits,
+            after=self._after,
+            newest=NEWEST,
+            quantum=-(-most // max(1, min(self._keys, most))),
+            freed=list(self._freed)[:most],
+            stripe=self._stripe,
+            stripes=self._stripes,
+        )
+
+    def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
+        """Learn from a look."""
+        for key in reach.freed:
+            self._freed.pop(key, None)
+        self.waiting = look.front > 0 or look.visited > 0
+        self._after = look.after or ""
+        self._keys = max(1, look.visited)
+        self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
+        self._learn_share(look)
+        self._learn_stripes(look, reach)
+
+    def _learn_share(self, look: Look) -> None:
+        seen = max(1, look.front)
+        if look.blocked > seen / 4:
+            self._share = max(SHARE_LEAST, self._share / 2)
+        elif look.blocked < seen / 20:
+            self._share = min(1.0, self._share * 2)
+
+    def _learn_stripes(self, look: Look, reach: Reach) -> None:
+        """Ask for fewer stripes where others hold some; each worker then keeps to its own."""
+        if look.locked < reach.stripes:
+            self._stripes = max(2, self._stripes // 2)
+            if look.locked == 0:
+                self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
+        elif self._stripes < STRIPES:
+            # Its own stripes had too little: others may have left theirs.
+            self._stripes = min(STRIPES, self._stripes + 1)
+        self._stripe = (self._stripe + look.locked) % STRIPES
+
+    @property
+    def contended(self) -> bool:
+        """Whether others hold stripes: a look that found nothing says little."""
+        return self._stripes < STRIPES
