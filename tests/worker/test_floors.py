@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from milepost.worker.claimer import HINTS, Floors
+from milepost.worker.floors import HINTS, Floors
 from milepost.worker.loop import SWITCH_SECONDS, _short_switches
 
 

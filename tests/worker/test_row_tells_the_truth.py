@@ -136,7 +136,7 @@ async def test_a_slot_whose_job_was_given_back_or_lost_is_dropped(app, working, 
 
 
 def claimed(job_id):
-    return SimpleNamespace(id=job_id, fence=1, queue="default", kind="k")
+    return SimpleNamespace(id=job_id, fence=1, queue="default", kind="k", limit_key=None)
 
 
 def test_every_move_of_the_slot_machine_is_made_and_keeps_the_count():
