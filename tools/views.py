@@ -357,8 +357,8 @@ def _partition_progress(job: Subject) -> str:
 JOB_COLUMNS = (
     "id tenant kind kind_version queue priority state phase version move actor detail fence"
     f" worker_id errors losses polls releases {' '.join(Limits.__struct_fields__)}"
-    " cancel_reason error error_type error_code fingerprint tags unique_key limit_key units run_id step"
-    " ordinal parent_id rerun_of origin_id trace channel policy codec"
+    " cancel_reason error error_type error_code fingerprint tags unique_key limit_key units run_id"
+    " step ordinal parent_id rerun_of origin_id trace channel policy codec"
 )
 RUN_COLUMNS = (
     "id tenant kind kind_version queue priority state phase version move actor detail cause"
