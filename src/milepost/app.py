@@ -30,6 +30,7 @@ from milepost.request.declaration import RequestOptions
 from milepost.request.kind import Requests
 from milepost.request.reply import Judge
 from milepost.request.secrets import Secrets
+from milepost.rules import Limits
 from milepost.schedules import Schedules
 from milepost.store import jobs
 from milepost.store.blockers import explain_any
@@ -91,6 +92,7 @@ class App(Runner):
         self.runs = Runs(self.client, self._report_type, self._fill)
         self.errors = Errors(self.client)
         self.queues = Queues(self.client)
+        self.limits = Limits(self.client)
         self.workers = Workers(self.client)
         self._scheduled = {}
         self.schedules = Schedules(self.client, self._scheduled)

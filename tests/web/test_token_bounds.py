@@ -25,6 +25,8 @@ HARMLESS = {
     "/v1/pipelines/{name}/table:release",
     "/v1/queues/{name}:pause",
     "/v1/queues/{name}:resume",
+    "/v1/limits/{name}:set",
+    "/v1/limits/{name}:reset",
     "/v1/schedules/{name}:pause",
     "/v1/channels/{name}/messages:ack",
     "/v1/channels/{name}/messages:retry",

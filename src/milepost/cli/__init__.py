@@ -56,6 +56,7 @@ COMMANDS = {
     ),
     "grants": ("milepost.cli.store", "Print the SQL that gives PostgreSQL roles their rights."),
     "jobs": ("milepost.cli.jobs", "List, show, await, cancel and run again."),
+    "limits": ("milepost.cli.limits", "List limits, set and reset them; who changed them."),
     "machine": ("milepost.cli.about", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.store", "Bring a store's schema to this version."),
     "pipelines": (

@@ -87,6 +87,12 @@ def _pipelines(at: "Session") -> Words:
     return ((each.name, "") for each in at.client.run(watermarks.listing))
 
 
+def _limits(at: "Session") -> Words:
+    from milepost.store import rules
+
+    return ((name, rule.limit.words) for (_, name), rule in at.client.run(rules.rules).items())
+
+
 _NAMES: "dict[str, Callable[[Session], Words]]" = {
     "queues": _queues,
     "schedules": _schedules,
@@ -96,7 +102,7 @@ _NAMES: "dict[str, Callable[[Session], Words]]" = {
 
 
 def _names(at: "Session", ctx: click.Context, _: str) -> Words:
-    known = _NAMES.get(_group(ctx))
+    known = {**_NAMES, "limits": _limits}.get(_group(ctx))
     return () if known is None else known(at)
 
 

@@ -462,8 +462,16 @@ VALUES (:scope, :name, :most, :rate, :per_us, :burst, :ordered, :units, :declare
 ON CONFLICT (scope, name) DO UPDATE
   SET most = excluded.most, rate = excluded.rate, per_us = excluded.per_us, burst = excluded.burst,
       ordered = excluded.ordered, units = excluded.units, declared = excluded.declared,
-      declared_at = excluded.declared_at, declared_before = excluded.declared_before,
+      declared_at = CASE WHEN limit_rule.declared = excluded.declared THEN limit_rule.declared_at
+                         ELSE excluded.declared_at END,
+      declared_before = excluded.declared_before,
       set_at = excluded.set_at, set_by = excluded.set_by, reason = excluded.reason
+
+-- name: limit_rule_hold
+-- postgres
+SELECT 1 FROM limit_rule WHERE scope = :scope AND name = :name FOR UPDATE
+-- sqlite
+-- Nothing to do: there is one writer.
 
 -- name: limit_rule_drop
 DELETE FROM limit_rule WHERE scope = :scope AND name = :name

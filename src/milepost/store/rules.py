@@ -1,13 +1,29 @@
 """Rules of limits: what is in force, what programs declared, and who set it otherwise."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from milepost.codec import PROSE_BYTES, check_text
+from milepost.errors import Invalid, NotFound
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
+
+SCOPES = ("job", "queue", "host", "source")
+"""What a rule counts: jobs by key, those of a queue, requests to a host, calls of a source."""
+PERIODS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([smhd])\s*")
+
+
+def rate_of(text: str) -> tuple[float, int]:
+    """Read "25/s", "100/m", "5000/h" or "9/d": a number, and the microseconds that it is for."""
+    match = _RATE.fullmatch(str(text))
+    if match is None or not float(match[1]):
+        raise Invalid(f"rate={text!r}: expected a number per s, m, h or d, such as 25/s")
+    return float(match[1]), PERIODS[match[2]]
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,6 +47,24 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.burst or 0) * self.unit_us
 
     @property
+    def rate_text(self) -> str | None:
+        """The rate as people write it: 25/s."""
+        if self.rate is None or self.per_us is None:
+            return None
+        period = next((name for name, us in PERIODS.items() if us == self.per_us), None)
+        return f"{self.rate:g}/{period or f'{self.per_us / 1e6:g}s'}"
+
+    @property
+    def words(self) -> str:
+        """What it allows, for people."""
+        told = ["one at a time, in order"] if self.ordered else []
+        if self.most is not None and not self.ordered:
+            told.append(f"{self.most:,} at once")
+        if self.rate is not None:
+            told.append(f"{self.rate_text} {self.units or ''}".strip() + f", burst {self.burst:g}")
+        return "; ".join(told) or "no limit, each key in turn"
+
+    @property
     def text(self) -> str:
         """As it is written down."""
         return msgspec.json.encode(self).decode()
@@ -47,6 +81,33 @@ class Rule(msgspec.Struct, frozen=True):
     set_at: datetime | None = None
     set_by: str | None = None
     reason: str | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether something else is in force than what was declared."""
+        return self.set_by is not None
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What somebody sets of a rule; what is left out stays as it is, None takes it away."""
+
+    most: int | msgspec.UnsetType | None = msgspec.UNSET
+    rate: str | msgspec.UnsetType | None = msgspec.UNSET
+    burst: float | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class RuleChange(msgspec.Struct, frozen=True):
+    """A change of a rule: who made it, and why."""
+
+    at: datetime
+    scope: str
+    name: str
+    before: Limit | None
+    """What was in force; None: it was new."""
+    after: Limit | None
+    """None: it was removed."""
+    actor: str | None
+    reason: str | None
 
 
 Named = tuple[str, str]
@@ -65,8 +126,8 @@ def _rule(row: Sequence[Any]) -> Rule:
         scope,
         name,
         Limit(most, rate, per_us, burst, bool(ordered), units),
-        None if declared is None else msgspec.json.decode(declared, type=Limit),
-        None if before is None else msgspec.json.decode(before, type=Limit),
+        _limit(declared),
+        _limit(before),
         None if at is None else instant(at),
         by,
         reason,
@@ -90,13 +151,126 @@ def declare(limits: Mapping[Named, Limit], *, actor: str | None = None) -> Steps
 
 def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None) -> Steps[Rule]:
     """Set what a rule allows, from the next claim on; it is written down who did, and why."""
+    yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
     was = (yield from rules()).get(named)
     declared = None if was is None or was.declared is None else was.declared.text
     before = None if was is None or was.declared_before is None else was.declared_before.text
     told = {"declared": declared, "declared_before": before, "by": actor, "reason": reason}
     yield Call("limit_rule_put", {**_columns(*named, limit), **told})
     yield from _changed(was, named, limit, actor=actor, reason=reason)
+    yield Call("worker_hint")  # a job that waited for this may be claimed at once
     return (yield from rules())[named]
+
+
+def wish(
+    name: str, wanted: Wish, *, scope: str | None, actor: str | None, reason: str | None
+) -> Steps[Rule]:
+    """Set some of what a rule allows; a queue, a host or a source may get its first one."""
+    _check_reason(reason)
+    known = yield from rules()
+    if scope in SCOPES[1:] and (scope, name) not in known:
+        named, limit = (scope, check_text(name, what=scope)), Limit()
+    else:
+        named = the_one(known, name, scope=scope)
+        yield Call("limit_rule_hold", {"scope": named[0], "name": name})
+        limit = (yield from rules())[named].limit
+    return (yield from change(named, wished(limit, wanted), actor=actor, reason=reason))
+
+
+def wished(limit: Limit, wanted: Wish) -> Limit:
+    """Change a limit as somebody wishes, or raise `Invalid` saying why not."""
+    if wanted == Wish():
+        raise Invalid("nothing was set: give most, rate or burst")
+    if limit.ordered and wanted.most not in (msgspec.UNSET, None, 1):
+        raise Invalid("its jobs run one at a time, in order: most cannot be set, only its rate")
+    if isinstance(wanted.most, int):
+        if isinstance(wanted.most, bool) or not 0 <= wanted.most < MOST:
+            raise Invalid(f"most={wanted.most!r}: expected a number from 0 on; None takes it away")
+        limit = msgspec.structs.replace(limit, most=wanted.most)
+    elif wanted.most is None:
+        limit = msgspec.structs.replace(limit, most=None)
+    return _rated(limit, wanted)
+
+
+def _rated(limit: Limit, wanted: Wish) -> Limit:
+    if wanted.rate is None:
+        if isinstance(wanted.burst, int | float):
+            raise Invalid("a burst belongs to a rate: give both")
+        return msgspec.structs.replace(limit, rate=None, per_us=None, burst=None)
+    if isinstance(wanted.rate, str):
+        rate, per_us = rate_of(wanted.rate)
+        # Smooth, unless it is said how many may go at once after a rest.
+        burst = limit.burst or 1.0
+        limit = msgspec.structs.replace(limit, rate=rate, per_us=per_us, burst=burst)
+    if wanted.burst is not msgspec.UNSET:
+        burst = 1.0 if wanted.burst is None else wanted.burst
+        if limit.rate is None:
+            raise Invalid("a burst belongs to a rate: give both")
+        if isinstance(burst, bool) or not 1 <= burst < MOST:
+            raise Invalid(f"burst={burst!r}: expected a number from 1 on")
+        limit = msgspec.structs.replace(limit, burst=float(burst))
+    return limit
+
+
+MOST = 2**31
+"""Limits are smaller than this."""
+
+
+def reset(
+    name: str, *, scope: str | None, actor: str | None, reason: str | None = None
+) -> Steps[Rule | None]:
+    """Let what programs declared be in force again; a rule that none declared is removed."""
+    _check_reason(reason)
+    named = the_one((yield from rules()), name, scope=scope)
+    yield Call("limit_rule_hold", {"scope": named[0], "name": name})
+    was = (yield from rules()).get(named)
+    if was is None or (was.declared is not None and not was.is_set):
+        return was
+    if was.declared is None:
+        yield Call("limit_rule_drop", {"scope": named[0], "name": name})
+    else:
+        before = None if was.declared_before is None else was.declared_before.text
+        told = {"declared": was.declared.text, "declared_before": before}
+        columns = _columns(*named, was.declared)
+        yield Call("limit_rule_put", {**columns, **told, "by": None, "reason": None})
+    yield from _changed(was, named, was.declared, actor=actor, reason=reason or "reset")
+    yield Call("worker_hint")
+    return (yield from rules()).get(named)
+
+
+def changes(
+    name: str | None = None, *, scope: str | None = None, most: int
+) -> Steps[list[RuleChange]]:
+    """Read who changed rules, the newest first."""
+    asked = {"scope": scope, "name": name, "most": most}
+    rows = yield Call("limit_changes", asked, alone=True)
+    return [
+        RuleChange(instant(at), scope, name, _limit(before), _limit(after), actor, reason)
+        for _, at, scope, name, before, after, actor, reason in rows
+    ]
+
+
+def the_one(known: Mapping[Named, Rule], name: str, *, scope: str | None = None) -> Named:
+    """Find the rule of that name, or raise an error that names those that there are."""
+    if scope is not None and scope not in SCOPES:
+        raise Invalid(f"scope={scope!r}: expected one of {', '.join(SCOPES)}")
+    found = [named for named in known if named[1] == name and scope in (None, named[0])]
+    if len(found) > 1:
+        scopes = ", ".join(named[0] for named in found)
+        raise Invalid(f"there are several limits {name!r}: say which by its scope ({scopes})")
+    if not found:
+        there = ", ".join(sorted({named[1] for named in known})) or "none"
+        raise NotFound(f"there is no limit {name!r}; there are: {there}")
+    return found[0]
+
+
+def _check_reason(reason: str | None) -> None:
+    if reason is not None:
+        check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
+
+
+def _limit(text: str | None) -> Limit | None:
+    return None if text is None else msgspec.json.decode(text, type=Limit)
 
 
 def _columns(scope: str, name: str, limit: Limit) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from milepost.queues import Queues
 from milepost.records import NewJob
 from milepost.request.batch import Batches as RequestBatches
 from milepost.request.kind import Requests
+from milepost.rules import Limits
 from milepost.schedules import Schedules
 from milepost.store import idempotency
 from milepost.store.driver import Steps
@@ -75,6 +76,7 @@ class Engine(Protocol):
     bulk: Bulk
     runs: Runs
     queues: Queues
+    limits: Limits
     schedules: Schedules
     requests: Requests
     request_batches: RequestBatches

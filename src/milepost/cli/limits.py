@@ -1,0 +1,152 @@
+"""`milepost limits`: what is in force, who set it and why; setting something else."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from milepost.cli import options
+from milepost.cli.command import Session, StoreGroup
+from milepost.cli.output import document, show_rows
+from milepost.errors import Invalid
+
+if TYPE_CHECKING:
+    from milepost.rules import Limits
+    from milepost.store.limit_looks import LimitStand
+    from milepost.store.rules import RuleChange
+
+SCOPES = ("job", "queue", "host", "source")
+FIELDS = ("most", "rate", "burst", "ordered", "units")
+COLUMNS = ("scope", "name", "allows", "running", "waiting", "set_by", "reason")
+CHANGE_COLUMNS = ("at", "scope", "name", "before", "after", "actor", "reason")
+scope = click.option(
+    "--scope", type=click.Choice(SCOPES), help="Which, where several have that name."
+)
+
+
+@click.group(cls=StoreGroup)
+def limits() -> None:
+    """List limits, set and reset them; who changed them and why. No app is needed."""
+
+
+def _of(at: Session) -> "Limits":
+    from milepost.rules import Limits
+
+    return Limits(at.client)
+
+
+@limits.command("ls")
+def list_limits(at: Session) -> None:
+    """List the limits: what is in force, how many leases live, and how many jobs wait."""
+    found = _of(at).list()
+    none = "there is no limit; declare one with @app.job(limit=mp.Limit(...)), or set one"
+    counted = {one.counted_to for one in found}
+    rows = [_limit(one) for one in found]
+    at.table(rows, *COLUMNS, empty=none, running=_upto(counted), waiting=_upto(counted))
+
+
+def _upto(counted: "set[int | None]") -> Any:
+    """Write a count; where counting ended, it is that many or more."""
+    return lambda number: f"{number}+" if number is not None and number in counted else number
+
+
+def _limit(stand: "LimitStand") -> dict[str, Any]:
+    declared = stand.declared
+    return document(
+        stand,
+        *("scope", "name", "allows", *FIELDS, "declared", "set_by", "set_at", "reason"),
+        *("running", "waiting", "counted_to"),
+        allows=stand.words,
+        declared=None if declared is None else msgspec.structs.asdict(declared),
+    )
+
+
+@limits.command()
+@options.name
+@scope
+def show(at: Session, name: str, scope: str | None) -> None:
+    """Show one limit, and what programs declare."""
+    at.show(_limit(_of(at).get(name, scope=scope)))
+
+
+@limits.command("set", access="write")
+@options.name
+@click.option("--most", metavar="N", help="So many at once, of each key; `none`: any number.")
+@click.option("--rate", metavar="N/s", help="So many per s, m, h or d; `none`: any number.")
+@click.option("--burst", type=float, metavar="N", help="So many at once after a rest.")
+@click.option("--reason", metavar="TEXT", help="Why; kept with the change.")
+@scope
+def set_limit(
+    at: Session,
+    name: str,
+    *,
+    most: str | None,
+    rate: str | None,
+    burst: float | None,
+    reason: str | None,
+    scope: str | None,
+) -> None:
+    """Set what a limit allows, from the next claim on. Jobs that run are not stopped.
+
+    What is left out stays. With --scope queue, a queue gets its first limit.
+    """
+    wanted: dict[str, Any] = {}
+    if most is not None:
+        wanted["most"] = _most(most)
+    if rate is not None:
+        wanted["rate"] = None if rate.lower() == "none" else rate
+    if burst is not None:
+        wanted["burst"] = burst
+    found = _of(at).set(name, **wanted, reason=reason, scope=scope)
+    at.report(_limit(found), f"limit {name} is set: {found.words}; it acts at the next claim")
+
+
+def _most(text: str) -> int | None:
+    if text.lower() == "none":
+        return None
+    if not text.isascii() or not text.isdecimal():
+        raise Invalid(f"--most {text}: expected a number from 0 on, or none")
+    return int(text)
+
+
+@limits.command(access="write")
+@options.name
+@click.option("--reason", metavar="TEXT", help="Why; kept with the change.")
+@scope
+def reset(at: Session, name: str, reason: str | None, scope: str | None) -> None:
+    """Let what programs declare be in force again; a limit that none declares is removed."""
+    found = _of(at).reset(name, reason=reason, scope=scope)
+    gone = f"limit {name} is removed: no program declared it"
+    back = f"limit {name} is as it was declared: {found.words}"
+    at.report(_limit(found), gone if found.declared is None else back)
+
+
+@limits.command()
+@click.argument("name", required=False)
+@scope
+@options.limit()
+def changes(at: Session, name: str | None, scope: str | None, limit: int) -> None:
+    """List who changed limits, to what and why, newest first."""
+    found = _of(at).changes(name, scope=scope, limit=limit)
+    if at.as_json or not found:
+        at.table([_change(one) for one in found], empty="no limit was ever declared or changed")
+        return
+    rows = [
+        {
+            **_change(one),
+            "before": "" if one.before is None else one.before.words,
+            "after": "removed" if one.after is None else one.after.words,
+        }
+        for one in found
+    ]
+    show_rows(rows, *CHANGE_COLUMNS)
+
+
+def _change(change: "RuleChange") -> dict[str, Any]:
+    from milepost.store.limit_looks import Terms
+
+    ends = {
+        side: None if limit is None else msgspec.structs.asdict(Terms.of(limit))
+        for side, limit in (("before", change.before), ("after", change.after))
+    }
+    return document(change, *CHANGE_COLUMNS, **ends)

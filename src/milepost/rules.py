@@ -1,0 +1,96 @@
+"""Limits as operators see them: what is in force, who set it, and how to set something else."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from milepost.client import Client, caller
+from milepost.faces import Flow, faces
+from milepost.store import limit_looks, rules
+from milepost.store.driver import Steps
+from milepost.store.limit_looks import LimitStand
+from milepost.store.rules import RuleChange, Wish
+
+CHANGES = 100
+"""How many changes are listed."""
+
+
+class Limits:
+    """Looks limits up, and sets them: from the next claim on, with a name and a reason."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def _list(self) -> Flow[Sequence[LimitStand]]:
+        """Return every limit, with its live leases and its jobs in line counted up to a bound."""
+        return self._client.flow(limit_looks.listing)
+
+    list, list_async = faces(_list)
+
+    def _get(self, name: str, *, scope: str | None = None) -> Flow[LimitStand]:
+        """Return one limit; `scope` says which, where several have that name."""
+        return self._client.flow(limit_looks.one, name, scope=scope)
+
+    get, get_async = faces(_get)
+
+    def _set(
+        self,
+        name: str,
+        *,
+        most: int | msgspec.UnsetType | None = msgspec.UNSET,
+        rate: str | msgspec.UnsetType | None = msgspec.UNSET,
+        burst: float | msgspec.UnsetType | None = msgspec.UNSET,
+        reason: str | None = None,
+        scope: str | None = None,
+    ) -> Flow[LimitStand]:
+        """Set what a limit allows, until `reset`, or until a program declares something new.
+
+        What is left out stays as it is; None takes it away. No job that runs is stopped. With a
+        `scope` of "queue", "host" or "source" the first limit of one can be made.
+        """
+        return self._client.flow(
+            set_limit,
+            name,
+            Wish(most, rate, burst),
+            scope=scope,
+            actor=caller().actor,
+            reason=reason,
+        )
+
+    set, set_async = faces(_set)
+
+    def _reset(
+        self, name: str, *, reason: str | None = None, scope: str | None = None
+    ) -> Flow[LimitStand]:
+        """Let what programs declared be in force again; what none did declare is removed."""
+        actor = caller().actor
+        return self._client.flow(reset_limit, name, scope=scope, actor=actor, reason=reason)
+
+    reset, reset_async = faces(_reset)
+
+    def _changes(
+        self, name: str | None = None, *, scope: str | None = None, limit: int = CHANGES
+    ) -> Flow[Sequence[RuleChange]]:
+        """Return who changed limits, to what and why, the newest first."""
+        return self._client.flow(rules.changes, name, scope=scope, most=limit)
+
+    changes, changes_async = faces(_changes)
+
+
+def set_limit(
+    name: str, wanted: Wish, *, scope: str | None, actor: str | None, reason: str | None
+) -> Steps[LimitStand]:
+    """Set a limit, and say how it stands."""
+    rule = yield from rules.wish(name, wanted, scope=scope, actor=actor, reason=reason)
+    return (yield from limit_looks.one(name, scope=rule.scope))
+
+
+def reset_limit(
+    name: str, *, scope: str | None, actor: str | None, reason: str | None
+) -> Steps[LimitStand]:
+    """Reset a limit, and say how it stands: one that nobody declared is gone."""
+    found = yield from limit_looks.one(name, scope=scope)
+    rule = yield from rules.reset(name, scope=found.scope, actor=actor, reason=reason)
+    if rule is None:
+        return LimitStand(scope=found.scope, name=name, words="no limit")
+    return (yield from limit_looks.one(name, scope=found.scope))

@@ -1,0 +1,168 @@
+"""/v1/limits: what is in force, who set it and why; setting something else."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from milepost.rules import reset_limit, set_limit
+from milepost.store import limit_looks, rules
+from milepost.store.driver import Steps
+from milepost.store.limit_looks import LimitStand, Terms
+from milepost.store.rules import RuleChange, Wish
+from milepost.web.call import Call, OperateCall, ReadCall, json_response
+from milepost.web.documents import ListDocument, RequestBody
+from milepost.web.problems import answers, problems
+from milepost.web.route import Route
+
+router = APIRouter(route_class=Route, tags=["limits"])
+CHANGES_MOST = 1_000
+
+Scope = Annotated[
+    str | None,
+    Query(
+        description="What it counts, where several limits have that name.",
+        pattern="^(job|queue|host|source)$",
+    ),
+]
+
+
+class TermsDocument(BaseModel):
+    """What a limit allows."""
+
+    most: int | None = Field(default=None, description="So many at once, of each key.")
+    rate: str | None = Field(default=None, examples=["25/s"])
+    burst: float | None = Field(default=None, description="So many at once after a rest.")
+    ordered: bool = False
+    units: str | None = None
+
+
+class LimitDocument(TermsDocument):
+    """A limit: what is in force, what was declared, who set it, and how it stands."""
+
+    scope: str = Field(examples=["job", "queue", "host", "source"])
+    name: str
+    words: str
+    declared: TermsDocument | None = None
+    set_at: datetime | None = None
+    set_by: str | None = None
+    reason: str | None = None
+    running: int | None = Field(default=None, description="Live leases, over all keys.")
+    waiting: int | None = Field(default=None, description="Jobs in line, over all keys.")
+    counted_to: int | None = Field(
+        default=None, description="A count that reaches this stands for so many or more."
+    )
+
+
+class LimitList(ListDocument[LimitDocument]):
+    """Every limit, by scope and name."""
+
+
+class ChangeDocument(BaseModel):
+    """A change of a limit."""
+
+    at: datetime
+    scope: str
+    name: str
+    before: TermsDocument | None = None
+    after: TermsDocument | None = None
+    actor: str | None = None
+    reason: str | None = None
+
+
+class ChangeList(ListDocument[ChangeDocument]):
+    """Changes of a limit, newest first."""
+
+
+class LimitChoice(RequestBody):
+    """What to set: what is left out stays as it is, null takes it away."""
+
+    most: int | None = Field(default=None, ge=0, lt=2**31)
+    rate: str | None = Field(default=None, max_length=100, examples=["25/s"])
+    burst: float | None = Field(default=None, ge=1, lt=2**31)
+    reason: str | None = Field(default=None, min_length=1, max_length=2000)
+    scope: str | None = Field(default=None, pattern="^(job|queue|host|source)$")
+
+    @property
+    def wish(self) -> Wish:
+        """What was said, and what was not."""
+        names = self.model_fields_set & set(Wish.__struct_fields__)
+        return Wish(**{name: getattr(self, name) for name in names})
+
+
+class ResetReason(RequestBody):
+    """Why a limit goes back to what was declared."""
+
+    reason: str | None = Field(default=None, min_length=1, max_length=2000)
+    scope: str | None = Field(default=None, pattern="^(job|queue|host|source)$")
+
+
+STANDS = {**answers(LimitDocument, 404, description="How it stands now."), **problems(413, 415)}
+
+
+def _checked(call: Call) -> Call:
+    # It counts jobs of every tenant, in every queue.
+    call.principal.check_unbound("a limit")
+    return call
+
+
+@router.get("/v1/limits", responses=answers(LimitList))
+async def listing(*, call: ReadCall) -> Response:
+    """List limits, with live leases and jobs in line counted up to a bound."""
+    found = await _checked(call).run(limit_looks.listing)
+    return json_response({"items": found})
+
+
+@router.get("/v1/limits/{name}", responses=answers(LimitDocument, 404))
+async def show(*, name: str, call: ReadCall, scope: Scope = None) -> Response:
+    """Show one limit."""
+    return json_response(await _checked(call).run(limit_looks.one, name, scope=scope))
+
+
+@router.get("/v1/limits/{name}/changes", responses=answers(ChangeList))
+async def changes(
+    *,
+    name: str,
+    call: ReadCall,
+    scope: Scope = None,
+    limit: Annotated[int, Query(ge=1, le=CHANGES_MOST)] = 100,
+) -> Response:
+    """List who changed a limit, to what and why."""
+    found = await _checked(call).run(rules.changes, name, scope=scope, most=limit)
+    return json_response({"items": [_change(one) for one in found]})
+
+
+def _change(change: RuleChange) -> dict[str, Any]:
+    told = msgspec.structs.asdict(change)
+    ends = {"before": change.before, "after": change.after}
+    return {**told, **{side: one and Terms.of(one) for side, one in ends.items()}}
+
+
+@router.post("/v1/limits/{name}:set", responses=STANDS)
+async def set_(*, name: str, call: OperateCall, choice: Annotated[LimitChoice, Body()]) -> Response:
+    """Set what a limit allows, from the next claim on. Jobs that run are not stopped."""
+    said = {"actor": _checked(call).principal.actor, "reason": choice.reason}
+
+    def operation() -> Steps[LimitStand]:
+        return (yield from set_limit(name, choice.wish, scope=choice.scope, **said))
+
+    return await call.once(operation)
+
+
+@router.post("/v1/limits/{name}:reset", responses=STANDS)
+async def reset(
+    *,
+    name: str,
+    call: OperateCall,
+    why: Annotated[ResetReason, Body()] = ResetReason(),  # noqa: B008 - it never changes
+) -> Response:
+    """Let what programs declare be in force again; a limit that none declares is removed."""
+    said = {"actor": _checked(call).principal.actor, "reason": why.reason}
+
+    def operation() -> Steps[LimitStand]:
+        return (yield from reset_limit(name, scope=why.scope, **said))
+
+    return await call.once(operation)

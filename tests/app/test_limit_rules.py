@@ -1,0 +1,178 @@
+"""app.limits: what is in force, what was declared, who set it and why; and how limits stand."""
+
+from collections.abc import Callable
+
+import pytest
+
+import milepost as mp
+from milepost.records import NewJob, Template
+from milepost.store import creation, jobs, limits, rules, workers
+from milepost.store.limits import Reach
+from milepost.store.rules import Limit
+from milepost.store.workers import NewWorker
+
+WIDE = Reach(front=100, visits=50, newest=8, quantum=50)
+
+
+@pytest.fixture
+def put(app: mp.App) -> Callable[..., list[str]]:
+    """Create a job for each key of a rule."""
+
+    def put(*keys: str, rule: str = "r", **options: object) -> list[str]:
+        shared = Template(kind="k", **options)
+        new = [
+            NewJob(mp.client.new_id(), b"1", shared, key=limits.limit_key(rule, key))
+            for key in keys
+        ]
+        return app.client.run(creation.create, new)
+
+    return put
+
+
+@pytest.fixture
+def take(app: mp.App) -> Callable[..., list[str]]:
+    """Claim whatever limits allow."""
+    app.client.run(workers.register, NewWorker(id="w", lease_us=999_000_000))
+
+    def take(most: int = 100) -> list[str]:
+        line = jobs.lines(["default"])
+        asked = {"worker_id": "w", "line": line, "most": most, "reach": WIDE}
+        return [claim.id for claim in app.client.run(limits.claim, **asked)[0]]
+
+    return take
+
+
+def declare(app: mp.App, scope: str = "job", **named: Limit) -> None:
+    app.client.run(rules.declare, {(scope, name): limit for name, limit in named.items()})
+
+
+def test_a_limit_is_listed_with_what_runs_and_what_waits(app, put, take):
+    declare(app, r=Limit(most=2), other=Limit(rate=25, per_us=1_000_000, burst=50))
+    declare(app, "queue", default=Limit(most=50))
+    put("a", "a", "a", "b", "c")
+    take()
+    found = {(one.scope, one.name): one for one in app.limits.list()}
+    assert list(found) == [("job", "other"), ("job", "r"), ("queue", "default")]
+    one = found["job", "r"]
+    assert (one.most, one.running, one.waiting, one.counted_to) == (2, 4, 1, 1_000)
+    assert (one.declared.most, one.set_by, one.words) == (2, None, "2 at once")
+    assert (found["job", "other"].rate, found["job", "other"].running) == ("25/s", 0)
+    assert found["job", "other"].words == "25/s, burst 50"
+    assert (found["queue", "default"].running, found["queue", "default"].waiting) == (4, 1)
+
+
+def test_counting_ends_at_a_bound(app, put, monkeypatch):
+    monkeypatch.setattr("milepost.store.limit_looks.COUNTED", 3)
+    declare(app, r=Limit(most=2), r2=Limit(most=2))
+    put(*"abcdef")
+    put("a", "b", rule="r2", priority=3, queue="slow")
+    assert [(one.name, one.waiting) for one in app.limits.list()] == [("r", 3), ("r2", 2)]
+
+
+def test_a_limit_that_is_set_acts_at_the_next_claim_and_is_on_record_l6(app, put, take):
+    declare(app, r=Limit(most=1))
+    put(*["a"] * 5)
+    assert len(take()) == 1
+    raised = app.limits.set("r", most=3, reason="the provider agreed")
+    assert (raised.most, raised.declared.most, raised.set_by) == (3, 1, "client")
+    assert (raised.reason, raised.running) == ("the provider agreed", 1)
+    assert len(take()) == 2
+    # Lowered below what runs: none is stopped, none starts.
+    assert app.limits.set("r", most=0).running == 3
+    assert take() == []
+    newest, before, first = app.limits.changes("r")
+    assert (newest.before.most, newest.after.most, newest.actor) == (3, 0, "client")
+    assert (before.after.most, before.reason) == (3, "the provider agreed")
+    assert (first.before, first.reason) == (None, "declared")
+
+
+def test_a_reset_lets_the_declaration_be_in_force_again(app):
+    declare(app, r=Limit(most=5))
+    app.limits.set("r", most=1, rate="2/m")
+    assert app.limits.get("r").words == "1 at once; 2/m, burst 1"
+    back = app.limits.reset("r", reason="over")
+    assert (back.most, back.rate, back.set_by, back.set_at) == (5, None, None, None)
+    assert [change.reason for change in app.limits.changes("r")] == ["over", None, "declared"]
+    app.limits.reset("r")
+    assert len(app.limits.changes("r")) == 3  # nothing was to do
+
+
+def test_what_is_left_out_stays_and_none_takes_it_away(app):
+    declare(app, r=Limit(most=5, rate=2, per_us=60_000_000, burst=4))
+    assert app.limits.set("r", rate="9/h").burst == 4
+    assert app.limits.set("r", burst=9).words == "5 at once; 9/h, burst 9"
+    assert app.limits.set("r", most=None).words == "9/h, burst 9"
+    assert app.limits.set("r", rate=None).words == "no limit, each key in turn"
+
+
+def test_a_queue_gets_its_first_limit_by_hand_and_loses_it_by_a_reset(app):
+    made = app.limits.set("slow", scope="queue", most=3)
+    assert (made.scope, made.most, made.declared) == ("queue", 3, None)
+    assert app.limits.reset("slow").words == "no limit"
+    assert app.limits.list() == []
+    assert [(one.before, one.after) for one in app.limits.changes("slow")] == [
+        (Limit(most=3), None),
+        (None, Limit(most=3)),
+    ]
+
+
+def test_a_new_declaration_has_the_last_word_an_old_one_has_not_l7(app):
+    declare(app, r=Limit(most=5))
+    app.limits.set("r", most=1)
+    declare(app, r=Limit(most=5))
+    assert app.limits.get("r").most == 1
+    declare(app, r=Limit(most=7))
+    assert (app.limits.get("r").most, app.limits.get("r").set_by) == (7, None)
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "give most, rate or burst"),
+        ({"most": -1}, "from 0 on"),
+        ({"most": 2**31}, "from 0 on"),
+        ({"most": True}, "from 0 on"),
+        ({"rate": "fast"}, "such as 25/s"),
+        ({"rate": "0/s"}, "such as 25/s"),
+        ({"burst": 5}, "belongs to a rate"),
+        ({"rate": None, "burst": 5}, "belongs to a rate"),
+        ({"rate": "1/s", "burst": 0}, "from 1 on"),
+        ({"most": 1, "reason": "x" * 5_000}, "reason"),
+        ({"most": 1, "scope": "galaxy"}, "expected one of job, queue, host, source"),
+    ],
+)
+def test_what_no_limit_can_be_is_refused(app, given, told):
+    declare(app, r=Limit(most=5))
+    with pytest.raises(mp.Invalid, match=told):
+        app.limits.set("r", **given)
+    assert len(app.limits.changes()) == 1
+
+
+def test_an_ordered_rule_stays_one_at_a_time(app):
+    declare(app, r=Limit(ordered=True))
+    with pytest.raises(mp.Invalid, match="one at a time"):
+        app.limits.set("r", most=2)
+    assert app.limits.set("r", rate="1/s").words == "one at a time, in order; 1/s, burst 1"
+
+
+def test_an_unknown_limit_is_told_which_there_are(app):
+    declare(app, r=Limit(most=5), both=Limit(most=1))
+    declare(app, "queue", both=Limit(most=1))
+    with pytest.raises(mp.NotFound, match="there are: both, r"):
+        app.limits.set("s", most=1)
+    with pytest.raises(mp.NotFound):
+        app.limits.set("s", most=1, scope="job")
+    with pytest.raises(mp.Invalid, match=r"by its scope \(job, queue\)"):
+        app.limits.reset("both")
+    assert app.limits.set("both", most=9, scope="queue").most == 9
+    assert app.limits.get("both", scope="job").most == 1
+
+
+async def test_the_async_twins_do_the_same(app):
+    await app.limits.set_async("q", scope="queue", most=3)
+    [one] = await app.limits.list_async()
+    assert one == await app.limits.get_async("q")
+    assert len(await app.limits.changes_async()) == 1
+    assert (await app.limits.reset_async("q")).declared is None
+    await app.close_async()
