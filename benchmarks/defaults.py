@@ -24,10 +24,12 @@ KINDS = {"async": "", "plain": "1"}
 def compare(store: Store, jobs: int, rounds: int, sizes: list[int]) -> bool:
     """Print the rates of every size; tell whether the first keeps up with the last."""
     rates: dict[tuple[str, int], list[float]] = {}
-    for number, (kind, plain), size in itertools.product(range(rounds), KINDS.items(), sizes):
-        rate, _ = drain(store.fresh(), jobs, BENCH_PLAIN=plain, BENCH_CONC=str(size))
-        rates.setdefault((kind, size), []).append(rate)
-        print(f"  {store.dialect} {number + 1}/{rounds} {kind} {size}: {rate:,.0f}/s", flush=True)
+    for number, (kind, plain) in itertools.product(range(rounds), KINDS.items()):
+        for size in sizes if number % 2 else reversed(sizes):  # none is always the first
+            rate, _ = drain(store.fresh(), jobs, BENCH_PLAIN=plain, BENCH_CONC=str(size))
+            rates.setdefault((kind, size), []).append(rate)
+            told = f"{store.dialect} {number + 1}/{rounds} {kind} {size}"
+            print(f"  {told}: {rate:,.0f}/s", flush=True)
     kept = [_verdict(store.dialect, kind, rates, sizes) for kind in KINDS]
     return all(kept)
 

@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 
 import milepost as mp
 from milepost.lifecycle import WorkerState
+from milepost.records import NewJob, Template
+from milepost.store import creation, limits, rules, workers
 from milepost.store import jobs as stored
-from milepost.store import workers
+from milepost.worker import floors
 from milepost.worker.ahead import AheadPolicy, Pace
+from milepost.worker.lanes import LanePolicy
 from milepost.worker.slots import SlotTable
+from tests.support.suite.store import new_id
 from tests.worker.conftest import QUICK
 
 RATES = st.floats(0, 1e7)
@@ -49,11 +53,12 @@ def test_more_are_claimed_ahead_the_quicker_and_the_smaller_jobs_are(slots, rate
 
 def test_a_worker_with_default_settings_gets_near_a_tuned_one_and_one_of_long_jobs_nothing():
     policy = AheadPolicy()
-    assert policy.ahead(100, rate=20_000, size=100) == 900
-    assert policy.ahead(100, rate=100_000, size=100) == 2_000
+    assert policy.ahead(100, rate=20_000, size=100) == 1_500
+    assert policy.ahead(100, rate=100_000, size=100) == 1_900
     assert policy.ahead(2_500, rate=100_000, size=100) == 0, "it claims many without"
-    assert policy.ahead(100, rate=2_000, size=100) == 0, "its slots hold what ends soon"
-    assert policy.ahead(1, rate=0.5, size=100) == 0
+    assert policy.ahead(100, rate=1_000, size=100) == 0, "its slots hold what ends soon"
+    assert policy.ahead(1, rate=400, size=100) == 20
+    assert policy.ahead(1, rate=399, size=100) == 0, "a claim for each is no burden"
 
 
 @pytest.fixture
@@ -139,11 +144,12 @@ async def one_ahead(app, working, until, **options):
         if waits:
             await let_go.wait()
 
-    await work.submit_async(waits=False)  # a short one: jobs like it may be claimed ahead
     async with working(concurrency=1) as worker:
-        await until(lambda: worker._slots.ran == 1)
+        await app.queues.pause_async("default")
+        worker._tasks._seconds = 0.0  # jobs were short so far
         first = await work.submit_async(waits=True)
         second = await work.options(**options).submit_async(waits=False)
+        await app.queues.resume_async("default")
         await until(lambda: waiting(worker))
         yield SimpleNamespace(worker=worker, let_go=let_go, first=first, ahead=second)
         let_go.set()
@@ -155,7 +161,7 @@ async def test_a_job_claimed_ahead_is_held_and_starts_when_a_slot_is_free(
 ):
     async with one_ahead(app, working, until) as case:
         slots = case.worker._slots
-        assert json.loads(slots.text()) == {"PROCESSING": 1, "CLAIMING": 1}
+        assert json.loads(slots.text()) == {"PROCESSING": 1}, "there is one slot"
         assert slots.known.keys() == {case.first.id, case.ahead.id}
         await case.worker._claimer.reconcile()
         assert (await app.jobs.get_async(case.ahead.id)).state == mp.JobState.RUNNING
@@ -286,6 +292,64 @@ def test_a_worker_is_free_while_it_lives_and_rests(app):
     assert free("rests") == []
     run(workers.advance_clock, 31)
     assert free("works") == []
+
+
+@pytest.mark.in_turn
+async def test_jobs_that_may_be_long_are_claimed_for_slots_and_only_in_their_turn(
+    app, eager, monkeypatch
+):
+    @app.job
+    async def awaited() -> None: ...
+
+    @app.job
+    def plain() -> None: ...
+
+    worker = await app.worker(None, 8)
+    claimer, short, both = worker._claimer, "awaited 1", {"awaited 1", "plain 1"}
+
+    def fitting():
+        most, kinds = claimer._fitting()
+        return most, {kind for kind in kinds if kind in both}
+
+    claimer._met = {worker._tasks}
+    worker._tasks._seconds = 0.0
+    assert fitting() == (4, both), "the last claim found few: within slots"
+    claimer._plenty = True
+    assert fitting() == (2, both), "the bottom of the line is looked at: for a fourth of the slots"
+    monkeypatch.setattr(claimer._floors, "due", lambda _: False)
+    assert fitting() == (9, {short}), "half of 8 slots and 10 ahead"
+    claimer._met = {worker._tasks, worker._threads}
+    assert fitting()[0] <= 4, "the last claim met one that may be long"
+    claimer._met = {worker._tasks}
+    worker._tasks._seconds = 1.0
+    assert fitting() == (4, both), "they have become long"
+
+
+@pytest.mark.both_stores
+async def test_a_job_under_a_limit_has_its_turn_while_others_are_claimed_ahead(
+    app, working, until, eager, monkeypatch
+):
+    monkeypatch.setattr(floors, "RESCAN_SECONDS", 0.1)
+    over = asyncio.Event()
+
+    @app.job
+    async def stream() -> None:
+        if not over.is_set():
+            await stream.submit_async()
+
+    @app.job
+    async def limited() -> None:
+        over.set()
+
+    await stream.submit_many_async([()] * 30)
+    await app.client.run_async(rules.declare, {("job", "r"): rules.Limit(most=1)})
+    async with working(concurrency=2) as worker:
+        worker._tasks.policy = LanePolicy(short=60.0)  # however slow this machine is
+        await until(lambda: worker._slots.ran > 30 and len(waiting(worker)) > 4)
+        key = limits.limit_key("r", "a")
+        job = NewJob(new_id(), None, Template(kind="limited"), key=key)
+        await app.client.run_async(creation.create, [job])
+        await asyncio.wait_for(over.wait(), 15)
 
 
 # Two workers

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 class AheadPolicy:
     """The numbers that bound claiming ahead, in seconds unless they say otherwise."""
 
-    soon: float = 0.05
+    soon: float = 0.08
     """A worker holds at most as many jobs as its lanes end within it, at the recent rate."""
     window: float = 0.01
     """The recent rate is that of the last one or two windows in which lanes had jobs."""
+    least: float = 400.0
+    """Below so many jobs a second none are: claims are no burden, and a few ends are no rate."""
     patience: float = 0.1
     """A job that has not started so long after its claim is released, if another worker is free."""
     longest: float = 1.0
@@ -24,7 +26,7 @@ class AheadPolicy:
     """How many jobs a slot may have waiting for it."""
     refill: float = 0.5
     """The share of slots that are filled at once; a smaller one waits for this turn's last end."""
-    enough: int = 2_500
+    enough: int = 2_000
     """Claims for so many slots are as good as larger ones."""
     most_bytes: int = 32 * 1024**2
     """How much memory the arguments of the jobs claimed ahead may take."""
@@ -34,6 +36,8 @@ class AheadPolicy:
 
         `rate` is how many ended in a second, and `size` the bytes of one's arguments.
         """
+        if rate < self.least:
+            return 0
         soon = min(rate * self.soon, self.enough) - slots
         most = min(soon, slots * self.of_slots, self.most_bytes / max(size, 1.0))
         return max(0, int(most))

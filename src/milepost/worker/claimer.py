@@ -29,6 +29,8 @@ from milepost.worker.threads import ThreadLanes
 Lanes = AsyncLanes | ThreadLanes
 WORTH_A_CLAIM = 16
 """While a settlement makes room for more, fewer free slots than a sixteenth are no claim worth."""
+FOR_LONG = 4
+"""Jobs that may be long are claimed for a fourth of the slots while short ones are held ahead."""
 ROOM_SECONDS = 1.0
 ClaimCall = Callable[[], Coroutine[Any, Any, list[Claim]]]
 
@@ -71,6 +73,8 @@ class Claimer:
         self._rescan_asked = False
         self._met: set[Lanes] = {threads, isolated}
         """The lanes of the jobs that the last claim met."""
+        self._plenty = False
+        """Whether the last claim found at least half of the jobs that it asked for."""
         self._bytes = 0.0
         """The size of a job's arguments in the last claim."""
         self.suspects = Suspects(setup.clock)
@@ -93,7 +97,9 @@ class Claimer:
             most, kinds = self._fitting()  # a hint's claim may have come first
             if most <= 0 or not kinds:
                 return 0
-            return len(await self._fill(most, partial(self._claimed, most, kinds)))
+            claims = await self._fill(most, partial(self._claimed, most, kinds))
+            self._plenty = len(claims) * 2 >= most
+            return len(claims)
 
     async def _fill(self, most: int, claim: ClaimCall) -> list[Claim]:
         """Claim for so many slots, and start the jobs."""
@@ -122,27 +128,32 @@ class Claimer:
         """
         if self.suspects.keep_out(busy=bool(self._slots)):
             return 0, []
-        size = self._slots.size + self._ahead()
-        room = min(max(1, size // 2), size - self._slots.busy)  # the other half settles meanwhile
+        ahead, slots = self._ahead(), self._slots
+        size = slots.size + ahead
+        room = min(max(1, size // 2), size - slots.busy)  # the other half settles meanwhile
         if room < size // WORTH_A_CLAIM and self._settler.writing:
             return 0, []
+        looks_at_all = not ahead or self._floors.due(self._now)
+        if ahead and looks_at_all:
+            room = min(room, max(1, slots.size // FOR_LONG))
         rooms: dict[Lanes, int] = {self._tasks: room}
-        if not self._tasks.is_short:
-            rooms[self._tasks] = min(room, self._slots.free)
         for lanes in (self._threads, self._isolated):
-            rooms[lanes] = lanes.depth(size) - self._slots.held_in(lanes)
+            rooms[lanes] = lanes.depth(size) - slots.held_in(lanes)
         found = [(d.word, self._lanes(d)) for d in self._registry.all]
+        found = [(word, lanes) for word, lanes in found if looks_at_all or lanes.is_short]
         kinds = [word for word, lanes in found if rooms[lanes] > 0]
         bounding = self._met & {lanes for _, lanes in found}
         return min([room, *(rooms[lanes] for lanes in bounding if rooms[lanes] > 0)]), kinds
 
     def _ahead(self) -> int:
-        """Say how many more jobs than slots may be held.
+        """Say how many more jobs than slots may be held, where there are plenty of short ones.
 
         None where jobs run in processes of their own, a broker tells of jobs, or jobs under limits
-        wait: while others are held ahead no slot is free for them.
+        wait: while others are held ahead no slot is free for them. Jobs of lanes that are not short
+        have their turn when the bottom of the line is looked at.
         """
-        if self._hinted or self.isolates or self._limited.waiting:
+        plenty = self._plenty and all(lanes.is_short for lanes in self._met)
+        if not plenty or self._hinted or self.isolates or self._limited.waiting:
             return 0
         return self._slots.ahead(time.monotonic(), size=self._bytes)
 
@@ -177,10 +188,13 @@ class Claimer:
         return claims
 
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
-        """Claim jobs under limits and others; each of them come first in turns (L-16)."""
+        """Claim jobs under limits and others; each of them come first in turns (L-16).
+
+        Those under limits do so when the bottom of the line is looked at.
+        """
         if not self._limited.known:
             return await self._claim_plain(most, kinds)
-        self._limited_first = not self._limited_first
+        self._limited_first = not self._limited_first or self._floors.due(self._now)
         parts = [self._claim_plain, self._claim_limited]
         claims: list[Claim] = []
         for part in reversed(parts) if self._limited_first else parts:
@@ -189,10 +203,15 @@ class Claimer:
         return claims
 
     async def _claim_limited(self, most: int, kinds: list[str]) -> list[Claim]:
-        """Claim jobs under limits: for slots that are free, none ahead."""
+        """Claim jobs under limits, for slots that are free.
+
+        While others are held ahead there is none: one is claimed when the bottom of the line is
+        looked at. If there is one, nothing more is claimed ahead, and the next have slots.
+        """
         limited, began = self._limited, self._now
         limited.free(self._slots.take_freed())
-        most = min(most, self._slots.size - len(self._slots))
+        least = 1 if self._floors.due(began) else 0
+        most = min(most, max(least, self._slots.size - len(self._slots)))
         if most <= 0:
             return []
         if self._queues is not None:

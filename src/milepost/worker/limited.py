@@ -73,7 +73,7 @@ class LimitedLine:
         """Learn from a look."""
         for key in reach.freed:
             self._freed.pop(key, None)
-        self.waiting = look.front > 0 or look.visited > 0
+        self.waiting = look.front > 0 or look.visited > 0 or taken > 0
         self._after = look.after or ""
         self._keys = max(1, look.visited)
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6

@@ -37,6 +37,8 @@ FREE, CLAIMING, PROCESSING = (
     state.value for state in (SlotState.FREE, SlotState.CLAIMING, SlotState.PROCESSING)
 )
 REPORTING = {True: SlotState.REPORTING_SUCCESS.value, False: SlotState.REPORTING_FAILURE.value}
+SHOWN = (PROCESSING, *REPORTING.values(), CLAIMING, FREE)
+"""The states, those first that tell more of a slot for which there are several jobs."""
 _TARGETS = {(move, str(source)): str(target) for move, source, target in SLOT.triples}
 """Where the declared moves lead: found for every job, and a KeyError for any other."""
 
@@ -200,8 +202,11 @@ class SlotTable:
                 running.context.put_back(one.lines)
 
     def text(self) -> str:
-        """Render the counts for the worker's row."""
-        shown = {state: n for state, n in self._counts.items() if n > 0}
+        """Render the counts for the worker's row: of all its slots, not of the jobs ahead."""
+        shown: dict[str, int] = {}
+        for state in SHOWN:
+            if (count := min(self._counts[state], self.size - sum(shown.values()))) > 0:
+                shown[state] = count
         return msgspec.json.encode(shown).decode()
 
     # From a claim to the end of its job
