@@ -31,7 +31,7 @@ from milepost.faces import Flow, Wait, faces, perform, perform_async
 from milepost.hooks import HookEvent, Hooks
 from milepost.kept_loop import KeptLoop
 from milepost.records import NewJob
-from milepost.store import creation, hints, queues
+from milepost.store import creation, hints, queues, rules
 from milepost.store.allow import check_allowed
 from milepost.store.borrow import BorrowedConnection, Home, identity
 from milepost.store.connect import open_async_driver, open_driver
@@ -141,6 +141,7 @@ class Client:
         self._look = look
         self.declared_bounds: dict[str, int | None] = {}
         self.declared_transports: dict[str, str] = {}
+        self.declared_rules: rules.Declared = {}
         self.hooks = Hooks()
         self.channel: str | None = None
         """The channel of jobs and runs that name none."""

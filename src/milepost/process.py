@@ -21,7 +21,7 @@ from milepost.options import check_seconds
 from milepost.queues import check_queues
 from milepost.records import NewJob
 from milepost.request.kind import Requests
-from milepost.store import followups, hints
+from milepost.store import followups, hints, rules
 from milepost.store.brokers import INBOUND, QUEUE
 from milepost.store.connections import import_asyncpg
 from milepost.store.driver import AsyncDriver, Steps
@@ -342,6 +342,8 @@ class Runner(Host):
             await driver.run(declare, self.client.declared_bounds)
         if self.client.declared_transports:
             await driver.run(hints.declare, self.client.declared_transports)
+        if self.client.declared_rules:
+            await driver.run(rules.declare, self.client.declared_rules)
         following = {(d.name, d.version): d.on_failure for d in self.registry}
         if following:
             await driver.run(followups.declare, following)

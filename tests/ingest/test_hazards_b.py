@@ -1,15 +1,19 @@
 """Where spec B, as it is written, loses records: each hazard by its number."""
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 import pytest
 from diamond_shop import OPTIONS, T0, Diamond, Shop, go, held, offered
 
 import milepost as mp
-from milepost.store import budgets, watermarks
+from milepost.store import buckets, budgets, rules, watermarks
+from milepost.store.rules import Limit
 from milepost.store.watermarks import micros_of
 
 pytestmark = pytest.mark.in_turn
@@ -858,7 +862,7 @@ def test_h_89_one_budget_for_everybody_and_a_pause_is_no_failure(app, shop, adva
     run = pipeline.start()
     app.drain()
     # Whoever else calls this source hears of the pause.
-    assert app.client.run(budgets.blocked, "busy") > 30
+    assert app.client.run(budgets.standing, "busy").blocked > 30
     advance(41)
     go(app, run)
     assert run.state == mp.RunState.SUCCEEDED
@@ -868,10 +872,71 @@ def test_h_89_one_budget_for_everybody_and_a_pause_is_no_failure(app, shop, adva
 
 
 def test_h_89_calls_are_handed_out_one_by_one(app):
-    waits = [app.client.run(budgets.take, "shared", every=10.0) for _ in range(3)]
-    assert [round(wait, -1) for wait in waits] == [0, 10, 20]
-    app.client.run(budgets.block, "shared", seconds=100)
-    assert app.client.run(budgets.take, "shared", every=10.0) >= 99
+    limit = Limit(rate=6, per_us=60_000_000, burst=1)
+    take = partial(app.client.run, buckets.take, "source", "shared", limit=limit)
+    assert [round(take(), -1) for _ in range(3)] == [0, 10, 20]
+    # What is free too late is not reserved: whoever comes back would have to wait again.
+    assert [round(take(within=5), -1) for _ in range(3)] == [30, 30, 30]
+    assert round(take(after=100), -1) == 100
+    assert round(take(), -1) == 110
+
+
+@pytest.fixture
+def slept(app, advance, monkeypatch):
+    """The seconds that calls of sources have slept; the store's clock has moved instead."""
+    seconds = []
+    app.settings = replace(app.settings, lease=9_999.0)
+
+    class Sleepless:
+        def __getattr__(self, name):
+            return getattr(asyncio, name)
+
+        async def sleep(self, wait):
+            seconds.append(wait)
+            advance(wait)
+
+    monkeypatch.setattr("milepost.ingest.calls.asyncio", Sleepless())
+    return seconds
+
+
+def finish(app, run, advance):
+    for _ in range(20):
+        app.drain()
+        if run.refresh().done:
+            break
+        advance(60)
+    assert run.state == mp.RunState.SUCCEEDED
+
+
+def test_h_89_the_rate_in_force_acts_from_the_next_page_on(app, shop, slept, advance):
+    pipeline = app.pipeline("rated", shop, **OPTIONS, rate="100/s")
+
+    def before(_partition, _cursor):
+        assert max(slept) < 0.1
+        mend(shop)
+        slow = Limit(rate=6, per_us=60_000_000, burst=1)
+        app.client.run(rules.change, ("source", "rated"), slow, actor="me", reason="it groans")
+
+    shop.before_fetch = before
+    finish(app, pipeline.start(), advance)
+    assert max(slept) > 5
+    rule = app.client.run(rules.rules)["source", "rated"]
+    assert rule.declared == Limit(rate=100, per_us=1_000_000, burst=1)
+    assert (rule.set_by, rule.reason) == ("me", "it groans")
+
+
+def test_h_89_a_pipeline_without_a_rate_takes_the_one_that_is_set(app, shop, slept):
+    pipeline = app.pipeline("free", shop, **OPTIONS)
+    slow = Limit(rate=1, per_us=1_000_000, burst=1)
+    app.client.run(rules.change, ("source", "free"), slow, actor="me", reason=None)
+    assert go(app, pipeline.start()).state == mp.RunState.SUCCEEDED
+    assert sum(slept) > 5
+
+
+def test_h_89_a_rate_slower_than_a_worker_waits_gets_on(app, shop, slept, advance):
+    """Calls that came back later paid anew each time, and a plan began anew: for ever."""
+    pipeline = app.pipeline("slow", shop, **OPTIONS, rate="6/m")
+    finish(app, pipeline.start(), advance)
 
 
 def test_h_90_credentials_are_renewed_once_and_the_call_repeated(app, shop):

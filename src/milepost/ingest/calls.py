@@ -3,9 +3,9 @@
 import asyncio
 import inspect
 import re
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,17 +13,21 @@ from milepost.client import Client
 from milepost.errors import Invalid, Unavailable
 from milepost.ingest.source import Source
 from milepost.policy import Later
-from milepost.store import budgets
+from milepost.store import buckets, budgets
+from milepost.store.buckets import MICROS
 from milepost.store.budgets import Login
+from milepost.store.rules import Limit
 
-LOOK_SECONDS = 1.0
-"""How often the store is asked, at most, whether the source asked another worker for a pause."""
+SCOPE = "source"
+"""The scope of the rules that limit how often sources are called."""
 PATIENCE_SECONDS = 5.0
 """A longer pause is not slept through here: the job sleeps, and its slot is free."""
+SLOWEST_SECONDS = 60.0
+"""The next call of a rate is waited for here, if it is not slower than one in so long."""
 PAUSE_SECONDS = 30.0
 """The pause for a source that is overrun and does not say for how long."""
 RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|sec|second|m|min|minute|h|hour)\s*")
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+SECONDS = {"s": 1, "m": 60, "h": 3600}
 LOGIN_SECONDS = 30.0
 """How long others wait for the worker that logs in, before one of them does."""
 LOOK_AGAIN_SECONDS = 0.2
@@ -31,14 +35,14 @@ UNAUTHORIZED = 401
 THROTTLED = 429
 
 
-def every(rate: Any) -> float | None:
-    """Read a rate such as "25/s" as the seconds between two calls."""
+def limit_of(rate: Any) -> Limit | None:
+    """Read a rate such as "25/s": one call each, evenly apart."""
     if rate is None:
         return None
     found = RATE.fullmatch(rate) if isinstance(rate, str) else None
     if found is None or float(found[1]) == 0:
         raise Invalid(f'rate={rate!r} must be like "25/s", "100/min" or "5000/h"')
-    return SECONDS[found[2][0]] / float(found[1])
+    return Limit(rate=float(found[1]), per_us=SECONDS[found[2][0]] * MICROS, burst=1.0)
 
 
 class Calls:
@@ -48,8 +52,7 @@ class Calls:
         self._client = client
         self._name = name
         self._source = source
-        self._every = every(rate)
-        self._looked = -LOOK_SECONDS
+        client.declared_rules[SCOPE, name] = limit_of(rate)
         self._login = 0
         """Which login of the source's this program uses."""
         self._is_taken_over = False
@@ -82,21 +85,21 @@ class Calls:
         return await value if inspect.isawaitable(value) else value
 
     async def _wait(self) -> None:
-        """Wait for the source's next free slot; for a long one, later."""
-        if self._every is not None:
-            wait = await self._client.run_async(budgets.take, self._name, every=self._every)
-        elif time.monotonic() - self._looked < LOOK_SECONDS:
-            return
-        else:
-            self._looked = time.monotonic()
-            wait = await self._client.run_async(budgets.blocked, self._name)
-        if wait > PATIENCE_SECONDS:
+        """Wait until the source may be called, by the rate in force; for a long time, later."""
+        run, patience = self._client.run_async, PATIENCE_SECONDS
+        found = await run(budgets.standing, self._name)
+        wait, limit = found.blocked, found.limit
+        if limit is not None and wait <= patience:
+            # A slow rate's next call is waited for: a plan that began anew would never be whole.
+            patience = max(patience, min(limit.unit_us / MICROS, SLOWEST_SECONDS))
+            take = partial(buckets.take, limit=limit, after=wait, within=patience)
+            wait = await run(take, SCOPE, self._name)
+        if wait > patience:
             raise Later(wait, detail=f"the source may be called again in {wait:g} s")
         if wait > 0:
             await asyncio.sleep(wait)
 
     async def _block(self, seconds: float) -> None:
-        self._looked = -LOOK_SECONDS
         await self._client.run_async(budgets.block, self._name, seconds=seconds)
 
     async def _admitted(self, method: Callable[..., Any], *args: Any) -> Any:

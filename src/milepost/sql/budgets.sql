@@ -1,45 +1,33 @@
--- Sources that several workers share: their rate, and their login.
+-- Sources that several workers share: a pause that they asked for, and their login.
 
 -- name: budget_block
 -- Keeps everybody from calling a source that asked for a pause.
 -- postgres
-INSERT INTO source_budget AS b (name, free_at, blocked_until)
-VALUES (:name, {now} + :wait_us::bigint{micros}, {now} + :wait_us::bigint{micros})
-ON CONFLICT (name) DO UPDATE
-  SET free_at = greatest(b.free_at, excluded.free_at),
-      blocked_until = greatest(b.blocked_until, excluded.blocked_until)
+INSERT INTO source_budget AS b (name, blocked_until)
+VALUES (:name, {now} + :wait_us::bigint{micros})
+ON CONFLICT (name) DO UPDATE SET blocked_until = greatest(b.blocked_until, excluded.blocked_until)
 -- sqlite
-INSERT INTO source_budget AS b (name, free_at, blocked_until)
-VALUES (:name, {now} + :wait_us, {now} + :wait_us)
-ON CONFLICT (name) DO UPDATE
-  SET free_at = max(b.free_at, excluded.free_at),
-      blocked_until = max(b.blocked_until, excluded.blocked_until)
+INSERT INTO source_budget AS b (name, blocked_until)
+VALUES (:name, {now} + :wait_us)
+ON CONFLICT (name) DO UPDATE SET blocked_until = max(b.blocked_until, excluded.blocked_until)
 
--- name: budget_blocked
+-- name: budget_standing
+-- For how long a source does not want to be called, and the rate in force.
 -- postgres
-SELECT greatest(0, (extract(epoch FROM blocked_until - {now}) * 1000000)::bigint)
-  FROM source_budget WHERE name = :name
+SELECT (SELECT greatest(0, (extract(epoch FROM blocked_until - {now}) * 1000000)::bigint)
+          FROM source_budget WHERE name = :name),
+       rule.rate, rule.per_us, rule.burst
+  FROM (SELECT 1) AS one
+  LEFT JOIN limit_rule AS rule ON rule.scope = 'source' AND rule.name = :name AND rule.rate IS NOT NULL
 -- sqlite
-SELECT max(0, blocked_until - {now}) FROM source_budget WHERE name = :name
-
--- name: budget_take
--- Takes the next free slot of a source; answers with the microseconds until it.
--- postgres
-INSERT INTO source_budget AS b (name, free_at, blocked_until)
-VALUES (:name, {now} + :every_us::bigint{micros}, {now})
-ON CONFLICT (name) DO UPDATE
-  SET free_at = greatest(b.free_at, b.blocked_until, {now}) + :every_us::bigint{micros}
-RETURNING (extract(epoch FROM free_at - :every_us::bigint{micros} - {now}) * 1000000)::bigint
--- sqlite
-INSERT INTO source_budget AS b (name, free_at, blocked_until)
-VALUES (:name, {now} + :every_us, {now})
-ON CONFLICT (name) DO UPDATE
-  SET free_at = max(b.free_at, b.blocked_until, {now}) + :every_us
-RETURNING free_at - :every_us - {now}
+SELECT (SELECT max(0, blocked_until - {now}) FROM source_budget WHERE name = :name),
+       rule.rate, rule.per_us, rule.burst
+  FROM (SELECT 1) AS one
+  LEFT JOIN limit_rule AS rule ON rule.scope = 'source' AND rule.name = :name AND rule.rate IS NOT NULL
 
 -- name: login_enter
-INSERT INTO source_budget (name, free_at, blocked_until)
-VALUES (:name, {now}, {now})
+INSERT INTO source_budget (name, blocked_until)
+VALUES (:name, {now})
 ON CONFLICT (name) DO NOTHING
 
 -- name: login_give

@@ -1,28 +1,31 @@
-"""One budget of calls and one login for each source, shared by every worker (H-89, H-90)."""
+"""A pause that a source asked for, and its login, shared by every worker (H-89, H-90)."""
 
 from typing import Any
 
 import msgspec
 
+from milepost.store.buckets import MICROS
 from milepost.store.driver import Call, Steps
+from milepost.store.rules import Limit
 
 
-def take(name: str, *, every: float) -> Steps[float]:
-    """Take the next slot of a source that may be called every so many seconds; say in how many."""
-    parameters = {"name": name, "every_us": round(every * 1_000_000)}
-    [(wait,)] = yield Call("budget_take", parameters, alone=True)
-    return max(0.0, float(wait) / 1_000_000)
+class Standing(msgspec.Struct, frozen=True):
+    """For how many seconds a source does not want to be called, and the rate in force."""
+
+    blocked: float
+    limit: Limit | None
+
+
+def standing(name: str) -> Steps[Standing]:
+    """Tell whether a source may be called now."""
+    [(blocked, rate, per_us, burst)] = yield Call("budget_standing", {"name": name}, alone=True)
+    limit = None if rate is None else Limit(rate=rate, per_us=per_us, burst=burst)
+    return Standing((blocked or 0) / MICROS, limit)
 
 
 def block(name: str, *, seconds: float) -> Steps[None]:
     """Keep everybody from calling a source that asked for a pause."""
-    yield Call("budget_block", {"name": name, "wait_us": round(seconds * 1_000_000)}, alone=True)
-
-
-def blocked(name: str) -> Steps[float]:
-    """Tell for how many seconds a source does not want to be called."""
-    rows = yield Call("budget_blocked", {"name": name}, alone=True)
-    return float(rows[0][0]) / 1_000_000 if rows else 0.0
+    yield Call("budget_block", {"name": name, "wait_us": round(seconds * MICROS)}, alone=True)
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -42,7 +45,7 @@ class Login(msgspec.Struct, frozen=True):
 def look_for_login(name: str, *, seen: int, lease_seconds: float) -> Steps[Login]:
     """Read a login newer than the one that was refused, or get the turn to log in."""
     yield Call("login_enter", {"name": name})
-    asked = {"name": name, "seen": seen, "lease_us": round(lease_seconds * 1_000_000)}
+    asked = {"name": name, "seen": seen, "lease_us": round(lease_seconds * MICROS)}
     ours = yield Call("login_take", asked)
     [(number, session)] = yield Call("login_read", {"name": name})
     return Login(number, session, ours[0][0] if ours else None)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -114,6 +115,10 @@ Named = tuple[str, str]
 """The scope and the name of a rule."""
 
 
+Declared = dict[Named, Limit | None]
+"""What a program declares; None: no limit, where another program may have declared one."""
+
+
 def rules() -> Steps[dict[Named, Rule]]:
     """Read every rule."""
     rows = yield Call("limit_rules", alone=True)
@@ -134,19 +139,29 @@ def _rule(row: Sequence[Any]) -> Rule:
     )
 
 
-def declare(limits: Mapping[Named, Limit], *, actor: str | None = None) -> Steps[None]:
+def declare(limits: Mapping[Named, Limit | None], *, actor: str | None = None) -> Steps[None]:
     """Store rules as a program declares them; what somebody set stays until a program changes it.
 
     The program that declared something else last has the last word (L-7).
     """
     known = yield from rules()
-    for (scope, name), limit in sorted(limits.items()):
+    for (scope, name), limit in sorted(limits.items(), key=itemgetter(0)):
         was = known.get((scope, name))
-        if was is None or was.declared != limit:
+        if limit is None:
+            yield from _withdraw(was, actor=actor)
+        elif was is None or was.declared != limit:
             before = None if was is None or was.declared is None else was.declared.text
             told = {"declared": limit.text, "declared_before": before, "by": None, "reason": None}
             yield Call("limit_rule_put", {**_columns(scope, name, limit), **told})
             yield from _changed(was, (scope, name), limit, actor=actor, reason="declared")
+
+
+def _withdraw(was: Rule | None, *, actor: str | None) -> Steps[None]:
+    """Remove a rule that programs do not declare any more; one that only people set stays."""
+    if was is not None and was.declared is not None:
+        yield Call("limit_rule_drop", {"scope": was.scope, "name": was.name})
+        named = was.scope, was.name
+        yield from _changed(was, named, None, actor=actor, reason="no longer declared")
 
 
 def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None) -> Steps[Rule]:

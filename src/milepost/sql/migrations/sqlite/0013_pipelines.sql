@@ -173,10 +173,9 @@ CREATE TABLE quarantine (
 CREATE INDEX quarantine_root ON quarantine (root_id);
 CREATE INDEX quarantine_open ON quarantine (pipeline_id, key) WHERE resolved_at IS NULL;
 
--- One budget of calls for each source, whoever calls (H-89).
+-- A pause that a source asked for, and its login, for whoever calls (H-89). Its rate is a limit: see 0017.
 CREATE TABLE source_budget (
   name TEXT PRIMARY KEY,
-  free_at INTEGER NOT NULL,
   blocked_until INTEGER NOT NULL,
   login_until INTEGER,                       -- somebody logs in, and the others wait so long
   logins INTEGER NOT NULL DEFAULT 0,
