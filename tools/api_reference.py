@@ -26,6 +26,7 @@ from milepost.ingest.handles import PartitionState, PipelineRun, Quarantine, Rem
 from milepost.ingest.pipeline import Pipeline
 from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
 from milepost.job import Job
+from milepost.limit import Limit
 from milepost.options import JobOptions, SubmitOptions, rules
 from milepost.policy import Cancelled, Fail, Later
 from milepost.queues import Queues
@@ -56,7 +57,11 @@ change with any release.
 """
 
 SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "Declaring and running": (("mp.App", App), ("@app.job → mp.Job", Job)),
+    "Declaring and running": (
+        ("mp.App", App),
+        ("@app.job → mp.Job", Job),
+        ("mp.Limit", Limit),
+    ),
     "Looking at jobs": (
         ("mp.JobHandle", JobHandle),
         ("job.error → mp.JobError", JobError),
@@ -104,10 +109,8 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "Final messages": (
         ("app.channels", Channels),
-        *(
-            (f"mp.{class_.__name__}", class_)
-            for class_ in (Nats, Broker, Outgoing, Incoming, Delivery)
-        ),
+        ("milepost.relay.nats.Nats", Nats),
+        *((f"mp.{class_.__name__}", class_) for class_ in (Broker, Outgoing, Incoming, Delivery)),
     ),
     "What a handler can raise": tuple((f"mp.{k.__name__}", k) for k in (Fail, Later, Cancelled)),
 }
@@ -119,8 +122,9 @@ HIDDEN = {
     Job: {"scheduled", "belongs_to"},
     JobHandle: {"read", "record"},
     Context: {"ask_to_stop", "has_news", "news", "take_news", "tell", "usage", "claim", "reason"},
-    Batch: {"client", "fill", "named", "parameters", "payload", "plan", "report_type"},
+    Batch: {"client", "fill", "named", "output", "parameters", "plan", "report_type"},
     Entry: {"with_attempt"},
+    Limit: {"pace", "room"},
     HookEvent: {"of"},
     RunHandle: {"picture", "read", "record"},
     Pipeline: {"row", "starting", *vars(Declaration)},
@@ -161,7 +165,7 @@ def _section(title: str, entries: tuple[tuple[str, Any], ...]) -> str:
     parts = [f"## {title}"]
     for name, class_ in entries:
         parts += [f"### `{name}`", inspect.getdoc(class_) or ""]
-        if name.startswith("mp.") and class_ not in GIVEN:
+        if name.startswith(("mp.", "milepost.")) and class_ not in GIVEN:
             parts.append(_code(f"{name}{_signature(class_)}"))
         elif names := _fields(class_):
             parts.append(f"Fields: {', '.join(f'`{field}`' for field in names)}.")

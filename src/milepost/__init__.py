@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from milepost.ingest.source import Gone, OffsetSource, Page, Partition, Reject, Source, Window
     from milepost.job import Job
     from milepost.lifecycle import JobState, RunState
+    from milepost.limit import Limit
     from milepost.policy import TRANSIENT, Cancelled, Fail, Later
     from milepost.records import JobError, Queue, RunError, Worker
     from milepost.relay.broker import Broker, Delivery, Incoming, Outgoing, Undelivered
-    from milepost.relay.nats import Nats
     from milepost.request.batch import RequestBatch, Response
     from milepost.request.declaration import Poll, Reply
     from milepost.store.explain import Explanation
@@ -75,8 +75,8 @@ __all__ = [
     "JobState",
     "Later",
     "LeaseLost",
+    "Limit",
     "MilepostError",
-    "Nats",
     "NotFinished",
     "NotFound",
     "OffsetSource",
@@ -137,8 +137,8 @@ _HOMES = {
     "JobState": "milepost.lifecycle",
     "Later": "milepost.policy",
     "LeaseLost": "milepost.errors",
+    "Limit": "milepost.limit",
     "MilepostError": "milepost.errors",
-    "Nats": "milepost.relay.nats",
     "NotFinished": "milepost.errors",
     "NotFound": "milepost.errors",
     "OffsetSource": "milepost.ingest.source",

@@ -13,13 +13,14 @@ from milepost.codec import Codec, check_text
 from milepost.config import Settings, store_url
 from milepost.context import Context, carry_job
 from milepost.cron import CronLine, MissedPolicy
-from milepost.declare import Definition, Registry
+from milepost.declare import Definition, Registry, stored_limit
 from milepost.encrypt import chosen_codec
 from milepost.errors import Invalid, Unavailable
 from milepost.faces import Flow, faces
 from milepost.handles import Errors, JobHandle, Jobs
 from milepost.hooks import HookFunction, check_point
 from milepost.job import Job, JobDecorator, define, error_classes
+from milepost.limit import Limit
 from milepost.options import JobOptions, Whole
 from milepost.process import Runner, transport_name
 from milepost.queues import Queues, check_queues
@@ -84,7 +85,7 @@ class App(Runner):
             migrate_older=migrate,
         )
         self.client.channel = None if channel is None else check_text(channel, what="channel")
-        self.registry = Registry()
+        self.registry = Registry(self.client.declared_rules)
         self.jobs = Jobs(self.client, self._result_type)
         self._batches = {}
         self._pipelines: dict[str, Pipeline[Any]] = {}
@@ -160,6 +161,7 @@ class App(Runner):
           "512M"; None: no limit.
         * `cpu_seconds`: With `isolate`: how much processor time an attempt may take, with the
           processes it started; None: no limit.
+        * `limit`: How many run at once, start in a time, or in which order, over all workers.
         * `channel`: The channel that is told how the job ended; the app's own unless given, None:
           nobody.
         * `on_failure`: A job that is created, with the failed one's id, by the transaction that
@@ -281,9 +283,17 @@ class App(Runner):
         self._scheduled[new.name] = new
 
     def queue(
-        self, name: str, *, max_waiting: int | None = None, transport: "str | Broker" = STORE
+        self,
+        name: str,
+        *,
+        most: int | None = None,
+        rate: str | float | None = None,
+        max_waiting: int | None = None,
+        transport: "str | Broker" = STORE,
     ) -> None:
-        """Declare a queue: a submit raises `QueueFull` once so many jobs wait in it.
+        """Declare a queue: `most` of its jobs run at once, and start at a `rate`, as in "25/s".
+
+        Both hold over all workers. A submit raises `QueueFull` once `max_waiting` jobs wait in it.
 
         With a `transport` a broker tells workers of its jobs: "nats", "rabbitmq", "redis" and
         others, at the address of MILEPOST_BROKER_URL, or a broker of its own. The jobs stay in the
@@ -291,13 +301,15 @@ class App(Runner):
 
         Any name is a queue without this. The bound holds for every program that submits, the HTTP
         API included, from when a worker of this app has started; the program that started last
-        has the last word, and without `max_waiting` lifts the bound. Jobs of steps and schedules,
-        retries and reruns are not refused.
+        has the last word, and without `max_waiting` lifts the bound, without `most` and `rate` the
+        limit. Jobs of steps and schedules, retries and reruns are not refused.
         """
         check_queues([name])
+        limit = None if most is rate is None else stored_limit(Limit(most, rate=rate))
         if max_waiting is not None:
             Whole(least=1).check("max_waiting", max_waiting)
         self.client.declared_bounds[name] = max_waiting
+        self.client.declared_rules["queue", name] = limit
         if transport != STORE:
             from milepost.relay.broker import check_broker  # noqa: PLC0415 - few queues have one
 

@@ -163,6 +163,7 @@ class Client:
     def move_to(self, url: StoreUrl) -> None:
         """Use another store from now on; connections to the one before are to be closed."""
         self.url = url
+        self._rules_told: rules.Declared = {}
         self._driver: Driver | None = None
         self._known_home: Home | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDriver] = WeakKeyDictionary()
@@ -204,6 +205,14 @@ class Client:
             with suppress(AccessRefused):
                 driver.run(hints.declare, self.declared_transports)
 
+    def tell_rules(self) -> Flow[None]:
+        """Say which limits there are, before the first job under one of them is created."""
+        declared = dict(self.declared_rules)
+        if self._create and declared != self._rules_told:
+            with suppress(AccessRefused):
+                yield from self.flow(rules.declare, declared)
+            self._rules_told = declared
+
     def _passing(self, driver: D) -> D:
         return driver if self._through is None else cast("D", SealingDriver(driver, self._through))
 
@@ -237,6 +246,9 @@ class Client:
 
     def _home(self) -> Flow[Home]:
         """Tell which database it is: a borrowed connection must be in the same."""
+        if not self.url.can.file:
+            # Not in the caller's transaction: others that declare would wait for it (L-14).
+            yield from self.tell_rules()
         if self._known_home is None:
             check_allowed(self.url)
             # A file is not asked: a caller that is writing would wait for itself.
@@ -331,6 +343,8 @@ class Client:
     def create(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
         Importing.refuse("a job is submitted")
+        if self.declared_rules != self._rules_told:
+            perform(self.tell_rules())
         if self._may_be_full:
             perform(self._refuse_full(new))
         return self._submits.run(new)
@@ -338,6 +352,8 @@ class Client:
     async def create_async(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
         Importing.refuse("a job is submitted")
+        if self.declared_rules != self._rules_told:
+            await perform_async(self.tell_rules())
         if self._may_be_full:
             await perform_async(self._refuse_full(new))
         return await self._async_submits.run(new)
@@ -357,6 +373,9 @@ class Client:
 
     def create_in_bounds(self, new: Sequence[NewJob]) -> Steps[list[str]]:
         """Store jobs in a transaction that is open, or raise `QueueFull`."""
+        if self.declared_rules != self._rules_told:
+            # Undone with the transaction: it is said again by the next one.
+            yield from rules.declare(self.declared_rules)
         if self._bounds_are_due():
             self._bounds = yield from queues.bounds()
         yield from creation.refuse_full(new, self._known_bounds())

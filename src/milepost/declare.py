@@ -14,10 +14,12 @@ from milepost.codec import Codec, check_text, from_builtin, hints
 from milepost.config import Settings
 from milepost.context import Context
 from milepost.errors import Invalid
+from milepost.limit import TENANT, Limit, key_text, limit_key
 from milepost.options import DEFAULTS, check, default, pinned, stored
 from milepost.outcome import Outcome
 from milepost.policy import Policy
 from milepost.records import NewJob
+from milepost.store import rules
 
 _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -60,13 +62,26 @@ class Arguments:
         except TypeError as error:
             raise Invalid(f"{self._name}{self._signature}: {error}") from error
 
-    def check(self, payload: bytes, codec: Codec) -> None:
-        """Raise `Invalid` unless the encoded arguments fit the annotations."""
+    def check(self, payload: bytes, codec: Codec) -> msgspec.Struct:
+        """Give the arguments as a handler will have them, or raise `Invalid` if they do not fit."""
         try:
-            codec.decode(payload, self._struct)
+            given: msgspec.Struct = codec.decode(payload, self._struct)
         except (Invalid, msgspec.MsgspecError, ValueError, TypeError) as error:
             # Nothing is stored yet: the codec's reason alone, without its text on stored data.
             raise Invalid(f"{self._name}{self._signature}: {error.__cause__ or error}") from error
+        return given
+
+    def value(self, given: msgspec.Struct, name: str) -> Any:
+        """Give one argument as the handler will have it: its own default if it was left out."""
+        value = getattr(given, name)
+        return self._signature.parameters[name].default if value is msgspec.UNSET else value
+
+    def call(self, function: Callable[..., Any], given: msgspec.Struct) -> Any:
+        """Call a function as the handler will be called, its defaults filled in."""
+        positional, named = self._spread(given)
+        bound = self._signature.bind(*positional, **named)
+        bound.apply_defaults()
+        return function(*bound.args, **bound.kwargs)
 
     def stored(self, payload: bytes | None, codec: Codec) -> tuple[list[Any], dict[str, Any]]:
         """Decode stored arguments into those of a call, or raise `Unfit`."""
@@ -225,6 +240,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
     """How many bytes that process may hold, with those it started."""
     cpu_seconds: float | None = None
+    limit: Limit | None = None
     feed: Callable[[Context], list[Any]] | None = None
     outlet: Outlet | None = None
 
@@ -233,8 +249,48 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         check_text(self.name, what="name")
         try:
             check({**self.options, "version": self.version, "channel": self.channel})
+            check({"limit": self.limit})
+            self._check_key()
         except Invalid as error:
             raise Invalid(f"job {self.name!r}: {error}") from error
+
+    def _check_key(self) -> None:
+        key, known = self.limit and self.limit.key, self.arguments.names
+        if isinstance(key, str) and key != TENANT and key not in known:
+            there = f"there are: {', '.join(known)}" if known else "it has none"
+            raise Invalid(
+                f"limit key={key!r} is no parameter of the function ({there}); a function of the "
+                'arguments or "tenant" will do, too'
+            )
+
+    @property
+    def rule(self) -> str:
+        """Name the rule that its jobs are counted by."""
+        return (self.limit and self.limit.name) or self.name
+
+    def limit_key(self, given: msgspec.Struct, *, tenant: str) -> str | None:
+        """Name what a job with these arguments is counted under; None: it has no limit."""
+        return None if self.limit is None else limit_key(self.rule, self._key(given, tenant))
+
+    def _key(self, given: msgspec.Struct, tenant: str) -> str:
+        key = None if self.limit is None else self.limit.key
+        if key is None:
+            return ""
+        if not isinstance(key, str):
+            return key_text(self._called(key, given), what=f"the limit key of {self.name}")
+        if key in self.arguments.names:
+            value = self.arguments.value(given, key)
+            return key_text(value, what=f"{self.name}: {key}, its limit key,")
+        return tenant
+
+    def _called(self, key: Callable[..., Any], given: msgspec.Struct) -> Any:
+        try:
+            return self.arguments.call(key, given)
+        except Exception as error:
+            raise Invalid(
+                f"{self.name}: its limit's key function, called with the arguments, failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def pinned(self, asked: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Give the columns of its jobs and steps; options of a submit come before its own."""
@@ -247,10 +303,26 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} {self.version}"
 
 
+def stored_limit(limit: Limit) -> rules.Limit:
+    """Give a limit as it is stored."""
+    pace = limit.pace
+    return rules.Limit(
+        most=limit.most,
+        rate=None if pace is None else pace.amount,
+        per_us=None if pace is None else pace.per_us,
+        burst=limit.room,
+        ordered=limit.ordered,
+        units=limit.units,
+    )
+
+
 class Registry:
     """Every definition that this program has: those that were declared, and the engine's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: rules.Declared | None = None) -> None:
+        """Enter the rules of limits, too, among those that are declared to the store."""
+        self._limits = {} if limits is None else limits
+        self._ruled: dict[str, Definition] = {}
         self._by_word: dict[str, Definition] = {}
         self._own: set[str] = set()
         self._newest: dict[str, Definition] = {}
@@ -265,6 +337,8 @@ class Registry:
                 f"job {definition.name!r} version {definition.version} is declared twice; "
                 "give one of them a name= or a version= of its own"
             )
+        if definition.limit is not None:
+            self._enter_rule(definition, definition.limit)
         self._by_word[definition.word] = definition
         if own:
             self._own.add(definition.word)
@@ -272,6 +346,19 @@ class Registry:
         newest = self._newest.get(definition.name)
         if newest is None or definition.version > newest.version:
             self._newest[definition.name] = definition
+
+    def _enter_rule(self, definition: Definition, limit: Limit) -> None:
+        """Enter a rule, or raise `Invalid` if another kind means something else by its name."""
+        first = self._ruled.setdefault(definition.rule, definition)
+        stored = stored_limit(limit)
+        if first is not definition:
+            named = f"limit {definition.rule!r} of {definition.word} and of {first.word}"
+            if self._limits["job", definition.rule] != stored:
+                raise Invalid(f"{named} are not the same: give one of them a name= of its own")
+            lines = [[d.options[n] for n in ("queue", "priority")] for d in (definition, first)]
+            if limit.ordered and lines[0] != lines[1]:
+                raise Invalid(f"{named}: order holds within one queue and one priority")
+        self._limits["job", definition.rule] = stored
 
     def find(self, name: str, version: int) -> Definition | None:
         """Return that version of that kind, if it is declared here."""

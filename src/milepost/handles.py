@@ -123,6 +123,16 @@ class JobHandle(Subject[Job], Generic[R]):
         return await self._client.run_async(logs.read, self.id)
 
     @property
+    def limit(self) -> str | None:
+        """The name of the rule that limits it, if one does."""
+        return self.record.limit
+
+    @property
+    def limit_key(self) -> str | None:
+        """The key that this rule counts it under; "" if the rule counts all jobs together."""
+        return self.record.limit_value
+
+    @property
     def rerun_of(self) -> str | None:
         """The job that this one runs again, if any."""
         return self.record.rerun_of

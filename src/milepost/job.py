@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, 
 
 import msgspec
 
-from milepost.client import caller, new_id
+from milepost.client import acting, caller, new_id
 from milepost.codec import check_text, encode_tags, limited
 from milepost.config import size
 from milepost.context import Context
@@ -19,6 +19,7 @@ from milepost.errors import Invalid
 from milepost.faces import Flow, Wait, faces, in_loop, perform, perform_async, stack_level
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
+from milepost.limit import limit_key
 from milepost.options import (
     UNIQUE_SECONDS,
     JobOptions,
@@ -33,7 +34,7 @@ from milepost.policy import Policy, retry_policy
 from milepost.records import NewJob, Template
 from milepost.store.borrow import BorrowedConnection, borrow, require_same_kind
 from milepost.store.driver import Steps
-from milepost.store.followups import FAILED_ID
+from milepost.store.followups import FAILED_ID, FAILED_TENANT
 from milepost.store.schedules import NewSchedule
 
 P = ParamSpec("P")
@@ -151,10 +152,11 @@ class Job(Generic[C, P, R, A]):
             raise Invalid("a schedule outlives a transaction: schedule the job without within()")
         named = self.definition.name if name is None else name
         check_text(named, what="name")
-        template = msgspec.structs.replace(self._template(), actor=f"schedule {named}")
-        return NewSchedule(
-            name=named, line=line, missed=missed, template=template, payload=self._payload(*call)
-        )
+        payload, key = self._encoded(*call)
+        template = self._template()
+        changed = {"actor": f"schedule {named}", "limit_key": key or template.limit_key}
+        template = msgspec.structs.replace(template, **changed)
+        return NewSchedule(name=named, line=line, missed=missed, template=template, payload=payload)
 
     # How a submission is stored
 
@@ -202,8 +204,11 @@ class Job(Generic[C, P, R, A]):
         return self._new([(tuple(args), kwargs)])[0]
 
     def _new(self, calls: Sequence[Given]) -> list[NewJob]:
-        template = self._template()
-        new = [NewJob(new_id(), self._payload(*call), template, **self._unique) for call in calls]
+        template, unique = self._template(), self._unique
+        new = [
+            NewJob(new_id(), payload, template, key=key, **unique)
+            for payload, key in (self._encoded(*call) for call in calls)
+        ]
         if len(new) > 1 and (size := sum(len(job.payload or b"") for job in new)) > LOAD_BYTES:
             raise Invalid(
                 f"the arguments of {len(new):,} jobs have {size:,} bytes, and one submit takes "
@@ -211,12 +216,18 @@ class Job(Generic[C, P, R, A]):
             )
         return new
 
-    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        arguments = self.definition.arguments
-        data = self._app.client.codec.encode(arguments.bind(args, kwargs))
-        arguments.check(data, self._app.client.codec)
+    def _encoded(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[bytes, str | None]:
+        """Encode arguments, and name the key that they are counted under; it stays in clear."""
+        definition, codec = self.definition, self._app.client.codec
+        data = codec.encode(definition.arguments.bind(args, kwargs))
+        given = definition.arguments.check(data, codec)
         most = self._app.settings.payload_most
-        return limited(data, most=most, what=f"the arguments of {self.definition.name}")
+        limited(data, most=most, what=f"the arguments of {definition.name}")
+        if definition.limit is None or "limit_key" in self._options:
+            return data, None
+        return data, definition.limit_key(given, tenant=caller().tenant)
 
     def _template(self) -> Template:
         options = self._options
@@ -227,6 +238,7 @@ class Job(Generic[C, P, R, A]):
         state = JobState.WAITING if later else JobState.QUEUED
         return Template(
             **self._pinned,
+            **self._limited,
             policy=self._policy,
             state=JobState.CREATED.value if options.get("hold") else state.value,
             actor=caller().actor,
@@ -260,9 +272,42 @@ class Job(Generic[C, P, R, A]):
         }
 
     @cached_property
+    def _limited(self) -> Mapping[str, Any]:
+        """The key and units that a submit asks for; raises `Invalid` where its limit has none."""
+        name, limit = self.definition.name, self.definition.limit
+        key, units = self._options.get("limit_key"), self._options.get("units")
+        if key is not None and limit is None:
+            raise Invalid(f"limit_key= is for kinds with a limit=, and {name} has none")
+        if units is not None:
+            _check_units(name, units, None if limit is None else limit.room)
+        if limit is not None and limit.ordered:
+            self._check_line()
+        named = None if key is None else limit_key(self.definition.rule, key)
+        return {"limit_key": named, "units": units}
+
+    def _check_line(self) -> None:
+        for option in ("queue", "priority"):
+            if self._pinned[option] != self.definition.options[option]:
+                raise Invalid(
+                    f"{option}= would break the order of {self.definition.name}, which holds "
+                    "within one queue and one priority"
+                )
+
+    @cached_property
     def _pinned(self) -> Mapping[str, Any]:
         """The columns that come from the kind and the options: the same for every submit."""
         return self.definition.pinned(self._options)
+
+
+def _check_units(name: str, units: float, room: float | None) -> None:
+    """Refuse units that no rate counts, or that could never be had (L-19)."""
+    if room is None:
+        raise Invalid(f"units= is for limits with a rate=, and {name} has none")
+    if units > room:
+        raise Invalid(
+            f"units={units:g} is more than {name} may ever take at once, {room:g}: raise its "
+            "limit's burst=, or reserve less"
+        )
 
 
 def _arguments(call: Any) -> Given:
@@ -322,7 +367,8 @@ def _followup(job: Any, app: Host) -> NewJob:
     """Make the job that follows on failures, or raise `Invalid`; its id is a placeholder."""
     if not isinstance(job, Job) or not job.belongs_to(app):
         raise Invalid(f"on_failure={job!r} must be a job that this app declared before")
-    new = job.new((FAILED_ID,), {})
+    with acting(caller().actor, tenant=FAILED_TENANT):
+        new = job.new((FAILED_ID,), {})
     if FAILED_ID.encode() not in (new.payload or b"") or new.unique_key is not None:
         raise Invalid(
             f"on_failure={job!r} takes one argument, the failed job's id as a text; it cannot be "
@@ -358,6 +404,7 @@ def define(
     )
     return Definition(
         **_isolation(declared, what or "@app.job"),
+        limit=declared.get("limit"),
         name=name,
         function=function,
         arguments=Arguments(function, name),

@@ -9,6 +9,7 @@ derive from here. CONTRIBUTING.md says how one is added.
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
+from math import inf
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
@@ -17,6 +18,7 @@ import msgspec
 from milepost.codec import NAME_BYTES, check_tags, check_text
 from milepost.config import size
 from milepost.errors import Invalid
+from milepost.limit import KEY_BYTES, Limit
 from milepost.outcome import micros
 
 Errors = tuple[type[BaseException], ...]
@@ -137,6 +139,31 @@ class Tags(Rule, frozen=True, kw_only=True):
         check_tags(value)
 
 
+class Amount(Rule, frozen=True, kw_only=True):
+    """A number of units."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for a value that is no number, or not more than zero."""
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
+            raise Invalid(f"{name}={value!r} must be a number of more than zero")
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """Tell the bounds."""
+        return {"gt": 0}
+
+
+class Limiting(Rule, frozen=True, kw_only=True):
+    """A limit."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Invalid` for anything else."""
+        if not isinstance(value, Limit):
+            raise Invalid(
+                f'{name}={value!r} must be an mp.Limit, as in mp.Limit(5, key="customer")'
+            )
+
+
 class Moment(Rule, frozen=True, kw_only=True):
     """A time with its zone."""
 
@@ -254,8 +281,15 @@ class Submitting(_Everywhere, _Told, total=False):
     """Store the job without starting it; it starts once it is submitted."""
 
 
-class StepOptions(_Everywhere, _Handled, Retrying, _Declaring, total=False):
-    """What steps, reducers and hooks of a batch take."""
+class HandlerOptions(_Everywhere, _Handled, Retrying, _Declaring, total=False):
+    """What reducers and hooks of a batch take: a run has one of each."""
+
+
+class StepOptions(HandlerOptions, total=False):
+    """What steps of a batch take."""
+
+    limit: Annotated[Limit | None, Limiting()]
+    """How many run at once, start in a time, or in which order, over all workers."""
 
 
 class JobOptions(StepOptions, _Told, total=False):
@@ -269,6 +303,11 @@ class JobOptions(StepOptions, _Told, total=False):
 
 class SubmitOptions(Submitting, _Handled, total=False):
     """What `job.options(...)` takes, and the options of a submission by API or message."""
+
+    limit_key: Annotated[str | None, Text(most=KEY_BYTES)]
+    """The key that the job is counted under by its kind's `limit`, in place of the kind's own."""
+    units: Annotated[float | None, Amount()]
+    """How many units of its kind's rate the job reserves when it starts; 1 unless given."""
 
 
 def rules(place: type) -> dict[str, Rule]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,6 +48,14 @@ class LogLine(msgspec.Struct, frozen=True):
     text: str
 
 
+class Output(NamedTuple):
+    """An item for a later step of a run: what is to be a job, and the key that it is counted by."""
+
+    step: int
+    payload: bytes
+    limit_key: str | None = None
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A move that a worker asks for, with everything that goes into the same transaction.
 
@@ -62,7 +71,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     detail: str | None = None
     usage: Mapping[str, float] | None = None
     staged: int | None = None
-    outputs: tuple[tuple[int, bytes], ...] = ()
+    outputs: tuple[Output, ...] = ()
     kept: tuple[bytes, ...] = ()
     """Results of a job that gave several, few and small enough to come along."""
     signature: str | None = None
@@ -79,12 +88,12 @@ def succeeded(
     *,
     usage: Mapping[str, float] | None = None,
     staged: int | None = None,
-    outputs: tuple[tuple[int, bytes], ...] = (),
+    outputs: tuple[Output, ...] = (),
     kept: tuple[bytes, ...] = (),
 ) -> Outcome:
     """Say that it returned a value; `staged` outputs of it become visible.
 
-    A few small `outputs`, as (step, payload)s, need not be staged before: they come along. So do
+    A few small `outputs` need not be staged before: they come along. So do
     the few small results that are `kept` where a job has several.
     """
     return Outcome(

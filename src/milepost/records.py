@@ -8,6 +8,7 @@ import msgspec
 
 from milepost.history import attempt_of
 from milepost.lifecycle import JobState, RunState
+from milepost.limit import split_key
 from milepost.options import default
 from milepost.outcome import Outcome
 from milepost.specs import STEP_ROLE
@@ -199,6 +200,10 @@ class Job(msgspec.Struct, frozen=True):
     tags: Json
     tenant: str
     unique_key: str | None
+    limit_key: str | None
+    """What it is counted under, as it is stored: see `limit` and `limit_value`."""
+    units: float | None
+    """How many units of its limit's rate it reserves; None: one."""
     channel: str | None
     trace: str | None
     run_id: Id | None
@@ -234,6 +239,16 @@ class Job(msgspec.Struct, frozen=True):
     def attempt(self) -> int:
         """Which attempt this is: 0 before the first claim (H-18, H-19)."""
         return attempt_of(self.state, self.errors, self.losses)
+
+    @property
+    def limit(self) -> str | None:
+        """The name of the rule that limits it."""
+        return None if self.limit_key is None else split_key(self.limit_key)[0]
+
+    @property
+    def limit_value(self) -> str | None:
+        """The key that it is counted under by that rule; "" where the rule has none."""
+        return None if self.limit_key is None else split_key(self.limit_key)[1]
 
     @property
     def is_suspect(self) -> bool:

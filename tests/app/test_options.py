@@ -11,6 +11,7 @@ from milepost import options
 from milepost.batch.declaration import Batch
 from milepost.options import (
     DEFAULTS,
+    HandlerOptions,
     JobOptions,
     Rule,
     StepOptions,
@@ -61,6 +62,7 @@ def test_what_is_stored_has_a_column_in_every_row_that_stores_it():
 def test_places_take_what_is_declared_for_them():
     assert set(NewJobOptions.model_fields) == names(SubmitOptions)
     assert names(StepOptions) == names(JobOptions) - {"version", "channel", "on_failure"}
+    assert names(HandlerOptions) == names(StepOptions) - {"limit"}
     assert names(Submitting) <= names(RequestOptions)
     hinted = Batch.step.__globals__["StepOptions"]
     assert hinted is StepOptions
@@ -89,6 +91,9 @@ WRONG = {
     "cpu_seconds": 0,
     "on_conflict": "drop",
     "unique_for": 0,
+    "limit": 5,
+    "limit_key": "",
+    "units": 0,
 }
 
 

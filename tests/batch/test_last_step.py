@@ -8,6 +8,7 @@ import pytest
 import milepost as mp
 from milepost.errors import LeaseLost
 from milepost.observe.verify import verify
+from milepost.outcome import Output
 from milepost.store import jobs, outputs, workers
 from milepost.store.workers import NewWorker
 
@@ -151,12 +152,12 @@ def test_an_attempt_that_lost_its_lease_gives_nothing(app, advance):
     app.client.run(workers.register, NewWorker(id="late", lease_us=30_000_000))
     line = jobs.lines(["default"])
     [late] = app.client.run(jobs.claim, worker_id="late", line=line, most=1)
-    app.client.run(outputs.keep, late, [(0, 0, b"7"), (1, 0, b"8")])
+    app.client.run(outputs.keep, late, [(0, Output(0, b"7")), (1, Output(0, b"8"))])
     advance(31)
     app.maintain_once()
     app.maintain_once()
     with pytest.raises(LeaseLost):
-        app.client.run(outputs.keep, late, [(2, 0, b"9")])
+        app.client.run(outputs.keep, late, [(2, Output(0, b"9"))])
     app.drain()
     assert run.refresh().report == [1, 2]
 

@@ -1,215 +1,94 @@
-"""Every option of a job is one of a step: a step's jobs have deadlines of their own (H-64)."""
+"""Steps under limits: outputs become jobs without user code, and have their keys all the same."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 import milepost as mp
-from milepost.observe.verify import verify
+from milepost.batch import outputs
+from milepost.client import acting
+
+pytestmark = pytest.mark.both_stores
 
 
-@pytest.fixture(autouse=True)
-def clean(database):
-    yield
-    with database.driver() as driver:
-        assert verify(driver).clean
+def keys(app, kind):
+    found = app.jobs.list(kind=kind, limit=999)
+    return sorted((job.limit or "-", job.limit_key or "-") for job in found)
 
 
-def test_a_job_of_a_step_that_missed_its_deadline_fails_its_run_h64(app, advance):
-    batch = app.batch("late")
+@pytest.mark.parametrize("way", ["along", "staged"])
+def test_each_output_is_counted_under_the_key_of_its_step(app, monkeypatch, way):
+    if way == "staged":
+        monkeypatch.setattr(outputs, "CHUNK", 2)
+        monkeypatch.setattr(outputs, "ALONG_BYTES", 0)
+    batch = app.batch("b", params=int)
 
-    @batch.step
-    def find() -> Iterator[int]:
-        yield from range(2)
+    @batch.step(limit=mp.Limit(2, key=lambda count: f"of {count}"))
+    def split(count: int) -> Iterator[int]:
+        yield from range(count)
+        yield mp.to("last", 99)
 
-    @batch.step(poll=30, deadline=60)
-    def ready(number: int) -> None:
-        raise mp.Later(30)
+    @batch.step(limit=mp.Limit(2, key="n", name="rows"))
+    def load(n: int) -> int:
+        return n
 
-    run = batch.start()
-    app.drain()
-    assert run.refresh().state == mp.RunState.RUNNING
-    advance(61)
-    app.drain()
-    assert run.refresh().state == mp.RunState.FAILED
-    assert {error.cause for error in run.errors} == {"deadline"}
+    @batch.step(limit=mp.Limit(key="tenant"))
+    def last(n: int) -> None: ...
 
-
-def test_a_job_of_a_step_that_did_not_start_in_time_fails(app, advance):
-    batch = app.batch("slow", policy=mp.Tolerate(1.0))
-
-    @batch.step(start_within=3600)
-    def find() -> Iterator[int]:
-        yield 1
-
-    @batch.step(poll=120, start_within=60)
-    def load(number: int) -> int:
-        return number
-
-    run = batch.start()
-    app.drain()
-    advance(61)
-    app.maintain_once()
-    [job] = app.jobs.list(kind="slow.load")
-    assert (job.state, job.history[-1].detail) == (mp.JobState.FAILED, "start_within")
-    assert run.refresh().state == mp.RunState.SUCCEEDED
+    with acting("api", tenant="acme"):
+        run = batch.start(3)
+    app.drain(5)
+    assert run.refresh().state == "SUCCEEDED"
+    assert keys(app, "b.split") == [("b.split", "of 3")]
+    assert keys(app, "b.load") == [("rows", str(n)) for n in range(3)]
+    assert keys(app, "b.last") == [("b.last", "acme")] * 4
 
 
-@pytest.mark.parametrize("many", [2, 600], ids=["come along", "staged"])
-def test_the_limits_reach_every_job_however_its_step_gets_it(app, advance, many):
-    batch = app.batch("limits")
+def test_items_that_are_added_and_jobs_of_a_resumed_run_have_their_keys(app):
+    broken = {"b"}
+    batch = app.batch("b", params=str, policy=mp.Collect())
 
-    @batch.step(deadline=1000)
-    def find() -> Iterator[int]:
-        yield from range(many)
+    @batch.step(limit=mp.Limit(1, key="item"))
+    def load(item: str) -> str:
+        return item
 
-    @batch.step(gated=True, deadline=2000)
-    def load(number: int) -> int:
-        return number
+    @batch.step(limit=mp.Limit(1, key="item", ordered=True), retries=0)
+    def check(item: str) -> None:
+        if item in broken:
+            raise ValueError(item)
 
-    @batch.reduce(deadline=3000)
-    def total(found: Iterable[int]) -> int:
-        return sum(found)
-
-    @batch.on_success(deadline=4000)
-    def told(run: mp.RunHandle) -> None: ...
-
-    batch.start()
-    app.drain()
-    given = {
-        job.kind: round((job.record.deadline_at - job.created_at).total_seconds())
-        for job in app.jobs.list(limit=1000)
-    }
-    assert given == {
-        "limits.find": 1000,
-        "limits.load": 2000,
-        "limits.total": 3000,
-        "limits.told": 4000,
-    }
-
-
-def test_a_resumed_runs_jobs_have_their_time_anew(app, advance):
-    batch = app.batch("again")
-    broken = [True]
-
-    @batch.step(retries=0, deadline=100)
-    def find() -> None:
-        if broken:
-            raise mp.Fail("not yet")
-
-    run = batch.start()
-    app.drain()
-    assert run.refresh().state == mp.RunState.FAILED
-    advance(1000)
+    run = batch.start("", hold=True)
+    assert run.add(["a", "b", "c"]) == 3
+    run.submit()
+    app.drain(5)
+    assert run.refresh().state == "FAILED"
     broken.clear()
     again = run.resume()
-    app.drain()
-    assert again.refresh().state == mp.RunState.SUCCEEDED
+    app.drain(5)
+    assert again.refresh().state == "SUCCEEDED"
+    assert keys(app, "b.load") == [("b.load", item) for item in "abc"]
+    assert keys(app, "b.check") == [("b.check", item) for item in "abbc"]
 
 
-@pytest.mark.parametrize("name", ["deadline", "start_within"])
-@pytest.mark.parametrize("value", [-1, "soon", float("nan")])
-def test_a_limit_that_cannot_be_meant_is_refused_when_declared(app, name, value):
-    batch = app.batch("refused")
-    with pytest.raises(mp.Invalid, match=name):
-        batch.step(**{name: value})(lambda: None)
-    assert batch.steps == []
-
-
-def test_a_resumed_run_keeps_the_policy_in_words(app):
-    batch = app.batch("policy", policy=mp.Tolerate(0.25))
+def test_an_output_without_a_key_fails_its_producer_by_the_parameters_name_l9(app):
+    batch = app.batch("b")
 
     @batch.step(retries=0)
-    def find() -> None:
-        raise mp.Fail("broken")
+    def find() -> dict[str, str]:
+        return {}
+
+    @batch.step(limit=mp.Limit(1, key=lambda order: order.get("customer")))
+    def bill(order: dict[str, str]) -> None: ...
 
     run = batch.start()
     app.drain()
-    assert run.resume().record.policy == run.refresh().record.policy
-    assert "0.25" in run.record.policy
+    assert run.refresh().state == "FAILED"
+    [error] = run.errors
+    assert "the limit key of b.bill is None" in error.message
 
 
-def test_a_cancelled_run_stays_where_it_was_h102(app):
-    batch = app.batch("stopped")
-
-    @batch.step
-    def find() -> Iterator[int]:
-        yield from range(8)
-
-    @batch.step
-    def load(number: int) -> None:
-        if number >= 4:
-            raise mp.Later(3600)
-
-    run = batch.start()
-    app.drain()
-    before = run.refresh().progress
-    assert before == 0.75  # one whole step, and half of the other
-    assert run.cancel() == mp.RunState.CANCELLED
-    assert run.refresh().progress == before
-    assert app.runs.get(run.id).progress == before, "and so says whoever looks later"
-
-
-async def test_a_page_of_runs_is_read_at_once(app):
-    batch = app.batch("page")
-
-    @batch.step
-    def find() -> Iterator[int]:
-        yield from range(3)
-
-    @batch.step(gated=True)
-    def load(number: int) -> None: ...
-
-    started = [await batch.start_async() for _ in range(5)]
-    await app.drain_async()
-    calls = []
-    real = app.client.run_async
-
-    async def counted(operation, *args, **kwargs):
-        calls.append(operation)
-        return await real(operation, *args, **kwargs)
-
-    app.client.run_async = counted
-    page = await app.runs.list_async()
-    assert len(calls) == 1
-    assert [run.id for run in page] == [run.id for run in started][::-1]
-    assert {run.progress for run in page} == {1.0}
-    assert [step.counts for step in page[0].steps] == [{"SUCCEEDED": 1}, {"SUCCEEDED": 3}]
-    assert await app.runs.list_async(kind="nothing") == []
-    await app.close_async()
-
-
-WRONG = [
-    ({"priority": 11}, "priority=11 must be between 0 and 9"),
-    ({"priority": "high"}, "priority='high' must be a whole number"),
-    ({"tags": "urgent"}, "must be a dict of texts"),
-    ({"tags": {"user": 42}}, r"tags\['user'\]=42"),
-    ({"deadline": -1}, "deadline=-1"),
-    ({"channel": ""}, "channel=''"),
-]
-
-
-@pytest.mark.parametrize(("options", "words"), WRONG)
-def test_a_start_that_cannot_be_meant_is_refused_and_nothing_is_stored(app, options, words):
-    batch = app.batch("wrong")
-
-    @batch.step
-    def find() -> None: ...
-
-    with pytest.raises(mp.Invalid, match=words):
-        batch.start(**options)
-    assert (app.runs.list(), app.jobs.list()) == ([], [])
-
-
-def test_items_that_do_not_fit_are_refused_all_together(app):
-    batch = app.batch("filled", params=int)
-
-    @batch.step
-    def find(number: int) -> None: ...
-
-    run = batch.start(1, hold=True)
-    for items in (None, "abc", [*range(600), "x"]):
-        with pytest.raises(mp.Invalid):
-            run.add(items)
-    assert app.jobs.list() == []
-    assert run.cancel() == mp.RunState.CANCELLED
+def test_what_there_is_one_of_in_a_run_takes_no_limit(app):
+    batch = app.batch("b")
+    for declare in (batch.reduce, batch.on_success, batch.on_failure):
+        with pytest.raises(mp.Invalid, match="takes no limit, a run has one of them"):
+            declare(limit=mp.Limit(1))(lambda found: None)

@@ -10,6 +10,7 @@ from typing import Any
 
 from milepost import outcome
 from milepost.address import StoreUrl
+from milepost.outcome import Output
 from milepost.records import Claim, Settlement
 from milepost.store import failpoint, jobs, outputs, runs, timers
 from milepost.store.connect import open_driver
@@ -78,11 +79,13 @@ def settle_together(  # noqa: PLR0917 - each racer its own
         waiting = _once(lambda: barrier.wait(60))
         staged = given.get("staged")
         if staged:
-            driver.run(outputs.stage, claim, [(seq, 1, b"x") for seq in range(staged)])
+            driver.run(outputs.stage, claim, [(seq, Output(1, b"x")) for seq in range(staged)])
         if not point:
             waiting()
         with failpoint.armed(point, waiting):
-            ended = outcome.succeeded(staged=staged, outputs=((1, b"x"),) * given.get("along", 0))
+            ended = outcome.succeeded(
+                staged=staged, outputs=(Output(1, b"x"),) * given.get("along", 0)
+            )
             settled = driver.run(jobs.settle, [Settlement(claim, ended)], actor="w")
         assert settled == {claim.id}
     driver.close()
@@ -178,9 +181,9 @@ def settle_in_any_order(url: str, claims: list[Claim], seed: int) -> int:
 def _some_end(driver: Driver, claim: Claim, chance: random.Random) -> outcome.Outcome:
     kind = chance.choice(["good"] * 8 + ["along", "staged"] * 4 + ["later"] * 2 + ["bad"])
     if kind == "along":
-        return outcome.succeeded(outputs=((1, b"x"),) * chance.randint(1, 3))
+        return outcome.succeeded(outputs=(Output(1, b"x"),) * chance.randint(1, 3))
     if kind == "staged":
-        driver.run(outputs.stage, claim, [(n, 1, b"x") for n in range(3)])
+        driver.run(outputs.stage, claim, [(n, Output(1, b"x")) for n in range(3)])
         return outcome.succeeded(staged=3)
     if kind == "later":
         return outcome.later(0)

@@ -187,7 +187,8 @@ def test_the_bytes_of_a_packed_claim_are_its_payload():
 @pytest.mark.parametrize("record", [Job, Run])
 def test_a_row_is_read_by_the_types_of_its_fields(record):
     given = {name: name for name in record.__struct_fields__}
-    given |= {"state": "QUEUED", "created_at": 1_000_000, "started_at": None, "progress": None}
+    given |= {"state": "QUEUED", "created_at": 1_000_000, "started_at": None}
+    given |= dict.fromkeys(("progress", "units"))
     times = [name for name in given if name.endswith("_at") and given[name] == name]
     given |= dict.fromkeys(times, 2_000_000)
     made = reader(record)([given[name] for name in record.__struct_fields__])

@@ -17,6 +17,7 @@ import uuid_utils
 
 from milepost import outcome
 from milepost.address import StoreUrl
+from milepost.outcome import Output
 from milepost.records import NewJob, NewRun, NewStep, Settlement, Template
 from milepost.store import creation, fanin, jobs, outputs, runs, workers
 from milepost.store.catalog import query
@@ -135,7 +136,7 @@ def produced(driver: Driver, raw: Raw, count: int) -> str:
     first = NewJob(new_id(), b"", Template(kind="split", queue="run", run_id=run_id, step=0))
     driver.run(runs.create, NewRun(id=run_id, kind="batch"), steps, [first])
     [claim] = driver.run(jobs.claim, worker_id="w", line=jobs.lines(["run"]), most=1)
-    driver.run(outputs.stage, claim, [(number, 1, b"output") for number in range(10)])
+    driver.run(outputs.stage, claim, [(number, Output(1, b"output")) for number in range(10)])
     raw.execute(_STAGE[raw.dialect], {"id": claim.id, "fence": claim.fence, "count": count})
     settled = Settlement(claim, outcome.succeeded(staged=count))
     assert driver.run(jobs.settle, [settled], actor="w") == {claim.id}

@@ -20,8 +20,8 @@ from milepost.declare import Definition, Host
 from milepost.errors import Invalid
 from milepost.faces import Flow, faces
 from milepost.lifecycle import JobState
-from milepost.options import StepOptions, check, check_seconds
-from milepost.outcome import micros
+from milepost.options import HandlerOptions, StepOptions, check, check_seconds
+from milepost.outcome import Output, micros
 from milepost.policy import POLL_SECONDS
 from milepost.records import NewJob, NewRun, NewStep, Run, Template
 from milepost.store import chains
@@ -153,13 +153,14 @@ class Batch:
     @overload
     def reduce(self, function: F, /) -> F: ...
     @overload
-    def reduce(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
+    def reduce(self, **declared: Unpack[HandlerOptions]) -> Callable[[F], F]: ...
     def reduce(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare the reducer: it gets the last step's outputs, and returns the report."""
         if function is None:
             return lambda given: self.reduce(given, **declared)
         if self.reducer is not None:
             raise Invalid(f"batch {self.name!r} has a reducer already: {self.reducer.name}")
+        self._refuse_limit("a reducer", declared)
         definition = self._defined(function, declared)
         element = _element(definition)
         feed = Inputs(self.client, self, element, is_async=definition.is_async)
@@ -170,7 +171,7 @@ class Batch:
     @overload
     def on_success(self, function: F, /) -> F: ...
     @overload
-    def on_success(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
+    def on_success(self, **declared: Unpack[HandlerOptions]) -> Callable[[F], F]: ...
     def on_success(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare a job that is called with the run once it has SUCCEEDED."""
         return self._hook("on_success", function, declared)
@@ -178,7 +179,7 @@ class Batch:
     @overload
     def on_failure(self, function: F, /) -> F: ...
     @overload
-    def on_failure(self, **declared: Unpack[StepOptions]) -> Callable[[F], F]: ...
+    def on_failure(self, **declared: Unpack[HandlerOptions]) -> Callable[[F], F]: ...
     def on_failure(self, function: Any = None, /, **declared: Any) -> Any:  # type: ignore[misc]
         """Declare a job that is called with the run once it is FAILED or CANCELLED."""
         return self._hook("on_failure", function, declared)
@@ -188,6 +189,7 @@ class Batch:
             return lambda given: self._hook(role, given, dict(declared))
         if role in self.hooks:
             raise Invalid(f"batch {self.name!r} has {role} already: {self.hooks[role].name}")
+        self._refuse_limit(role, declared)
         definition = self._defined(function, declared)
         definition = msgspec.structs.replace(definition, feed=RunArgument(self.client, self))
         self.hooks[role] = self._enter(role, definition)
@@ -213,6 +215,13 @@ class Batch:
             raise Invalid(
                 f"batch {self.name!r}: {getattr(function, '__name__', function)} comes after the "
                 f"reducer {self.reducer.name}; declare the reducer last"
+            )
+
+    def _refuse_limit(self, what: str, declared: Mapping[str, Any]) -> None:
+        if declared.get("limit") is not None:
+            raise Invalid(
+                f"batch {self.name!r}: {what} takes no limit, a run has one of them; app.queue() "
+                "limits a queue of its own"
             )
 
     def _check_parameter(self, definition: Definition) -> None:
@@ -256,7 +265,9 @@ class Batch:
     start, start_async = faces(_start)
 
     def _started(self, params: Any, **options: Any) -> Flow[str]:
-        return (yield from self.client.flow(self.starting(params, **options)))
+        starting = self.starting(params, **options)
+        yield from self.client.tell_rules()
+        return (yield from self.client.flow(starting))
 
     def starting(self, params: Any = None, **options: Any) -> Callable[[], Steps[str]]:
         """Check everything, and give the store operation that starts the run, for the API."""
@@ -298,9 +309,7 @@ class Batch:
         )
         if options.hold:
             return new, []
-        first = self.steps[0]
-        payload = self.payload(first, params)
-        return new, [self._job(first, payload, new.id, ordinal=0, tenant=new.tenant)]
+        return new, [self._job(params, new.id, ordinal=0, tenant=new.tenant)]
 
     def _params_keys(self, data: bytes | None) -> tuple[str, ...]:
         """Tell parameters apart: the same values have the same key, also if their bytes differ."""
@@ -321,29 +330,17 @@ class Batch:
 
     def fill(self, run: Run, items: Iterable[Any]) -> list[NewJob]:
         """Turn items into held jobs of the first step: all fit, or none is stored."""
-        first = self.steps[0]
         return [
-            self._job(
-                first,
-                self.payload(first, item),
-                run.id,
-                ordinal=place,
-                tenant=run.tenant,
-                held=True,
-            )
+            self._job(item, run.id, ordinal=place, tenant=run.tenant, held=True)
             for place, item in enumerate(items)
         ]
 
     def _job(
-        self,
-        step: Step,
-        payload: bytes,
-        run_id: str,
-        *,
-        ordinal: int,
-        tenant: str,
-        held: bool = False,
+        self, item: Any, run_id: str, *, ordinal: int, tenant: str, held: bool = False
     ) -> NewJob:
+        """Make a job of the first step."""
+        step = self.steps[0]
+        given = self.output(step, item, tenant=tenant)
         poll = None if step.poll is None else micros(step.poll)
         state = JobState.QUEUED if poll is None else JobState.WAITING
         template = Template(
@@ -357,7 +354,7 @@ class Batch:
             run_id=run_id,
             step=step.number,
         )
-        return NewJob(new_id(), payload, template, ordinal=ordinal)
+        return NewJob(new_id(), given.payload, template, ordinal=ordinal, key=given.limit_key)
 
     # For runs of it
 
@@ -366,15 +363,18 @@ class Batch:
         """The way to the store."""
         return self._host.client
 
-    def payload(self, step: Step, item: Any) -> bytes:
-        """Encode an item for a step, or raise `Invalid` saying how it does not fit."""
+    def output(self, step: Step, item: Any, *, tenant: str) -> Output:
+        """Encode an item for a step, or raise `Invalid` saying how it does not fit.
+
+        It becomes a job where no user's code runs, so its limit key is made here.
+        """
         arguments, client = step.definition.arguments, self.client
         codec, most = client.codec, client.settings.payload_most
         data = codec.encode(arguments.bind((item,) if arguments.names else (), {}))
-        arguments.check(data, codec)
+        given = arguments.check(data, codec)
         if len(data) > most:
             limited(data, most=most, what=f"an item for {step.definition.name}")
-        return data
+        return Output(step.number, data, step.definition.limit_key(given, tenant=tenant))
 
     def named(self, name: str) -> Step | None:
         """Find a step by its name."""

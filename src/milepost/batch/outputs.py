@@ -14,7 +14,7 @@ from milepost.context import Context
 from milepost.declare import Unfit
 from milepost.errors import Invalid
 from milepost.faces import Stream, streams
-from milepost.outcome import Outcome
+from milepost.outcome import Outcome, Output
 from milepost.policy import Later
 from milepost.records import Claim
 from milepost.store import chains, outputs
@@ -31,7 +31,7 @@ PAGE = 500
 FIRST_PAGE = 16
 """How many results are read at once: the most, and before it is known how large they are."""
 
-Staged = tuple[int, int, bytes]
+Staged = tuple[int, Output]
 
 
 class To(msgspec.Struct, frozen=True):
@@ -54,11 +54,11 @@ class _Chunk:
         self.count = 0
         self._bytes = 0
 
-    def add(self, step: int, payload: bytes) -> bool:
+    def add(self, output: Output) -> bool:
         """Take one; True when it is time to store them."""
-        self.rows.append((self.count, step, payload))
+        self.rows.append((self.count, output))
         self.count += 1
-        self._bytes += len(payload)
+        self._bytes += len(output.payload)
         return len(self.rows) >= CHUNK or self._bytes >= CHUNK_BYTES
 
     @property
@@ -66,9 +66,9 @@ class _Chunk:
         """Whether all there is may go along with the outcome."""
         return len(self.rows) == self.count and self._bytes <= ALONG_BYTES
 
-    def outputs(self) -> tuple[tuple[int, bytes], ...]:
+    def outputs(self) -> tuple[Output, ...]:
         """Give them out as an outcome takes them along."""
-        return tuple((step, payload) for _, step, payload in self.rows)
+        return tuple(output for _, output in self.rows)
 
     def take(self) -> list[Staged]:
         """Give them out, once."""
@@ -90,12 +90,12 @@ class StepOutlet:
     def put(self, context: Context, value: Any) -> Outcome:
         """Stage the outputs, or send them along; return the attempt's outcome."""
         if not isinstance(value, Iterator):
-            if small := self._alone(value):
+            if small := self._alone(context.claim, value):
                 return small
             value = iter((value,))
         chunk = _Chunk()
         for item in value:
-            if self._add(chunk, item):
+            if self._add(context.claim, chunk, item):
                 context.check()
                 self._client.run(self._stage, context.claim, chunk.take())
         if along := self._along(chunk):
@@ -106,12 +106,12 @@ class StepOutlet:
 
     async def put_async(self, context: Context, value: Any) -> Outcome:
         """Stage the outputs, or send them along; return the attempt's outcome."""
-        if not _is_stream(value) and (small := self._alone(value)):
+        if not _is_stream(value) and (small := self._alone(context.claim, value)):
             return small
         items = value if isinstance(value, AsyncIterable) else _each(value)
         chunk = _Chunk()
         async for item in items:
-            if self._add(chunk, item):
+            if self._add(context.claim, chunk, item):
                 await self._client.run_async(self._stage, context.claim, chunk.take())
         if along := self._along(chunk):
             return along
@@ -119,25 +119,23 @@ class StepOutlet:
             await self._client.run_async(self._stage, context.claim, chunk.take())
         return self._staged(chunk)
 
-    def _alone(self, value: Any) -> Outcome | None:
+    def _alone(self, claim: Claim, value: Any) -> Outcome | None:
         """Send along one item or none, as most steps yield; None if it is too large."""
         if value is None:
             return outcome.succeeded()
         if self._is_last:
             return outcome.succeeded(self._result(value))
-        target, item = self._target(value)
-        payload = self._batch.payload(target, item)
-        if len(payload) > ALONG_BYTES:
-            return None
-        return outcome.succeeded(outputs=((target.number, payload),))
+        output = self._output(claim, value)
+        small = len(output.payload) <= ALONG_BYTES
+        return outcome.succeeded(outputs=(output,)) if small else None
 
     def _along(self, chunk: _Chunk) -> Outcome | None:
         """Send a few items along; None when they are to be staged, or some are staged already."""
         if self._is_last:
             if chunk.count == 1:
-                return outcome.succeeded(chunk.rows[0][2])
+                return outcome.succeeded(chunk.rows[0][1].payload)
             if chunk.is_small:
-                return outcome.succeeded(kept=tuple(payload for _, _, payload in chunk.rows))
+                return outcome.succeeded(kept=tuple(o.payload for o in chunk.outputs()))
             return None
         return outcome.succeeded(outputs=chunk.outputs()) if chunk.is_small else None
 
@@ -152,16 +150,19 @@ class StepOutlet:
     def _stage(self) -> Callable[[Claim, list[Staged]], Steps[None]]:
         return outputs.keep if self._is_last else outputs.stage
 
-    def _add(self, chunk: _Chunk, item: Any) -> bool:
+    def _add(self, claim: Claim, chunk: _Chunk, item: Any) -> bool:
         if item is None:
             return False
         if isinstance(item, Later):
             raise Invalid("Later is raised or returned before anything is yielded, not yielded")
         if self._is_last:
             # A single one is the job's result, however large.
-            return chunk.add(self._number, self._result(item)) and chunk.count > 1
+            return chunk.add(Output(self._number, self._result(item))) and chunk.count > 1
+        return chunk.add(self._output(claim, item))
+
+    def _output(self, claim: Claim, item: Any) -> Output:
         target, value = self._target(item)
-        return chunk.add(target.number, self._batch.payload(target, value))
+        return self._batch.output(target, value, tenant=claim.tenant)
 
     def _target(self, item: Any) -> tuple["Step", Any]:
         own = self._batch.steps[self._number]

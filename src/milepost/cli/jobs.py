@@ -47,6 +47,8 @@ FOLLOW_SECONDS = 0.5
     help="What becomes of one with the key that was never claimed.",
 )
 @options.seconds("--unique-for", "The key stays taken for so long, also when its job has ended.")
+@click.option("--limit-key", metavar="KEY", help="What its limit counts it under.")
+@click.option("--units", type=float, metavar="N", help="What it reserves of its limit's rate.")
 @options.creation
 def submit(
     at: AppSession,

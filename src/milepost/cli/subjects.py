@@ -31,6 +31,7 @@ _TIMES = ("created_at", "started_at", "finished_at")
 FAILURE = ("attempt", "at", "type", "message", "code", "place", "traceback", "fingerprint")
 LINE = 80
 """How much of an error a list shows."""
+_LIMIT = ("limit", "limit_key", "units")
 _RELATIVES = ("run", "step", "parent", "rerun_of", "rerun_by")
 
 
@@ -41,11 +42,13 @@ def job_summary(handle: "JobHandle[Any]") -> dict[str, Any]:
         handle.record,
         *("id", "kind", "version", "queue", "priority", *_PROGRESS, "progress_text"),
         *(*_COUNTERS, "cause", "error", "fingerprint", "worker", "phase"),
-        *(*_TIMES, "due_at", "deadline_at", "tags", "unique", *_RELATIVES, "cancel_reason"),
+        *(*_TIMES, "due_at", "deadline_at", "tags", "unique", *_LIMIT),
+        *(*_RELATIVES, "cancel_reason"),
         done=handle.done,
         progress=handle.progress,
         error=None if error is None else document(error, "type", "message", "code"),
         tags=_tags(handle.record),
+        limit_key=handle.record.limit_value,
     )
 
 

@@ -3,32 +3,34 @@
 -- name: staged_add
 -- Outputs of a running attempt, invisible until it succeeds. No row back means the lease was lost.
 -- postgres
-INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload)
-SELECT :producer_id, :fence, t.seq, t.step, t.job_id, :codec, t.payload
-  FROM unnest(:seq::bigint[], :step::integer[], :job_id::uuid[], :payload::bytea[])
-       AS t (seq, step, job_id, payload)
+INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload, limit_key)
+SELECT :producer_id, :fence, t.seq, t.step, t.job_id, :codec, t.payload, t.limit_key
+  FROM unnest(:seq::bigint[], :step::integer[], :job_id::uuid[], :payload::bytea[], :limit_key::text[])
+       AS t (seq, step, job_id, payload, limit_key)
  WHERE EXISTS (SELECT 1 FROM job WHERE id = :producer_id AND fence = :fence AND state = 'RUNNING')
 ON CONFLICT (producer_id, fence, seq)
-  DO UPDATE SET step = excluded.step, codec = excluded.codec, payload = excluded.payload
+  DO UPDATE SET step = excluded.step, codec = excluded.codec, payload = excluded.payload,
+                limit_key = excluded.limit_key
 RETURNING seq
 -- sqlite: each
-INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload)
-SELECT :producer_id, :fence, :seq, :step, :job_id, :codec, :payload
+INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload, limit_key)
+SELECT :producer_id, :fence, :seq, :step, :job_id, :codec, :payload, :limit_key
  WHERE EXISTS (SELECT 1 FROM job WHERE id = :producer_id AND fence = :fence AND state = 'RUNNING')
 ON CONFLICT (producer_id, fence, seq)
-  DO UPDATE SET step = excluded.step, codec = excluded.codec, payload = excluded.payload
+  DO UPDATE SET step = excluded.step, codec = excluded.codec, payload = excluded.payload,
+                limit_key = excluded.limit_key
 RETURNING seq
 
 -- name: staged_put
 -- Outputs of attempts that end in this transaction, under their fence.
 -- postgres
-INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload)
+INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload, limit_key)
 SELECT * FROM unnest(:producer_id::uuid[], :fence::bigint[], :seq::bigint[], :step::integer[],
-                     :job_id::uuid[], :codec::text[], :payload::bytea[])
+                     :job_id::uuid[], :codec::text[], :payload::bytea[], :limit_key::text[])
 -- sqlite
-INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload)
-SELECT producer_id, fence, seq, step, job_id, codec, payload
-  FROM {rows:producer_id fence seq step job_id codec payload*}
+INSERT INTO staged (producer_id, fence, seq, step, job_id, codec, payload, limit_key)
+SELECT producer_id, fence, seq, step, job_id, codec, payload, limit_key
+  FROM {rows:producer_id fence seq step job_id codec payload* limit_key}
 
 -- name: staged_remove
 -- postgres
@@ -141,12 +143,12 @@ WITH given AS MATERIALIZED (
    CROSS JOIN LATERAL (SELECT * FROM step WHERE step.run_id = t.run_id OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
 )
-INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
-                 trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, limit_key, deadline_at, start_by,
+                 tenant, trace, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT o.job_id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             WHEN s.transport <> 'store' THEN 'READY' ELSE 'QUEUED' END,
-       'create', :actor, o.codec, o.payload,
+       'create', :actor, o.codec, o.payload, o.limit_key,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
        s.tenant, s.trace, o.producer_id, s.run_id, s.number, o.seq,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
@@ -159,13 +161,13 @@ SELECT o.job_id, {columns:pinned s.},
   JOIN pinned s ON s.run_id = t.run_id AND s.number = o.step
  ORDER BY o.producer_id, o.seq
 -- sqlite: each
-INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
-                 trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, limit_key, deadline_at, start_by,
+                 tenant, trace, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
 SELECT o.job_id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             WHEN (SELECT transport FROM queue WHERE queue.name = s.queue) <> 'store' THEN 'READY'
             ELSE 'QUEUED' END,
-       'create', :actor, o.codec, o.payload,
+       'create', :actor, o.codec, o.payload, o.limit_key,
        {now} + s.deadline_us, {now} + s.start_within_us,
        r.tenant, r.trace, o.producer_id, s.run_id, s.number, o.seq,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}

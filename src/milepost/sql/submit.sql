@@ -95,8 +95,8 @@ SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(:id))
 -- Workers that rest are told, as with any other job.
 WITH given AS MATERIALIZED (
   SELECT * FROM unnest(:id::uuid[], :run_id::uuid[], :step::integer[], :parent_id::uuid[],
-                       :ordinal::bigint[], :codec::text[], :payload::bytea[])
-         WITH ORDINALITY AS t (id, run_id, step, parent_id, ordinal, codec, payload, place)
+                       :ordinal::bigint[], :codec::text[], :payload::bytea[], :limit_key::text[])
+         WITH ORDINALITY AS t (id, run_id, step, parent_id, ordinal, codec, payload, limit_key, place)
 ), pinned AS MATERIALIZED (
   SELECT s.*, r.tenant, r.trace,
          (SELECT transport FROM queue WHERE queue.name = s.queue) AS transport
@@ -105,12 +105,12 @@ WITH given AS MATERIALIZED (
                         WHERE step.run_id = t.run_id AND step.number = t.step OFFSET 0) s
    CROSS JOIN LATERAL (SELECT tenant, trace FROM run WHERE run.id = t.run_id OFFSET 0) r
 ), created AS (
-INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
-                 trace, channel, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, limit_key, deadline_at, start_by,
+                 tenant, trace, channel, parent_id, run_id, step, ordinal, due_at, delay_us, created_at)
 SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             WHEN s.transport <> 'store' THEN 'READY' ELSE 'QUEUED' END,
-       'create', :actor, t.codec, t.payload,
+       'create', :actor, t.codec, t.payload, t.limit_key,
        {now} + s.deadline_us{micros}, {now} + s.start_within_us{micros},
        s.tenant, s.trace, s.channel, t.parent_id, t.run_id, t.step, t.ordinal,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us{micros} END,
@@ -120,17 +120,17 @@ SELECT t.id, {columns:pinned s.},
 )
 SELECT pg_notify({channel}, '') WHERE EXISTS (SELECT 1 FROM worker WHERE state IN {resting})
 -- sqlite
-INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, deadline_at, start_by, tenant,
-                 trace, channel, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
+INSERT INTO job (id, {columns:pinned}, state, move, actor, codec, payload, limit_key, deadline_at, start_by,
+                 tenant, trace, channel, parent_id, run_id, step, ordinal, due_at, created_at, queued_seq)
 SELECT t.id, {columns:pinned s.},
        CASE WHEN s.gated AND NOT s.opened THEN 'GATED' WHEN s.poll_us IS NOT NULL THEN 'WAITING'
             WHEN (SELECT transport FROM queue WHERE queue.name = s.queue) <> 'store' THEN 'READY'
             ELSE 'QUEUED' END,
-       'create', :actor, t.codec, t.payload,
+       'create', :actor, t.codec, t.payload, t.limit_key,
        {now} + s.deadline_us, {now} + s.start_within_us,
        r.tenant, r.trace, s.channel, t.parent_id, t.run_id, t.step, t.ordinal,
        CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}
-  FROM {rows:id run_id step parent_id ordinal codec payload*} AS t
+  FROM {rows:id run_id step parent_id ordinal codec payload* limit_key} AS t
  CROSS JOIN step s ON s.run_id = t.run_id AND s.number = t.step
  CROSS JOIN run r ON r.id = t.run_id
 

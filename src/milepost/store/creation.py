@@ -28,6 +28,7 @@ class Child(msgspec.Struct, frozen=True):
     ordinal: int = 0
     codec: str = "json"
     payload: bytes | None = None
+    limit_key: str | None = None
 
 
 def refuse_full(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[None]:

@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import uuid_utils
 
+from milepost.limit import limit_key, split_key
 from milepost.records import NewJob
 from milepost.store import creation
 from milepost.store.driver import Call, Steps
 
 FAILED_ID = "00000000-0000-0000-0000-000000000000"
 """Stands in the arguments of a stored follow-up for the id of the job that failed."""
+FAILED_TENANT = "00000000-0000-0000-0000-000000000001"
+"""Stands in its limit key for the tenant of that job."""
 
 Kind = tuple[str, int]
 
@@ -46,4 +49,10 @@ def _made(failed_id: str, tenant: str, trace: str | None, job: str, *, actor: st
         id=str(uuid_utils.uuid7()),
         payload=(stored.payload or b"").replace(FAILED_ID.encode(), failed_id.encode()),
         template=msgspec.structs.replace(stored.template, **told),
+        key=None if stored.key is None else _key(stored.key, failed_id, tenant),
     )
+
+
+def _key(stored: str, failed_id: str, tenant: str) -> str:
+    rule, key = split_key(stored)
+    return limit_key(rule, key.replace(FAILED_ID, failed_id).replace(FAILED_TENANT, tenant))

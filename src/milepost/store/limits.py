@@ -12,17 +12,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
-from zlib import crc32
 
 import msgspec
 
+from milepost.limit import STRIPES, limit_key, stripe_of
 from milepost.records import Claim
 from milepost.store.choice import Candidate, Standing, choose, rule_of, whole_us
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.jobs import Line, Suspect, claimed, lines
 from milepost.store.rules import Limit, rules
 
-STRIPES = 16
+__all__ = ["STRIPES", "Freed", "Look", "Reach", "limit_key", "stripe_of"]
+
 _IN_ORDER = attrgetter("line", "seq", "number")
 
 
@@ -220,17 +221,6 @@ def claim_named(
     if claims:
         yield Call("hint_heard", {"id": [claim.id for claim in claims]})
     return claims
-
-
-def stripe_of(rule: str, key: str) -> str:
-    """Spread keys: the same key has the same stripe everywhere."""
-    return f"{crc32(f'{rule}/{key}'.encode()) % STRIPES:x}"
-
-
-def limit_key(rule: str, key: str) -> str:
-    """Name a key of a rule, as jobs store it."""
-    rule = rule.replace("%", "%25").replace("/", "%2F")
-    return f"{stripe_of(rule, key)}/{rule}/{key}"
 
 
 def any_rules() -> Steps[bool]:

@@ -13,6 +13,7 @@ import msgspec
 import uuid_utils
 
 from milepost.errors import LeaseLost
+from milepost.outcome import Output
 from milepost.records import Claim, Settlement
 from milepost.store import creation, fanin
 from milepost.store.columns import lists
@@ -33,11 +34,12 @@ class PublishedOutputs(msgspec.Struct, frozen=True):
 # While the producer runs
 
 
-def stage(claim: Claim, outputs: Sequence[tuple[int, int, bytes | None]]) -> Steps[None]:
-    """Store outputs (seq, step, payload) of a running attempt, or raise `LeaseLost`."""
+def stage(claim: Claim, outputs: Sequence[tuple[int, Output]]) -> Steps[None]:
+    """Store outputs, each with its place, of a running attempt, or raise `LeaseLost`."""
     own = {"producer_id": claim.id, "fence": claim.fence, "codec": claim.codec}
     ids = {"job_id": [str(uuid_utils.uuid7()) for _ in outputs]}
-    rows = yield Call("staged_add", {**own, **ids, **lists("seq step payload", outputs)})
+    given = lists("seq step payload limit_key", [(seq, *output) for seq, output in outputs])
+    rows = yield Call("staged_add", {**own, **ids, **given})
     _check_held(claim, rows, outputs)
 
 
@@ -51,15 +53,15 @@ def sweep_staged(*, most: int) -> Steps[None]:
     yield Call("staged_sweep", {"most": most})
 
 
-def keep(claim: Claim, results: Sequence[tuple[int, int, bytes]]) -> Steps[None]:
-    """Store results (seq, step, payload) of a running attempt, or raise `LeaseLost`.
+def keep(claim: Claim, results: Sequence[tuple[int, Output]]) -> Steps[None]:
+    """Store results, each with its place, of a running attempt, or raise `LeaseLost`.
 
     So a job of the last step gives several: they count once it succeeds. Those of attempts before
     it are removed piece by piece.
     """
     if claim.fence > 1:
         yield Call("output_drop", {"id": claim.id, "fence": claim.fence, "most": DROPPED})
-    given = lists("seq step payload", results)
+    given = lists("seq payload", [(seq, output.payload) for seq, output in results])
     rows = yield Call("output_add", {"id": claim.id, "fence": claim.fence, **given})
     _check_held(claim, rows, results)
 
@@ -124,19 +126,19 @@ def _divided(
 
 def _children(settlement: Settlement) -> Iterator[creation.Child]:
     claim = settlement.claim
-    for seq, (step, payload) in enumerate(settlement.outcome.outputs):
-        yield creation.Child(claim.run_id or "", step, claim.id, seq, claim.codec, payload)
+    for seq, (step, payload, key) in enumerate(settlement.outcome.outputs):
+        yield creation.Child(claim.run_id or "", step, claim.id, seq, claim.codec, payload, key)
 
 
 def _announce(ended: Sequence[Settlement]) -> Steps[None]:
     """Publish staged outputs; stage those that came along."""
     along = [
-        (s.claim.id, s.claim.fence, s.claim.codec, seq, step, str(uuid_utils.uuid7()), payload)
+        (s.claim.id, s.claim.fence, s.claim.codec, seq, str(uuid_utils.uuid7()), *output)
         for s in ended
-        for seq, (step, payload) in enumerate(s.outcome.outputs)
+        for seq, output in enumerate(s.outcome.outputs)
     ]
     if along:
-        names = "producer_id fence codec seq step job_id payload"
+        names = "producer_id fence codec seq job_id step payload limit_key"
         yield Call("staged_put", lists(names, along))
     totals = [(s.claim.id, s.claim.fence, s.claim.run_id, s.outcome.staged) for s in ended]
     yield Call("publication_add", lists("id fence run_id total", totals))

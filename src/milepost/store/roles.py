@@ -65,7 +65,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "tally_label": _open(worker="ID"),
     "queue_bound": _open(worker="IU", admin="IU"),
     # Limits: workers declare them, admins set them. What is taken from a rate is taken by workers.
-    "limit_rule": _open(worker="IU", admin="IUD"),
+    "limit_rule": _open(worker="IUD", admin="IUD"),
     "limit_change": _open(worker="I", admin="I"),
     "bucket": _open(worker="IUD", admin="UD"),
     "followup": _open(worker="IUD", admin="IUD"),

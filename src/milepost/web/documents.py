@@ -175,6 +175,9 @@ class JobDocument(BaseModel):
     worker: str | None = None
     tags: dict[str, str]
     unique: str | None = None
+    limit: str | None = Field(default=None, description="The rule that limits it, by its name.")
+    limit_key: str | None = Field(default=None, description="What the rule counts it under.")
+    units: float | None = Field(default=None, description="What it reserves of the rule's rate.")
     tenant: str | None = None
     channel: str | None = None
     run: str | None = None
@@ -436,6 +439,7 @@ def job_document(job: Job, client: Client) -> dict[str, Any]:
         **_row(job),
         worker=job.worker_id,
         unique=job.unique_key,
+        limit_key=job.limit_value,
         run=job.run_id,
         parent=job.parent_id,
         progress=1.0 if job.state == JobState.SUCCEEDED else job.progress or 0.0,

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from milepost import outcome
+from milepost.outcome import Output
 from milepost.records import Claim
 from milepost.store import fanin, jobs, outputs, runs, timers
 from tests.support.suite.store import BAD, GOOD, PROBLEM, Store, only
@@ -74,7 +75,7 @@ class OutputSuite:
         run_id = store.start([1, 2])
         store.settle((only(store.claim()), GOOD))
         first, _ = store.claim(9)
-        given = ((1, b"1"), (1, b"2"))
+        given = (Output(1, b"1"), Output(1, b"2"))
         together = way == "along"
         ended = outcome.succeeded(outputs=given) if together else store.stage(first, 2)
         store.settle((first, ended))

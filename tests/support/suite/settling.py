@@ -5,7 +5,7 @@ import pytest
 from milepost import outcome
 from milepost.errors import LeaseLost
 from milepost.lifecycle import Cause
-from milepost.outcome import Outcome
+from milepost.outcome import Outcome, Output
 from milepost.store import failures, jobs, journal, outputs, runs, timers, workers
 from tests.support.suite.store import PROBLEM, Store, new_id
 
@@ -135,7 +135,7 @@ class SettleSuite:
         with pytest.raises(LeaseLost):
             store.run(workers.renew, "w1", lease_seconds=30)
         with pytest.raises(LeaseLost):
-            store.run(outputs.stage, claim, [(0, 1, b"late")])
+            store.run(outputs.stage, claim, [(0, Output(1, b"late"))])
         assert store.run(jobs.signals, claim) == []
         assert store.run(jobs.signals, again) == [b"s"]
         assert store.rows("SELECT 1 FROM staged") == []

@@ -13,7 +13,7 @@ from milepost import outcome
 from milepost.address import StoreUrl
 from milepost.observe.doctor import broken
 from milepost.observe.verify import verify
-from milepost.outcome import Outcome, Problem
+from milepost.outcome import Outcome, Output, Problem
 from milepost.records import Claim, NewJob, NewRun, NewStep, Settlement, Template
 from milepost.store import creation, fanin, jobs, journal, outputs, runs, timers, workers
 from milepost.store.connect import open_async_driver, open_driver
@@ -220,7 +220,7 @@ class Store:
 
     def stage(self, claim: Claim, count: int, *, step: int = 1) -> Outcome:
         """Stage outputs and say how the attempt ends."""
-        self.run(outputs.stage, claim, [(seq, step, b"%d" % seq) for seq in range(count)])
+        self.run(outputs.stage, claim, [(seq, Output(step, b"%d" % seq)) for seq in range(count)])
         return outcome.succeeded(staged=count)
 
     def finish(self, run_id: str, *, worker: str = "w1") -> str:

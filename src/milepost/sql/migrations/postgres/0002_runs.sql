@@ -94,6 +94,7 @@ CREATE TABLE staged (
   step integer NOT NULL,
   codec text NOT NULL DEFAULT 'json',
   payload bytea,
+  limit_key text,                            -- which limit the job will be under
   PRIMARY KEY (producer_id, fence, seq)
 );
 

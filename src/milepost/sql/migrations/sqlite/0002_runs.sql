@@ -94,6 +94,7 @@ CREATE TABLE staged (
   step INTEGER NOT NULL,
   codec TEXT NOT NULL DEFAULT 'json',
   payload BLOB,
+  limit_key TEXT,                            -- which limit the job will be under
   PRIMARY KEY (producer_id, fence, seq)
 ) STRICT;
 

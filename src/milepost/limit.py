@@ -1,0 +1,169 @@
+"""Limit: how many jobs of a kind, or of a key, run at once, start in a time, or in which order."""
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from math import inf
+from typing import Any, NamedTuple
+from uuid import UUID
+from zlib import crc32
+
+from milepost.codec import check_text
+from milepost.errors import Invalid
+
+TENANT = "tenant"
+"""The key that is the caller's tenant, unless the function has a parameter of that name."""
+STRIPES = 16
+KEY_BYTES = 1_000
+PLAIN_BYTES = 200
+"""A longer key is stored by its hash."""
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)\s*")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+MOST = 2**31 - 1
+
+
+class Rate(NamedTuple):
+    """So many units in so many microseconds."""
+
+    amount: float
+    per_us: int
+
+    @property
+    def burst(self) -> float:
+        """How many units may go at once after a rest, unless somebody says: those of a second."""
+        return max(1.0, self.amount * 1_000_000 / self.per_us)
+
+
+def read_rate(rate: Any) -> Rate:
+    """Read "25/s", "100/m", "5/h" or "1000/d"; a number is that many a second."""
+    if isinstance(rate, str) and (found := _RATE.fullmatch(rate)):
+        amount, seconds = float(found[1]), _SECONDS[found[2]]
+    elif isinstance(rate, int | float) and not isinstance(rate, bool):
+        amount, seconds = float(rate), 1
+    else:
+        amount = seconds = 0
+    if not 0 < amount < inf:
+        raise Invalid(
+            f'rate={rate!r} must be a number per s, m, h or d, such as "25/s" or "1000/d", or a '
+            "number: so many a second"
+        )
+    return Rate(amount, seconds * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many jobs run at once, start in a time, or in which order; over all workers.
+
+    * `most`: So many at once.
+    * `key`: Counted for each value of it by itself: a parameter's name, a function that is called
+      with the arguments as the handler has them, or "tenant", the caller's (a parameter of that
+      name comes first). Alone it shares the workers fairly between its values.
+    * `rate`: So many start in a time: "25/s", "100/m", "5/h", "1000/d", or a number per second.
+    * `burst`: So many may start at once after a rest; those of a second unless given.
+    * `units`: What the rate counts, if not jobs, such as "tokens": `options(units=1200)` reserves
+      them, and what the attempt counts by `ctx.count("tokens", n)` is put right at its end.
+    * `ordered`: One at a time for each key, in the order of their submits, retries included.
+    * `name`: The rule's name, the kind's own unless given; jobs that name the same rule share it.
+    """
+
+    most: int | None = None
+    _: KW_ONLY
+    key: str | Callable[..., Any] | None = None
+    rate: str | float | None = None
+    burst: float | None = None
+    units: str | None = None
+    ordered: bool = False
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself, or limits nothing."""
+        if self.most is not None:
+            _check_most(self.most)
+        if not isinstance(self.ordered, bool):
+            raise Invalid(f"ordered={self.ordered!r} must be True or False")
+        if self.ordered and self.most not in (None, 1):
+            raise Invalid(f"ordered=True is one at a time: leave most={self.most} out")
+        for name in ("units", "name"):
+            if getattr(self, name) is not None:
+                check_text(getattr(self, name), what=name)
+        self._check_key()
+        self._check_rate()
+        if not self.ordered and (self.most, self.key, self.rate) == (None, None, None):
+            raise Invalid("a limit needs most=, rate=, ordered=True or a key=: it limits nothing")
+
+    @property
+    def pace(self) -> Rate | None:
+        """The rate, read."""
+        return None if self.rate is None else read_rate(self.rate)
+
+    @property
+    def room(self) -> float | None:
+        """How many units may go at once; None: any number."""
+        pace = self.pace
+        if pace is None or self.burst is not None:
+            return self.burst
+        return pace.burst
+
+    def _check_key(self) -> None:
+        if self.key is None:
+            return
+        if inspect.iscoroutinefunction(self.key):
+            raise Invalid(f"key={self.key!r} must be a plain function: it is called by a submit")
+        if not callable(self.key):
+            check_text(self.key, what="key")
+
+    def _check_rate(self) -> None:
+        if self.rate is not None:
+            read_rate(self.rate)
+        elif alone := [n for n in ("burst", "units") if getattr(self, n) is not None]:
+            raise Invalid(f"{' and '.join(alone)} without rate=: say how many in a time")
+        burst = self.burst
+        if burst is None:
+            return
+        if not isinstance(burst, int | float) or isinstance(burst, bool) or not 1 <= burst < inf:
+            raise Invalid(f"burst={burst!r} must be a number from 1: that many start at once")
+
+
+def _check_most(most: Any) -> None:
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST:
+        raise Invalid(
+            f"most={most!r} must be a whole number from 1; to start none, pause the queue"
+        )
+
+
+def key_text(value: Any, *, what: str) -> str:
+    """Make a key of a value, or raise `Invalid` saying where there is none (L-9)."""
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None:
+        raise Invalid(f"{what} is None: every job under a limit by key needs one")
+    if isinstance(value, int | UUID):
+        return str(value)
+    if not isinstance(value, str):
+        raise Invalid(
+            f"{what} is of type {type(value).__name__}: a key is a text, a whole number or a UUID; "
+            "make one of it by key=lambda …"
+        )
+    return check_text(value, what=what, most=MOST)
+
+
+def limit_key(rule: str, key: str) -> str:
+    """Name a key of a rule, as jobs store it: stripe/rule/key; a long key by its hash."""
+    rule = rule.replace("%", "%25").replace("/", "%2F")
+    if len(key) * 4 > PLAIN_BYTES and len(key.encode()) > PLAIN_BYTES:
+        key = f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    return f"{stripe_of(rule, key)}/{rule}/{key}"
+
+
+def stripe_of(rule: str, key: str) -> str:
+    """Spread keys: the same key has the same stripe everywhere."""
+    return f"{crc32(f'{rule}/{key}'.encode()) % STRIPES:x}"
+
+
+def split_key(stored: str) -> tuple[str, str]:
+    """Tell the name of a rule and the key, of both as jobs store them."""
+    _, rule, key = stored.split("/", 2)
+    return rule.replace("%2F", "/").replace("%25", "%"), key
