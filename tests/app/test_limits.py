@@ -360,6 +360,6 @@ def test_a_key_stays_readable_where_arguments_are_encrypted_l10(database, raw):
         job = work.submit("acme")
         sealed, key = raw.execute("SELECT payload, limit_key FROM job")[0]
         assert b"acme" not in bytes(sealed)
-        assert key.endswith("/work/acme")
+        assert key.split("/")[1:] == ["work", "acme"]
         assert app.drain() == 1
         assert job.refresh().result == "acme"
