@@ -29,7 +29,7 @@ SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason,
                 UNION ALL
                (SELECT id, version FROM job
                  WHERE job.queue = named.name AND job.priority = rank.priority AND job.state = 'QUEUED'
-                   AND limit_key IS NOT NULL
+                   AND coalesce(limit_key, '') <> ''
                  ORDER BY queued_seq LIMIT 1)) AS first
           JOIN journal ON journal.subject_id = first.id AND machine = 'job' AND seq = first.version)
   FROM named
@@ -62,7 +62,7 @@ SELECT named.name, queue.paused, queue.paused_at, queue.paused_by, queue.reason,
                  ORDER BY first.queued_seq LIMIT 1),
                (SELECT first.rowid FROM job AS first
                  WHERE first.queue = named.name AND first.priority = rank.priority
-                   AND first.state = 'QUEUED' AND first.limit_key IS NOT NULL
+                   AND first.state = 'QUEUED' AND coalesce(first.limit_key, '') <> ''
                  ORDER BY first.queued_seq LIMIT 1))
          CROSS JOIN journal ON journal.subject_id = job.id AND machine = 'job' AND seq = job.version)
   FROM named

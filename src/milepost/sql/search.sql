@@ -268,6 +268,6 @@ SELECT max(newest)
         SELECT (SELECT max(last.id)
                   FROM (SELECT {text:job.id} AS id FROM job
                          WHERE job.state = 'QUEUED' AND job.queue = named.queue AND job.priority = level.priority
-                           AND job.limit_key IS NOT NULL
+                           AND coalesce(job.limit_key, '') <> ''
                          ORDER BY job.queued_seq DESC LIMIT :most) AS last)
           FROM named CROSS JOIN level) AS every

@@ -10,7 +10,8 @@ takes jobs of those alone: nobody else can add a lease under their keys until it
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -25,6 +26,10 @@ from milepost.store.rules import Limit, rules
 __all__ = ["STRIPES", "Freed", "Look", "Reach", "limit_key", "stripe_of"]
 
 _IN_ORDER = attrgetter("line", "seq", "number")
+_READ = 3
+"""A job of the front is its rowid, its line and its units; then comes what a claim has of it."""
+_PLACES = map(Claim.__struct_fields__.index, ("queued_seq", "queue", "priority", "limit_key"))
+_AS_CANDIDATE = itemgetter(0, 1, *(_READ + place for place in _PLACES), 2)
 
 
 Freed = tuple[str, str, int]
@@ -100,31 +105,33 @@ def claim(
     }
     more = {"stripe": reach.stripe, "stripes": reach.stripes, "front": reach.front, "timed": True}
     named = None if ids is None else list(ids)
+    placed = {**asked, "place": list(range(len(line)))}
     rows = yield Call(
-        "job_claim_limited", {**asked, **keys, **more, "id": named, "most": most}, whole=True
+        "job_claim_limited",
+        {**asked, **keys, **more, "id": named, "most": most},
+        alone=True,
+        steps=partial(_steps, placed, keys, named, reach.front, most),
     )
-    if rows:
-        look = msgspec.json.decode(rows[0][-1], type=Look)
-        found = [row[:-1] for row in rows if row[0] is not None]
-    else:
-        placed = {**asked, "place": list(range(len(line)))}
-        found, look = yield from _claim_by_steps(placed, keys, named, reach.front, most)
+    look = msgspec.json.decode(rows[0][-1], type=Look)
+    found = [row[:-1] for row in rows] if rows[0][0] is not None else []
     return (yield from claimed(found, worker_id=worker_id)), look
 
 
-def _claim_by_steps(
+def _steps(
     asked: Mapping[str, Any], keys: Mapping[str, Any], ids: list[str] | None, front: int, most: int
-) -> Steps[tuple[Rows, Look]]:
-    """Claim where nobody else can meanwhile: look, choose, move."""
+) -> Steps[Rows]:
+    """Claim where nobody else can meanwhile: look, choose, move; answer as the statement does."""
     known = yield from rules()
     queues = {name: rule.limit for (scope, name), rule in known.items() if scope == "queue"}
     jobs = {name: rule.limit for (scope, name), rule in known.items() if scope == "job"}
-    visited, after = 0, None
+    visited, after, fronts = 0, None, 0
+    read: dict[int, Any] = {}
     if ids is not None:
         candidates = yield from _candidates("limit_named", {**asked, "id": ids, "most": most})
-        fronts = 0
     else:
-        candidates = yield from _candidates("limit_front", {**asked, "most": front})
+        rows = yield Call("limit_front", {**asked, "most": front})
+        read = {row[0]: row for row in rows}
+        candidates = [Candidate(*_AS_CANDIDATE(row)) for row in rows]
         fronts = len(candidates)
         if keys["visits"] or keys["newest"] or keys["freed"] != "[]":
             [(text, visited, after)] = yield Call("limit_heads", {**asked, **keys})
@@ -134,16 +141,22 @@ def _claim_by_steps(
             candidates = _merged(candidates, plain)
     standing = yield from _standing(candidates, jobs, queues)
     chosen = choose(candidates, standing, most=most)
-    look = Look(STRIPES, fronts, chosen.blocked, visited, after, chosen.key_us, chosen.queue_us)
-    moved = {"worker_id": asked["worker_id"], "alone": asked["alone"], "most": most, "timed": True}
-    found: Rows = []
-    if chosen.numbers:
-        found = yield Call("limit_take", {**moved, "chosen": chosen.numbers})
+    moved = {"worker_id": asked["worker_id"], "alone": asked["alone"]}
+    found: Rows = [read[number][_READ:] for number in chosen.numbers if number in read]
+    if found:
+        those = [number for number in chosen.numbers if number in read]
+        yield Call("limit_move", {**moved, "chosen": those})
+    if others := [number for number in chosen.numbers if number not in read]:
+        found += yield Call("limit_take", {**moved, "most": most, "timed": True, "chosen": others})
     if chosen.bill:
         scopes, names = zip(*chosen.bill, strict=True)
         costs = [whole_us(us) for us in chosen.bill.values()]
         yield Call("limit_pay", {"scope": list(scopes), "key": list(names), "cost_us": costs})
-    return found, look
+    look = Look(STRIPES, fronts, chosen.blocked, visited, after, chosen.key_us, chosen.queue_us)
+    told = msgspec.json.encode(look).decode()
+    for row in found:
+        row.append(told)
+    return found or [[None, told]]
 
 
 def _candidates(name: str, asked: Mapping[str, Any]) -> Steps[list[Candidate]]:

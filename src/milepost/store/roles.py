@@ -110,10 +110,12 @@ FUNCTIONS = {
     "milepost_json(text, bytea)": tuple(ROLES),
     "milepost_default_most()": ("worker",),
     "milepost_default_size()": ("worker",),
+    "milepost_choose_limited(integer, integer, text[], smallint[], bigint[], text[], boolean,"
+    " bigint, bigint, text, bigint, bigint, json, uuid[], bigint)": ("worker",),
     "milepost_lock_stripes(integer, integer)": ("worker",),
     "milepost_lock_queue(text)": ("worker",),
-    "milepost_live(text[], boolean[], text[], smallint[])": ("worker",),
-    "milepost_live_in(text[])": ("worker",),
+    "milepost_find_limited(text[], text[], smallint[], bigint[], text[], boolean, bigint, bigint,"
+    " text, bigint, bigint, json)": ("worker",),
 }
 
 _MOVE = ("state", "version", "move", "actor", "detail", "phase", "finished_at")

@@ -15,7 +15,7 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.store.catalog import Query, only_column, query, with_same
-from milepost.store.driver import Call, Rows
+from milepost.store.driver import Call, Rows, drive
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PORTION = 64 * 1024**2
@@ -38,6 +38,8 @@ class OptimisticMiss(Exception):  # noqa: N818 - no error: roll back, and run it
 
 def prepared(call: Call) -> PreparedCall:
     """Spell a named query and its values: lists become rows, or JSON where the query reads it."""
+    if (steps := call.steps) is not None:
+        return _whole_answer(lambda connection: drive(steps(), partial(execute, connection)))
     statement = query(call.name, "sqlite")
     if statement.rows:
         return _prepared_rows(statement, call)
@@ -118,7 +120,7 @@ def _answered(
         move = _move_all if alone else _move_all_or_undo
         if move(connection, statement.texts[1], {**given, "picked": None}, len(keys)):
             return lambda: [[key] for key in keys]
-    if statement.packed:
+    if statement.packed or statement.bytes_at is not None:
         return _execute_packed(connection, statement, given)
     return _known(connection.execute(statement.text, given).fetchall())
 
@@ -145,17 +147,17 @@ def _move_all_or_undo(
 def _execute_packed(
     connection: sqlite3.Connection, statement: Query, given: dict[str, Any]
 ) -> Answer:
-    """Run the look, then the move; the answer comes in one piece."""
-    look, move = statement.texts
+    """Run the look, then the move if there is one; the answer comes in one piece."""
+    look, *moves = statement.texts
     try:
-        [(text, pieces, picked)] = connection.execute(look, given).fetchall()
+        [(text, pieces, *picked)] = connection.execute(look, given).fetchall()
     except sqlite3.DataError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_TOOBIG or given.get("most", 1) == 1:
             raise
         # Together they are larger than anything SQLite can answer with.
         return _execute_packed(connection, statement, {**given, "most": given["most"] // 2})
-    if picked != NONE:
-        connection.execute(move, {**given, "picked": picked})
+    if moves and picked != [NONE]:
+        connection.execute(moves[0], {**given, "picked": picked[0]})
     return partial(_unpacked, text, pieces, statement.bytes_at)
 
 

@@ -2,6 +2,8 @@
 
 import random
 
+from msgspec.structs import replace
+
 from milepost.store.limits import STRIPES, Freed, Look, Reach
 from milepost.worker.floors import Floors
 
@@ -35,6 +37,9 @@ class LimitedLine:
         self._after = ""
         self._share = 1.0
         self._keys = 1
+        self._few = False
+        """Whether there are so few keys that a look meets them all."""
+        self._walks = False
         self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
         self._stripes = STRIPES
         self._freed: dict[Freed, None] = {}
@@ -56,26 +61,36 @@ class LimitedLine:
 
     def reach(self, most: int) -> Reach:
         """Say how far to look for so many jobs."""
-        front = max(1, int(most * self._share))
-        visits = VISITS if self._share == 1.0 else min(VISITS_MOST, 2 * most)
-        return Reach(
-            front=front,
-            visits=visits,
-            after=self._after,
-            newest=NEWEST,
-            quantum=-(-most // max(1, min(self._keys, most))),
-            freed=list(self._freed)[:most],
-            stripe=self._stripe,
-            stripes=self._stripes,
-        )
+        self._walks = not self._walks
+        here = Reach(after=self._after, stripe=self._stripe, stripes=self._stripes)
+        if self._few:
+            # Each key gets the same share.
+            share = max(1, most // self._keys)
+            return replace(here, visits=VISITS, newest=NEWEST, quantum=share)
+        if self._share < 1.0:
+            return replace(
+                here,
+                front=max(1, int(most * self._share)),
+                visits=min(VISITS_MOST, 2 * most),
+                newest=NEWEST,
+                quantum=max(1, most // self._keys),
+                freed=list(self._freed)[:most],
+            )
+        if not self._walks:
+            return replace(here, front=most)
+        visits = min(VISITS, max(1, most // 8))
+        newest = min(NEWEST, max(1, most // 16))
+        return replace(here, front=max(1, most - visits - newest), visits=visits, newest=newest)
 
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn from a look."""
         for key in reach.freed:
             self._freed.pop(key, None)
         self.waiting = look.front > 0 or look.visited > 0 or taken > 0
-        self._after = look.after or ""
-        self._keys = max(1, look.visited)
+        if reach.visits:
+            self._few = look.visited > 0 and look.after is None and not reach.after
+            self._after = look.after or ""
+            self._keys = max(1, look.visited)
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
         self._learn_share(look)
         self._learn_stripes(look, reach)

@@ -81,9 +81,10 @@ CREATE TABLE job (
 
 -- Jobs without a limit stand together, in the order of their arrival; those with one key by key.
 CREATE INDEX job_claim ON job (queue, priority DESC, limit_key, queued_seq) WHERE state = 'QUEUED';
--- Those with a limit in the order of their arrival; the stripe, so that others are passed over in the index.
+-- Those with a limit in the order of their arrival; the stripe, so that others are passed over in the index. No
+-- other condition implies its own: the planner would look for the jobs of one key here.
 CREATE INDEX job_front ON job (queue, priority DESC, queued_seq, left(limit_key, 1))
-  WHERE state = 'QUEUED' AND limit_key IS NOT NULL;
+  WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '';
 -- Live leases under a limit. Not by state: the planner would count them by job_held.
 CREATE INDEX job_busy ON job (limit_key) WHERE worker_id IS NOT NULL AND limit_key IS NOT NULL;
 -- Those that hold the turn of an ordered key between two attempts.

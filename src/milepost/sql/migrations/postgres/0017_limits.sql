@@ -78,32 +78,304 @@ BEGIN
                                    16 + (hashtext(name) & 1073741823));
 END $$;
 
--- The leases under each key, as they stand now that its stripe is locked: later than the snapshot of the statement
--- that asks. Of an ordered key also which job has the turn: none while one is between two attempts.
-CREATE FUNCTION milepost_live(keys text[], ordered boolean[], queues text[], priorities smallint[])
-  RETURNS TABLE (key text, live bigint, turn bigint) LANGUAGE plpgsql VOLATILE ROWS 100 AS $$
+-- Finds jobs under limits, of stripes that are locked: the first in line; and the first of some keys, namely those
+-- that were freed, those of the newest jobs, and so many that follow a place in the order of keys. A row without a
+-- place comes last: the last of those keys if there may be more, and how many were visited. What is asked of a job is
+-- what job_claim asks (a test compares the words).
+CREATE FUNCTION milepost_find_limited(
+    locked text[], asked_queues text[], asked_priorities smallint[], asked_floors bigint[], asked_kinds text[],
+    asked_alone boolean, asked_front bigint, asked_visits bigint, asked_after text, asked_newest bigint,
+    asked_quantum bigint, asked_freed json)
+  RETURNS TABLE (place tid, line bigint, queue text, priority smallint, key text, seq bigint, units double precision)
+  LANGUAGE plpgsql VOLATILE ROWS 500
+  SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
+#variable_conflict use_column
 BEGIN
   RETURN QUERY
-  SELECT asked.key,
-         (SELECT count(*) FROM job WHERE job.limit_key = asked.key AND job.worker_id IS NOT NULL),
-         CASE WHEN NOT asked.ordered THEN 0
-              WHEN EXISTS (SELECT 1 FROM job
-                            WHERE job.limit_key = asked.key AND job.fence > 0
-                              AND job.state IN ('WAITING', 'RETRYING'))
-              THEN NULL
-              ELSE (SELECT job.queued_seq FROM job
-                     WHERE job.queue = asked.queue AND job.priority = asked.priority
-                       AND job.limit_key = asked.key AND job.state = 'QUEUED'
-                     ORDER BY job.limit_key, job.queued_seq
-                     LIMIT 1) END
-    FROM unnest(keys, ordered, queues, priorities) AS asked (key, ordered, queue, priority);
+  WITH RECURSIVE line AS MATERIALIZED (
+    SELECT l.queue, l.priority, l.floor, l.place
+      FROM unnest(asked_queues, asked_priorities, asked_floors)
+           WITH ORDINALITY AS l (queue, priority, floor, place)
+  ), hop (place, queue, priority, key, n, more) AS (
+    SELECT line.place, line.queue, line.priority, asked_after COLLATE "C", 0, true
+      FROM line
+     WHERE asked_visits > 0
+     UNION ALL
+    -- A stripe that is another's is left by its first key, for the next one of ours.
+    SELECT hop.place, hop.queue, hop.priority,
+           CASE WHEN next.ours OR next.key IS NULL THEN next.key
+                ELSE coalesce((SELECT min(s) FROM unnest(locked) AS s
+                                WHERE s COLLATE "C" > left(next.key, 1)), 'z') || '/' END,
+           hop.n + CASE WHEN next.ours THEN 1 ELSE 0 END, next.ours
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT (SELECT limit_key FROM job
+                    WHERE job.queue = hop.queue AND job.priority = hop.priority AND job.state = 'QUEUED'
+                      AND job.limit_key > hop.key
+                    ORDER BY limit_key LIMIT 1) AS key OFFSET 0) AS found
+     CROSS JOIN LATERAL (
+           SELECT found.key, coalesce(left(found.key, 1) = ANY (locked), false) AS ours
+           OFFSET 0) AS next
+     WHERE hop.key IS NOT NULL AND hop.n < asked_visits
+  ), front AS MATERIALIZED (
+    SELECT found.place, line.place AS line, found.queue, found.priority, found.key, found.seq, found.units
+      FROM line CROSS JOIN LATERAL (
+           SELECT job.ctid AS place, job.queue, job.priority, limit_key AS key, queued_seq AS seq, units
+             FROM job
+            WHERE job.queue = line.queue AND job.priority = line.priority
+              AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' AND job.queued_seq >= line.floor
+              AND left(job.limit_key, 1) = ANY (locked)
+              AND (asked_kinds IS NULL OR kind || ' ' || kind_version = ANY(asked_kinds))
+              AND (losses - coalesce(recoveries, retries - errors) > 0 OR errors - retries > 0) IS NOT TRUE
+              AND (losses - poison_limit >= -1 OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) >= 0)) = asked_alone
+              AND (run_id IS NULL
+                   OR (SELECT run.state FROM run WHERE run.id = job.run_id)
+                      IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+            ORDER BY queued_seq
+            LIMIT (SELECT asked_front)) found
+     LIMIT asked_front
+  ), newest AS MATERIALIZED (
+    SELECT DISTINCT line.place AS line, line.queue, line.priority, found.key
+      FROM line CROSS JOIN LATERAL (
+           SELECT limit_key AS key FROM job
+            WHERE job.queue = line.queue AND job.priority = line.priority
+              AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> ''
+            ORDER BY queued_seq DESC
+            LIMIT (SELECT asked_newest)) found
+     WHERE left(found.key, 1) = ANY (locked)
+  ), visited AS MATERIALIZED (
+    SELECT place AS line, queue, priority, key FROM hop WHERE more AND n > 0 AND key IS NOT NULL
+     UNION
+    SELECT line, queue, priority, key FROM newest
+     UNION
+    SELECT line.place, line.queue, line.priority, freed.told ->> 0
+      FROM json_array_elements(asked_freed) AS freed (told)
+      JOIN line ON line.queue = freed.told ->> 1 AND line.priority = (freed.told ->> 2)::smallint
+     WHERE left(freed.told ->> 0, 1) = ANY (locked)
+  ), passed AS MATERIALIZED (
+    SELECT line.place AS line, line.floor,
+           (SELECT max(front.seq) FROM front WHERE front.line = line.place) AS seq
+      FROM line
+  ), heads AS MATERIALIZED (
+    SELECT found.place, visited.line, found.queue, found.priority, found.key, found.seq, found.units
+      FROM visited CROSS JOIN LATERAL (
+           SELECT * FROM (
+             SELECT job.ctid AS place, job.queue, job.priority, limit_key AS key, queued_seq AS seq, units,
+                    kind, kind_version, errors, losses, retries, recoveries, poison_limit, run_id
+               FROM job
+              WHERE job.queue = visited.queue AND job.priority = visited.priority
+                AND job.state = 'QUEUED' AND job.limit_key = visited.key
+              ORDER BY limit_key, queued_seq
+              LIMIT greatest(64, asked_quantum)) AS first
+            WHERE true
+              AND (asked_kinds IS NULL OR kind || ' ' || kind_version = ANY(asked_kinds))
+              AND (losses - coalesce(recoveries, retries - errors) > 0 OR errors - retries > 0) IS NOT TRUE
+              AND (losses - poison_limit >= -1 OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) >= 0)) = asked_alone
+              AND (run_id IS NULL
+                   OR (SELECT run.state FROM run WHERE run.id = first.run_id)
+                      IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+            LIMIT asked_quantum) found
+      JOIN passed ON passed.line = visited.line
+     -- The front has all between its first and its last already.
+     WHERE passed.seq IS NULL OR found.seq > passed.seq OR found.seq < passed.floor
+  )
+  SELECT front.place, front.line, front.queue, front.priority, front.key, front.seq, front.units FROM front
+   UNION ALL
+  SELECT heads.place, heads.line, heads.queue, heads.priority, heads.key, heads.seq, heads.units FROM heads
+   UNION ALL
+  SELECT NULL, (SELECT count(*) FROM front), NULL, NULL,
+         (SELECT CASE WHEN max(n) >= asked_visits THEN max(key) END FROM hop WHERE more AND n > 0),
+         (SELECT count(*) FROM visited), NULL;
 END $$;
 
--- The leases in queues that have a limit of their own.
-CREATE FUNCTION milepost_live_in(queues text[]) RETURNS TABLE (queue text, live bigint)
-  LANGUAGE plpgsql VOLATILE ROWS 10 AS $$
+-- Chooses, of the jobs under limits, those that may start now. It waits for nobody, and writes nothing: the claim that
+-- asks locks their rows and moves them, in the same transaction, and until that has committed nobody else can add a
+-- lease under the keys of the stripes that are locked here. Leases are counted by a later statement than the one that
+-- locks: it sees all that was committed before. One plan serves all calls: to plan it takes longer than to run it.
+CREATE FUNCTION milepost_choose_limited(
+    first_stripe integer, most_stripes integer, asked_queues text[], asked_priorities smallint[],
+    asked_floors bigint[], asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint,
+    asked_after text, asked_newest bigint, asked_quantum bigint, asked_freed json, asked_ids uuid[], asked_most bigint)
+  RETURNS TABLE (places tid[], look text) LANGUAGE plpgsql VOLATILE ROWS 1
+  SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+  locked text[] := milepost_lock_stripes(first_stripe, most_stripes);
+  usable text[];
+  limited text[];
+  chosen tid[];
+  told text;
 BEGIN
+  SELECT coalesce(array_agg(q.queue), '{}'), coalesce(array_agg(q.queue) FILTER (WHERE q.limited), '{}')
+    INTO usable, limited
+    FROM (SELECT l.queue, rule.name IS NOT NULL AS limited
+            FROM (SELECT DISTINCT unnest(asked_queues) AS queue) AS l
+            LEFT JOIN limit_rule AS rule ON rule.scope = 'queue' AND rule.name = l.queue
+           WHERE (SELECT paused FROM queue WHERE queue.name = l.queue) IS NOT TRUE
+             AND CASE WHEN rule.name IS NULL THEN true ELSE milepost_lock_queue(l.queue) END) AS q;
+  IF cardinality(usable) < (SELECT count(DISTINCT q) FROM unnest(asked_queues) AS q) THEN
+    SELECT coalesce(array_agg(l.queue ORDER BY l.place), '{}'), coalesce(array_agg(l.priority ORDER BY l.place), '{}'),
+           coalesce(array_agg(l.floor ORDER BY l.place), '{}')
+      INTO asked_queues, asked_priorities, asked_floors
+      FROM unnest(asked_queues, asked_priorities, asked_floors) WITH ORDINALITY AS l (queue, priority, floor, place)
+     WHERE l.queue = ANY (usable);
+  END IF;
+
+  -- Most claims: nothing but numbers of leases is asked for, and all that is found may start.
+  IF asked_ids IS NULL AND limited = '{}'
+     AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND (ordered OR rate IS NOT NULL)) THEN
+    WITH found AS MATERIALIZED (
+      SELECT * FROM milepost_find_limited(
+        locked, asked_queues, asked_priorities, asked_floors, asked_kinds, asked_alone, asked_front, asked_visits,
+        asked_after, asked_newest, asked_quantum, asked_freed)
+    ), keys AS MATERIALIZED (
+      SELECT key, count(*) AS n FROM found WHERE place IS NOT NULL GROUP BY key
+    ), rule AS MATERIALIZED (
+      SELECT name, most FROM limit_rule WHERE scope = 'job' AND most IS NOT NULL
+    ), bounded AS MATERIALIZED (
+      SELECT keys.key, keys.n, rule.most FROM keys JOIN rule ON rule.name = split_part(keys.key, '/', 2)
+    ), counted AS MATERIALIZED (
+      SELECT limit_key AS key, count(*) AS live FROM job
+       WHERE limit_key = ANY (ARRAY(SELECT key FROM bounded)) AND worker_id IS NOT NULL
+       GROUP BY limit_key
+    )
+    SELECT ARRAY(SELECT place FROM found WHERE place IS NOT NULL),
+           (SELECT json_build_array(cardinality(locked), line, 0, seq, key, NULL, NULL)::text
+              FROM found WHERE place IS NULL)
+      INTO chosen, told
+     WHERE NOT EXISTS (SELECT 1 FROM bounded LEFT JOIN counted ON counted.key = bounded.key
+                        WHERE bounded.n + coalesce(counted.live, 0) > bounded.most)
+       AND (SELECT coalesce(sum(n), 0) FROM keys) <= asked_most;
+    IF chosen IS NOT NULL THEN
+      places := chosen;
+      look := told;
+      RETURN NEXT;
+      RETURN;
+    END IF;
+  END IF;
+
   RETURN QUERY
-  SELECT asked.queue, (SELECT count(*) FROM job WHERE job.state = 'RUNNING' AND job.queue = asked.queue)
-    FROM unnest(queues) AS asked (queue);
+  WITH clock_now AS MATERIALIZED (
+    SELECT milepost_now() AS now
+  ), rule AS MATERIALIZED (
+    SELECT scope, name, most, ordered, burst, per_us / rate AS unit_us FROM limit_rule
+     WHERE scope = 'job' OR scope = 'queue'
+  ), line AS MATERIALIZED (
+    SELECT l.queue, l.priority, l.floor, l.place
+      FROM unnest(asked_queues, asked_priorities, asked_floors)
+           WITH ORDINALITY AS l (queue, priority, floor, place)
+  ), seen AS MATERIALIZED (
+    SELECT * FROM milepost_find_limited(
+      locked, asked_queues, asked_priorities, asked_floors, asked_kinds, asked_alone, asked_front, asked_visits,
+      asked_after, asked_newest, asked_quantum, asked_freed)
+  ), plain AS MATERIALIZED (
+    SELECT found.place, line.place AS line, found.queue, found.priority, NULL::text AS key, found.seq, found.units
+      FROM line CROSS JOIN LATERAL (
+           SELECT job.ctid AS place, job.queue, job.priority, queued_seq AS seq, units
+             FROM job
+            WHERE job.queue = line.queue AND job.priority = line.priority
+              AND job.state = 'QUEUED' AND job.limit_key IS NULL AND job.queued_seq >= line.floor
+              AND (asked_kinds IS NULL OR kind || ' ' || kind_version = ANY(asked_kinds))
+              AND (losses - coalesce(recoveries, retries - errors) > 0 OR errors - retries > 0) IS NOT TRUE
+              AND (losses - poison_limit >= -1 OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) >= 0)) = asked_alone
+              AND (run_id IS NULL
+                   OR (SELECT run.state FROM run WHERE run.id = job.run_id)
+                      IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+            ORDER BY limit_key, queued_seq
+            LIMIT (SELECT CASE WHEN asked_ids IS NULL THEN asked_most ELSE 0 END)) found
+     WHERE line.queue = ANY (limited)
+  ), named AS MATERIALIZED (
+    SELECT job.ctid AS place, line.place AS line, job.queue, job.priority, limit_key AS key, queued_seq AS seq, units
+      FROM job JOIN line ON line.queue = job.queue AND line.priority = job.priority
+     WHERE job.id = ANY (ARRAY(SELECT unnest(asked_ids)))
+       AND CASE WHEN job.state = 'QUEUED' THEN true ELSE false END
+       AND (job.limit_key IS NULL OR left(job.limit_key, 1) = ANY (locked))
+       AND (asked_kinds IS NULL OR kind || ' ' || kind_version = ANY(asked_kinds))
+       AND (losses - coalesce(recoveries, retries - errors) > 0 OR errors - retries > 0) IS NOT TRUE
+       AND (losses - poison_limit >= -1 OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) >= 0)) = asked_alone
+       AND (run_id IS NULL
+            OR (SELECT run.state FROM run WHERE run.id = job.run_id)
+               IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+  ), found AS MATERIALIZED (
+    SELECT place, line, queue, priority, key, seq, units FROM seen WHERE place IS NOT NULL
+     UNION ALL
+    SELECT place, line, queue, priority, key, seq, units FROM plain
+     UNION ALL
+    SELECT place, line, queue, priority, key, seq, units FROM named
+  ), keyed AS MATERIALIZED (
+    SELECT keys.key, keys.queue, keys.priority, rule.most, coalesce(rule.ordered, false) AS ordered, rule.unit_us, rule.burst
+      FROM (SELECT DISTINCT ON (key) key, queue, priority FROM found WHERE key IS NOT NULL ORDER BY key, seq) AS keys
+      LEFT JOIN rule ON rule.scope = 'job' AND rule.name = split_part(keys.key, '/', 2)
+  ), counted AS MATERIALIZED (
+    SELECT limit_key AS key, count(*) AS live FROM job
+     WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed WHERE most IS NOT NULL OR ordered)) AND worker_id IS NOT NULL
+     GROUP BY limit_key
+  ), turns AS MATERIALIZED (
+    -- Of an ordered key, the first in line; none while one is between two attempts.
+    SELECT keyed.key,
+           (SELECT job.queued_seq FROM job
+             WHERE job.queue = keyed.queue AND job.priority = keyed.priority
+               AND job.limit_key = keyed.key AND job.state = 'QUEUED'
+             ORDER BY job.limit_key, job.queued_seq
+             LIMIT 1) AS seq
+      FROM keyed
+     WHERE keyed.ordered
+       AND NOT EXISTS (SELECT 1 FROM job
+                        WHERE job.limit_key = keyed.key AND job.fence > 0
+                          AND job.state IN ('WAITING', 'RETRYING'))
+  ), live AS MATERIALIZED (
+    SELECT keyed.key, turns.seq AS turn, keyed.unit_us, keyed.ordered,
+           CASE WHEN keyed.ordered THEN 1 ELSE keyed.most END - coalesce(counted.live, 0) AS room,
+           keyed.burst * keyed.unit_us
+           - greatest(0, (extract(epoch FROM bucket.free_at - (SELECT now FROM clock_now)) * 1000000)::double precision) AS left_us,
+           coalesce(bucket.free_at <= (SELECT now FROM clock_now), true) AS rested
+      FROM keyed
+      LEFT JOIN counted ON counted.key = keyed.key
+      LEFT JOIN turns ON turns.key = keyed.key
+      LEFT JOIN bucket ON bucket.scope = 'job' AND bucket.key = keyed.key AND keyed.unit_us IS NOT NULL
+  ), ranked AS MATERIALIZED (
+    SELECT found.*,
+           CASE WHEN found.key IS NOT NULL THEN row_number() OVER line ELSE 1 END AS turn,
+           CASE WHEN found.key IS NOT NULL THEN sum(coalesce(found.units, 1)) OVER line END AS taken
+      FROM found
+    WINDOW line AS (PARTITION BY found.key ORDER BY found.line, found.seq)
+  ), judged AS MATERIALIZED (
+    SELECT ranked.*, live.left_us, live.unit_us, live.rested,
+           (live.room IS NULL OR ranked.turn <= live.room)
+           AND (live.ordered IS NOT TRUE OR coalesce(ranked.seq = live.turn, false)) AS free,
+           live.unit_us IS NULL OR ranked.taken * live.unit_us <= live.left_us + 0.5
+           OR (ranked.turn = 1 AND live.rested) AS earned
+      FROM ranked LEFT JOIN live ON live.key = ranked.key
+  ), busy AS MATERIALIZED (
+    SELECT rule.name AS queue, rule.unit_us,
+           rule.most - (SELECT count(*) FROM job WHERE job.state = 'RUNNING' AND job.queue = rule.name) AS room,
+           rule.burst * rule.unit_us
+           - greatest(0, (extract(epoch FROM bucket.free_at - (SELECT now FROM clock_now)) * 1000000)::double precision) AS left_us
+      FROM rule
+      LEFT JOIN bucket ON bucket.scope = 'queue' AND bucket.key = rule.name AND rule.unit_us IS NOT NULL
+     WHERE rule.scope = 'queue' AND rule.name = ANY (limited)
+  ), queueing AS MATERIALIZED (
+    SELECT judged.place, judged.line, judged.turn, judged.seq, judged.queue,
+           row_number() OVER (PARTITION BY judged.queue ORDER BY judged.line, judged.turn, judged.seq) AS rank
+      FROM judged WHERE judged.free AND judged.earned
+  ), chosen AS MATERIALIZED (
+    SELECT queueing.place FROM queueing LEFT JOIN busy ON busy.queue = queueing.queue
+     WHERE (busy.room IS NULL OR queueing.rank <= busy.room)
+       AND (busy.unit_us IS NULL OR queueing.rank * busy.unit_us <= busy.left_us + 0.5)
+     ORDER BY queueing.line, queueing.turn, queueing.seq
+     LIMIT asked_most
+  ), told AS MATERIALIZED (
+    SELECT json_build_array(
+             cardinality(locked),
+             (SELECT line FROM seen WHERE place IS NULL),
+             (SELECT count(*) FROM judged WHERE NOT (free AND earned)),
+             (SELECT seq FROM seen WHERE place IS NULL),
+             (SELECT key FROM seen WHERE place IS NULL),
+             (SELECT min(taken * unit_us - left_us) FROM judged WHERE free AND NOT earned),
+             (SELECT min(queueing.rank * busy.unit_us - busy.left_us)
+                FROM queueing JOIN busy ON busy.queue = queueing.queue
+               WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5)
+           )::text AS look
+  )
+  SELECT ARRAY(SELECT chosen.place FROM chosen), told.look FROM told;
 END $$;

@@ -71,7 +71,7 @@ CREATE TABLE job (
 CREATE INDEX job_claim ON job (queue, priority DESC, limit_key, queued_seq) WHERE state = 'QUEUED';
 -- Those with a limit in the order of their arrival.
 CREATE INDEX job_front ON job (queue, priority DESC, queued_seq)
-  WHERE state = 'QUEUED' AND limit_key IS NOT NULL;
+  WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '';
 -- Those that hold the turn of an ordered key between two attempts.
 CREATE INDEX job_turn ON job (limit_key)
   WHERE limit_key IS NOT NULL AND fence > 0 AND state IN ('WAITING', 'RETRYING');
