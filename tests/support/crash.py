@@ -160,8 +160,9 @@ class Figures:
 class Fleet:
     """Worker processes that are replaced when they die."""
 
-    def __init__(self, url: str, folder: Path, plan: Plan) -> None:
+    def __init__(self, url: str, folder: Path, plan: Plan, *, app: str = "") -> None:
         self._url = url
+        self._app = app or f"{__name__}:app"
         self._folder = folder
         self._plan = plan
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -177,7 +178,7 @@ class Fleet:
             self._workers.append(self._started())
 
     def _started(self) -> "subprocess.Popen[bytes]":
-        arguments = ["worker", f"{__name__}:app", f"--concurrency={self._plan.concurrency}"]
+        arguments = ["worker", self._app, f"--concurrency={self._plan.concurrency}"]
         return subprocess.Popen(
             [sys.executable, "-m", "milepost.cli", *arguments],
             env={
