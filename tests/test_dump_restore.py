@@ -15,7 +15,7 @@ from tests.support.databases import Backends, Database, Raw, backend_names
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "backup-and-restore.md"
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
-TABLES = ("job", "run", "worker", "journal")
+TABLES = ("job", "run", "worker", "journal", "limit_rule", "bucket", "limit_change")
 MARK = "018f0000-0000-7000-8000-0000000000"
 
 
@@ -58,6 +58,18 @@ def live_through(raw: Raw) -> None:
         f"INSERT INTO run (id, kind, state, move) VALUES ('{MARK}10', 'k', 'QUEUED', 'create')"
     )
     raw.execute("INSERT INTO worker (id, state, move) VALUES ('w', 'STARTUP', 'boot')")
+    raw.execute(
+        "INSERT INTO limit_rule (scope, name, most, rate, per_us, burst, units)"
+        " VALUES ('job', 'k', 5, 2.5, 1000000, 9, 'tokens')"
+    )
+    raw.execute(f"INSERT INTO bucket (scope, key, free_at) VALUES ('job', 'a/k/x', {raw.now})")
+    raw.execute(
+        f"INSERT INTO limit_change (at, scope, name, actor) VALUES ({raw.now}, 'job', 'k', 'jo')"
+    )
+    raw.execute(
+        "INSERT INTO job (id, kind, state, move, limit_key, units)"
+        f" VALUES ('{MARK}19', 'k', 'QUEUED', 'create', 'a/k/x', 12.5)"
+    )
     # Born now: on PostgreSQL its history is in this week's partition.
     raw.execute(
         f"INSERT INTO job (id, kind, state, move) VALUES ('{new_id()}', 'k', 'CREATED', 'create')"
@@ -90,6 +102,8 @@ def check_enforced(raw: Raw) -> None:
         f"UPDATE job SET state = 'SUCCEEDED' WHERE id = '{MARK}10'",
         "DELETE FROM job",
         "DELETE FROM journal",
+        "DELETE FROM limit_change",
+        f"UPDATE job SET limit_key = NULL WHERE id = '{MARK}19'",
         f"INSERT INTO job (id, kind, state, move) VALUES ('{MARK}20', 'k', 'RUNNING', 'create')",
         "UPDATE worker SET state = 'POLLING'",
     ):

@@ -47,8 +47,8 @@ def read_rate(rate: Any) -> Rate:
         amount = seconds = 0
     if not 0 < amount < inf:
         raise Invalid(
-            f'rate={rate!r} must be a number per s, m, h or d, such as "25/s" or "1000/d", or a '
-            "number: so many a second"
+            f"rate={rate!r} must be a number per s, m, h or d, such as 25/s or 1000/d, or a number "
+            "a second"
         )
     return Rate(amount, seconds * 1_000_000)
 

@@ -1,6 +1,5 @@
 """Rules of limits: what is in force, what programs declared, and who set it otherwise."""
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
@@ -10,21 +9,13 @@ import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
+from milepost.limit import read_rate
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
 SCOPES = ("job", "queue", "host", "source")
 """What a rule counts: jobs by key, those of a queue, requests to a host, calls of a source."""
 PERIODS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([smhd])\s*")
-
-
-def rate_of(text: str) -> tuple[float, int]:
-    """Read "25/s", "100/m", "5000/h" or "9/d": a number, and the microseconds that it is for."""
-    match = _RATE.fullmatch(str(text))
-    if match is None or not float(match[1]):
-        raise Invalid(f"rate={text!r}: expected a number per s, m, h or d, such as 25/s")
-    return float(match[1]), PERIODS[match[2]]
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -213,7 +204,7 @@ def _rated(limit: Limit, wanted: Wish) -> Limit:
             raise Invalid("a burst belongs to a rate: give both")
         return msgspec.structs.replace(limit, rate=None, per_us=None, burst=None)
     if isinstance(wanted.rate, str):
-        rate, per_us = rate_of(wanted.rate)
+        rate, per_us = read_rate(wanted.rate)
         # Smooth, unless it is said how many may go at once after a rest.
         burst = limit.burst or 1.0
         limit = msgspec.structs.replace(limit, rate=rate, per_us=per_us, burst=burst)
