@@ -38,7 +38,7 @@ class Limits:
         name: str,
         *,
         most: int | msgspec.UnsetType | None = msgspec.UNSET,
-        rate: str | msgspec.UnsetType | None = msgspec.UNSET,
+        rate: str | float | msgspec.UnsetType | None = msgspec.UNSET,
         burst: float | msgspec.UnsetType | None = msgspec.UNSET,
         reason: str | None = None,
         scope: str | None = None,

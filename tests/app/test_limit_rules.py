@@ -100,6 +100,9 @@ def test_a_reset_lets_the_declaration_be_in_force_again(app):
 def test_what_is_left_out_stays_and_none_takes_it_away(app):
     declare(app, r=Limit(most=5, rate=2, per_us=60_000_000, burst=4))
     assert app.limits.set("r", rate="9/h").burst == 4
+    assert app.limits.set("r", burst=None).burst == 1
+    assert app.limits.set("r", rate=9).burst == 9
+    assert app.limits.set("r", rate="9/h").burst == 1
     assert app.limits.set("r", burst=9).words == "5 at once; 9/h, burst 9"
     assert app.limits.set("r", most=None).words == "9/h, burst 9"
     assert app.limits.set("r", rate=None).words == "no limit, each key in turn"
@@ -133,8 +136,9 @@ def test_a_new_declaration_has_the_last_word_an_old_one_has_not_l7(app):
         ({"most": -1}, "from 0 on"),
         ({"most": 2**31}, "from 0 on"),
         ({"most": True}, "from 0 on"),
-        ({"rate": "fast"}, "such as 25/s"),
-        ({"rate": "0/s"}, "such as 25/s"),
+        ({"rate": "fast"}, 'such as "25/s"'),
+        ({"rate": True}, "must be a number per s"),
+        ({"rate": "0/s"}, 'such as "25/s"'),
         ({"burst": 5}, "belongs to a rate"),
         ({"rate": None, "burst": 5}, "belongs to a rate"),
         ({"rate": "1/s", "burst": 0}, "from 1 on"),

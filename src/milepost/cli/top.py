@@ -116,7 +116,7 @@ def frame(seen: Glance, view: View, *, size: tuple[int, int], head: str = "") ->
     """Draw one frame as plain text: at most so many lines, each at most so wide."""
     from rich.cells import set_cell_size
 
-    from milepost.store.explain import some
+    from milepost.store.phrases import some
 
     width, height = size
     live = sum(map(_is_live, seen.workers))

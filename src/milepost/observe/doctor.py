@@ -20,7 +20,8 @@ from milepost.outcome import micros
 from milepost.store import brokers, fanin, jobs, migrate, outbox, schedules, tally, workers
 from milepost.store.brokers import BrokerReport
 from milepost.store.driver import AsyncDriver, Call, Driver, Reader, Rows, Steps
-from milepost.store.explain import is_live, moment, none_of, some, takes
+from milepost.store.explain import is_live, takes
+from milepost.store.phrases import moment, none_of, some
 
 BATCH = 5_000
 KEPT = 1_000

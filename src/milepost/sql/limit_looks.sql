@@ -12,6 +12,7 @@ SELECT i.name,
                         WHERE worker_id IS NOT NULL AND limit_key IS NOT NULL
                           AND limit_key > to_hex(stripe.n) || i.prefix || '/'
                           AND limit_key < to_hex(stripe.n) || i.prefix || '0'
+                        ORDER BY limit_key
                         LIMIT :most) AS found
                  LIMIT :most) AS counted)
   FROM unnest(:name::text[], :prefix::text[]) AS i (name, prefix)
@@ -27,16 +28,16 @@ SELECT i.name,
 -- How many jobs stand in line under each rule of jobs, up to `most` each: whether they may start or not.
 -- postgres
 WITH RECURSIVE hop (queue) AS (
-  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND limit_key IS NOT NULL ORDER BY queue LIMIT 1)
+  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '' ORDER BY queue LIMIT 1)
   UNION ALL
   SELECT (SELECT queue FROM job
-           WHERE state = 'QUEUED' AND limit_key IS NOT NULL AND queue > hop.queue ORDER BY queue LIMIT 1)
+           WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '' AND queue > hop.queue ORDER BY queue LIMIT 1)
     FROM hop WHERE hop.queue IS NOT NULL
 ), line AS MATERIALIZED (
   SELECT hop.queue, rank.priority FROM hop CROSS JOIN generate_series(0, 9) AS rank (priority)
-   WHERE EXISTS (SELECT 1 FROM job
-                  WHERE job.queue = hop.queue AND job.priority = rank.priority
-                    AND job.state = 'QUEUED' AND job.limit_key IS NOT NULL)
+   WHERE (SELECT true FROM job
+          WHERE job.queue = hop.queue AND job.priority = rank.priority
+            AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' LIMIT 1)
 )
 SELECT i.name,
        (SELECT count(*)
@@ -47,15 +48,16 @@ SELECT i.name,
                         WHERE job.queue = line.queue AND job.priority = line.priority AND job.state = 'QUEUED'
                           AND job.limit_key > to_hex(stripe.n) || i.prefix || '/'
                           AND job.limit_key < to_hex(stripe.n) || i.prefix || '0'
+                        ORDER BY job.limit_key
                         LIMIT :most) AS found
                  LIMIT :most) AS counted)
   FROM unnest(:name::text[], :prefix::text[]) AS i (name, prefix)
 -- sqlite
 WITH RECURSIVE hop (queue) AS (
-  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND limit_key IS NOT NULL ORDER BY queue LIMIT 1)
+  SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '' ORDER BY queue LIMIT 1)
   UNION ALL
   SELECT (SELECT queue FROM job
-           WHERE state = 'QUEUED' AND limit_key IS NOT NULL AND queue > hop.queue ORDER BY queue LIMIT 1)
+           WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '' AND queue > hop.queue ORDER BY queue LIMIT 1)
     FROM hop WHERE hop.queue IS NOT NULL
 ), rank (priority) AS (
   VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)
@@ -63,7 +65,7 @@ WITH RECURSIVE hop (queue) AS (
   SELECT hop.queue AS queue, rank.priority AS priority FROM hop CROSS JOIN rank
    WHERE EXISTS (SELECT 1 FROM job
                   WHERE job.queue = hop.queue AND job.priority = rank.priority
-                    AND job.state = 'QUEUED' AND job.limit_key IS NOT NULL)
+                    AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '')
 ), stripe (n) AS (
   SELECT value FROM json_each('["0","1","2","3","4","5","6","7","8","9","a","b","c","d","e","f"]')
 )
@@ -76,3 +78,216 @@ SELECT i.name,
                    AND job.limit_key < stripe.n || i.prefix || '0'
                  LIMIT :most))
   FROM {rows:name prefix} AS i
+
+-- name: limit_holders
+-- The first leases under a key: who holds each, and for how many microseconds; and how many there are, up to `most`.
+-- postgres
+SELECT {text:job.id}, job.tenant, job.worker_id,
+       (extract(epoch FROM {now} - (SELECT max(at) FROM journal
+                                     WHERE subject_id = job.id AND machine = 'job' AND fence = job.fence
+                                       AND move = 'claim')) * 1000000)::bigint,
+       (SELECT count(*) FROM (SELECT 1 FROM job AS other
+                               WHERE other.limit_key = :key AND other.worker_id IS NOT NULL LIMIT :most) AS counted)
+  FROM job WHERE job.limit_key = :key AND job.worker_id IS NOT NULL
+ LIMIT :shown
+-- sqlite
+SELECT {text:job.id}, job.tenant, job.worker_id,
+       {now} - (SELECT max(at) FROM journal
+                 WHERE subject_id = job.id AND machine = 'job' AND fence = job.fence AND move = 'claim'),
+       (SELECT count(*) FROM (SELECT 1 FROM job AS other INDEXED BY job_held
+                               WHERE other.state = 'RUNNING' AND other.limit_key = :key LIMIT :most))
+  FROM job INDEXED BY job_held WHERE job.state = 'RUNNING' AND job.limit_key = :key
+ LIMIT :shown
+
+-- name: queue_holders
+-- The same of a queue.
+-- postgres
+SELECT {text:job.id}, job.tenant, job.worker_id,
+       (extract(epoch FROM {now} - (SELECT max(at) FROM journal
+                                     WHERE subject_id = job.id AND machine = 'job' AND fence = job.fence
+                                       AND move = 'claim')) * 1000000)::bigint,
+       (SELECT count(*) FROM (SELECT 1 FROM job AS other
+                               WHERE other.state = 'RUNNING' AND other.queue = :queue LIMIT :most) AS counted)
+  FROM job WHERE job.state = 'RUNNING' AND job.queue = :queue
+ LIMIT :shown
+-- sqlite
+SELECT {text:job.id}, job.tenant, job.worker_id,
+       {now} - (SELECT max(at) FROM journal
+                 WHERE subject_id = job.id AND machine = 'job' AND fence = job.fence AND move = 'claim'),
+       (SELECT count(*) FROM (SELECT 1 FROM job AS other INDEXED BY job_held
+                               WHERE other.state = 'RUNNING' AND other.queue = :queue LIMIT :most))
+  FROM job INDEXED BY job_held WHERE job.state = 'RUNNING' AND job.queue = :queue
+ LIMIT :shown
+
+-- name: limit_before
+-- How many jobs of its key stand in line before a job, up to `most`, and what they take from the bucket; before one
+-- that is in no line, all that are.
+-- postgres
+SELECT count(*), coalesce(sum(coalesce(units, 1)), 0)
+  FROM (SELECT found.units
+          FROM (SELECT queue, limit_key, CASE WHEN state = 'QUEUED' THEN priority ELSE 0 END AS priority,
+                       CASE WHEN state = 'QUEUED' THEN queued_seq ELSE 9223372036854775807 END AS seq
+                  FROM job WHERE id = :id::uuid) AS me
+         CROSS JOIN LATERAL generate_series(me.priority, 9) AS rank (priority)
+         CROSS JOIN LATERAL (
+               SELECT units FROM job
+                WHERE job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+                  AND job.limit_key = me.limit_key
+                  AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
+                ORDER BY job.limit_key, job.queued_seq
+                LIMIT :most) AS found
+         LIMIT :most) AS before
+-- sqlite
+-- Those of one instant stand in the order of their creation.
+WITH rank (priority) AS (
+  VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)
+), me AS MATERIALIZED (
+  SELECT queue, limit_key, rowid AS number, CASE WHEN state = 'QUEUED' THEN priority ELSE 0 END AS priority,
+         CASE WHEN state = 'QUEUED' THEN queued_seq ELSE 9223372036854775807 END AS seq
+    FROM job WHERE id = :id
+)
+SELECT count(*), coalesce(sum(coalesce(units, 1)), 0)
+  FROM (SELECT job.units
+          FROM me CROSS JOIN rank CROSS JOIN job INDEXED BY job_claim
+         WHERE rank.priority >= me.priority
+           AND job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+           AND job.limit_key = me.limit_key
+           AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
+         UNION ALL
+        SELECT job.units
+          FROM me CROSS JOIN job INDEXED BY job_claim
+         WHERE job.queue = me.queue AND job.priority = me.priority AND job.state = 'QUEUED'
+           AND job.limit_key = me.limit_key AND job.queued_seq = me.seq AND job.rowid < me.number
+         LIMIT :most)
+
+-- name: queue_before
+-- How many jobs of its queue stand in line before a job, up to `most`.
+-- postgres
+SELECT count(*)
+  FROM (SELECT 1
+          FROM (SELECT queue, priority::integer, queued_seq AS seq FROM job WHERE id = :id::uuid) AS me
+         CROSS JOIN LATERAL generate_series(me.priority, 9) AS rank (priority)
+         CROSS JOIN LATERAL (
+               (SELECT 1 FROM job
+                 WHERE job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+                   AND job.limit_key IS NULL
+                   AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
+                 ORDER BY job.limit_key, job.queued_seq
+                 LIMIT :most)
+                UNION ALL
+               (SELECT 1 FROM job
+                 WHERE job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+                   AND coalesce(job.limit_key, '') <> ''
+                   AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
+                 ORDER BY job.queued_seq
+                 LIMIT :most)) AS found
+         LIMIT :most) AS before
+-- sqlite
+WITH rank (priority) AS (
+  VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)
+), me AS MATERIALIZED (
+  SELECT queue, priority, queued_seq AS seq, rowid AS number FROM job WHERE id = :id
+)
+SELECT count(*)
+  FROM (SELECT 1
+          FROM me CROSS JOIN rank CROSS JOIN job INDEXED BY job_claim
+         WHERE rank.priority >= me.priority
+           AND job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+           AND job.limit_key IS NULL
+           AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
+         UNION ALL
+        SELECT 1
+          FROM me CROSS JOIN rank CROSS JOIN job INDEXED BY job_front
+         WHERE rank.priority >= me.priority
+           AND job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+           AND coalesce(job.limit_key, '') <> ''
+           AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
+         UNION ALL
+        SELECT 1
+          FROM me CROSS JOIN job INDEXED BY job_claim
+         WHERE job.queue = me.queue AND job.priority = me.priority AND job.state = 'QUEUED'
+           AND job.limit_key IS NULL AND job.queued_seq = me.seq AND job.rowid < me.number
+         UNION ALL
+        SELECT 1
+          FROM me CROSS JOIN job INDEXED BY job_front
+         WHERE job.queue = me.queue AND job.priority = me.priority AND job.state = 'QUEUED'
+           AND coalesce(job.limit_key, '') <> '' AND job.queued_seq = me.seq AND job.rowid < me.number
+         LIMIT :most)
+
+-- name: limit_ahead
+-- By how many microseconds the buckets of a key and of a queue are ahead of now.
+-- postgres
+SELECT scope, (extract(epoch FROM free_at - {now}) * 1000000)::bigint FROM bucket
+ WHERE (scope = 'job' AND key = :key) OR (scope = 'queue' AND key = :queue)
+-- sqlite
+SELECT scope, free_at - {now} FROM bucket
+ WHERE (scope = 'job' AND key = :key) OR (scope = 'queue' AND key = :queue)
+
+-- name: limit_turn
+-- Who is next of an ordered key: a job between two attempts, else the first in line.
+-- postgres
+SELECT * FROM (
+  (SELECT {text:id}, tenant, kind, kind_version, state, (extract(epoch FROM due_at - {now}) * 1000000)::bigint
+     FROM job
+    WHERE limit_key = :key AND fence > 0 AND state IN {sleeping}
+    LIMIT 1)
+   UNION ALL
+  (SELECT {text:id}, tenant, kind, kind_version, state, NULL::bigint
+     FROM job
+    WHERE queue = :queue AND priority = :priority AND state = 'QUEUED' AND limit_key = :key
+    ORDER BY limit_key, queued_seq
+    LIMIT 1)) AS next
+ LIMIT 1
+-- sqlite
+SELECT * FROM (
+  SELECT * FROM (SELECT {text:id}, tenant, kind, kind_version, state, due_at - {now}
+                   FROM job INDEXED BY job_turn
+                  WHERE limit_key = :key AND fence > 0 AND state IN {sleeping}
+                  LIMIT 1)
+   UNION ALL
+  SELECT * FROM (SELECT {text:id}, tenant, kind, kind_version, state, NULL
+                   FROM job INDEXED BY job_claim
+                  WHERE queue = :queue AND priority = :priority AND state = 'QUEUED' AND limit_key = :key
+                  ORDER BY limit_key, queued_seq
+                  LIMIT 1))
+ LIMIT 1
+
+-- name: queue_first
+-- The first job in a queue's line that is under a limit: of its key, or of the queue.
+-- postgres
+WITH limited AS MATERIALIZED (
+  SELECT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = :queue) AS limited
+)
+SELECT {text:found.id}, found.limit_key, found.units, limited.limited
+  FROM limited CROSS JOIN generate_series(0, 9) AS rank (priority)
+ CROSS JOIN LATERAL (
+       (SELECT id, limit_key, units FROM job
+         WHERE job.queue = :queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+           AND coalesce(job.limit_key, '') <> ''
+         ORDER BY queued_seq LIMIT 1)
+        UNION ALL
+       (SELECT id, limit_key, units FROM job
+         WHERE limited.limited AND job.queue = :queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+           AND job.limit_key IS NULL
+         ORDER BY limit_key, queued_seq LIMIT 1)) AS found
+ ORDER BY rank.priority DESC LIMIT 1
+-- sqlite
+WITH rank (priority) AS (
+  VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)
+), limited AS MATERIALIZED (
+  SELECT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = :queue) AS limited
+), first AS MATERIALIZED (
+  SELECT rank.priority,
+         coalesce((SELECT rowid FROM job INDEXED BY job_front
+                    WHERE job.queue = :queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+                      AND coalesce(job.limit_key, '') <> ''
+                    ORDER BY queued_seq LIMIT 1),
+                  (SELECT rowid FROM job INDEXED BY job_claim
+                    WHERE limited.limited AND job.queue = :queue AND job.priority = rank.priority
+                      AND job.state = 'QUEUED' AND job.limit_key IS NULL
+                    ORDER BY limit_key, queued_seq LIMIT 1)) AS number
+    FROM limited CROSS JOIN rank
+)
+SELECT job.id, job.limit_key, job.units, limited.limited
+  FROM limited CROSS JOIN first CROSS JOIN job ON job.rowid = first.number
+ ORDER BY first.priority DESC LIMIT 1

@@ -11,6 +11,7 @@ from milepost.lifecycle import JOB, RUN, Cause, RunState
 from milepost.records import Queue, Run, StepCount, Worker
 from milepost.store import (
     brokers,
+    limit_explain,
     looks,
     outbox,
     pipelines,
@@ -21,7 +22,7 @@ from milepost.store import (
     workers,
 )
 from milepost.store.brokers import QueueBroker
-from milepost.store.driver import Steps
+from milepost.store.driver import Call, Steps
 from milepost.store.explain import (
     NO_WORKER,
     Explanation,
@@ -29,15 +30,15 @@ from milepost.store.explain import (
     broker_away,
     explain,
     is_live,
-    moment,
-    none_of,
-    some,
-    span,
+    limit_reasons,
     takes,
 )
 from milepost.store.failures import breaches
+from milepost.store.instants import instant
+from milepost.store.limit_explain import Limited
 from milepost.store.looks import StepStand
 from milepost.store.outbox import Channel
+from milepost.store.phrases import moment, none_of, some, span
 from milepost.store.watermarks import PipelineRow
 
 WAITS = ("job waits", "jobs wait")
@@ -149,7 +150,9 @@ def explain_queue(name: str) -> Steps[Explanation]:
     queue, live = queues.named(listed, name), (yield from _live())
     kinds = yield from first_kinds(name, live)
     broker = (yield from brokers.queues([queue])).get(name)
-    return explained_queue(QueueFacts(queue, oldest.get(name), live, kinds, broker))
+    [(now,)] = yield Call("clock_now")
+    first = yield from limit_explain.first_of_queue(name, instant(now))
+    return explained_queue(QueueFacts(queue, oldest.get(name), live, kinds, broker, first))
 
 
 class QueueFacts(msgspec.Struct, frozen=True):
@@ -163,6 +166,8 @@ class QueueFacts(msgspec.Struct, frozen=True):
     """Of the first jobs in line: kind, version, and how many."""
     broker: QueueBroker | None = None
     """How it stands on its broker, if it is on one."""
+    first: Limited | None = None
+    """The limits that its first job in line is under, if it is under one."""
 
 
 def first_kinds(name: str, live: Sequence[Worker]) -> Steps[list[tuple[str, int, int]]]:
@@ -183,6 +188,7 @@ def explained_queue(facts: QueueFacts) -> Explanation:
         by = f"it was paused by {queue.paused_by or 'somebody'}{since}{said}"
         why.append(("queue_paused", by))
     why += _unserved(name, facts.kinds, live)
+    why += _limited(facts)
     why += [] if facts.broker is None else on_broker(facts.broker)
     waiting = queue.counts.get("QUEUED", 0) + queue.counts.get("READY", 0)
     if queue.max_waiting is not None and waiting >= queue.max_waiting:
@@ -199,6 +205,15 @@ def explained_queue(facts: QueueFacts) -> Explanation:
     why.append(("in_line" if waiting else "empty", line))
     state = "paused" if queue.paused else "active"
     return _told("queue", name, iter(why), kind="queue", state=state, then=_queue_next(name, why))
+
+
+def _limited(facts: QueueFacts) -> list[tuple[str, str]]:
+    """Say which limits keep the first job in line that is under one."""
+    if facts.first is None:
+        return []
+    told = limit_reasons(facts.first, facts.queue.name, facts.live)
+    first = f"its first job under a limit, {facts.first.job.id}, waits"
+    return [(word, f"{first}: {text}") for word, text in told]
 
 
 def on_broker(found: QueueBroker) -> list[tuple[str, str]]:
@@ -252,13 +267,23 @@ def _queue_next(name: str, why: Sequence[tuple[str, str]]) -> str:
         return f"nothing, until it is resumed: `milepost queues resume {shlex.quote(name)}`"
     if "in_line" not in words:
         return LOST if "lease_over" in words else "nothing waits"
-    if words & {"no_worker", "no_worker_for_queue", "no_worker_for_kind"}:
-        return "the first worker that serves it and knows the kind claims the oldest job"
-    if "broker_away" in words:
-        return "workers claim its jobs from the store while the broker is away"
-    if words & {"on_broker", "unreported"}:
-        return "a worker tells the broker, and whichever gets the hint claims the job"
-    return "the next free worker claims the oldest job"
+    found = (then for cause, then in QUEUE_NEXT.items() if words & set(cause))
+    return next(found, "the next free worker claims the oldest job")
+
+
+QUEUE_NEXT = {
+    ("no_worker", "no_worker_for_queue", "no_worker_for_kind"): (
+        "the first worker that serves it and knows the kind claims the oldest job"
+    ),
+    ("limit", "turn", "rate", "queue_limit", "queue_rate"): (
+        "jobs that their limits let start are claimed, those of keys that are free first"
+    ),
+    ("broker_away",): "workers claim its jobs from the store while the broker is away",
+    ("on_broker", "unreported"): (
+        "a worker tells the broker, and whichever gets the hint claims the job"
+    ),
+}
+"""What follows for a queue with jobs in line, by the reasons; the one that stands first wins."""
 
 
 # Schedules, channels, pipelines

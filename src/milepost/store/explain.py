@@ -2,17 +2,19 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from math import inf
 
 import msgspec
 
 from milepost.lifecycle import JOB, Cause, JobState, RunState
 from milepost.records import Job, StepCount, Worker
-from milepost.store import brokers, fanin, jobs, journal, workers
+from milepost.store import brokers, fanin, jobs, journal, limit_explain, workers
 from milepost.store.brokers import BrokerReport, JobHint
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
+from milepost.store.limit_explain import Limited, Place
+from milepost.store.phrases import moment, none_of, some, span
 
 Why = Iterator[tuple[str, str]]
 """Reasons: a word for programs, a sentence for people."""
@@ -69,6 +71,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     report: BrokerReport | None = None
     """What the broker of its queue last said, if somebody asked."""
 
+    limited: Limited | None = None
+    """The limits that a job in line is under, or one that keeps the turn of its key."""
     start_by: datetime | None = None
     """When a job that was never claimed fails (`start_within`)."""
 
@@ -99,7 +103,7 @@ def explain(job_id: str) -> Steps[Explanation]:
 def look(job: Job, *, detail: str | None = None) -> Steps[JobFacts]:
     """Look up what a job waits for; `detail` is that of its last move, read now if it is needed."""
     asked = {"id": job.id, "queue": job.queue, "run_id": job.run_id}
-    [(now, paused, run_state, transport, by)] = yield Call("explain_look", asked)
+    [(now, paused, run_state, transport, by, *place)] = yield Call("explain_look", asked)
     facts = JobFacts(
         job=job,
         now=instant(now),
@@ -122,6 +126,7 @@ def look(job: Job, *, detail: str | None = None) -> Steps[JobFacts]:
         workers=(yield from workers.listing()),
         steps=(yield from fanin.steps(job.run_id)) if gated and job.run_id else [],
         misfit=(yield from misfit_of(job, detail)),
+        limited=(yield from limit_explain.look(job, Place(*place), facts.now)),
     )
 
 
@@ -157,6 +162,11 @@ NEXT = {
     "no_worker": "the first worker that starts and knows its kind claims it",
     "no_worker_for_queue": "the first worker that serves its queue claims it",
     "no_worker_for_kind": "the first worker that is deployed with its kind and version claims it",
+    "turn": "the job that has the turn ends for good, and the next in line is claimed",
+    "limit": "one of the jobs that hold it ends, and the next in line is claimed",
+    "queue_limit": "a job of its queue ends, and the next in line is claimed",
+    "rate": "it is claimed when its rate lets it start",
+    "queue_rate": "it is claimed when the rate of its queue lets it start",
     "broker_away": "a worker finds it in the store, where all look while their broker is away",
     "broker": "a worker of its queue hands it to the broker, as soon as fewer are on their way",
     "untold": "a worker of its queue tells the broker of it",
@@ -228,6 +238,16 @@ def takes(worker: Worker, queue: str, kind: str | None = None, version: int = 1)
     return known or f"{kind} {version}" in msgspec.json.decode(worker.kinds or "[]")
 
 
+def limit_reasons(found: Limited | None, queue: str, live: Sequence[Worker]) -> Why:
+    """Say which limits keep a job in line, if any does."""
+
+    def knows(kind: str, version: int) -> bool:
+        return any(takes(worker, queue, kind, version) for worker in live)
+
+    if found is not None:
+        yield from limit_explain.told(found, knows)
+
+
 def _reasons(facts: JobFacts) -> Why:
     state = facts.job.state
     if state in JOB.terminal:
@@ -240,7 +260,9 @@ def _reasons(facts: JobFacts) -> Why:
         yield from hindered
         if facts.broker is not None:
             yield from _on_broker(facts)
-        if state == JobState.QUEUED and not hindered:
+        limits = list(limit_reasons(facts.limited, facts.job.queue, facts.live))
+        yield from limits
+        if state == JobState.QUEUED and not hindered and not limits:
             yield _in_line(facts)
 
 
@@ -465,30 +487,3 @@ def ruled_out(facts: JobFacts) -> list[str]:
 def _free_slots(worker: Worker) -> int:
     slots = {} if worker.slots is None else msgspec.json.decode(worker.slots)
     return int(slots.get("FREE", 0)) + int(slots.get("CLAIMING", 0))
-
-
-def some(number: int, one: str, many: str | None = None) -> str:
-    """Count something: 1 job, 1,021 jobs."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def none_of(number: int, verb: str, what: str, *, of: str = "") -> str:
-    """Say of so many live workers that none serves, or knows, something."""
-    if not number:
-        return "no worker is alive"
-    if number == 1:
-        return f"the only live worker{of} does not {verb} {what}"
-    return f"none of {number:,} live workers{of} {verb}s {what}"
-
-
-def moment(at: datetime) -> str:
-    """Say when, to the second."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def span(seconds: float) -> str:
-    """Say how long, as a person would."""
-    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {name}".replace(".0 ", " ")
-    return f"{seconds:.1f} seconds".replace(".0 ", " ")

@@ -1,6 +1,6 @@
 """Everything that the page of a job shows, read in one transaction of at most six statements.
 
-And the job's record in D's words.
+A job under a limit takes a few more. And the job's record in D's words.
 """
 
 from collections import Counter

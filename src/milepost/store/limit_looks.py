@@ -5,9 +5,9 @@ from datetime import datetime
 
 import msgspec
 
+from milepost.limit import limit_key
 from milepost.store import jobs
 from milepost.store.driver import Call, Steps
-from milepost.store.limits import limit_key
 from milepost.store.rules import Limit, Named, Rule, rules, the_one
 
 COUNTED = 1_000

@@ -9,7 +9,7 @@ import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
-from milepost.limit import read_rate
+from milepost.limit import Rate, read_rate
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -84,7 +84,7 @@ class Wish(msgspec.Struct, frozen=True):
     """What somebody sets of a rule; what is left out stays as it is, None takes it away."""
 
     most: int | msgspec.UnsetType | None = msgspec.UNSET
-    rate: str | msgspec.UnsetType | None = msgspec.UNSET
+    rate: str | float | msgspec.UnsetType | None = msgspec.UNSET
     burst: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -203,19 +203,25 @@ def _rated(limit: Limit, wanted: Wish) -> Limit:
         if isinstance(wanted.burst, int | float):
             raise Invalid("a burst belongs to a rate: give both")
         return msgspec.structs.replace(limit, rate=None, per_us=None, burst=None)
-    if isinstance(wanted.rate, str):
-        rate, per_us = read_rate(wanted.rate)
-        # Smooth, unless it is said how many may go at once after a rest.
-        burst = limit.burst or 1.0
-        limit = msgspec.structs.replace(limit, rate=rate, per_us=per_us, burst=burst)
+    if wanted.rate is not msgspec.UNSET:
+        pace = read_rate(wanted.rate)
+        burst = limit.burst if limit.burst != _usual_burst(limit) else None
+        limit = msgspec.structs.replace(
+            limit, rate=pace.amount, per_us=pace.per_us, burst=burst or pace.burst
+        )
     if wanted.burst is not msgspec.UNSET:
-        burst = 1.0 if wanted.burst is None else wanted.burst
         if limit.rate is None:
             raise Invalid("a burst belongs to a rate: give both")
+        burst = _usual_burst(limit) if wanted.burst is None else wanted.burst
         if isinstance(burst, bool) or not 1 <= burst < MOST:
             raise Invalid(f"burst={burst!r}: expected a number from 1 on")
         limit = msgspec.structs.replace(limit, burst=float(burst))
     return limit
+
+
+def _usual_burst(limit: Limit) -> float:
+    """Tell how many may go at once after a rest where nobody says it."""
+    return 0.0 if limit.rate is None else Rate(limit.rate, limit.per_us or 1).burst
 
 
 MOST = 2**31

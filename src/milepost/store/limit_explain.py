@@ -1,0 +1,334 @@
+"""Why a limit keeps a job: who holds it, how many are before, and when it will probably start.
+
+A bounded number of rows is read, whatever waits: nothing is stored about a job that a limit keeps.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from math import inf
+from typing import Any
+
+import msgspec
+
+from milepost.lifecycle import JobState
+from milepost.limit import split_key
+from milepost.records import Job
+from milepost.store import jobs, tally
+from milepost.store.driver import Call, Steps
+from milepost.store.limit_looks import COUNTED
+from milepost.store.phrases import moment, some, span
+from milepost.store.rules import Limit, Rule, rules
+
+HOLDERS, NAMED = 100, 5
+"""How many leases are read, and how many of those are named."""
+DAY_SECONDS = 86_400
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A lease that counts."""
+
+    id: str
+    tenant: str
+    worker_id: str
+    seconds: float
+    """For how long it has been held."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """The job of an ordered key that is next."""
+
+    id: str
+    tenant: str
+    kind: str
+    kind_version: int
+    state: str
+    left: float | None
+    """In how many seconds it is due, if it sleeps until then."""
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that a job is under: that of its key, or that of its queue."""
+
+    rule: Rule
+    key: str = ""
+    """The key, as its program named it; empty for a queue."""
+    live: int = 0
+    holders: Sequence[Holder] = ()
+    before: int = 0
+    """How many are in line before the job, of the key or in the queue."""
+    units: float = 1.0
+    """What the job takes from the bucket."""
+    units_before: float = 0.0
+    """What those before it take."""
+    ahead_us: float | None = None
+    turn: Turn | None = None
+
+    @property
+    def limit(self) -> Limit:
+        """What is in force."""
+        return self.rule.limit
+
+    @property
+    def name(self) -> str:
+        """What it is called where it is told of."""
+        return (
+            f"queue {self.rule.name}" if self.rule.scope == "queue" else f"limit {self.rule.name}"
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many run as may."""
+        return self.limit.most is not None and self.live >= self.limit.most
+
+    def earned_in(self, units: float) -> float:
+        """In how many seconds the bucket has so many units to give."""
+        ahead = max(0.0, self.ahead_us or 0.0)
+        if self.limit.rate is None or (not ahead and not self.before):
+            return 0.0  # a full bucket lets the first one go, whatever that takes
+        missing_us = units * self.limit.unit_us - (self.limit.burst_us - ahead)
+        return max(0.0, missing_us / 1e6)
+
+    @property
+    def slowed(self) -> float:
+        """In how many seconds its rate lets the job start, after those before it."""
+        return self.earned_in(self.units_before + self.units)
+
+
+class Limited(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that a job is under."""
+
+    levels: Sequence[Level]
+    job: Job
+    now: datetime
+    seconds: float | None = None
+    """How long jobs of its kind ran lately."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What a job is counted under: its key and what it takes; and whether its queue is limited."""
+
+    key: str | None
+    units: float | None
+    queue_limited: bool
+
+
+def look(job: Job, place: Place, now: datetime) -> Steps[Limited | None]:
+    """Look up the limits of a job; None: it is under none."""
+    if place.key is None and not place.queue_limited:
+        return None
+    known = yield from rules()
+    ahead = dict((yield Call("limit_ahead", {"key": place.key, "queue": job.queue})))
+    levels = []
+    if place.key is not None:
+        name, key = split_key(place.key)
+        if (rule := known.get(("job", name))) is not None:
+            levels.append((yield from _of_key(job, place, rule, key, ahead.get("job"))))
+    if (rule := known.get(("queue", job.queue))) is not None:
+        levels.append((yield from _of_queue(job, rule, ahead.get("queue"))))
+    if not levels:
+        return None
+    seconds = yield from lately(job.kind, now)
+    return Limited(levels=levels, job=job, now=now, seconds=seconds)
+
+
+def first_of_queue(name: str, now: datetime) -> Steps[Limited | None]:
+    """Look up the limits of a queue's first job in line: those of its key, and the queue's own."""
+    rows = yield Call("queue_first", {"queue": name})
+    if not rows:
+        return None
+    job_id, key, units, limited = rows[0]
+    job = yield from jobs.get(job_id)
+    return (yield from look(job, Place(key, units, bool(limited)), now))
+
+
+def _of_key(job: Job, place: Place, rule: Rule, key: str, ahead_us: float | None) -> Steps[Level]:
+    line = {"key": place.key, "queue": job.queue, "priority": job.priority}
+    live, holders = yield from _held("limit_holders", key=place.key)
+    [(before, units)] = yield Call("limit_before", {"id": job.id, "most": COUNTED})
+    turns = (yield Call("limit_turn", line)) if rule.limit.ordered else []
+    return Level(
+        rule=rule,
+        key=key,
+        live=live,
+        holders=holders,
+        before=before,
+        units=place.units or 1.0,
+        units_before=float(units),
+        ahead_us=ahead_us,
+        turn=_turn(turns[0]) if turns else None,
+    )
+
+
+def _turn(row: Sequence[Any]) -> Turn:
+    job_id, tenant, kind, version, state, left_us = row
+    left = None if left_us is None else left_us / 1e6
+    return Turn(job_id, tenant, kind, version, state, left)
+
+
+def _of_queue(job: Job, rule: Rule, ahead_us: float | None) -> Steps[Level]:
+    live, holders = yield from _held("queue_holders", queue=job.queue)
+    [(before,)] = yield Call("queue_before", {"id": job.id, "most": COUNTED})
+    return Level(
+        rule=rule,
+        live=live,
+        holders=holders,
+        before=before,
+        units_before=float(before),
+        ahead_us=ahead_us,
+    )
+
+
+def _held(query: str, **named: str | None) -> Steps[tuple[int, list[Holder]]]:
+    rows = yield Call(query, {**named, "shown": HOLDERS, "most": COUNTED})
+    found = [
+        Holder(job_id, tenant, worker_id, max(0.0, (us or 0) / 1e6))
+        for job_id, tenant, worker_id, us, _ in rows
+    ]
+    return (rows[0][-1] if rows else 0), sorted(found, key=lambda one: -one.seconds)
+
+
+def lately(kind: str, now: datetime) -> Steps[float | None]:
+    """Tell how long attempts of a kind ran, on average, in the last hour that had some."""
+    since = now - timedelta(seconds=DAY_SECONDS)
+    found = yield from tally.durations(since, now, of="run", kind=kind, step_seconds=tally.HOUR)
+    counted = [one for one in found if sum(one.buckets)]
+    if not counted:
+        return None
+    newest = max(counted, key=lambda one: one.at)
+    return newest.sum_seconds / sum(newest.buckets)
+
+
+# Saying it
+
+SLEEPING = (JobState.WAITING, JobState.RETRYING)
+Why = Iterator[tuple[str, str]]
+Knows = Callable[[str, int], bool]
+
+
+def told(found: Limited, knows: Knows) -> Why:
+    """Say which limits keep a job in line, or that it keeps others of its key waiting.
+
+    `knows` tells whether a live worker knows a kind and version.
+    """
+    if found.job.state == JobState.QUEUED:
+        yield from _kept(found, knows)
+    elif found.job.state in SLEEPING and found.job.fence:
+        for level in found.levels:
+            if level.limit.ordered:
+                behind = some(level.before, "job waits", "jobs wait")
+                yield (
+                    "has_turn",
+                    f"it keeps the turn of {level.key} ({level.name}): {behind} for it",
+                )
+
+
+def _kept(found: Limited, knows: Knows) -> Why:
+    for level in found.levels:
+        prefix = "queue_" if level.rule.scope == "queue" else ""
+        if level.limit.ordered:
+            yield from _in_order(found, level, knows)
+        elif level.is_full:
+            yield f"{prefix}limit", _full(found, level)
+        if level.slowed > 0:
+            yield f"{prefix}rate", _slowed(found, level)
+
+
+def _whose(level: Level) -> str:
+    return f" for {level.key}" if level.key else ""
+
+
+def _by(rule: Rule) -> str:
+    """Say who set it, where that is not what programs declare."""
+    if not rule.is_set:
+        return ""
+    return f" (set by {rule.set_by}" + (f": {rule.reason})" if rule.reason else ")")
+
+
+def _full(found: Limited, level: Level) -> str:
+    most = level.limit.most
+    if most == 0:
+        return f"{level.name} lets none start{_by(level.rule)}; {_before(level)}"
+    told = f"{level.name} ({most:,}) is reached{_whose(level)}{_by(level.rule)}"
+    return f"{told}: held by {_holders(found, level)}; {_before(level)}; {_start(found)}"
+
+
+def _before(level: Level) -> str:
+    often = f"{level.before:,} or more" if level.before >= COUNTED else f"{level.before:,}"
+    return f"{often} before this one"
+
+
+def _holders(found: Limited, level: Level) -> str:
+    """Name some of those that hold it; those of other tenants are only counted."""
+    ours = [one for one in level.holders if one.tenant == found.job.tenant][:NAMED]
+    named = [f"{one.id} on {one.worker_id} for {span(one.seconds)}" for one in ours]
+    if rest := level.live - len(ours):
+        named.append(f"{rest:,} more" if ours else f"{rest:,} of other tenants")
+    count = some(level.live, "job")
+    return f"{count} ({', '.join(named)})"
+
+
+def _slowed(found: Limited, level: Level) -> str:
+    first = span(level.earned_in(1.0 if level.before else level.units))
+    told = f"{level.name} ({level.limit.rate_text}) has none left{_whose(level)}{_by(level.rule)}"
+    told = f"{told}: the next one may start in {first}; {_before(level)}"
+    return f"{told}; {_start(found)}" if level.before else told
+
+
+def _in_order(found: Limited, level: Level, knows: Knows) -> Why:
+    turn, job = level.turn, found.job
+    jobs_ = f"jobs of {level.key}" if level.key else "they"
+    told = f"{jobs_} run one at a time, in order ({level.name})"
+    if level.live:
+        who = _holders(found, level)
+        yield "turn", f"{told}: held by {who}; {_before(level)}; {_start(found)}"
+    elif turn is not None and turn.id != job.id:
+        who = _has_turn(found, turn, knows)
+        yield "turn", f"{told}: {who}; {_before(level)}; {_start(found)}"
+
+
+def _has_turn(found: Limited, turn: Turn, knows: Knows) -> str:
+    """Name the job that has the turn, and say what it waits for."""
+    if turn.tenant != found.job.tenant:
+        return f"a job of another tenant has the turn and is {turn.state}"
+    told = f"job {turn.id} ({turn.kind}) has the turn and is {turn.state}"
+    away = f"`milepost jobs cancel {turn.id}` lets the next one go"
+    if turn.left is not None:
+        due = found.now + timedelta(seconds=turn.left)
+        return f"{told} until {moment(due)}, in {span(max(0.0, turn.left))}: {away}"
+    if turn.state == JobState.QUEUED and not knows(turn.kind, turn.kind_version):
+        return f"{told}, and no live worker knows its version {turn.kind_version}: {away}"
+    return told
+
+
+def _start(found: Limited) -> str:
+    left = starts_in(found)
+    if left is None:
+        return "when it starts is not known: no job of its kind has ended lately"
+    return f"about {span(left)} until it starts"
+
+
+def starts_in(found: Limited) -> float | None:
+    """Guess in how many seconds it starts: by how long its kind took lately, and by its rates."""
+    waits = [level.slowed for level in found.levels]
+    for level in found.levels:
+        if level.limit.ordered or level.is_full:
+            if found.seconds is None:
+                return None
+            waits.append(_freed_in(level, found.seconds))
+    left = max(waits, default=0.0)
+    return None if left == inf else left
+
+
+def _freed_in(level: Level, seconds: float) -> float:
+    """Guess when enough leases have ended: those that are held, then as many as may run at once."""
+    most = 1 if level.limit.ordered else level.limit.most
+    if not most:
+        return inf
+    turn = level.turn
+    if level.limit.ordered and not level.live and turn is not None and turn.left is not None:
+        return max(0.0, turn.left) + (level.before + 1) * seconds
+    ends = level.live - most + 1 + level.before
+    left = sorted(max(0.0, seconds - one.seconds) for one in level.holders)
+    if ends <= len(left):
+        return left[ends - 1]
+    return (left[-1] if left else 0.0) + (ends - len(left)) / most * seconds
