@@ -8,6 +8,8 @@ from milepost.store.jobs import Line, lines
 
 RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.05
+AGED = 7
+"""One claim in so many begins with the lowest priority: each gets an eighth of all at least."""
 HINTS = 4
 """How many queues are worth a look before it is asked which ones have work."""
 
@@ -19,6 +21,7 @@ class Floors:
     again. The bottom is looked at once a second, and when a look from the floor finds nothing, as
     long as that takes no more than a twentieth of the time. A priority that the last look at the
     bottom did not meet has a floor too, where numbers stood a look before: later jobs are younger.
+    Now and then the lowest priority comes first, so that none starves behind higher ones.
     To ask which queues have work takes a query of its own: after a hint the queue that it named is
     looked at, and only when that is empty it is asked.
     """
@@ -31,6 +34,7 @@ class Floors:
         self._due = 0.0
         self._allowed = 0.0
         self.whole = self.whole_next = False
+        self._turn = 0
 
     def know(self, queues: Iterable[str]) -> None:
         """Learn which queues there are; the one served first moves on, so that none starves."""
@@ -64,12 +68,21 @@ class Floors:
         """Say where to look now."""
         self.whole = self.due(now)
         self.whole_next = False
+        self._turn += 1
+        if self._turn % AGED == 0:
+            return self._aged()
         if self.whole:
             self._due = now + RESCAN_SECONDS
             return lines(self._queues)
         floors = {**self._unmet(), **self._floors}
         ordered = sorted(floors.items(), key=lambda item: -item[0][1])
         return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
+
+    def _aged(self) -> list[Line]:
+        """Name every place, the lowest priorities first; it is no look at the bottom."""
+        self.whole = False
+        places = [(queue, level) for level in range(HIGHEST + 1) for queue in self._queues]
+        return [Line(*place, self._floors.get(place, 0)) for place in places]
 
     def _unmet(self) -> dict[tuple[str, int], int]:
         """Name the places ahead of the last one in line that may have got a first job by now."""
