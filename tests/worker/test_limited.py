@@ -1,0 +1,153 @@
+"""What a worker does with jobs under limits, and that no priority starves."""
+
+import asyncio
+import time
+
+import milepost as mp
+from milepost.store import jobs, workers
+from milepost.store.limits import STRIPES, Look
+from milepost.worker.floors import Floors
+from milepost.worker.limited import SHARE_LEAST, VISITS, LimitedLine
+
+
+def look(**told) -> Look:
+    given = {"locked": STRIPES, "front": 0, "blocked": 0, "visited": 0, "after": None}
+    return Look(**{**given, "key_us": None, "queue_us": None, **told})
+
+
+# Where it looks
+
+
+def test_as_long_as_the_first_in_line_may_start_most_go_by_arrival():
+    line = LimitedLine()
+    for _ in range(4):
+        reach = line.reach(100)
+        assert reach.front + reach.visits * reach.quantum + reach.newest >= 100
+        assert reach.front >= 80
+        line.learn(look(front=reach.front, visited=VISITS, after="z"), reach, taken=100)
+
+
+def test_every_second_claim_looks_at_keys_and_at_the_newest_jobs_l22():
+    line = LimitedLine()
+    walks = []
+    for _ in range(6):
+        reach = line.reach(100)
+        walks.append(bool(reach.visits and reach.newest))
+        line.learn(look(front=100, visited=reach.visits, after="z"), reach, taken=100)
+    assert walks in ([True, False] * 3, [False, True] * 3)
+
+
+def test_where_jobs_are_blocked_it_goes_by_keys_and_comes_back():
+    line = LimitedLine()
+    for _ in range(10):
+        reach = line.reach(100)
+        line.learn(look(front=reach.front, blocked=100, visited=100, after="z"), reach, taken=0)
+    assert line.reach(160).front == 160 * SHARE_LEAST
+    assert line.reach(160).visits > VISITS
+    for _ in range(10):
+        reach = line.reach(100)
+        line.learn(look(front=reach.front, visited=100, after="z"), reach, taken=100)
+    assert line.reach(100).front >= 80
+
+
+def test_keys_that_were_freed_are_looked_at_once_while_others_are_blocked():
+    line = LimitedLine()
+    line.free({("k", "default", 0): None})
+    assert not line.reach(10).freed
+    reach = line.reach(10)
+    line.learn(look(front=10, blocked=10, visited=9, after="z"), reach, taken=0)
+    line.free({("k", "default", 0): None})
+    reach = line.reach(10)
+    assert list(reach.freed) == [("k", "default", 0)]
+    line.learn(look(front=1, blocked=1, visited=9, after="z"), reach, taken=0)
+    assert not line.reach(10).freed
+
+
+def test_few_keys_share_a_claim_evenly():
+    line = LimitedLine()
+    for _ in range(2):
+        reach = line.reach(100)
+        line.learn(look(front=reach.front, visited=4 if reach.visits else 0), reach, taken=100)
+    assert (line.reach(100).front, line.reach(100).quantum) == (0, 25)
+
+
+def test_who_meets_others_asks_for_fewer_stripes_and_gets_more_when_they_are_gone():
+    line = LimitedLine()
+    for _ in range(5):
+        reach = line.reach(10)
+        line.learn(look(locked=reach.stripes // 2), reach, taken=0)
+    assert line.reach(10).stripes == 2
+    for _ in range(STRIPES):
+        reach = line.reach(10)
+        line.learn(look(locked=reach.stripes), reach, taken=0)
+    assert line.reach(10).stripes == STRIPES
+
+
+def test_keys_are_walked_in_order_from_where_the_last_look_ended():
+    line = LimitedLine()
+    for after in ("c", "m", None):
+        while not (reach := line.reach(100)).visits:
+            line.learn(look(front=100), reach, taken=100)
+        line.learn(look(front=84, visited=VISITS, after=after), reach, taken=100)
+    while not (reach := line.reach(100)).visits:
+        line.learn(look(front=100), reach, taken=100)
+    assert reach.after == ""
+
+
+# What comes of it
+
+
+async def test_a_rate_is_kept_and_waited_for_no_longer_than_needed(app, working):
+    started = []
+
+    @app.job(limit=mp.Limit(rate="20/s", burst=1))
+    async def call(number: int) -> None:
+        started.append(time.monotonic())
+
+    await call.submit_many_async([(n,) for n in range(9)])
+    async with working(), asyncio.timeout(20):
+        while len(started) < 9:
+            await asyncio.sleep(0.01)
+    gaps = [later - earlier for earlier, later in zip(started, started[1:], strict=False)]
+    assert started[-1] - started[0] >= 8 * 0.05 - 0.02, gaps
+    assert sorted(gaps)[len(gaps) // 2] < 0.5, gaps
+
+
+async def test_no_more_of_a_key_run_at_once_and_other_keys_do_not_wait(app, working):
+    running: dict[str, int] = {}
+    seen: dict[str, int] = {}
+
+    @app.job(limit=mp.Limit(2, key="customer"))
+    async def serve(customer: str) -> None:
+        running[customer] = running.get(customer, 0) + 1
+        seen[customer] = max(seen.get(customer, 0), running[customer])
+        await asyncio.sleep(0.02)
+        running[customer] -= 1
+
+    jobs = await serve.submit_many_async([("big",)] * 10 + [("small",)])
+    async with working():
+        small = await jobs[-1].wait_async(20)
+        for job in jobs:
+            await job.wait_async(20)
+    assert seen == {"big": 2, "small": 1}
+    before = [(await job.refresh_async()).started_at for job in jobs[:10]]
+    assert sum(at is not None and at < small.started_at for at in before) <= 3
+
+
+def test_the_lowest_priority_gets_an_eighth_under_a_flood(app):
+    @app.job()
+    def work() -> None: ...
+
+    work.options(priority=9).submit_many([()] * 400)
+    work.submit_many([()] * 60)
+    run = app.client.run
+    run(workers.register, workers.NewWorker(id="w", lease_us=60_000_000))
+    floors, claims, now = Floors(), [], 0.0
+    while len(claims) < 320:
+        floors.know(["default"])
+        found = run(jobs.claim, worker_id="w", line=floors.line(now), most=10)
+        floors.learn(found, began=now, ended=now)
+        claims += found
+        now += 0.01
+    assert [claim.priority for claim in claims[:10]] == [9] * 10
+    assert sum(claim.priority == 0 for claim in claims) >= 320 / 8
