@@ -38,6 +38,21 @@ async def awaited_with_context(ctx: mp.Context, number: int) -> dict[str, int]:
     return {ctx.id: number}
 
 
+def shelf(document: str) -> str:
+    return document[:1]
+
+
+@app.job(limit=mp.Limit(5, key=shelf, rate=2.5, burst=9, units="pages"))
+def limited(document: str) -> int:
+    return len(document)
+
+
+app.queue("slow", most=50, rate="100/m", max_waiting=100_000)
+assert_type(limited.options(limit_key="acme", units=1.5).submit("a").limit_key, str | None)
+mp.Limit(key="tenant")
+mp.Limit(ordered=True, name="row")
+
+
 # Submitting: the handler's own parameters without ctx; the handle knows the result.
 assert_type(plain.submit("a", dpi=72), mp.JobHandle[bytes])
 assert_type(with_context.submit("a", pages=2), mp.JobHandle[int])
@@ -123,7 +138,7 @@ def find(folder: str) -> list[str]:
     return [folder]
 
 
-@batch.step(gated=True, poll=60, retries=5, timeout=None)
+@batch.step(gated=True, poll=60, retries=5, timeout=None, limit=mp.Limit(5, key="item"))
 def parse(ctx: mp.Context, path: str) -> int:
     return len(path)
 
@@ -150,6 +165,11 @@ awaited.submit(b"a")  # wrong
 awaited_with_context.submit("3")  # wrong
 plain.options(priorty=3)  # wrong
 app.job(retrys=3)  # wrong
+app.job(limit=5)  # wrong
+mp.Limit(5, "customer")  # wrong
+mp.Limit(mst=5)  # wrong
+plain.options(limit_key=7)  # wrong
+app.queue("slow", most="5")  # wrong
 plain.submit("a").result.nope()  # wrong
 
 

@@ -117,7 +117,7 @@ def test_the_command_prints_what_was_tried_here(staff: Company, capsys: pytest.C
 
 
 def jobs_of(app: mp.App) -> dict[str, object]:
-    @app.job(retries=0)
+    @app.job(retries=0, limit=mp.Limit(50, key="number", rate="9000/s", units="tokens"))
     def double(number: int) -> int:
         if number < 0:
             raise mp.Fail("negative")
@@ -183,6 +183,8 @@ def test_a_submitter_submits_a_worker_works_and_a_reader_reads(staff: Company):
     machine.drain(timeout=5)
 
     assert job.refresh().result == 42
+    # Nobody but a worker may say which limits there are; a submit needs no more than its key.
+    assert (job.limit, job.limit_key) == ("double", "21")
     assert again.refresh().state == "FAILED"
     assert [r.refresh().state for r in (run, stopped, empty)] == [
         "SUCCEEDED",

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+import milepost as mp
 from milepost.errors import Unavailable
 from milepost.relay import inbound
 from milepost.relay.broker import Outgoing, broker_at
@@ -75,7 +76,7 @@ def orders(app, broker_server):
     """An inbound, a job and a batch for it."""
     nightly = app.batch("nightly", params=dict[str, int])
 
-    @app.job
+    @app.job(limit=mp.Limit(9, key="document"))
     def convert(document: str) -> str:
         return f"{document}.pdf"
 
@@ -109,6 +110,7 @@ def test_jobs_and_runs_arrive_once_and_what_is_neither_is_kept(app, orders):
     app.drain()
     [made] = app.jobs.list(kind="convert")
     assert (made.result, made.record.priority) == ("report.pdf", 2)
+    assert made.limit_key == "report"
     runs = app.runs.list()
     assert [run.report for run in runs] == [6, 6]  # the plain one and the event
     assert {run.history[0].actor for run in runs} == {"inbound orders"}

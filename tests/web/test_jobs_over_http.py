@@ -52,6 +52,31 @@ async def test_a_caller_posts_looks_and_looks_again(app, api):
     assert [move["move"] for move in moves] == ["create", "claim", "succeed"]
 
 
+async def test_a_job_under_a_limit_is_submitted_with_its_key_and_units(app, api):
+    @app.job(limit=mp.Limit(key="who", rate="50/s", units="tokens"))
+    def ask(who: str) -> None: ...
+
+    for options, key, units in [
+        ({}, "acme", None),
+        ({"limit_key": "all", "units": 12.5}, "all", 12.5),
+    ]:
+        asked = {"kind": "ask", "args": ["acme"], "options": options}
+        posted = await api.post("/v1/jobs", json=asked, headers={"idempotency-key": key})
+        shown = (await api.get(posted.headers["location"])).json()
+        assert (shown["limit"], shown["limit_key"], shown.get("units")) == ("ask", key, units)
+    await app.drain_async()
+    assert {job.state for job in app.jobs.list(kind="ask")} == {"SUCCEEDED"}
+    for options, said in [
+        ({"units": 51}, "units=51 is more than ask may ever take at once, 50"),
+        ({"units": 0}, "options.units"),
+        ({"limit_key": ""}, "options.limit_key"),
+    ]:
+        refused = await api.post("/v1/jobs", json={**asked, "options": options})
+        assert said in told(refused, 422)
+    refused = await api.post("/v1/jobs", json={**CALL, "options": {"limit_key": "a"}})
+    assert "limit_key= is for kinds with a limit=" in told(refused, 422)
+
+
 async def test_the_lines_that_a_job_logged_are_read_from_a_number_on(app, api):
     @app.job
     def chat() -> None:
