@@ -65,6 +65,7 @@ class Lanes:
         self._waiting: deque[RunningJob] = deque()
         self._closing = False
         self._seconds = self.policy.short
+        self._weight = 1 / self.policy.mean_of
 
     @property
     def is_short(self) -> bool:
@@ -78,12 +79,6 @@ class Lanes:
     def start(self, jobs: list[RunningJob]) -> None:
         """Take jobs."""
         raise NotImplementedError
-
-    def _took(self, running: RunningJob, began: float) -> None:
-        """Note how long an attempt took."""
-        # A rough running mean; threads may overwrite each other's, which does no harm.
-        seconds = running.seconds = time.monotonic() - began
-        self._seconds += (seconds - self._seconds) / self.policy.mean_of
 
     def _end(self, running: RunningJob, result: Outcome) -> None:
         if running.ended:
@@ -277,7 +272,8 @@ class AsyncLanes(Lanes):
             return self._executor.judge(running.definition, running.context, error)
         finally:
             running.active = False
-            self._took(running, running.began)
+            seconds = running.seconds = time.monotonic() - running.began
+            self._seconds += (seconds - self._seconds) * self._weight
 
     def stop_job(self, running: RunningJob, reason: str) -> None:
         """Ask a handler to stop: it sees `cancelled`, and a CancelledError where it waits."""

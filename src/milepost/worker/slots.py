@@ -6,7 +6,8 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -109,7 +110,11 @@ def _takes(worker: Worker, claim: Claim) -> bool:
 
 def _taken(waiting: deque[RunningJob], most: int) -> list[RunningJob]:
     """Take the first so many, without those that have ended while they waited."""
-    taken: list[RunningJob] = []
+    if len(waiting) <= most:
+        taken = [running for running in waiting if not running.ended]
+        waiting.clear()
+        return taken
+    taken = []
     while waiting and len(taken) < most:
         running = waiting.popleft()
         if not running.ended:
@@ -143,6 +148,7 @@ class SlotTable:
         self._running: dict[str, RunningJob] = {}
         self._waiting: dict[Lanes, deque[RunningJob]] = {}
         self._placed: Counter[Lanes] = Counter()
+        self._unplaced = 0
         self._in_lanes = 0
         self._placing = False
         self._pace = Pace(self.policy)
@@ -226,8 +232,9 @@ class SlotTable:
     def hold(self, jobs: Sequence[RunningJob]) -> None:
         """Enter jobs that were claimed, and start as many as there is room for in their lanes."""
         self._running.update((running.claim.id, running) for running in jobs)
-        for running in jobs:
-            self._waiting.setdefault(running.lane, deque()).append(running)
+        for lane, some in groupby(jobs, attrgetter("lane")):
+            self._waiting.setdefault(lane, deque()).extend(some)
+        self._unplaced += len(jobs)
         self._begun.set()
         self._place()
 
@@ -242,6 +249,7 @@ class SlotTable:
             for running in jobs:
                 running.placed = True
             self.start(len(jobs))
+            self._unplaced -= len(jobs)
             self._placed[lane] += len(jobs)
             self._in_lanes += len(jobs)
             lane.start(jobs)
@@ -254,11 +262,12 @@ class SlotTable:
             self._placed[running.lane] -= 1
             self._in_lanes -= 1
         else:
+            self._unplaced -= 1
             self.start()
         if outcome.move != RELEASE:
             self.ran += 1
             self._move("success" if outcome.move in GOOD else "failure", PROCESSING)
-        if any(self._waiting.values()):
+        if self._unplaced:
             self._place_soon()
         if not self._in_lanes:
             self._pace.rest(time.monotonic())
