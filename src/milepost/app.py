@@ -497,9 +497,10 @@ class App(Runner):
     def request_limit(
         self, host: str, *, concurrency: int | None = None, rate: str | None = None
     ) -> None:
-        """Limit concurrency and rate for a host, as in rate="25/s".
+        """Limit concurrency and rate for a host, as in rate="25/s", over all processes.
 
-        It holds for each worker process by itself; two of them send twice as much.
+        A worker of this app declares it when it starts; `app.limits` and `milepost limits` set it
+        at runtime, and the next request heeds it. The host "*" is every host without a limit.
         """
         self.requests.limit(host, concurrency=concurrency, rate=rate)
 

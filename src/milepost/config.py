@@ -197,9 +197,9 @@ class Settings:
     request_ports: Annotated[str, OPENS] = "80,443,8080,8443"
     """The ports of public hosts that requests may reach."""
     request_per_host: Annotated[int, POSITIVE] = 50
-    """How many requests a worker sends to one host at a time."""
+    """How many requests a worker sends at a time to a host that has no limit of its own."""
     request_rate: str = ""
-    """How many requests a worker sends to one host, as in 25/s; empty: no limit."""
+    """How many requests all workers send to a host without a limit, as in 25/s; empty: any."""
     request_redact: Annotated[str, OPENS] = ""
     """More names of headers and members whose values are kept out of records."""
     request_secrets: Annotated[str, OPENS] = ""

@@ -20,7 +20,9 @@ STRIPES = 16
 KEY_BYTES = 1_000
 PLAIN_BYTES = 200
 """A longer key is stored by its hash."""
-_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)\s*")
+_RATE = re.compile(
+    r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*(s(?:ec(?:ond)?)?|m(?:in(?:ute)?)?|h(?:our)?|d(?:ay)?)\s*"
+)
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST = 2**31 - 1
 
@@ -32,15 +34,20 @@ class Rate(NamedTuple):
     per_us: int
 
     @property
+    def per_second(self) -> float:
+        """How many units it is in a second."""
+        return self.amount * 1_000_000 / self.per_us
+
+    @property
     def burst(self) -> float:
         """How many units may go at once after a rest, unless somebody says: those of a second."""
-        return max(1.0, self.amount * 1_000_000 / self.per_us)
+        return max(1.0, self.per_second)
 
 
 def read_rate(rate: Any) -> Rate:
     """Read "25/s", "100/m", "5/h" or "1000/d"; a number is that many a second."""
     if isinstance(rate, str) and (found := _RATE.fullmatch(rate)):
-        amount, seconds = float(found[1]), _SECONDS[found[2]]
+        amount, seconds = float(found[1]), _SECONDS[found[2][0]]
     elif isinstance(rate, int | float) and not isinstance(rate, bool):
         amount, seconds = float(rate), 1
     else:

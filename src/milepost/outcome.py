@@ -131,9 +131,9 @@ def later(after: float | None, *, detail: str | None = None) -> Outcome:
     return Outcome(move="later", state=JobState.WAITING, delay_us=delay, detail=detail)
 
 
-def released(detail: str | None = None) -> Outcome:
-    """Give the job back: due now, nothing spent."""
-    return Outcome(move="release", state=JobState.RETRYING, delay_us=0, detail=detail)
+def released(detail: str | None = None, *, after: float = 0) -> Outcome:
+    """Give the job back: due now, or after so many seconds; nothing spent."""
+    return Outcome(move="release", state=JobState.RETRYING, delay_us=micros(after), detail=detail)
 
 
 def unfit(reason: str, *, signature: str) -> Outcome:

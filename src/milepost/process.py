@@ -122,7 +122,7 @@ class Runner(Host):
             worker.drain()
 
         with on_signals(() if interrupts is None else (signal.SIGINT,), interrupted):
-            async with self.requests.open():
+            async with self.requests.open(drains=True):
                 ran = await worker.run_until_idle(seconds)
         if queues is None and not interrupts:
             await self.relay_once_async()
@@ -342,8 +342,7 @@ class Runner(Host):
             await driver.run(declare, self.client.declared_bounds)
         if self.client.declared_transports:
             await driver.run(hints.declare, self.client.declared_transports)
-        if self.client.declared_rules:
-            await driver.run(rules.declare, self.client.declared_rules)
+        await driver.run(rules.declare, {**self.client.declared_rules, **self.requests.rules})
         following = {(d.name, d.version): d.on_failure for d in self.registry}
         if following:
             await driver.run(followups.declare, following)

@@ -289,28 +289,7 @@ def test_who_waits_too_long_for_a_host_gives_its_slot_back(small, remote):
     assert {record.errors for record in records} == {0}
 
 
-async def test_a_hosts_rate_spaces_requests_evenly(monkeypatch):
-    from milepost.request.hosts import HostLimit, Hosts, read_rate
-
-    slept = []
-
-    async def sleep(seconds):
-        slept.append(seconds)
-
-    monkeypatch.setattr("milepost.request.hosts.asyncio.sleep", sleep)
-    hosts = Hosts(HostLimit(10), {"a.example": HostLimit(10, read_rate("600/m"))})
-
-    async def one(host):
-        async with hosts.slot(host):
-            pass
-
-    for _ in range(4):
-        await one("a.example")
-        await one("b.example")
-    assert [round(seconds, 1) for seconds in slept] == [0.1, 0.2, 0.3]
-
-
-@pytest.mark.parametrize("rate", ["fast", "0/s", "5/d", "-1/s"])
+@pytest.mark.parametrize("rate", ["fast", "0/s", "5/y", "-1/s", ""])
 def test_a_rate_that_cannot_be_meant_is_refused(small, rate):
     with pytest.raises(mp.Invalid, match="rate"):
         small.request_limit("a.example", rate=rate)

@@ -160,6 +160,10 @@ class TestStopping(suite.StopSuite):
     pass
 
 
+class TestHosts(suite.HostSuite):
+    pass
+
+
 class TestLimits(suite.LimitSuite):
     pass
 

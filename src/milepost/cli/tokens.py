@@ -70,7 +70,7 @@ def create(
 
     NAME is the actor in the journal. From the first token on, every request to the API needs one.
     """
-    from milepost.request.hosts import read_rate
+    from milepost.limit import read_rate
 
     chosen = stored.check_scopes(_words(scopes) or ("submit", "read"))
     name = stored.check_actor(name)
@@ -78,7 +78,7 @@ def create(
         max_priority=max_priority,
         kinds=_words(kinds) or None,
         requests=not kinds if requests is None else requests,
-        rate=read_rate(rate),
+        rate=read_rate(rate).per_second if rate else None,
     )
     _check_reach(tenant, queues)
     token_id, secret, hashed = stored.new_secret()

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -10,13 +9,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from milepost.client import Client
-from milepost.errors import Invalid, Unavailable
+from milepost.errors import Unavailable
 from milepost.ingest.source import Source
 from milepost.policy import Later
 from milepost.store import buckets, budgets
 from milepost.store.buckets import MICROS
 from milepost.store.budgets import Login
-from milepost.store.rules import Limit
+from milepost.store.rules import evenly
 
 SCOPE = "source"
 """The scope of the rules that limit how often sources are called."""
@@ -26,23 +25,11 @@ SLOWEST_SECONDS = 60.0
 """The next call of a rate is waited for here, if it is not slower than one in so long."""
 PAUSE_SECONDS = 30.0
 """The pause for a source that is overrun and does not say for how long."""
-RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|sec|second|m|min|minute|h|hour)\s*")
-SECONDS = {"s": 1, "m": 60, "h": 3600}
 LOGIN_SECONDS = 30.0
 """How long others wait for the worker that logs in, before one of them does."""
 LOOK_AGAIN_SECONDS = 0.2
 UNAUTHORIZED = 401
 THROTTLED = 429
-
-
-def limit_of(rate: Any) -> Limit | None:
-    """Read a rate such as "25/s": one call each, evenly apart."""
-    if rate is None:
-        return None
-    found = RATE.fullmatch(rate) if isinstance(rate, str) else None
-    if found is None or float(found[1]) == 0:
-        raise Invalid(f'rate={rate!r} must be like "25/s", "100/min" or "5000/h"')
-    return Limit(rate=float(found[1]), per_us=SECONDS[found[2][0]] * MICROS, burst=1.0)
 
 
 class Calls:
@@ -52,7 +39,7 @@ class Calls:
         self._client = client
         self._name = name
         self._source = source
-        client.declared_rules[SCOPE, name] = limit_of(rate)
+        client.declared_rules[SCOPE, name] = None if rate is None else evenly(rate=rate)
         self._login = 0
         """Which login of the source's this program uses."""
         self._is_taken_over = False

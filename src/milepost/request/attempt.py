@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
@@ -34,6 +35,7 @@ from milepost.request.reply import (
 from milepost.request.secrets import Filling, MissingValue, named_in
 from milepost.store import requests as store_requests
 from milepost.store.group import AsyncGroupCommit, GroupSize, Refusal
+from milepost.store.hosts import Place
 from milepost.store.requests import Begin, Signals
 
 if TYPE_CHECKING:
@@ -53,10 +55,14 @@ class Sender:
     def __init__(self, requests: "Requests") -> None:
         self._requests = requests
         self._wire: Wire | None = None
-        self._notes: AsyncGroupCommit[Begin, Signals | None] = AsyncGroupCommit(
+        self._notes: AsyncGroupCommit[Begin, Signals | Place] = AsyncGroupCommit(
             self._note, size=GroupSize(200)
         )
-        self.hosts = Hosts(requests.default_limit, requests.limits)
+        settings = requests.host.settings
+        # The other half of a worker's slots is for those that need not wait.
+        half = max(1, settings.concurrency // 2)
+        self.hosts = Hosts(settings.request_per_host, waiting=half)
+        self.hosts.limited.update(requests.declared)
         self.users = 0
 
     @property
@@ -69,16 +75,50 @@ class Sender:
             self._wire = Wire(self._requests.guard, connections=connections)
         return self._wire
 
-    async def begin(self, begin: Begin) -> Signals | None:
+    async def begin(self, begin: Begin, *, within: float) -> Signals | None:
         """Note one attempt, or raise `LeaseLost`; attempts at the same time share a transaction.
 
-        Answers with signals to be read first; None means that it is noted, and is to send now.
+        Answers with signals to be read first; None means that it is noted, and is to send now. If
+        the host has no place for it within so many seconds, `Busy` is raised.
         """
-        return await self._notes.run(begin)
+        with self.hosts.asking() as stays:
+            begin = msgspec.structs.replace(begin, stays=stays)
+            begun = await self._begun(begin)
+        if isinstance(begun, Place) and not begun.is_free:
+            if not stays:
+                raise Busy(f"{begin.host} has no place free", seconds=begun.back)
+            begun = await self._waited(begin, begun, within)
+        if not isinstance(begun, Place):
+            return begun
+        if begun.seconds:
+            await asyncio.sleep(begun.seconds)
+        return None
 
-    async def _note(self, begins: list[Begin]) -> list[Signals | Refusal | None]:
+    async def _begun(self, begin: Begin) -> Signals | Place:
+        begun = await self._notes.run(begin)
+        if isinstance(begun, Place):
+            self.hosts.learn(begin.host, begun)
+        return begun
+
+    async def _waited(self, begin: Begin, place: Place, within: float) -> Signals | Place:
+        """Wait in line for a place; the first in line asks for it again."""
+        loop, host = asyncio.get_running_loop(), begin.host
+        until = loop.time() + within
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until) as patience, self.hosts.head(host):
+                patience.reschedule(None)  # what the store does is not left half-way
+                while (left := until - loop.time()) > 0:
+                    begun = await self._begun(begin)
+                    if not isinstance(begun, Place) or begun.is_free:
+                        return begun
+                    place = begun
+                    await self.hosts.rest(host, min(place.seconds, left))
+        raise Busy(f"{host} was busy for {within:g} s", seconds=place.back)
+
+    async def _note(self, begins: list[Begin]) -> list[Signals | Place | Refusal]:
         run = self._requests.host.client.run_async
-        begun = await run(store_requests.begin, begins, actor=None)
+        ended = self.hosts.take_ended({one.host for one in begins})
+        begun = await run(store_requests.begin, begins, actor=None, ended=ended)
         return [begun[one.claim.id] if one.claim.id in begun else _lost(one) for one in begins]
 
     async def close(self) -> None:
@@ -121,7 +161,8 @@ class Attempt:
             async with self._sender.hosts.slot(host, within=pool):
                 return await self._in_turn(outgoing)
         except Busy as error:
-            return outcome.released(str(error))  # others may use this worker's slot meanwhile
+            # Others may use this worker's slot meanwhile.
+            return outcome.released(str(error), after=error.seconds)
 
     async def _in_turn(self, outgoing: WireRequest) -> Outcome:
         target = outgoing.target
@@ -132,7 +173,12 @@ class Attempt:
             return self._unreached(target, error)
         except Refused as error:
             return self._failed(str(error), code=error.code)
-        return await self._begin(outgoing) or await self._send(outgoing)
+        if result := await self._begin(outgoing):
+            return result
+        try:
+            return await self._send(outgoing)
+        finally:
+            self._sender.hosts.leave(target.host, self._claim.id, self._claim.fence)
 
     async def _build(self) -> WireRequest:
         """Build the request itself, or a poll of the URL that the last reply gave."""
@@ -183,15 +229,18 @@ class Attempt:
             self._claim,
             write_note(self._hider, "REQUEST", {"method": outgoing.method, "url": url, **shown}),
             write_note(self._hider, "REQUESTING", key),
+            outgoing.target.host,
             self._listens,
         )
-        signals = await self._sender.begin(begin)
+        pool = self._request.timeouts.pool
+        signals = await self._sender.begin(begin, within=pool)
         if signals is None:
             return None
         decode = self._requests.host.client.codec.decode
         result = self._read_signals([decode(data) for data in signals if data is not None])
         if result is None:
-            await self._sender.begin(msgspec.structs.replace(begin, listens=False))
+            begin = msgspec.structs.replace(begin, listens=False)
+            await self._sender.begin(begin, within=pool)
         return result
 
     @property

@@ -31,7 +31,6 @@ from milepost.records import NewJob
 from milepost.request.attempt import CALLBACK, Attempt, Sender
 from milepost.request.declaration import Request, job_options, request_of
 from milepost.request.guard import AddressGuard, parse
-from milepost.request.hosts import HostLimit, read_rate
 from milepost.request.redact import HIDDEN, Recorder
 from milepost.request.reply import (
     Answer,
@@ -44,6 +43,8 @@ from milepost.request.reply import (
 )
 from milepost.request.secrets import Secrets
 from milepost.store import jobs, journal
+from milepost.store.hosts import ANY_HOST, SCOPE
+from milepost.store.rules import Declared, Limit, evenly
 
 KIND = "request"
 REPLAY = "request.replay"
@@ -92,10 +93,11 @@ class Requests:
         self.host = host
         self.secrets = secrets
         self.judges: dict[str, Judge] = {}
-        self.limits: dict[str, HostLimit] = {}
+        self.declared: dict[str, Limit] = {}
         self._senders: WeakKeyDictionary[asyncio.AbstractEventLoop, Sender] = WeakKeyDictionary()
         settings = host.settings
-        self.default_limit = HostLimit(settings.request_per_host, read_rate(settings.request_rate))
+        if settings.request_rate:
+            self.declared[ANY_HOST] = evenly(settings.request_per_host, rate=settings.request_rate)
         self.guard = AddressGuard(settings.request_allow, ports=settings.ports)
         self.recorder = Recorder(names=settings.redacted, most=settings.request_record)
         self.definition = define(KIND, self.run, channel=host.client.channel)
@@ -121,12 +123,18 @@ class Requests:
         return function
 
     def limit(self, host: str, *, concurrency: int | None, rate: str | None) -> None:
-        """Limit the concurrency and the rate of requests to a host, in each worker process."""
+        """Limit the concurrency and the rate of requests to a host, over all processes."""
         check_text(host, what="host")
-        most = self.default_limit.concurrency if concurrency is None else concurrency
+        most = self.host.settings.request_per_host if concurrency is None else concurrency
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise Invalid(f"concurrency={most!r} must be a whole number from 1")
-        self.limits[host.lower()] = HostLimit(most, read_rate(rate))
+        self.declared[host.lower()] = evenly(most, rate=rate)
+
+    @property
+    def rules(self) -> Declared:
+        """The rules that workers declare; without a rate for all hosts there is none."""
+        named = {ANY_HOST: None, **self.declared}
+        return {(SCOPE, host): limit for host, limit in named.items()}
 
     def prepare(
         self, method: str, url: str, asked: Mapping[str, Any]
@@ -184,9 +192,14 @@ class Requests:
         return self._senders[loop]
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Keep connections for as long as a worker of this loop runs, then close them."""
+    async def open(self, *, drains: bool = False) -> AsyncIterator[None]:
+        """Keep connections for as long as a worker of this loop runs, then close them.
+
+        One that only `drains` waits for hosts: what it gave back would not come back in time.
+        """
         sender = self.sender
+        if drains:
+            sender.hosts.wait_all()
         sender.users += 1
         try:
             yield

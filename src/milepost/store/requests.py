@@ -6,8 +6,9 @@ import msgspec
 
 from milepost.lifecycle import RunState
 from milepost.records import Claim, ResponseRow
-from milepost.store import chains, failures, jobs
+from milepost.store import chains, failures, hosts, jobs
 from milepost.store.driver import Call, Steps
+from milepost.store.hosts import Asking, Place
 from milepost.store.jobs import Noted
 
 FEW = 16
@@ -20,32 +21,42 @@ class Begin(msgspec.Struct, frozen=True):
     claim: Claim
     request: str
     requesting: str
+    host: str
     listens: bool = False
+    stays: bool = True
+    """Whether it waits where it is, if its host has no place for it."""
 
 
 Signals = list[bytes | None]
 """Signals to be read before an attempt sends."""
 
 
-def begin(begins: Sequence[Begin], *, actor: str | None) -> Steps[dict[str, Signals | None]]:
+def begin(
+    begins: Sequence[Begin], *, actor: str | None, ended: Sequence[tuple[str, int]] = ()
+) -> Steps[dict[str, Signals | Place]]:
     """Note REQUEST and REQUESTING of many attempts before they send, each under its fence (H-91).
 
-    An attempt that listens and was sent signals is not noted: it reads them first. Answers with the
-    signals by the job's id, None for an attempt that is noted; one that lost its lease is left out.
+    An attempt that listens and was sent signals is not noted: it reads them first. Nor is one whose
+    host has no place for it; the places of those that `ended`, (id, fence), are free. Answers by
+    the job's id; an attempt that lost its lease is left out.
     """
     listening = {one.claim.id: one.claim for one in begins if one.listens}
-    begun: dict[str, Signals | None] = {}
+    begun: dict[str, Signals | Place] = {}
     if listening:
         rows = yield Call("signal_waiting", {"id": sorted(listening)})
         for job_id in sorted(row[0] for row in rows):
             if taken := (yield from jobs.signals(listening[job_id])):
                 begun[job_id] = taken
-    going = [one for one in begins if one.claim.id not in begun]
+    asked = [Asking(b.claim, b.host, b.stays) for b in begins if b.claim.id not in begun]
+    places = yield from hosts.enter(asked, ended=ended)
+    going = [one for one in begins if one.claim.id in places and places[one.claim.id].is_free]
+    begun.update((job_id, place) for job_id, place in places.items() if not place.is_free)
     if going:
         first = [Noted(one.claim, "REQUEST", one.request) for one in going]
         yield from jobs.note_many(first, actor=actor)
         second = [Noted(one.claim, "REQUESTING", one.requesting) for one in going]
-        begun.update(dict.fromkeys((yield from jobs.note_many(second, actor=actor))))
+        noted = yield from jobs.note_many(second, actor=actor)
+        begun.update((job_id, places[job_id]) for job_id in noted)
     return begun
 
 

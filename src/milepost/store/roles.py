@@ -68,6 +68,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "limit_rule": _open(worker="IUD", admin="IUD"),
     "limit_change": _open(worker="I", admin="I"),
     "bucket": _open(worker="IUD", admin="UD"),
+    "host_place": _open(worker="IUD"),
     "followup": _open(worker="IUD", admin="IUD"),
     "schedule": _open(worker="IU", admin="U"),
     # The API. Answers and hashes are nobody's business who only looks at jobs.
@@ -114,6 +115,7 @@ FUNCTIONS = {
     " bigint, bigint, text, bigint, bigint, json, uuid[], bigint)": ("worker",),
     "milepost_lock_stripes(integer, integer)": ("worker",),
     "milepost_lock_queue(text)": ("worker",),
+    "milepost_lock_hosts(text[])": ("worker",),
     "milepost_find_limited(text[], text[], smallint[], bigint[], text[], boolean, bigint, bigint,"
     " text, bigint, bigint, json)": ("worker",),
 }

@@ -102,6 +102,14 @@ class RuleChange(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+def evenly(most: int | None = None, *, rate: str | float | None) -> Limit:
+    """Make a rule of so many at once, at a rate such as "25/s": one each, evenly apart."""
+    if rate is None:
+        return Limit(most)
+    pace = read_rate(rate)
+    return Limit(most, rate=pace.amount, per_us=pace.per_us, burst=1.0)
+
+
 Named = tuple[str, str]
 """The scope and the name of a rule."""
 

@@ -10,6 +10,7 @@ from tests.support.suite.failpoints import FailpointSuite
 from tests.support.suite.fanin import FanInSuite
 from tests.support.suite.filling import FillSuite
 from tests.support.suite.histories import HistorySuite
+from tests.support.suite.hosts import HostSuite
 from tests.support.suite.leases import LeaseSuite
 from tests.support.suite.limits import LimitSuite
 from tests.support.suite.outputs import OutputSuite
@@ -32,6 +33,7 @@ __all__ = [
     "FanInSuite",
     "FillSuite",
     "HistorySuite",
+    "HostSuite",
     "LeaseSuite",
     "LimitSuite",
     "OutputSuite",
@@ -54,6 +56,7 @@ class StoreSuite(
     SettleSuite,
     LeaseSuite,
     LimitSuite,
+    HostSuite,
     TimerSuite,
     ClockSuite,
     CancelSuite,

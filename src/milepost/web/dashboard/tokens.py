@@ -10,7 +10,7 @@ from starlette.responses import Response
 from milepost.codec import check_text
 from milepost.config import seconds
 from milepost.errors import Invalid, NotFound
-from milepost.request.hosts import read_rate
+from milepost.limit import read_rate
 from milepost.store import tokens
 from milepost.store.tokens import SCOPES, Bounds, Token
 from milepost.web.access import Principal
@@ -121,12 +121,12 @@ def read(fields: Fields) -> Wanted:
     priority, expires = one(fields, "max_priority"), one(fields, "expires")
     if priority and (not priority.isdecimal() or int(priority) > 9):  # noqa: PLR2004
         raise Invalid(f"highest priority {priority!r}: it is a number from 0 to 9")
-    kinds = _listed(fields, "kinds")
+    kinds, rate = _listed(fields, "kinds"), one(fields, "rate")
     bounds = Bounds(
         max_priority=int(priority) if priority else None,
         kinds=kinds,
         requests=kinds is None or bool(one(fields, "requests")),
-        rate=read_rate(one(fields, "rate")),
+        rate=read_rate(rate).per_second if rate else None,
     )
     span = seconds(expires, "expires") if expires else None
     if span is not None and span <= 0:

@@ -1,0 +1,106 @@
+-- Places at hosts that requests go to.
+
+-- name: host_rules
+-- The rules of these hosts, and the one of those that have none.
+-- postgres
+SELECT name, most, rate, per_us, burst FROM limit_rule
+ WHERE scope = 'host' AND (name = '*' OR name = ANY(:host::text[]))
+-- sqlite
+SELECT name, most, rate, per_us, burst FROM limit_rule
+ WHERE scope = 'host' AND (name = '*' OR name IN (SELECT value FROM json_each(:host)))
+
+-- name: host_lock
+-- postgres
+SELECT milepost_lock_hosts(:host::text[])
+-- sqlite
+-- Nothing to do: there is one writer.
+
+-- name: host_sweep
+-- Removes the places of those that do not send any more: these, and those whose lease is over.
+-- postgres
+DELETE FROM host_place
+ WHERE host = ANY(:host::text[]) AND sends
+   AND ((job_id, fence) IN (SELECT * FROM unnest(:id::uuid[], :fence::bigint[]))
+        OR NOT EXISTS (SELECT 1 FROM job
+                        WHERE job.id = host_place.job_id AND job.fence = host_place.fence
+                          AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END))
+-- sqlite
+DELETE FROM host_place
+ WHERE host IN (SELECT value FROM json_each(:host)) AND sends
+   AND ((job_id, fence) IN (SELECT id, fence FROM {rows:id fence})
+        OR NOT EXISTS (SELECT 1 FROM job
+                        WHERE job.id = host_place.job_id AND job.fence = host_place.fence
+                          AND +job.state = 'RUNNING'))
+
+-- name: host_sending
+-- How many requests each host is sent now, and since how many microseconds on average.
+-- postgres
+SELECT host, count(*), avg(extract(epoch FROM {now} - since) * 1000000)::double precision
+  FROM host_place WHERE host = ANY(:host::text[]) AND sends GROUP BY host
+-- sqlite
+SELECT host, count(*), avg({now} - since)
+  FROM host_place WHERE host IN (SELECT value FROM json_each(:host)) AND sends GROUP BY host
+
+-- name: host_waiting
+-- Those that wait for a place, the longest first: since how many microseconds, and in how many they ask again.
+-- postgres
+SELECT host, job_id::text, (extract(epoch FROM {now} - since) * 1000000)::double precision,
+       (extract(epoch FROM due_at - {now}) * 1000000)::double precision
+  FROM host_place
+ WHERE host = ANY(:host::text[]) AND NOT sends AND due_at > {now} - :grace_us::bigint{micros}
+ ORDER BY since
+ LIMIT :most
+-- sqlite
+SELECT host, job_id, {now} - since, due_at - {now}
+  FROM host_place
+ WHERE host IN (SELECT value FROM json_each(:host)) AND NOT sends AND due_at > {now} - :grace_us
+ ORDER BY since
+ LIMIT :most
+
+-- name: host_put
+-- Writes who sends and who waits. An attempt that has lost its lease does not take the place of the next one.
+-- postgres
+INSERT INTO host_place AS p (job_id, host, fence, sends, since, due_at)
+SELECT i.id, i.host, i.fence, i.sends, {now}, {now} + i.due_us{micros}
+  FROM unnest(:id::uuid[], :host::text[], :fence::bigint[], :sends::boolean[], :due_us::bigint[])
+       AS i (id, host, fence, sends, due_us)
+ ORDER BY i.id
+ON CONFLICT (job_id) DO UPDATE
+  SET host = excluded.host, fence = excluded.fence, sends = excluded.sends, due_at = excluded.due_at,
+      since = CASE WHEN p.host = excluded.host AND NOT p.sends AND NOT excluded.sends
+                   THEN p.since ELSE excluded.since END
+WHERE p.fence <= excluded.fence
+-- sqlite
+INSERT INTO host_place AS p (job_id, host, fence, sends, since, due_at)
+SELECT i.id, i.host, i.fence, i.sends, {now}, {now} + i.due_us
+  FROM {rows:id host fence sends due_us} AS i WHERE true
+ON CONFLICT (job_id) DO UPDATE
+  SET host = excluded.host, fence = excluded.fence, sends = excluded.sends, due_at = excluded.due_at,
+      since = CASE WHEN p.host = excluded.host AND NOT p.sends AND NOT excluded.sends
+                   THEN p.since ELSE excluded.since END
+WHERE p.fence <= excluded.fence
+
+-- name: host_prune
+-- Removes what nobody will ask for: places of leases that are over, and those that did not come back.
+-- postgres
+DELETE FROM host_place
+ WHERE job_id IN (SELECT job_id FROM host_place AS old
+                   WHERE CASE WHEN sends
+                              THEN since < {now} - interval '1 minute'
+                                   AND NOT EXISTS (SELECT 1 FROM job
+                                                    WHERE job.id = old.job_id AND job.fence = old.fence
+                                                      AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END)
+                              ELSE due_at < {now} - interval '1 minute' END
+                   ORDER BY job_id LIMIT :most FOR UPDATE SKIP LOCKED)
+RETURNING job_id
+-- sqlite
+DELETE FROM host_place
+ WHERE job_id IN (SELECT job_id FROM host_place AS old
+                   WHERE CASE WHEN sends
+                              THEN since < {now} - 60000000
+                                   AND NOT EXISTS (SELECT 1 FROM job
+                                                    WHERE job.id = old.job_id AND job.fence = old.fence
+                                                      AND +job.state = 'RUNNING')
+                              ELSE due_at < {now} - 60000000 END
+                   LIMIT :most)
+RETURNING job_id
