@@ -464,12 +464,14 @@ def test_keys_are_taken_from_the_environment(tmp_path, monkeypatch, codec):
 
 
 NOT_CONTENT = """
-actor address broker cause channel checksum codec covered_by cron decision ending error_code
+actor address after before broker cause channel checksum codec covered_by cron decision declared
+declared_before ending error_code
 error_type fingerprint from_state gone hash high holder host key keys kind kinds limit_key line low
 machine
 measure missed missing_in mode move name params_key paused_by phase plan policy program queue queues
 removed_by resumes role rules_digest scope scopes set_by side slots source state stopped_by tags
-taken_by target template tenant to_state trace transport type unfit unique_key value
+taken_by target template tenant to_state trace transport type unfit unique_key units
+value
 query summary zone
 """
 """Columns that people search by, that their program declares, or that the engine writes."""
