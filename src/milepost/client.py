@@ -373,8 +373,8 @@ class Client:
 
     def create_in_bounds(self, new: Sequence[NewJob]) -> Steps[list[str]]:
         """Store jobs in a transaction that is open, or raise `QueueFull`."""
-        if self.declared_rules != self._rules_told:
-            # Undone with the transaction: it is said again by the next one.
+        if self.url.can.file and self.declared_rules != self._rules_told:
+            # Its only writer may be this transaction. Undone with it, they are told by the next.
             yield from rules.declare(self.declared_rules)
         if self._bounds_are_due():
             self._bounds = yield from queues.bounds()

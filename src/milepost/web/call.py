@@ -184,6 +184,7 @@ class Call:
         def ended(answer: StoredAnswer) -> dict[str, Any]:
             return {subject: (answer.location or "").rpartition("/")[2]}
 
+        await perform_async(self.app.client.tell_rules())
         body: Flow[StoredAnswer] = one_call(store)
         return await perform_async(self.app.client.submitting(kind, body, ended))
 
