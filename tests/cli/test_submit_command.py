@@ -29,6 +29,22 @@ def test_submitting_with_json_prints_the_job_as_an_object(prompt, app):
     assert done.err == ""
 
 
+def test_a_job_under_a_limit_is_submitted_and_shown_with_its_key_and_units(prompt, app, folder):
+    (folder / "limited.py").write_text(
+        "import milepost as mp\n"
+        "app = mp.App()\n"
+        "@app.job(limit=mp.Limit(rate='9/s', units='tokens', name='model'))\n"
+        "def ask(prompt: str) -> None: ...\n"
+    )
+    given = ("--limit-key", "acme", "--units", "4.5")
+    made = prompt("submit", "limited:app", "ask", "why", *given)
+    assert made.code == 0, made.err
+    shown = json.loads(prompt("jobs", "show", made.out.strip(), "--json").out)
+    assert [shown[name] for name in ("limit", "limit_key", "units")] == ["model", "acme", 4.5]
+    refused = prompt("submit", "newcomer:app", "convert", "x", *given[:2])
+    assert (refused.code, "limit_key= is for kinds with a limit=" in refused.err) == (2, True)
+
+
 def test_options_reach_the_job(prompt, app):
     given = ("--queue", "slow", "--priority", "9", "--start-in", "60", "--unique", "invoice-7")
     more = ("--retries", "7", "--deadline", "3600", "--tag", "user=42", "--tag", "why=a=b")
