@@ -115,6 +115,25 @@ async def test_a_rate_is_kept_and_waited_for_no_longer_than_needed(app, working)
     assert sorted(gaps)[len(gaps) // 2] < 0.5, gaps
 
 
+async def test_the_next_of_a_key_starts_when_the_one_before_ends_not_at_the_next_poll(database):
+    app = mp.App(database.url, poll_max=60.0, poll_min=30.0)
+
+    @app.job(limit=mp.Limit(1, key="customer"))
+    async def serve(customer: str) -> None:
+        await asyncio.sleep(0.01)
+
+    app.queue("narrow", most=1)
+    jobs_ = await serve.submit_many_async([("one",)] * 5)
+    jobs_ += await serve.options(queue="narrow").submit_many_async([(f"{n}",) for n in range(5)])
+    worker = await app.worker(None, 20)
+    running = asyncio.create_task(worker.run())
+    for job in jobs_:
+        await job.wait_async(20)
+    worker.drain()
+    await running
+    await app.close_async()
+
+
 async def test_no_more_of_a_key_run_at_once_and_other_keys_do_not_wait(app, working):
     running: dict[str, int] = {}
     seen: dict[str, int] = {}

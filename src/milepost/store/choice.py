@@ -145,6 +145,7 @@ def _take(
         if queue is not None:
             rank = ranks[candidate.queue] = ranks[candidate.queue] + 1
             if not _queue_has_room(candidate.queue, queue, rank, standing, choice):
+                choice.blocked += 1
                 continue
             if queue.rate is not None:
                 _charge(choice, ("queue", candidate.queue), queue.unit_us)

@@ -227,6 +227,7 @@ class Claimer:
         )
         limited.floors.learn(claims, began=began, ended=self._now)
         limited.learn(look, reach, taken=len(claims))
+        self._slots.awaited = limited.blocked
         return claims
 
     @property

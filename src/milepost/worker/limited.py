@@ -31,6 +31,8 @@ class LimitedLine:
         """Whether the store has any rules."""
         self.waiting = False
         """Whether the last look met any of them."""
+        self.blocked = False
+        """Whether the last look met any that may not start: the end of a lease may change that."""
         self.wait_seconds: float | None = None
         """In how long a rate lets the next job start; None: nothing is known of one."""
         self._asked_at = -RULES_SECONDS
@@ -86,7 +88,8 @@ class LimitedLine:
         """Learn from a look."""
         for key in reach.freed:
             self._freed.pop(key, None)
-        self.waiting = look.front > 0 or look.visited > 0 or taken > 0
+        self.waiting = look.front > 0 or look.visited > 0 or look.blocked > 0 or taken > 0
+        self.blocked = look.blocked > 0
         if reach.visits:
             self._few = look.visited > 0 and look.after is None and not reach.after
             self._after = look.after or ""

@@ -202,8 +202,9 @@ class Settler:
 
     def _settled(self, batch: list[Settlement], settled: jobs.Settled) -> None:
         self._slots.settled(batch, settled.held, cancelled=settled.cancelled)
-        if any(settlement.claim.run_id is not None for settlement in batch):
-            self._watch.wake()  # its run may have come to the next jobs
+        # Their runs may have come to the next jobs, or a limit may let others start.
+        if self._slots.awaited or any(s.claim.run_id is not None for s in batch):
+            self._watch.wake()
         if self._relay is not None and any(settlement.claim.channel for settlement in batch):
             self._relay.wake()
 

@@ -155,6 +155,8 @@ class SlotTable:
         self._begun = asyncio.Event()
         self._freed = asyncio.Event()
         self._freed_keys: dict[Freed, None] = {}
+        self.awaited = False
+        """Whether a job waits for the end of another: a limit blocks it."""
 
     def __len__(self) -> int:
         """Count the jobs that are held."""

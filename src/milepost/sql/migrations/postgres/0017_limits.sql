@@ -368,7 +368,9 @@ BEGIN
     SELECT json_build_array(
              cardinality(locked),
              (SELECT line FROM seen WHERE place IS NULL),
-             (SELECT count(*) FROM judged WHERE NOT (free AND earned)),
+             (SELECT count(*) FROM judged WHERE NOT (free AND earned))
+             + (SELECT count(*) FROM queueing JOIN busy ON busy.queue = queueing.queue
+                 WHERE queueing.rank > busy.room OR queueing.rank * busy.unit_us > busy.left_us + 0.5),
              (SELECT seq FROM seen WHERE place IS NULL),
              (SELECT key FROM seen WHERE place IS NULL),
              (SELECT min(taken * unit_us - left_us) FROM judged WHERE free AND NOT earned),
