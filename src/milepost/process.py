@@ -342,7 +342,9 @@ class Runner(Host):
             await driver.run(declare, self.client.declared_bounds)
         if self.client.declared_transports:
             await driver.run(hints.declare, self.client.declared_transports)
-        await driver.run(rules.declare, {**self.client.declared_rules, **self.requests.rules})
+        declared = {**self.client.declared_rules, **self.requests.rules}
+        await driver.run(rules.declare, declared)
+        await driver.run(rules.see, declared)
         following = {(d.name, d.version): d.on_failure for d in self.registry}
         if following:
             await driver.run(followups.declare, following)

@@ -67,6 +67,11 @@ def worked(app, advance):
     def stuck() -> None:
         time.sleep(0.5)
 
+    @app.job(limit=mp.Limit(1, key="customer", name="customers"), queue="narrow")
+    def bill(customer: str) -> None: ...
+
+    app.limits.set("narrow", scope="queue", most=2)
+    bill.submit_many([("acme",), ("acme",), ("other",)])
     convert.submit()
     stuck.submit()
     read_page.options(channel="news").submit_many([{"ok": ok} for ok in (True, True, False)])
@@ -113,6 +118,43 @@ def test_it_also_tells_what_the_store_holds(worked):
     assert found["milepost_outbox_messages", 'channel="news"'] == 3
     assert 60 <= found["milepost_outbox_oldest_seconds", 'channel="news"'] < 120
     assert ("process_cpu_seconds_total", "") in found
+
+
+def test_limits_have_their_figures_and_keys_are_no_labels(worked):
+    worked.limits.set("customers", most=0)
+    worked.registry.newest("bill")
+    mp.job.Job(worked, worked.registry.newest("bill")).submit("acme")
+    worked.drain()
+    text = scrape(worked)
+    found = scraped(text)
+    rule, queue = 'limit="customers",scope="job"', 'limit="narrow",scope="queue"'
+    assert found["milepost_limit_most", rule] == 0
+    assert found["milepost_limit_running", rule] == 0
+    assert found["milepost_limit_waiting", rule] == 1
+    assert found["milepost_limit_most", queue] == 2
+    assert found["milepost_limit_waiting", queue] == 1
+    assert found["milepost_limit_looks_total", 'outcome="claimed"'] >= 1
+    assert found["milepost_limit_looks_total", 'outcome="blocked"'] >= 1
+    assert found["milepost_limit_blocked_jobs_total", ""] >= 1
+    assert "acme" not in text
+
+
+def test_labels_of_limits_are_bounded(app, monkeypatch):
+    monkeypatch.setattr(metrics, "NAMES_MOST", 3)
+    app.metrics = WorkerMetrics()
+    for number in range(5):
+        app.limits.set(f"q{number}", scope="queue", most=number)
+
+    @app.job
+    def convert() -> None: ...
+
+    for number in range(5):
+        convert.options(queue=f"q{number}").submit()
+    found = scraped(scrape(app))
+    waiting = {labels: value for (name, labels), value in found.items() if "limit_wait" in name}
+    assert len(waiting) == 3
+    assert waiting['limit="(others)",scope="(others)"'] == 3
+    assert sum("limit_most" in name for name, _ in found) == 2
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (prometheus)")

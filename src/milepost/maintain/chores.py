@@ -8,7 +8,7 @@ import msgspec
 from milepost.errors import Unavailable
 from milepost.lifecycle import RunState
 from milepost.outcome import micros
-from milepost.store import fanin, hints, outputs, runs, timers, watermarks, workers
+from milepost.store import fanin, hints, outputs, rules, runs, timers, watermarks, workers
 from milepost.store.driver import AsyncDriver, Steps
 from milepost.telemetry import Log
 
@@ -228,8 +228,11 @@ async def alert(driver: AsyncDriver, tally: Tally) -> None:
 
 
 async def sweep(driver: AsyncDriver, tally: Tally) -> None:  # noqa: ARG001 - nothing moves
-    """Remove outputs of lost attempts, and workers that stopped long ago."""
+    """Remove outputs of lost attempts, full buckets, and workers that stopped long ago."""
     await driver.run(outputs.sweep_staged, most=BATCH)
+    for _ in range(ROUNDS):
+        if await driver.run(rules.prune, most=BATCH) < BATCH:
+            break
     await driver.run(workers.prune, keep_seconds=KEEP_WORKERS)
 
 

@@ -17,7 +17,17 @@ from milepost.address import SQLITE_SHARED, StoreUrl
 from milepost.errors import IllegalMove, MilepostError, NotFound, SchemaMismatch, Unavailable
 from milepost.observe.verify import Findings, verify
 from milepost.outcome import micros
-from milepost.store import brokers, fanin, jobs, migrate, outbox, schedules, tally, workers
+from milepost.store import (
+    brokers,
+    fanin,
+    jobs,
+    limit_faults,
+    migrate,
+    outbox,
+    schedules,
+    tally,
+    workers,
+)
 from milepost.store.brokers import BrokerReport
 from milepost.store.driver import AsyncDriver, Call, Driver, Reader, Rows, Steps
 from milepost.store.explain import is_live, takes
@@ -151,8 +161,19 @@ ADVICE = {
     "guard": "restore the schema's guards: `milepost migrate --sql --dialect …` prints them",
 }
 ATTENTION = frozenset(
-    ("due", "worker", "clock", "pipeline", "queue", "channel", "broker", "schedule", "sqlite")
-) | frozenset(("transaction", "bloat", "rights", "wal", "totals"))
+    (
+        "due",
+        "worker",
+        "clock",
+        "pipeline",
+        "queue",
+        "limit",
+        "channel",
+        "broker",
+        "schedule",
+        "sqlite",
+    )
+) | frozenset(("transaction", "bloat", "rights", "wal", "totals", "limit"))
 """Codes of findings that break no promise: somebody should look, and nothing is wrong yet."""
 
 
@@ -311,7 +332,8 @@ def _structures(driver: Driver) -> Iterator[Finding]:
 def _looked_up() -> Steps[list[Finding]]:
     """Find what takes more than a query: idle runs, unserved queues, lagging channels, clocks."""
     found: list[Finding] = []
-    for look in (_idle_runs, _unserved, _lagging, _brokers, _unfired, _clock, _shared_file):
+    looks = (_idle_runs, _unserved, _limits, _lagging, _brokers, _unfired, _clock, _shared_file)
+    for look in looks:
         found += yield from look()
     return found
 
@@ -340,6 +362,14 @@ def _unserved() -> Steps[list[Finding]]:
         do = f"`milepost explain {job_id}`; start a worker that does: `milepost worker APP`"
         found.setdefault(f"{queue} {' '.join(word)}", Finding("queue", "queue", queue, text, do))
     return list(found.values())
+
+
+def _limits() -> Steps[list[Finding]]:
+    live = [worker for worker in (yield from workers.listing()) if is_live(worker)]
+    return [
+        Finding("limit", fault.subject, fault.id, fault.text, fault.advice)
+        for fault in (yield from limit_faults.faults(live))
+    ]
 
 
 def _lagging() -> Steps[list[Finding]]:

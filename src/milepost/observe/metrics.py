@@ -15,9 +15,21 @@ from milepost.errors import Invalid, MilepostError
 from milepost.lifecycle import JobState
 from milepost.outcome import Outcome, micros
 from milepost.records import Claim
-from milepost.store import brokers, chains, jobs, outbox, queues, retention, watermarks, workers
+from milepost.store import (
+    brokers,
+    chains,
+    jobs,
+    limit_looks,
+    outbox,
+    queues,
+    retention,
+    watermarks,
+    workers,
+)
 from milepost.store.brokers import BrokerReport, HintStand
 from milepost.store.driver import AsyncDriver, Steps
+from milepost.store.limit_looks import LimitStand
+from milepost.store.limits import Look
 from milepost.store.tally import BOUNDS, LABELS_MOST, OTHERS, Histogram
 
 if TYPE_CHECKING:
@@ -67,6 +79,8 @@ class WorkerMetrics:
         self._kinds: dict[tuple[str, str], KindMetrics] = {}
         self._settling = Histogram()
         self._losses = {"settle": 0, "sweep": 0}
+        self._looks = dict.fromkeys(("claimed", "blocked", "empty"), 0)
+        self._blocked = 0
         self.hints: dict[str, Mapping[str, int]] = {}
         """What became of the hints of each queue that is on a broker; others count in it."""
         self.messages: Mapping[str, Mapping[str, int]] = {}
@@ -108,6 +122,11 @@ class WorkerMetrics:
     def lost(self, count: int, *, found: str) -> None:
         """Count leases that were lost: found when a result came too late, or by a sweep."""
         self._losses[found] += count
+
+    def looked(self, look: Look, *, taken: int) -> None:
+        """Count a look for jobs under limits, and the jobs that it met and that may not start."""
+        self._looks["claimed" if taken else "blocked" if look.blocked else "empty"] += 1
+        self._blocked += look.blocked
 
     def collect(self) -> "Iterator[Metric]":
         """Give each family."""
@@ -157,7 +176,19 @@ class WorkerMetrics:
         )
         for found, count in self._losses.items():
             lost.add_metric((found,), count)
-        yield from (settling, lost)
+        looks = core.CounterMetricFamily(
+            "milepost_limit_looks",
+            "Looks of this process for jobs under limits, by what they found.",
+            labels=("outcome",),
+        )
+        for outcome, count in self._looks.items():
+            looks.add_metric((outcome,), count)
+        blocked = core.CounterMetricFamily(
+            "milepost_limit_blocked_jobs",
+            "Jobs that these looks met and a limit kept; one that waits is met again and again.",
+        )
+        blocked.add_metric((), self._blocked)
+        yield from (settling, lost, looks, blocked)
         told = "Hints of queues on a broker, by what became of them in this process."
         yield _counter("milepost_hints_followed", told, "queue", self.hints, HINTED)
         told = "Final messages, by what became of them in this process."
@@ -179,6 +210,7 @@ class StoreMetrics(msgspec.Struct, frozen=True, eq=False):
     watermarks: Mapping[str, float]
     hints: Mapping[str, HintStand] = {}
     reports: Sequence[BrokerReport] = ()
+    limits: Sequence[LimitStand] = ()
 
     def collect(self) -> "Iterator[Metric]":
         """Give each family; Prometheus' library calls this."""
@@ -202,7 +234,21 @@ class StoreMetrics(msgspec.Struct, frozen=True, eq=False):
         yield _family("milepost_outbox_oldest_seconds", told, "channel", waits)
         told = "How far a pipeline's watermark is behind; of a sequence, since it last moved."
         yield _family("milepost_watermark_lag_seconds", told, "pipeline", self.watermarks)
+        yield from self._of_limits()
         yield from self._of_brokers()
+
+    def _of_limits(self) -> "Iterator[Metric]":
+        """Tell how limits stand: of the busiest, and of the rest together; keys are no labels."""
+        labels = ("scope", "limit")
+        most = _gauge("milepost_limit_most", "How many may run at once, of each key.", labels)
+        for one in _busiest(self.limits)[: NAMES_MOST - 1]:
+            if one.most is not None:
+                most.add_metric((one.scope, one.name), one.most)
+        yield most
+        told = "Live leases under a limit, over all keys, counted up to a bound."
+        yield _of_each("milepost_limit_running", told, self.limits, lambda one: one.running)
+        told = "Jobs in line under a limit, over all keys, counted up to a bound."
+        yield _of_each("milepost_limit_waiting", told, self.limits, lambda one: one.waiting)
 
     def _of_brokers(self) -> "Iterator[Metric]":
         states = {q: {"told": one.told, "untold": one.untold} for q, one in self.hints.items()}
@@ -224,8 +270,9 @@ class StoreMetrics(msgspec.Struct, frozen=True, eq=False):
 
 def read() -> Steps[StoreMetrics]:
     """Count what stands where."""
+    counted = yield from jobs.counts()
     return StoreMetrics(
-        jobs=(yield from jobs.counts()),
+        jobs=counted,
         runs=(yield from chains.kinds()),
         workers=(yield from workers.counts()),
         weeks_full=(yield from retention.weeks_full()) is not None,
@@ -234,7 +281,27 @@ def read() -> Steps[StoreMetrics]:
         watermarks=(yield from watermarks.lags()),
         hints=(yield from brokers.hints()),
         reports=(yield from brokers.reports()),
+        limits=(yield from limit_looks.listing(counted)),
     )
+
+
+def _busiest(limits: Sequence[LimitStand]) -> list[LimitStand]:
+    return sorted(limits, key=lambda one: -((one.running or 0) + (one.waiting or 0)))
+
+
+def _of_each(
+    name: str,
+    told: str,
+    limits: Sequence[LimitStand],
+    number: Callable[[LimitStand], int | None],
+) -> Any:
+    family = _gauge(name, told, ("scope", "limit"))
+    counted = [(one, found) for one in _busiest(limits) if (found := number(one)) is not None]
+    for one, found in counted[: NAMES_MOST - 1]:
+        family.add_metric((one.scope, one.name), found)
+    if rest := counted[NAMES_MOST - 1 :]:
+        family.add_metric(ALL_OTHERS, sum(found for _, found in rest))
+    return family
 
 
 def bounded(counts: Counts) -> Counts:

@@ -291,3 +291,52 @@ WITH rank (priority) AS (
 SELECT job.id, job.limit_key, job.units, limited.limited
   FROM limited CROSS JOIN first CROSS JOIN job ON job.rowid = first.number
  ORDER BY first.priority DESC LIMIT 1
+
+-- name: limit_disputed
+-- Rules that were declared in two ways lately: how often that changed, and how many workers live since before.
+SELECT rule.scope, rule.name, rule.declared, rule.declared_before, lately.changes,
+       (SELECT count(*) FROM worker
+         WHERE worker.state <> 'STOPPED' AND worker.lease_until > {now} AND worker.started_at < lately.at)
+  FROM (SELECT scope, name, count(*) AS changes, max(at) AS at
+          FROM (SELECT scope, name, at FROM limit_change
+                 WHERE at > {now} - :age_us{micros} AND reason = 'declared' AND before IS NOT NULL
+                 ORDER BY n DESC LIMIT :most) AS newest
+         GROUP BY scope, name) AS lately
+  JOIN limit_rule AS rule ON rule.scope = lately.scope AND rule.name = lately.name
+ WHERE rule.declared <> rule.declared_before
+ ORDER BY rule.scope, rule.name
+
+-- name: limit_unseen
+-- Rules that the program of no worker that lives has declared.
+SELECT scope, name FROM limit_rule
+ WHERE declared IS NOT NULL
+   AND declared_at < (SELECT min(started_at) FROM worker WHERE state <> 'STOPPED' AND lease_until > {now})
+                     - :grace_us{micros}
+ ORDER BY scope, name
+
+-- name: limit_exceeded
+-- Keys and queues with more live leases than may be.
+SELECT rule.scope, rule.name, counted.key, counted.live, CASE WHEN rule.ordered THEN 1 ELSE rule.most END
+  FROM (SELECT job.limit_key AS key, {rule} AS name, 'job' AS scope, count(*) AS live
+          FROM job WHERE job.state = 'RUNNING' AND job.limit_key IS NOT NULL
+         GROUP BY job.limit_key
+         UNION ALL
+        SELECT NULL, job.queue, 'queue', count(*)
+          FROM job WHERE job.state = 'RUNNING'
+         GROUP BY job.queue) AS counted
+  JOIN limit_rule AS rule ON rule.scope = counted.scope AND rule.name = counted.name
+ WHERE counted.live > CASE WHEN rule.ordered THEN 1 ELSE rule.most END
+ ORDER BY rule.scope, rule.name, counted.key
+ LIMIT :most
+
+-- name: limit_heads_of_kinds
+-- The first jobs in line of ordered keys: how many are of each kind, one of them, its key, and how many wait behind.
+SELECT queue, kind, kind_version, count(*), min({text:id}), min(key), sum(behind)
+  FROM (SELECT job.id, job.queue, job.kind, job.kind_version, job.limit_key AS key,
+               row_number() OVER (PARTITION BY job.limit_key ORDER BY job.priority DESC, job.queued_seq) AS place,
+               count(*) OVER (PARTITION BY job.limit_key) - 1 AS behind
+          FROM job JOIN limit_rule AS rule ON rule.scope = 'job' AND rule.ordered AND rule.name = {rule}
+         WHERE job.state = 'QUEUED' AND job.limit_key IS NOT NULL) AS line
+ WHERE place = 1 AND behind > 0
+ GROUP BY queue, kind, kind_version
+ ORDER BY queue, kind, kind_version

@@ -320,6 +320,18 @@ SELECT 1 FROM limit_rule WHERE scope = :scope AND name = :name FOR UPDATE
 -- sqlite
 -- Nothing to do: there is one writer.
 
+-- name: limit_rule_seen
+-- Says that the program of a worker declares them.
+-- postgres
+UPDATE limit_rule SET declared_at = {now}
+ WHERE (scope, name) IN (SELECT rule.scope, rule.name FROM limit_rule AS rule
+                           JOIN unnest(:scope::text[], :name::text[]) AS i (scope, name)
+                             ON rule.scope = i.scope AND rule.name = i.name
+                          WHERE rule.declared IS NOT NULL ORDER BY rule.scope, rule.name FOR UPDATE OF rule)
+-- sqlite
+UPDATE limit_rule SET declared_at = {now}
+ WHERE declared IS NOT NULL AND (scope, name) IN (SELECT i.scope, i.name FROM {rows:scope name} AS i)
+
 -- name: limit_rule_drop
 DELETE FROM limit_rule WHERE scope = :scope AND name = :name
 

@@ -351,6 +351,7 @@ SELECT 'alert' WHERE EXISTS (SELECT 1 FROM pipeline WHERE fresh_us IS NOT NULL O
 UNION ALL
 SELECT 'sweep' WHERE EXISTS (SELECT 1 FROM staged)
                   OR EXISTS (SELECT 1 FROM worker WHERE state = 'STOPPED' AND heartbeat_at < {now} - :keep_us::bigint{micros})
+                  OR (SELECT min(free_at) FROM bucket) < {now} - interval '1 minute'
 UNION ALL
 SELECT 'fold' WHERE (SELECT at FROM tally_delta LIMIT 1) <= {now} - :fold_us::bigint{micros}
                  OR EXISTS (SELECT 1 FROM failure_delta)
@@ -388,6 +389,7 @@ SELECT 'alert' WHERE EXISTS (SELECT 1 FROM pipeline WHERE fresh_us IS NOT NULL O
 UNION ALL
 SELECT 'sweep' WHERE EXISTS (SELECT 1 FROM staged)
                   OR EXISTS (SELECT 1 FROM worker WHERE state = 'STOPPED' AND heartbeat_at < {now} - :keep_us)
+                  OR (SELECT min(free_at) FROM bucket) < {now} - 60000000
 UNION ALL
 SELECT 'fold' WHERE (SELECT at FROM tally_delta LIMIT 1) <= {now} - :fold_us
                  OR (SELECT created_at FROM job WHERE rowid > (SELECT number FROM tally_mark)

@@ -57,9 +57,12 @@ class LimitStand(msgspec.Struct, frozen=True, kw_only=True):
     """Where counting ended: a number that reaches it stands for this many or more."""
 
 
-def listing() -> Steps[list[LimitStand]]:
-    """Read every rule, and how it stands."""
-    return (yield from _standing((yield from rules())))
+Counted = Mapping[str, Mapping[str, int]]
+
+
+def listing(counted: Counted | None = None) -> Steps[list[LimitStand]]:
+    """Read every rule, and how it stands; a caller that has `counted` all jobs saves that."""
+    return (yield from _standing((yield from rules()), counted))
 
 
 def one(name: str, *, scope: str | None = None) -> Steps[LimitStand]:
@@ -70,10 +73,14 @@ def one(name: str, *, scope: str | None = None) -> Steps[LimitStand]:
     return found
 
 
-def _standing(known: Mapping[Named, Rule]) -> Steps[list[LimitStand]]:
+def _standing(
+    known: Mapping[Named, Rule], counted: Counted | None = None
+) -> Steps[list[LimitStand]]:
     keyed = [name for scope, name in known if scope == "job"]
     running, waiting = yield from counts(keyed)
-    queues = (yield from jobs.counts()) if any(scope == "queue" for scope, _ in known) else {}
+    queues: Counted = counted or {}
+    if counted is None and any(scope == "queue" for scope, _ in known):
+        queues = yield from jobs.counts()
     stands = []
     for (scope, name), rule in known.items():
         if scope == "job":

@@ -1,6 +1,6 @@
 """Rules of limits: what is in force, what programs declared, and who set it otherwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
@@ -153,6 +153,18 @@ def declare(limits: Mapping[Named, Limit | None], *, actor: str | None = None) -
             told = {"declared": limit.text, "declared_before": before, "by": None, "reason": None}
             yield Call("limit_rule_put", {**_columns(scope, name, limit), **told})
             yield from _changed(was, (scope, name), limit, actor=actor, reason="declared")
+
+
+def see(names: Iterable[Named]) -> Steps[None]:
+    """Say that the program of a worker declares them: one that none does is told by `doctor`."""
+    if found := list(names):
+        scopes, declared = map(list, zip(*found, strict=True))
+        yield Call("limit_rule_seen", {"scope": scopes, "name": declared})
+
+
+def prune(*, most: int) -> Steps[int]:
+    """Remove buckets that are full; answer with how many."""
+    return len((yield Call("bucket_prune", {"most": most})))
 
 
 def _withdraw(was: Rule | None, *, actor: str | None) -> Steps[None]:

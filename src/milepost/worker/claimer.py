@@ -228,6 +228,8 @@ class Claimer:
         limited.floors.learn(claims, began=began, ended=self._now)
         limited.learn(look, reach, taken=len(claims))
         self._slots.awaited = limited.blocked
+        if self._metrics is not None:
+            self._metrics.looked(look, taken=len(claims))
         return claims
 
     @property
