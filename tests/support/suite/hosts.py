@@ -1,5 +1,7 @@
 """Places at hosts that requests go to: a live lease is the count."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from milepost import outcome
 from milepost.records import Claim
 from milepost.store import hosts, rules
+from milepost.store.driver import Steps
 from milepost.store.hosts import Asking, Place
 from milepost.store.rules import Limit
 from tests.support.suite.store import GOOD, LEASE_SECONDS, Store
@@ -54,6 +57,38 @@ class HostSuite:
         assert sent(store, c) == [False]
         store.settle((a, GOOD))
         assert sent(store, c) == [True]
+
+    def test_two_that_ask_at_once_for_the_last_place_take_turns(self, store: Store) -> None:
+        store.worker()
+        limit(store, most=1)
+        a, b = held(store, 2)
+        counted, other = Event(), Event()
+
+        def paused(asked: list[Asking]) -> Steps[dict[str, Place]]:
+            """Give the other all the time it needs, between the count and the place."""
+            steps = hosts.enter(asked)
+            call = next(steps)
+            while True:
+                if call.name == "host_put":
+                    counted.set()
+                    other.wait(0.3)
+                try:
+                    call = steps.send((yield call))
+                except StopIteration as end:
+                    places: dict[str, Place] = end.value
+                    return places
+
+        def ask_meanwhile() -> bool:
+            assert counted.wait(10)
+            with store.database.driver() as driver:
+                free = driver.run(hosts.enter, [Asking(b, HOST)])[b.id].is_free
+            other.set()
+            return free
+
+        with ThreadPoolExecutor() as pool:
+            meanwhile = pool.submit(ask_meanwhile)
+            assert store.run(paused, [Asking(a, HOST)])[a.id].is_free
+            assert not meanwhile.result(10)
 
     @pytest.mark.parametrize("end", ["retry", "later", "release", "fail"])
     def test_every_end_of_a_lease_frees_its_place(self, store: Store, end: str) -> None:
