@@ -10,7 +10,7 @@ from pathlib import Path
 from milepost.clock import Clock, SystemClock
 from milepost.errors import Invalid
 from milepost.maintain.chores import Tally
-from milepost.store import archive, buckets, events, hosts, idempotency, inbox, outbox, retention
+from milepost.store import archive, events, hosts, idempotency, inbox, outbox, retention
 from milepost.store.archive import WHOLE
 from milepost.store.driver import AsyncDriver
 from milepost.store.retention import FIRST, Keep, NotArchivedError
@@ -124,8 +124,8 @@ class Retention:
         return page.after
 
     async def _forget_answers(self, driver: AsyncDriver) -> None:
-        """Remove what is kept for a while: idempotent answers, the stream's moves, and limits'."""
-        for prune in (idempotency.prune, events.prune, buckets.prune, hosts.prune):
+        """Remove what is kept for a while: idempotent answers, the stream's moves, places."""
+        for prune in (idempotency.prune, events.prune, hosts.prune):
             for _ in range(ROUNDS):
                 if await driver.run(prune, most=ANSWERS) < ANSWERS:
                     break

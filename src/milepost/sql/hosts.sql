@@ -43,19 +43,37 @@ SELECT host, count(*), avg({now} - since)
 
 -- name: host_waiting
 -- Those that wait for a place, the longest first: since how many microseconds, and in how many they ask again.
+-- Those that ask now are among them, however late they are.
 -- postgres
 SELECT host, job_id::text, (extract(epoch FROM {now} - since) * 1000000)::double precision,
        (extract(epoch FROM due_at - {now}) * 1000000)::double precision
   FROM host_place
- WHERE host = ANY(:host::text[]) AND NOT sends AND due_at > {now} - :grace_us::bigint{micros}
+ WHERE host = ANY(:host::text[]) AND NOT sends
+   AND (due_at > {now} - :grace_us::bigint{micros} OR job_id = ANY(:id::uuid[]))
  ORDER BY since
  LIMIT :most
 -- sqlite
 SELECT host, job_id, {now} - since, due_at - {now}
   FROM host_place
- WHERE host IN (SELECT value FROM json_each(:host)) AND NOT sends AND due_at > {now} - :grace_us
+ WHERE host IN (SELECT value FROM json_each(:host)) AND NOT sends
+   AND (due_at > {now} - :grace_us OR job_id IN (SELECT value FROM json_each(:id)))
  ORDER BY since
  LIMIT :most
+
+-- name: host_counts
+-- How many requests each host is sent now, and how many wait for a place.
+-- postgres
+SELECT host,
+       count(*) FILTER (WHERE sends AND job.state = 'RUNNING' AND job.fence = host_place.fence),
+       count(*) FILTER (WHERE NOT sends AND NOT job.state IN {final})
+  FROM host_place JOIN job ON job.id = host_place.job_id
+ WHERE host = ANY(:host::text[]) GROUP BY host
+-- sqlite
+SELECT host,
+       count(*) FILTER (WHERE sends AND job.state = 'RUNNING' AND job.fence = host_place.fence),
+       count(*) FILTER (WHERE NOT sends AND NOT job.state IN {final})
+  FROM host_place CROSS JOIN job ON job.id = host_place.job_id
+ WHERE host IN (SELECT value FROM json_each(:host)) GROUP BY host
 
 -- name: host_put
 -- Writes who sends and who waits. An attempt that has lost its lease does not take the place of the next one.
@@ -85,22 +103,18 @@ WHERE p.fence <= excluded.fence
 -- postgres
 DELETE FROM host_place
  WHERE job_id IN (SELECT job_id FROM host_place AS old
-                   WHERE CASE WHEN sends
-                              THEN since < {now} - interval '1 minute'
-                                   AND NOT EXISTS (SELECT 1 FROM job
-                                                    WHERE job.id = old.job_id AND job.fence = old.fence
-                                                      AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END)
-                              ELSE due_at < {now} - interval '1 minute' END
+                   WHERE CASE WHEN sends THEN since ELSE due_at END < {now} - interval '1 minute'
+                     AND NOT EXISTS (SELECT 1 FROM job
+                                      WHERE job.id = old.job_id AND job.fence = old.fence
+                                        AND CASE WHEN job.state = 'RUNNING' THEN true ELSE false END)
                    ORDER BY job_id LIMIT :most FOR UPDATE SKIP LOCKED)
 RETURNING job_id
 -- sqlite
 DELETE FROM host_place
  WHERE job_id IN (SELECT job_id FROM host_place AS old
-                   WHERE CASE WHEN sends
-                              THEN since < {now} - 60000000
-                                   AND NOT EXISTS (SELECT 1 FROM job
-                                                    WHERE job.id = old.job_id AND job.fence = old.fence
-                                                      AND +job.state = 'RUNNING')
-                              ELSE due_at < {now} - 60000000 END
+                   WHERE CASE WHEN sends THEN since ELSE due_at END < {now} - 60000000
+                     AND NOT EXISTS (SELECT 1 FROM job
+                                      WHERE job.id = old.job_id AND job.fence = old.fence
+                                        AND +job.state = 'RUNNING')
                    LIMIT :most)
 RETURNING job_id

@@ -47,11 +47,6 @@ def close_bucket(scope: str, key: str, bucket: Bucket) -> Steps[None]:
         yield Call("bucket_add", told)
 
 
-def prune(*, most: int) -> Steps[int]:
-    """Remove buckets that are full: they say what none says."""
-    return len((yield Call("bucket_prune", {"most": most}, alone=True)))
-
-
 def take(
     scope: str,
     key: str,

@@ -94,8 +94,9 @@ def enter(
     rows = yield Call("host_rules", {"host": hosts})
     rules = {name: Limit(most, rate, per_us, burst) for name, most, rate, per_us, burst in rows}
     limits = {host: rules.get(host) or rules.get(ANY_HOST) for host in hosts}
-    standing = yield from _standing({h: limit for h, limit in limits.items() if limit}, ended)
-    places = dict.fromkeys((one.claim.id for one in asked), UNLIMITED)
+    ids = [one.claim.id for one in asked]
+    standing = yield from _standing({h: limit for h, limit in limits.items() if limit}, ids, ended)
+    places = dict.fromkeys(ids, UNLIMITED)
     for host, found in standing.items():
         here = [one for one in asked if one.host == host]
         places.update(_places(found, here))
@@ -107,7 +108,7 @@ def enter(
 
 
 def _standing(
-    limits: dict[str, Limit], ended: Sequence[tuple[str, int]]
+    limits: dict[str, Limit], ids: Sequence[str], ended: Sequence[tuple[str, int]]
 ) -> Steps[dict[str, _Standing]]:
     """Lock hosts, and read how they stand."""
     if not limits:
@@ -119,7 +120,8 @@ def _standing(
     yield Call("host_sweep", {**named, **told})
     for host, sending, age in (yield Call("host_sending", named)):
         standing[host].sending, standing[host].age_us = sending, float(age)
-    for host, *one in (yield Call("host_waiting", {**named, "grace_us": GRACE_US, "most": LOOK})):
+    some = {"id": ids, "grace_us": GRACE_US, "most": LOOK}
+    for host, *one in (yield Call("host_waiting", {**named, **some})):
         standing[host].waiting.append(_Waiting(*one))
     for host, limit in limits.items():
         if limit.rate is not None:
@@ -172,6 +174,12 @@ def _put(asked: Sequence[Asking], places: dict[str, Place]) -> Steps[None]:
         "due_us": [round(seconds * MICROS) for seconds in waits],
     }
     yield Call("host_put", columns)
+
+
+def counts(hosts: Sequence[str]) -> Steps[dict[str, tuple[int, int]]]:
+    """Count the requests that each host is sent, and those that wait for a place there."""
+    rows = yield Call("host_counts", {"host": list(hosts)})
+    return {host: (sending, waiting) for host, sending, waiting in rows}
 
 
 def prune(*, most: int) -> Steps[int]:

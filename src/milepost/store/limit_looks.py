@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from milepost.limit import limit_key
-from milepost.store import jobs
+from milepost.store import hosts, jobs
 from milepost.store.driver import Call, Steps
 from milepost.store.rules import Limit, Named, Rule, rules, the_one
 
@@ -81,6 +81,7 @@ def _standing(
     queues: Counted = counted or {}
     if counted is None and any(scope == "queue" for scope, _ in known):
         queues = yield from jobs.counts()
+    places = yield from _at_hosts(known)
     stands = []
     for (scope, name), rule in known.items():
         if scope == "job":
@@ -90,8 +91,15 @@ def _standing(
             waits = found.get("QUEUED", 0) + found.get("READY", 0)
             stands.append(stand(rule, found.get("RUNNING", 0), waits))
         else:
-            stands.append(stand(rule))
+            stands.append(stand(rule, *places.get((scope, name), ())))
     return stands
+
+
+def _at_hosts(known: Mapping[Named, Rule]) -> Steps[dict[Named, tuple[int, int]]]:
+    """Count requests by host; those of hosts without a rule of their own are not told apart."""
+    named = [name for scope, name in known if scope == hosts.SCOPE and name != hosts.ANY_HOST]
+    found = (yield from hosts.counts(named)) if named else {}
+    return {(hosts.SCOPE, name): found.get(name, (0, 0)) for name in named}
 
 
 def counts(names: Sequence[str]) -> Steps[tuple[dict[str, int], dict[str, int]]]:

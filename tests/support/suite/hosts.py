@@ -210,8 +210,8 @@ class HostSuite:
         a, b, c = held(store, 3)
         assert sent(store, a, b, c) == [True, False, False]
         store.advance(120)
-        assert sent(store, b) == [False]
-        assert store.run(hosts.prune, most=9) == 1
-        store.settle((a, GOOD))
-        assert store.run(hosts.prune, most=9) == 1
-        assert store.rows("SELECT count(*) FROM host_place") == [(1,)]
+        assert store.run(hosts.prune, most=9) == 0
+        assert store.run(hosts.counts, [HOST]) == {HOST: (1, 2)}
+        store.settle((a, GOOD), (b, GOOD))
+        assert store.run(hosts.counts, [HOST]) == {HOST: (0, 1)}
+        assert store.run(hosts.prune, most=9) == 2
