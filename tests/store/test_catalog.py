@@ -10,7 +10,7 @@ from milepost import Invalid
 from milepost.lifecycle import GROUPS, JOB, MACHINES, RUN, group_sql
 from milepost.records import Claim, Job, NewStep, Pinned, Run
 from milepost.store import catalog
-from milepost.store.columns import columns, reader
+from milepost.store.columns import CONDITIONS, columns, reader
 
 SQL = Path(str(files("milepost.sql")))
 SUBJECTS = sorted(SQL.glob("*.sql"))
@@ -195,3 +195,12 @@ def test_a_row_is_read_by_the_types_of_its_fields(record):
     assert made.state is JOB.states.QUEUED if record is Job else RUN.states.QUEUED
     assert (made.created_at.timestamp(), made.started_at) == (1.0, None)
     assert (made.finished_at.timestamp(), made.kind) == (2.0, "kind")
+
+
+def test_what_a_claim_asks_of_a_job_is_the_same_with_limits_and_without():
+    migration = (SQL / "migrations/postgres/0017_limits.sql").read_text()
+    words = " ".join(migration.split())
+    for condition in ("spent", "suspect"):
+        assert words.count(" ".join(CONDITIONS[condition].split())) >= 3, condition
+    assert words.count(group_sql("active")) >= 3
+    assert words.count("kind || ' ' || kind_version = ANY(asked_kinds)") >= 3
