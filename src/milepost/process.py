@@ -343,8 +343,9 @@ class Runner(Host):
         if self.client.declared_transports:
             await driver.run(hints.declare, self.client.declared_transports)
         declared = {**self.client.declared_rules, **self.requests.rules}
-        await driver.run(rules.declare, declared)
-        await driver.run(rules.see, declared)
+        if declared:
+            await driver.run(rules.declare, declared)
+            await driver.run(rules.see, declared)
         following = {(d.name, d.version): d.on_failure for d in self.registry}
         if following:
             await driver.run(followups.declare, following)

@@ -132,9 +132,8 @@ class Requests:
 
     @property
     def rules(self) -> Declared:
-        """The rules that workers declare; without a rate for all hosts there is none."""
-        named = {ANY_HOST: None, **self.declared}
-        return {(SCOPE, host): limit for host, limit in named.items()}
+        """The rules that workers declare."""
+        return {(SCOPE, host): limit for host, limit in self.declared.items()}
 
     def prepare(
         self, method: str, url: str, asked: Mapping[str, Any]
