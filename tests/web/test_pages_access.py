@@ -36,6 +36,11 @@ SCOPE_OF = {
     ("POST", "/views/drop"): "operate",
     ("GET", "/errors"): "read",
     ("GET", "/errors/{fingerprint:path}"): "read",
+    ("GET", "/limits"): "read",
+    ("GET", "/limits/{scope}/{name:path}/set"): "operate",
+    ("POST", "/limits/{scope}/{name:path}/set"): "operate",
+    ("GET", "/limits/{scope}/{name:path}/reset"): "operate",
+    ("POST", "/limits/{scope}/{name:path}/reset"): "operate",
     ("GET", "/schedules"): "read",
     ("GET", "/schedules/{name:path}/pause"): "operate",
     ("POST", "/schedules/{name:path}/pause"): "operate",
@@ -295,6 +300,7 @@ async def test_what_is_typed_leads_to_the_page_of_what_it_names(api, app, token)
     )
     run = await app.batches[0].start_async({"count": 1})
     await app.drain_async()
+    await app.limits.set_async("narrow", scope="queue", most=1)
     [group] = await app.errors.list_async()
     places = {
         "": "/",
@@ -309,6 +315,7 @@ async def test_what_is_typed_leads_to_the_page_of_what_it_names(api, app, token)
         "news": "/channels?name=news",
         group.fingerprint: f"/errors/{group.fingerprint}",
         "Errors": "/errors",
+        "narrow": "/limits?name=narrow&scope=queue",
         "no such": "/jobs?q=kind%3A%22no+such%22",
         "//evil.example": "/jobs?q=kind%3A%2F%2Fevil.example",
     }
@@ -329,7 +336,10 @@ async def test_every_question_before_an_action_is_a_command_too(api, app, token)
     run = await app.batches[0].start_async({"count": 1})
     await app.drain_async()
     [made] = await app.client.run_async(tokens.listing)
+    await app.limits.set_async("a b", scope="queue", most=1)
     commands = {
+        "/limits/queue/a%20b/set": "limits set 'a b' --scope queue --most 1",
+        "/limits/queue/a%20b/reset": "limits reset 'a b' --scope queue",
         "/queues/default/pause": "queues pause default",
         "/queues/default/resume": "queues resume default",
         "/schedules/nightly/run": "schedules run nightly",

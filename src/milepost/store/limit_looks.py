@@ -22,11 +22,14 @@ class Terms(msgspec.Struct, frozen=True):
     burst: float | None = None
     ordered: bool = False
     units: str | None = None
+    words: str = ""
+    """The same in a sentence."""
 
     @classmethod
     def of(cls, limit: Limit) -> "Terms":
         """Say it of what is stored."""
-        return cls(limit.most, limit.rate_text, limit.burst, limit.ordered, limit.units)
+        pace = limit.rate_text, limit.burst
+        return cls(limit.most, *pace, limit.ordered, limit.units, limit.words)
 
 
 class LimitStand(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +131,6 @@ def stand(
         **msgspec.structs.asdict(Terms.of(rule.limit)),
         scope=rule.scope,
         name=rule.name,
-        words=rule.limit.words,
         declared=None if rule.declared is None else Terms.of(rule.declared),
         set_at=rule.set_at,
         set_by=rule.set_by,

@@ -38,6 +38,7 @@ class TermsDocument(BaseModel):
     burst: float | None = Field(default=None, description="So many at once after a rest.")
     ordered: bool = False
     units: str | None = None
+    words: str = Field(description="The same in a sentence.", examples=["5 at once"])
 
 
 class LimitDocument(TermsDocument):
@@ -45,7 +46,6 @@ class LimitDocument(TermsDocument):
 
     scope: str = Field(examples=["job", "queue", "host", "source"])
     name: str
-    words: str
     declared: TermsDocument | None = None
     set_at: datetime | None = None
     set_by: str | None = None

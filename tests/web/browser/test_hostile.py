@@ -78,6 +78,7 @@ def fill(app: mp.App) -> list[str]:
     app.jobs.get(waiting).cancel(reason=NAME)
     act = app.client.run
     act(queues.pause, NAME, paused=True, actor=NAME, reason=NAME)
+    app.limits.set(NAME, scope="queue", most=1, reason=NAME)
     act(dashboard.save_view, NAME, f'error:"{WORD}"', actor=NAME)
     act(dashboard.note_check, "verify", clean=False, summary=NAME)
     token_id, _, hashed = tokens.new_secret()
@@ -86,7 +87,14 @@ def fill(app: mp.App) -> list[str]:
     [group, *_] = app.errors.list()
     paths = ("/", "/jobs", "/errors", "/runs", "/queues", "/schedules", "/channels", "/tokens")
     more = (f"/jobs/{failed}", f"/jobs/{large}", f"/jobs/{waiting}", f"/runs/{run.id}")
-    found = (*paths, *more, f"/errors/{group.fingerprint}", "/pipelines", "/pipelines/rows")
+    found = (
+        *paths,
+        "/limits",
+        *more,
+        f"/errors/{group.fingerprint}",
+        "/pipelines",
+        "/pipelines/rows",
+    )
     return [*found, *_asked_by_name(failed, run.id)]
 
 
@@ -95,6 +103,7 @@ def _asked_by_name(job_id: str, run_id: str) -> Iterator[str]:
     name, by_name = quote(NAME, safe=""), urlencode({"name": NAME})
     yield from (f"/queues?{by_name}", f"/schedules?{by_name}", f"/channels?{by_name}")
     yield from (f"/queues/{name}/resume", f"/schedules/{name}/run", f"/schedules/{name}/pause")
+    yield from (f"/limits?{by_name}", f"/limits/queue/{name}/set", f"/limits/queue/{name}/reset")
     yield from (f"/channels/{name}/stop", f"/runs/{run_id}/resume", "/login?next=%2F%3Cimg")
     yield f"/runs/new?{urlencode({'batch': f'batch {NAME}'})}"
     yield f"/runs?{urlencode({'kind': NAME})}"

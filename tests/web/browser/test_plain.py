@@ -9,7 +9,7 @@ from tests.support.browser import follow
 async def test_pages_are_linked_and_shown_without_scripts(shop, opened):
     page = await opened(shop.address, java_script_enabled=False)
     await page.goto("/")
-    for name in ("Jobs", "Errors", "Runs", "Pipelines", "Queues & workers", "Schedules"):
+    for name in ("Jobs", "Errors", "Runs", "Pipelines", "Queues & workers", "Limits", "Schedules"):
         await page.locator(".rail").get_by_role("link", name=name).first.click()
         assert await page.locator("h1").inner_text() == name
     await page.goto("/jobs")

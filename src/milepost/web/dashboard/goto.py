@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from milepost.errors import NotFound
-from milepost.store import failures, outbox
+from milepost.store import failures, outbox, rules
 from milepost.store.driver import Steps
 from milepost.subjects import checked_id
 from milepost.web.call import Call, ReadCall
@@ -14,7 +14,10 @@ from milepost.web.dashboard.page import PageRoute, address, go_to
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 PAGES = frozenset(
-    {"jobs", "errors", "runs", "pipelines", "queues", "schedules", "channels", "tokens"}
+    (
+        *("jobs", "errors", "runs", "pipelines", "queues", "limits", "schedules", "channels"),
+        "tokens",
+    )
 )
 
 
@@ -64,5 +67,8 @@ def _named(call: Call, word: str) -> Steps[str | None]:
         return address("", "/schedules", name=word)
     if word in {one.name for one in (yield from outbox.known())}:
         return address("", "/channels", name=word)
+    scopes = [scope for scope, name in (yield from rules.rules()) if name == word]
+    if scopes:
+        return address("", "/limits", name=word, scope=scopes[0])
     known = yield from failures.groups(most=1, fingerprint=word)
     return f"/errors/{quote(word, safe='')}" if known else None

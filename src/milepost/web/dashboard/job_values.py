@@ -126,6 +126,8 @@ def values(view: JobView, call: Call, attempt: int | None) -> dict[str, Any]:
         "steps": [(step, _step_result(step.result, job, call.app)) for step in view.steps],
         "usage": view.usage,
         "message": view.message,
+        # Limits count everybody's jobs: their page is for those who may see all.
+        "unbound": call.principal.tenant is None and call.principal.queues is None,
         "exchange": _exchange(view),
         "link": str(call.request.url.replace(query="")),
         "trace_id": _trace_id(job.trace),

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue, Worker
-from milepost.store import brokers, queues, tally
+from milepost.store import brokers, limit_explain, queues, rules, tally
 from milepost.store.blockers import QueueFacts, explained_queue, first_kinds
 from milepost.store.brokers import QueueBroker
 from milepost.store.driver import Steps
@@ -57,6 +57,8 @@ class QueueRow(msgspec.Struct, frozen=True):
     """What that counts."""
     broken: bool = False
     """Whether that does not answer, or does not take what it is told."""
+    limit: str = ""
+    """What its own limit allows, if it has one."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -83,6 +85,8 @@ class Found(msgspec.Struct, frozen=True):
     oldest: Mapping[str, float]
     moves: Sequence[MoveCount]
     brokers: Mapping[str, QueueBroker]
+    limits: Mapping[str, str]
+    """What the limits of queues allow, by their names."""
 
 
 def _read(now: datetime, counted: Counts) -> Steps[Found]:
@@ -90,7 +94,9 @@ def _read(now: datetime, counted: Counts) -> Steps[Found]:
     carried = yield from brokers.queues(listed)
     since = now - timedelta(seconds=PACE_SECONDS)
     moves = yield from tally.moves(since, now, by=("move", "queue"))
-    return Found(listed, oldest, moves, carried)
+    known = (yield from rules.rules()).items()
+    limited = {name: rule.limit.words for (scope, name), rule in known if scope == "queue"}
+    return Found(listed, oldest, moves, carried, limited)
 
 
 @router.get("/queues")
@@ -120,14 +126,23 @@ async def _view(call: Call, name: str | None) -> View:
     found = facts.workers if call.principal.queues is None else []
     rows = rows_of(seen, read.oldest, read.moves, found, now)
     rows = [_with_broker(row, read.brokers.get(row.queue.name)) for row in rows]
+    rows = [msgspec.structs.replace(row, limit=read.limits.get(row.queue.name, "")) for row in rows]
     rows.sort(key=lambda row: not row.breaks)
     asked = name if name in {queue.name for queue in seen} else _stuck(rows)
     explained = None
     if asked is not None:
         kinds = await call.run(first_kinds, asked, facts.live)
         queue = queues.named(seen, asked)
+        first = await call.run(limit_explain.first_of_queue, asked, now)
         explained = explained_queue(
-            QueueFacts(queue, read.oldest.get(asked), facts.live, kinds, read.brokers.get(asked))
+            QueueFacts(
+                queue,
+                read.oldest.get(asked),
+                facts.live,
+                kinds,
+                read.brokers.get(asked),
+                first,
+            )
         )
     return View(
         template="queues/page.html",

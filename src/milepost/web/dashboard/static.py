@@ -30,7 +30,7 @@ TYPES = {
 
 
 STYLES = {
-    **dict.fromkeys(("schedules", "channels", "tokens"), ("lists.css",)),
+    **dict.fromkeys(("schedules", "channels", "limits", "tokens"), ("lists.css",)),
     "overview": ("overview.css",),
     "jobs": ("jobs.css",),
     "job": ("job.css",),

@@ -104,7 +104,7 @@
   window.milepost = { open, $, $$, root };
 
   /* Keys: never while one types. */
-  const places = { o: "/", j: "/jobs", e: "/errors", r: "/runs", p: "/pipelines", q: "/queues", s: "/schedules", c: "/channels" };
+  const places = { o: "/", j: "/jobs", e: "/errors", r: "/runs", p: "/pipelines", q: "/queues", l: "/limits", s: "/schedules", c: "/channels" };
   let going = 0;
   const rows = () => $$("[data-row]");
   const at = () => rows().findIndex((row) => row.classList.contains("at"));

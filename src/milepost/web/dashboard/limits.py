@@ -1,0 +1,191 @@
+"""Limits: what is in force, who set it and why, how many run and wait; setting something else."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from milepost.codec import check_text
+from milepost.errors import Invalid
+from milepost.rules import reset_limit, set_limit
+from milepost.store import limit_looks, rules
+from milepost.store.driver import Steps
+from milepost.store.limit_looks import LimitStand
+from milepost.store.rules import RuleChange, Wish
+from milepost.web.call import Call, OperateCall, ReadCall
+from milepost.web.dashboard.facts import Counts
+from milepost.web.dashboard.page import (
+    Fields,
+    PageRoute,
+    View,
+    acted,
+    command,
+    confirmation,
+    form_of,
+    one,
+    show,
+)
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+CHANGES = 20
+"""How many changes of a limit are listed."""
+COUNTS = {"job": "of each key", "queue": "of the queue", "host": "of the host", "source": ""}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A limit as its line shows it."""
+
+    limit: LimitStand
+
+    @property
+    def id(self) -> str:
+        """The name of its part: a limit's name may hold anything."""
+        named = f"{self.limit.scope} {self.limit.name}"
+        return hashlib.sha256(named.encode()).hexdigest()[:12]
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """What its page is asked for."""
+        return {"name": self.limit.name, "scope": self.limit.scope}
+
+    def counted(self, number: int | None) -> str:
+        """Write a count; where counting ended it is that many or more. Empty if nobody counts."""
+        if number is None:
+            return ""
+        ended = self.limit.counted_to is not None and number >= self.limit.counted_to
+        return f"{number:,}{'+' if ended else ''}"
+
+    @property
+    def glyph(self) -> str:
+        """The shape of its state: whether jobs wait while none may start."""
+        return "paused" if self.limit.most == 0 else "ready"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the page reads."""
+
+    rows: Sequence[Row]
+    chosen: Row | None = None
+    changes: Sequence[RuleChange] = ()
+
+
+def _read(counted: Counts, name: str | None, scope: str | None) -> Steps[Found]:
+    """Read the limits, and of one who changed it."""
+    rows = [Row(one) for one in (yield from limit_looks.listing(counted))]
+    if name is None:
+        return Found(rows)
+    chosen = Row((yield from limit_looks.one(name, scope=scope)))
+    changes = yield from rules.changes(name, scope=chosen.limit.scope, most=CHANGES)
+    return Found(rows, chosen, changes)
+
+
+def _checked(call: Call, name: str | None = None) -> None:
+    # They count jobs of every tenant, in every queue.
+    call.principal.check_unbound("a limit")
+    if name is not None:
+        check_text(name, what="limit")
+
+
+@router.get("/limits")
+async def listing(*, call: ReadCall, name: str | None = None, scope: str | None = None) -> Response:
+    """List limits; one of them closely, with its changes."""
+    _checked(call, name)
+
+    async def load() -> View:
+        state = call.request.app.state
+        found = await call.run(_read, await state.counts.read(), name, scope)
+        return _view(found, await state.rail.now())
+
+    return await show(call, load)
+
+
+def _view(found: Found, now: datetime) -> View:
+    chosen = found.chosen
+    pieces: dict[str, tuple[str, Mapping[str, Any]]] = {
+        f"limit-{row.id}": ("limits/row.html", {"row": row}) for row in found.rows
+    }
+    cli = "milepost limits ls"
+    if chosen is not None:
+        pieces[f"limit-one-{chosen.id}"] = ("limits/one.html", {})
+        cli = command("limits", "show", chosen.limit.name, "--scope", chosen.limit.scope)
+    values = {
+        "rows": found.rows,
+        "chosen": chosen,
+        "changes": found.changes,
+        "now": now,
+        "counts_of": COUNTS,
+    }
+    return View(
+        template="limits/page.html",
+        title="Limits",
+        section="limits",
+        cli=cli,
+        values=values,
+        pieces=pieces,
+    )
+
+
+@router.get("/limits/{scope}/{name:path}/set")
+async def ask_set(*, scope: str, name: str, call: OperateCall) -> Response:
+    """Ask what to set."""
+    return await _asked(call, scope, name, "set")
+
+
+@router.get("/limits/{scope}/{name:path}/reset")
+async def ask_reset(*, scope: str, name: str, call: OperateCall) -> Response:
+    """Ask whether to go back to what was declared."""
+    return await _asked(call, scope, name, "reset")
+
+
+async def _asked(call: Call, scope: str, name: str, action: str) -> Response:
+    _checked(call, name)
+    found = await call.run(limit_looks.one, name, scope=scope)
+    wanted = ["--most", "N" if found.most is None else str(found.most)]
+    words = ["limits", action, name, "--scope", scope]
+    return await confirmation(
+        call,
+        "limits/confirm.html",
+        title=f"{'Change' if action == 'set' else 'Reset'} limit {name}",
+        section="limits",
+        values={"limit": found, "row": Row(found), "action": action, "counts_of": COUNTS},
+        cli=command(*words, *(wanted if action == "set" else [])),
+    )
+
+
+@router.post("/limits/{scope}/{name:path}/set")
+async def set_(*, scope: str, name: str, call: OperateCall) -> Response:
+    """Set what a limit allows, from the next claim on."""
+    _checked(call, name)
+    fields = await form_of(call)
+    said = {"actor": call.principal.actor, "reason": one(fields, "reason") or None}
+    await call.run(set_limit, name, _wish(fields), scope=scope, **said)
+    return acted(call, "set limit", f"{scope} {name}", "/limits", name=name, scope=scope)
+
+
+def _wish(fields: Fields) -> Wish:
+    """Read the form: it holds all that can be set, and what is empty is taken away."""
+    most, rate, burst = (one(fields, field) for field in ("most", "rate", "burst"))
+    if most and not (most.isascii() and most.isdecimal()):
+        raise Invalid(f"most={most!r}: expected a number from 0 on, or nothing for any number")
+    wish = Wish(most=int(most) if most else None, rate=rate or None)
+    if not rate or not burst:
+        return wish
+    try:
+        return msgspec.structs.replace(wish, burst=float(burst))
+    except ValueError:
+        raise Invalid(f"burst={burst!r}: expected a number from 1 on") from None
+
+
+@router.post("/limits/{scope}/{name:path}/reset")
+async def reset(*, scope: str, name: str, call: OperateCall) -> Response:
+    """Let what programs declare be in force again."""
+    _checked(call, name)
+    fields = await form_of(call)
+    said = {"actor": call.principal.actor, "reason": one(fields, "reason") or None}
+    after = await call.run(reset_limit, name, scope=scope, **said)
+    place = {} if after.declared is None else {"name": name, "scope": scope}
+    return acted(call, "reset limit", f"{scope} {name}", "/limits", **place)

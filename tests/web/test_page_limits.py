@@ -1,0 +1,118 @@
+"""The page of limits: what is in force, who set it and why; changing it under the caller's name."""
+
+import re
+
+import pytest
+
+import milepost as mp
+from milepost.store import rules
+from milepost.store.rules import Limit
+
+HTML = {"Accept": "text/html"}
+DIALOG = {**HTML, "X-Dialog": "1"}
+
+
+def form_token(page: str) -> str:
+    return re.findall(r'name="form_token" value="([^"]+)"', page)[-1]
+
+
+@pytest.fixture
+def limited(app):
+    """An app with a limit by customer, of which one job waits."""
+
+    @app.job(limit=mp.Limit(5, key="customer", name="customers"))
+    def bill(customer: str) -> None: ...
+
+    bill.submit("acme")
+    return app
+
+
+async def test_each_limit_shows_what_it_allows_and_how_it_stands(api, limited):
+    limited.limits.set("slow", scope="queue", most=3, reason="a quiet day")
+    page = (await api.get("/limits", headers=HTML)).text
+    assert 'href="/limits?name=customers&amp;scope=job"' in page
+    assert "5 at once" in page
+    assert "as declared" in page
+    assert "a quiet day" in page
+    asked = {"name": "customers", "scope": "job"}
+    one = (await api.get("/limits", params=asked, headers=HTML)).text
+    assert "0 running, 1 in line, over all keys" in one
+    assert "Declared: 5 at once" in one
+    assert "milepost limits show customers --scope job" in one
+    missing = await api.get("/limits", params={"name": "<b>"}, headers=HTML)
+    assert missing.status_code == 404
+    assert "&lt;b&gt;" in missing.text
+
+
+async def test_it_is_changed_and_reset_under_the_callers_name(api, limited, caplog):
+    asked = await api.get("/limits/job/customers/set", headers=DIALOG)
+    assert 'value="5"' in asked.text
+    assert "0 running, 1 in line" in asked.text
+    form = {"form_token": form_token(asked.text), "most": "2", "rate": "25/s", "burst": "50"}
+    done = await api.post("/limits/job/customers/set", data={**form, "reason": "it is slow"})
+    assert done.headers["location"] == "/limits?name=customers&scope=job"
+    found = limited.limits.get("customers")
+    assert (found.words, found.set_by) == ("2 at once; 25/s, burst 50", "local")
+    page = (await api.get(done.headers["location"], headers=HTML)).text
+    assert "Set by local" in page
+    assert "it is slow" in page
+    # What is empty is taken away.
+    form |= {"most": "", "rate": "9/m", "burst": ""}
+    await api.post("/limits/job/customers/set", data=form)
+    assert limited.limits.get("customers").words == "9/m, burst 50"
+    back = await api.post("/limits/job/customers/reset", data=form)
+    assert back.status_code == 303
+    assert limited.limits.get("customers").words == "5 at once"
+    assert len(limited.limits.changes("customers")) == 4
+
+
+async def test_a_limit_that_nobody_declares_is_removed_by_a_reset(api, limited):
+    limited.limits.set("slow", scope="queue", most=3)
+    asked = await api.get("/limits/queue/slow/reset", headers=HTML)
+    assert "it is removed" in asked.text
+    done = await api.post("/limits/queue/slow/reset", data={"form_token": form_token(asked.text)})
+    assert done.headers["location"] == "/limits"
+    assert [one.name for one in limited.limits.list()] == ["customers"]
+
+
+async def test_mistakes_are_pages_and_forms_of_others_are_refused(api, limited):
+    asked = await api.get("/limits/job/customers/set", headers=HTML)
+    form = {"form_token": form_token(asked.text)}
+    for wrong in (
+        {"most": "many"},
+        {"most": "-1"},
+        {"rate": "fast"},
+        {"rate": "1/s", "burst": "x"},
+    ):
+        said = await api.post("/limits/job/customers/set", data={**form, **wrong}, headers=HTML)
+        assert said.status_code == 422
+    stale = await api.post("/limits/job/customers/set", data={"most": "1"}, headers=HTML)
+    assert stale.status_code == 403
+    assert len(limited.limits.changes("customers")) == 1
+
+
+async def test_tokens_of_a_tenant_or_a_queue_see_no_limits(api, limited, token):
+    for name, bound in (("t", {"tenant": "acme"}), ("q", {"queues": ["slow"]})):
+        headers = {**HTML, **token(name, "read", "operate", **bound)}
+        assert (await api.get("/limits", headers=headers)).status_code == 403
+
+
+async def test_an_ordered_limit_asks_for_no_number(api, app):
+    app.client.run(rules.declare, {("job", "one"): Limit(ordered=True)})
+    asked = (await api.get("/limits/job/one/set", headers=HTML)).text
+    assert 'name="most"' not in asked
+    form = {"form_token": form_token(asked), "rate": "1/s"}
+    await api.post("/limits/job/one/set", data=form)
+    assert app.limits.get("one").words == "one at a time, in order; 1/s, burst 1"
+
+
+async def test_the_job_and_its_queue_name_their_limits(api, limited):
+    [job] = limited.jobs.list(state="QUEUED", limit=1)
+    limited.limits.set("default", scope="queue", most=0, reason="no")
+    page = (await api.get(f"/jobs/{job.id}", headers=HTML)).text
+    assert 'href="/limits?name=customers&amp;scope=job"' in page
+    assert "counted for acme" in page
+    assert "queue default lets none start" in page
+    queues = (await api.get("/queues", params={"name": "default"}, headers=HTML)).text
+    assert 'href="/limits?name=default&amp;scope=queue"' in queues
+    assert "its first job under a limit" in queues
