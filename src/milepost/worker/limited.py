@@ -10,6 +10,8 @@ from milepost.worker.floors import Floors
 VISITS = 16
 """How many keys each claim looks at in the order of keys, so that no key starves behind others."""
 VISITS_MOST = 128
+VISITS_EMPTY = 48
+"""As many where the last look found all of them blocked: such looks come again and again."""
 NEWEST = 8
 """The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
 FREED_MOST = 1_000
@@ -39,6 +41,8 @@ class LimitedLine:
         self._after = ""
         self._share = 1.0
         self._keys = 1
+        self._empty = False
+        """Whether all that the last look met were blocked."""
         self._few = False
         """Whether there are so few keys that a look meets them all."""
         self._walks = False
@@ -65,17 +69,17 @@ class LimitedLine:
         """Say how far to look for so many jobs."""
         self._walks = not self._walks
         here = Reach(after=self._after, stripe=self._stripe, stripes=self._stripes)
+        # Each key gets the same share; where none could be taken, its first job is enough to see.
+        share = 1 if self._empty else max(1, most // self._keys)
         if self._few:
-            # Each key gets the same share.
-            share = max(1, most // self._keys)
             return replace(here, visits=VISITS, newest=NEWEST, quantum=share)
         if self._share < 1.0:
             return replace(
                 here,
                 front=max(1, int(most * self._share)),
-                visits=min(VISITS_MOST, 2 * most),
+                visits=min(VISITS_EMPTY if self._empty else VISITS_MOST, 2 * most),
                 newest=NEWEST,
-                quantum=max(1, most // self._keys),
+                quantum=share,
                 freed=list(self._freed)[:most],
             )
         if not self._walks:
@@ -90,6 +94,7 @@ class LimitedLine:
             self._freed.pop(key, None)
         self.waiting = look.front > 0 or look.visited > 0 or look.blocked > 0 or taken > 0
         self.blocked = look.blocked > 0
+        self._empty = self.blocked and not taken
         if reach.visits:
             self._few = look.visited > 0 and look.after is None and not reach.after
             self._after = look.after or ""

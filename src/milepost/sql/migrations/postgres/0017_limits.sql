@@ -81,14 +81,16 @@ END $$;
 -- Finds jobs under limits, of stripes that are locked: the first in line; and the first of some keys, namely those
 -- that were freed, those of the newest jobs, and so many that follow a place in the order of keys. A row without a
 -- place comes last: the last of those keys if there may be more, and how many were visited. What is asked of a job is
--- what job_claim asks (a test compares the words).
+-- what job_claim asks (a test compares the words). Its plan may be made while the table is small, and must serve a
+-- large one: rows come in the order of their indexes.
 CREATE FUNCTION milepost_find_limited(
     locked text[], asked_queues text[], asked_priorities smallint[], asked_floors bigint[], asked_kinds text[],
     asked_alone boolean, asked_front bigint, asked_visits bigint, asked_after text, asked_newest bigint,
     asked_quantum bigint, asked_freed json)
   RETURNS TABLE (place tid, line bigint, queue text, priority smallint, key text, seq bigint, units double precision)
   LANGUAGE plpgsql VOLATILE ROWS 500
-  SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
+  SET plan_cache_mode = force_generic_plan SET jit = off
+  SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
@@ -197,7 +199,7 @@ CREATE FUNCTION milepost_choose_limited(
     asked_floors bigint[], asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint,
     asked_after text, asked_newest bigint, asked_quantum bigint, asked_freed json, asked_ids uuid[], asked_most bigint)
   RETURNS TABLE (places tid[], look text) LANGUAGE plpgsql VOLATILE ROWS 1
-  SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
+  SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
   locked text[] := milepost_lock_stripes(first_stripe, most_stripes);
@@ -221,8 +223,10 @@ BEGIN
      WHERE l.queue = ANY (usable);
   END IF;
 
-  -- Most claims: nothing but numbers of leases is asked for, and all that is found may start.
+  -- Most claims: nothing but numbers of leases is asked for, and all that is found may start. Not worth a try where
+  -- the caller looks at little of the front, or only at the first of each key: then many are blocked.
   IF asked_ids IS NULL AND limited = '{}'
+     AND (2 * asked_front >= asked_most OR (asked_front = 0 AND asked_quantum > 1))
      AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND (ordered OR rate IS NOT NULL)) THEN
     WITH found AS MATERIALIZED (
       SELECT * FROM milepost_find_limited(
