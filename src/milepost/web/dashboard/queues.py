@@ -131,19 +131,8 @@ async def _view(call: Call, name: str | None) -> View:
     asked = name if name in {queue.name for queue in seen} else _stuck(rows)
     explained = None
     if asked is not None:
-        kinds = await call.run(first_kinds, asked, facts.live)
         queue = queues.named(seen, asked)
-        first = await call.run(limit_explain.first_of_queue, asked, now)
-        explained = explained_queue(
-            QueueFacts(
-                queue,
-                read.oldest.get(asked),
-                facts.live,
-                kinds,
-                read.brokers.get(asked),
-                first,
-            )
-        )
+        explained = explained_queue(await call.run(_facts, queue, read, facts.live, now))
     return View(
         template="queues/page.html",
         title="Queues & workers",
@@ -161,6 +150,14 @@ async def _view(call: Call, name: str | None) -> View:
             "worker-list": "queues/workers.html",
         },
     )
+
+
+def _facts(queue: Queue, read: Found, live: Sequence[Worker], now: datetime) -> Steps[QueueFacts]:
+    """Look up what explains how a queue stands."""
+    name = queue.name
+    kinds = yield from first_kinds(name, live)
+    first = yield from limit_explain.first_of_queue(name, now)
+    return QueueFacts(queue, read.oldest.get(name), live, kinds, read.brokers.get(name), first)
 
 
 def _stuck(rows: Sequence[QueueRow]) -> str | None:
