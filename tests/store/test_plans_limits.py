@@ -12,7 +12,7 @@ from tests.support.databases import Backends, backend_names
 from tests.support.suite import opened
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
-MANY, MOST = 2_000, 20
+MANY, MOST = 6_000, 20
 INSERT = """
 INSERT INTO job (id, kind, state, move, queue, version, limit_key, queued_seq)
 SELECT gen_random_uuid(), 'k', 'QUEUED', 'create', 'default', 1, {key}, n
