@@ -114,11 +114,6 @@ class NewJob(msgspec.Struct, frozen=True):
     key: str | None = None
     """Its limit key, where that is not its template's."""
 
-    @property
-    def limit_key(self) -> str | None:
-        """The key that it is counted under."""
-        return self.key or self.template.limit_key
-
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
     """A job that a worker holds: what it needs to run it, and the fence it must show."""

@@ -90,7 +90,7 @@ def idle() -> mp.App:
 def key_of(job, *args, **kwargs):
     """Tell the rule and the key of a job that a submit would store."""
     made = job.new(args, kwargs)
-    return None if made.limit_key is None else made.limit_key.split("/", 1)[1]
+    return None if made.key is None else made.key.split("/", 1)[1]
 
 
 def test_the_key_is_what_the_handler_will_have(idle):
@@ -228,7 +228,7 @@ def test_options_that_no_limit_asks_for_are_refused_l19(idle):
         with pytest.raises(mp.Invalid, match=said):
             job.new((), {})
     assert ask.options(units=10).new((), {}).template.units == 10
-    assert row.options(queue="default", priority=0).new((), {}).limit_key
+    assert row.options(queue="default", priority=0).new((), {}).key
 
 
 # What is stored

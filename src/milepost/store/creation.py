@@ -82,7 +82,7 @@ def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
                 "id": [job.id for job in rows],
                 "payload": [job.payload for job in rows],
                 "ordinal": [job.ordinal for job in rows],
-                "limit_key": [job.limit_key for job in rows],
+                "limit_key": [job.key or job.template.limit_key for job in rows],
             },
             alone=len(groups) == 1 and len(plain) == len(jobs),
             seconds=_seconds(rows),
@@ -127,7 +127,7 @@ def _create_or_find(job: NewJob) -> Steps[str]:
         "payload": job.payload,
         "ordinal": job.ordinal,
         "unique_key": job.unique_key,
-        "limit_key": job.limit_key,
+        "limit_key": job.key or job.template.limit_key,
         "reason": f"replaced by {job.id}",
     }
     for _ in range(UNIQUE_TRIES):
