@@ -90,7 +90,8 @@ def idle() -> mp.App:
 def key_of(job, *args, **kwargs):
     """Tell the rule and the key of a job that a submit would store."""
     made = job.new(args, kwargs)
-    return None if made.key is None else made.key.split("/", 1)[1]
+    key = made.key or made.template.limit_key
+    return None if key is None else key.split("/", 1)[1]
 
 
 def test_the_key_is_what_the_handler_will_have(idle):
