@@ -25,6 +25,9 @@ _RATE = re.compile(
 )
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST = 2**31 - 1
+LONGEST_US = 36_525 * 86_400 * 1_000_000
+"""An empty bucket is full again after a hundred years at most: an instant that stores can hold."""
+_MANY = 1e15
 
 
 class Rate(NamedTuple):
@@ -52,12 +55,24 @@ def read_rate(rate: Any) -> Rate:
         amount, seconds = float(rate), 1
     else:
         amount = seconds = 0
-    if not 0 < amount < inf:
+    if not 0 < amount <= _MANY:
         raise Invalid(
             f"rate={rate!r} must be a number per s, m, h or d, such as 25/s or 1000/d, or a number "
             "a second"
         )
-    return Rate(amount, seconds * 1_000_000)
+    pace = Rate(amount, seconds * 1_000_000)
+    if pace.per_us / amount > LONGEST_US:
+        raise Invalid(f"rate={rate!r} is less than one in a hundred years")
+    return pace
+
+
+def check_burst(burst: Any, pace: Rate) -> float:
+    """Give how many may start at once after a rest, or raise `Invalid` saying what is wrong."""
+    if not isinstance(burst, int | float) or isinstance(burst, bool) or not 1 <= burst < inf:
+        raise Invalid(f"burst={burst!r} must be a number from 1 on: that many start at once")
+    if burst * pace.per_us / pace.amount > LONGEST_US:
+        raise Invalid(f"burst={burst:g} takes the rate more than a hundred years to earn")
+    return float(burst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +138,12 @@ class Limit:
             check_text(self.key, what="key")
 
     def _check_rate(self) -> None:
-        if self.rate is not None:
-            read_rate(self.rate)
-        elif alone := [n for n in ("burst", "units") if getattr(self, n) is not None]:
-            raise Invalid(f"{' and '.join(alone)} without rate=: say how many in a time")
-        burst = self.burst
-        if burst is None:
-            return
-        if not isinstance(burst, int | float) or isinstance(burst, bool) or not 1 <= burst < inf:
-            raise Invalid(f"burst={burst!r} must be a number from 1: that many start at once")
+        pace = self.pace
+        if pace is None:
+            if alone := [n for n in ("burst", "units") if getattr(self, n) is not None]:
+                raise Invalid(f"{' and '.join(alone)} without rate=: say how many in a time")
+        elif self.burst is not None:
+            check_burst(self.burst, pace)
 
 
 def _check_most(most: Any) -> None:

@@ -61,6 +61,13 @@ def test_a_limit_is_listed_with_what_runs_and_what_waits(app, put, take):
     assert (found["queue", "default"].running, found["queue", "default"].waiting) == (4, 1)
 
 
+def test_jobs_of_a_rule_without_keys_are_counted_too(app, put, take):
+    declare(app, whole=Limit(most=1), r=Limit(most=1))
+    put("", "", "", rule="whole")
+    take()
+    assert [(one.running, one.waiting) for one in app.limits.list()] == [(0, 0), (1, 2)]
+
+
 def test_counting_ends_at_a_bound(app, put, monkeypatch):
     monkeypatch.setattr("milepost.store.limit_looks.COUNTED", 3)
     declare(app, r=Limit(most=2), r2=Limit(most=2))
@@ -142,6 +149,10 @@ def test_a_new_declaration_has_the_last_word_an_old_one_has_not_l7(app):
         ({"burst": 5}, "belongs to a rate"),
         ({"rate": None, "burst": 5}, "belongs to a rate"),
         ({"rate": "1/s", "burst": 0}, "from 1 on"),
+        ({"rate": "1/s", "burst": "5"}, "from 1 on"),
+        ({"rate": "1/s", "burst": float("nan")}, "from 1 on"),
+        ({"rate": "0.00001/d"}, "less than one in a hundred years"),
+        ({"rate": "1/d", "burst": 40_000}, "more than a hundred years to earn"),
         ({"most": 1, "reason": "x" * 5_000}, "reason"),
         ({"most": 1, "scope": "galaxy"}, "expected one of job, queue, host, source"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import milepost as mp
-from milepost.store import rules
+from milepost.store import buckets, rules
 from milepost.store.rules import Limit as Stored
 from tests.support.databases import everyday_names
 
@@ -122,6 +122,34 @@ def test_units_are_reserved_at_the_start_and_put_right_at_the_end_l18(app, advan
     advance(30)
     app.drain()
     assert ran == [1, 2, 3]
+
+
+@pytest.mark.parametrize("used", [1e300, -1e300, 1e17])
+def test_whatever_an_attempt_counts_it_ends_as_it_ended(app, used):
+    @app.job(limit=mp.Limit(rate="1/d", units="tokens"), retries=0)
+    def ask(ctx: mp.Context) -> None:
+        ctx.count("tokens", used)
+
+    done, following = ask.submit(), ask.submit()
+    assert app.drain() == 1 + (used < 0)
+    assert done.refresh().state == "SUCCEEDED"
+    assert following.refresh().state == ("SUCCEEDED" if used < 0 else "QUEUED")
+    assert following.explain()
+
+
+def test_what_an_attempt_counted_is_owed_also_if_its_bucket_was_full_meanwhile_l18(app, advance):
+    @app.job(limit=mp.Limit(rate="1/s", burst=10, units="tokens"), retries=0)
+    def ask(ctx: mp.Context) -> None:
+        advance(100)
+        app.client.run(buckets.prune, most=10)
+        ctx.count("tokens", 1_000)
+
+    ask.submit()
+    assert app.drain() == 1
+    ask.submit()
+    assert app.drain() == 0
+    advance(1_000)
+    assert app.drain() == 1
 
 
 def test_an_ordered_key_keeps_its_order_through_retries_and_polls_l11(app, advance):

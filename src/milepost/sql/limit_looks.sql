@@ -10,7 +10,7 @@ SELECT i.name,
                  CROSS JOIN LATERAL (
                        SELECT 1 FROM job
                         WHERE worker_id IS NOT NULL AND limit_key IS NOT NULL
-                          AND limit_key > to_hex(stripe.n) || i.prefix || '/'
+                          AND limit_key >= to_hex(stripe.n) || i.prefix || '/'
                           AND limit_key < to_hex(stripe.n) || i.prefix || '0'
                         ORDER BY limit_key
                         LIMIT :most) AS found
@@ -46,7 +46,7 @@ SELECT i.name,
                  CROSS JOIN LATERAL (
                        SELECT 1 FROM job
                         WHERE job.queue = line.queue AND job.priority = line.priority AND job.state = 'QUEUED'
-                          AND job.limit_key > to_hex(stripe.n) || i.prefix || '/'
+                          AND job.limit_key >= to_hex(stripe.n) || i.prefix || '/'
                           AND job.limit_key < to_hex(stripe.n) || i.prefix || '0'
                         ORDER BY job.limit_key
                         LIMIT :most) AS found
@@ -74,7 +74,7 @@ SELECT i.name,
           FROM (SELECT 1
                   FROM line CROSS JOIN stripe CROSS JOIN job INDEXED BY job_claim
                  WHERE job.queue = line.queue AND job.priority = line.priority AND job.state = 'QUEUED'
-                   AND job.limit_key > stripe.n || i.prefix || '/'
+                   AND job.limit_key >= stripe.n || i.prefix || '/'
                    AND job.limit_key < stripe.n || i.prefix || '0'
                  LIMIT :most))
   FROM {rows:name prefix} AS i

@@ -351,32 +351,45 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' OR scope = '
 
 -- name: bucket_settle
 -- Puts right what attempts reserved, by what they counted: more makes the next ones wait, less lets them go.
+-- A bucket that was full, and removed, while an attempt ran, is there again: what was counted is never lost. Nothing
+-- closes a key for more than a hundred years, which every store can write down.
 -- postgres
 -- Buckets in the order of their keys, after everything else that is locked.
-WITH owed AS MATERIALIZED (
-  SELECT job.limit_key AS key, sum(i.amount - coalesce(job.units, 1)) * min(rule.per_us / rule.rate) AS us
+WITH bound AS (
+  SELECT :longest_us::double precision AS us
+), owed AS MATERIALIZED (
+  SELECT job.limit_key AS key,
+         greatest(-bound.us, least(bound.us, min(rule.per_us / rule.rate)
+           * sum(greatest(-1e15, least(1e15, i.amount)) - coalesce(job.units, 1))))
+           * interval '1 microsecond' AS span
     FROM unnest(:id::uuid[], :name::text[], :amount::double precision[]) AS i (id, name, amount)
     JOIN job ON job.id = i.id
     JOIN limit_rule rule ON rule.scope = 'job' AND rule.name = {rule}
                         AND rule.units = i.name AND rule.rate IS NOT NULL
-   GROUP BY job.limit_key
-), held AS MATERIALIZED (
-  SELECT bucket.key FROM bucket WHERE scope = 'job' AND bucket.key IN (SELECT key FROM owed)
-   ORDER BY bucket.key FOR UPDATE
+    CROSS JOIN bound
+   GROUP BY job.limit_key, bound.us
 )
-UPDATE bucket SET free_at = free_at + owed.us * interval '1 microsecond'
-  FROM owed JOIN held ON held.key = owed.key
- WHERE bucket.scope = 'job' AND bucket.key = owed.key
+INSERT INTO bucket AS b (scope, key, free_at)
+SELECT 'job', owed.key, {now} + owed.span FROM owed ORDER BY owed.key
+ON CONFLICT (scope, key) DO UPDATE
+  SET free_at = least(b.free_at + (SELECT span FROM owed WHERE owed.key = b.key),
+                      {now} + (SELECT us FROM bound) * interval '1 microsecond')
 -- sqlite
-UPDATE bucket SET free_at = free_at + CAST(owed.us AS INTEGER)
-  FROM (SELECT job.limit_key AS key, sum(i.amount - coalesce(job.units, 1)) * min(rule.per_us / rule.rate) AS us
-          FROM {rows:id name amount} AS i
-         CROSS JOIN job ON job.id = i.id
-         CROSS JOIN limit_rule AS rule
-            ON rule.scope = 'job' AND rule.units = i.name AND rule.rate IS NOT NULL
-           AND rule.name = {rule}
-         GROUP BY job.limit_key) AS owed
- WHERE bucket.scope = 'job' AND bucket.key = owed.key
+WITH owed AS MATERIALIZED (
+  SELECT job.limit_key AS key,
+         CAST(max(-:longest_us, min(:longest_us,
+           sum(i.amount - coalesce(job.units, 1)) * min(rule.per_us / rule.rate))) AS INTEGER) AS us
+    FROM {rows:id name amount} AS i
+   CROSS JOIN job ON job.id = i.id
+   CROSS JOIN limit_rule AS rule
+      ON rule.scope = 'job' AND rule.units = i.name AND rule.rate IS NOT NULL
+     AND rule.name = {rule}
+   GROUP BY job.limit_key
+)
+INSERT INTO bucket AS b (scope, key, free_at)
+SELECT 'job', owed.key, {now} + owed.us FROM owed WHERE true
+ON CONFLICT (scope, key) DO UPDATE
+  SET free_at = min(b.free_at + (SELECT us FROM owed WHERE owed.key = b.key), {now} + :longest_us)
 
 -- name: bucket_prune
 -- A bucket that is full says what none says.

@@ -15,6 +15,7 @@ import msgspec
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import IllegalMove, LeaseLost, NotFound
 from milepost.lifecycle import JOB, JobState
+from milepost.limit import LONGEST_US
 from milepost.options import HIGHEST
 from milepost.records import Claim, Job, Listed, Settlement
 from milepost.store import followups, logs, outputs, reruns, runs, successes, unfit
@@ -247,7 +248,7 @@ def _effects(settled: Sequence[Settlement]) -> Steps[None]:
         }
         yield Call("usage_add", columns)
         if any(claim.limit_key for claim, _, _ in amounts):
-            yield Call("bucket_settle", columns)
+            yield Call("bucket_settle", {**columns, "longest_us": LONGEST_US})
 
 
 def _usage(settlement: Settlement) -> Iterable[tuple[str, float]]:

@@ -9,7 +9,7 @@ import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
-from milepost.limit import Rate, read_rate
+from milepost.limit import Rate, check_burst, read_rate
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -223,25 +223,27 @@ def _rated(limit: Limit, wanted: Wish) -> Limit:
         if isinstance(wanted.burst, int | float):
             raise Invalid("a burst belongs to a rate: give both")
         return msgspec.structs.replace(limit, rate=None, per_us=None, burst=None)
+    pace, burst = _pace(limit), wanted.burst
+    if burst is msgspec.UNSET:
+        burst = limit.burst if limit.burst != _usual_burst(limit) else None
     if wanted.rate is not msgspec.UNSET:
         pace = read_rate(wanted.rate)
-        burst = limit.burst if limit.burst != _usual_burst(limit) else None
-        limit = msgspec.structs.replace(
-            limit, rate=pace.amount, per_us=pace.per_us, burst=burst or pace.burst
-        )
-    if wanted.burst is not msgspec.UNSET:
-        if limit.rate is None:
+    if pace is None:
+        if wanted.burst is not msgspec.UNSET:
             raise Invalid("a burst belongs to a rate: give both")
-        burst = _usual_burst(limit) if wanted.burst is None else wanted.burst
-        if isinstance(burst, bool) or not 1 <= burst < MOST:
-            raise Invalid(f"burst={burst!r}: expected a number from 1 on")
-        limit = msgspec.structs.replace(limit, burst=float(burst))
-    return limit
+        return limit
+    burst = check_burst(pace.burst if burst is None else burst, pace)
+    return msgspec.structs.replace(limit, rate=pace.amount, per_us=pace.per_us, burst=burst)
+
+
+def _pace(limit: Limit) -> Rate | None:
+    return None if limit.rate is None else Rate(limit.rate, limit.per_us or 1)
 
 
 def _usual_burst(limit: Limit) -> float:
     """Tell how many may go at once after a rest where nobody says it."""
-    return 0.0 if limit.rate is None else Rate(limit.rate, limit.per_us or 1).burst
+    pace = _pace(limit)
+    return 0.0 if pace is None else pace.burst
 
 
 MOST = 2**31
