@@ -25,6 +25,7 @@ SECONDS_MAX, ROUNDS = 0.15, 40
 SHARED = {
     *("rail_counts", "view_list", "checked_list", "clock_now", "token_any"),
     *("worker_list", "error_groups", "error_counts", "pipeline_lags", "outbox_waiting"),
+    "limit_rules",
 }
 """Asked once in a while for all pages, or to let somebody in."""
 BUDGETS = {"/": 6, "/jobs": 3, "/errors": 3, "/runs": 5, "/queues": 4}

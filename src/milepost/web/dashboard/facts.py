@@ -12,7 +12,7 @@ import msgspec
 
 from milepost.lifecycle import JobState
 from milepost.records import ErrorGroup, Worker
-from milepost.store import failures, jobs, outbox, watermarks, workers
+from milepost.store import failures, jobs, outbox, rules, watermarks, workers
 from milepost.store.driver import Steps
 from milepost.store.explain import is_live
 from milepost.web.call import Engine
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """How workers, errors, pipelines and channels stand."""
+    """How workers, errors, pipelines and channels stand, and what queues may do."""
 
     workers: Sequence[Worker]
     errors: Sequence[ErrorGroup]
@@ -39,6 +39,8 @@ class Facts(msgspec.Struct, frozen=True):
     """How many seconds each pipeline's watermark is behind, and may be."""
     undelivered: dict[str, tuple[int, float]]
     """How many messages wait in each channel, and for how many seconds the oldest."""
+    queue_limits: Mapping[str, str] = {}
+    """What the limits of queues allow, in words."""
 
     @property
     def live(self) -> list[Worker]:
@@ -51,7 +53,10 @@ def _read() -> Steps[Facts]:
     groups = yield from failures.groups(most=ERRORS)
     lags = yield from watermarks.freshness()
     waiting = yield from outbox.waiting()
-    return Facts(found, groups, lags, {name: (count, age) for name, count, age in waiting})
+    undelivered = {name: (count, age) for name, count, age in waiting}
+    known = (yield from rules.rules()).items()
+    limited = {name: rule.limit.words for (scope, name), rule in known if scope == "queue"}
+    return Facts(found, groups, lags, undelivered, limited)
 
 
 class Kept(Generic[T]):

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue, Worker
-from milepost.store import brokers, limit_explain, queues, rules, tally
+from milepost.store import brokers, limit_explain, queues, tally
 from milepost.store.blockers import QueueFacts, explained_queue, first_kinds
 from milepost.store.brokers import QueueBroker
 from milepost.store.driver import Steps
@@ -85,8 +85,6 @@ class Found(msgspec.Struct, frozen=True):
     oldest: Mapping[str, float]
     moves: Sequence[MoveCount]
     brokers: Mapping[str, QueueBroker]
-    limits: Mapping[str, str]
-    """What the limits of queues allow, by their names."""
 
 
 def _read(now: datetime, counted: Counts) -> Steps[Found]:
@@ -94,9 +92,7 @@ def _read(now: datetime, counted: Counts) -> Steps[Found]:
     carried = yield from brokers.queues(listed)
     since = now - timedelta(seconds=PACE_SECONDS)
     moves = yield from tally.moves(since, now, by=("move", "queue"))
-    known = (yield from rules.rules()).items()
-    limited = {name: rule.limit.words for (scope, name), rule in known if scope == "queue"}
-    return Found(listed, oldest, moves, carried, limited)
+    return Found(listed, oldest, moves, carried)
 
 
 @router.get("/queues")
@@ -126,7 +122,8 @@ async def _view(call: Call, name: str | None) -> View:
     found = facts.workers if call.principal.queues is None else []
     rows = rows_of(seen, read.oldest, read.moves, found, now)
     rows = [_with_broker(row, read.brokers.get(row.queue.name)) for row in rows]
-    rows = [msgspec.structs.replace(row, limit=read.limits.get(row.queue.name, "")) for row in rows]
+    limits = facts.queue_limits
+    rows = [msgspec.structs.replace(row, limit=limits.get(row.queue.name, "")) for row in rows]
     rows.sort(key=lambda row: not row.breaks)
     asked = name if name in {queue.name for queue in seen} else _stuck(rows)
     explained = None
