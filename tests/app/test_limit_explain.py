@@ -182,6 +182,15 @@ def test_a_rate_says_when_the_next_one_is_free(yard, advance):
     assert yard.told(a[2]).reasons == ("in_line",)
 
 
+def test_what_takes_more_than_the_bucket_holds_starts_when_it_is_full(yard, advance):
+    yard.declare(Limit(rate=1, per_us=10_000_000, burst=2, units="tokens"))
+    a = yard.put("acme", "acme", units=5.0)
+    yard.take()
+    assert re.search(r"may start in (50|49|4[89]\.\d) seconds", yard.told(a[1]).details[0])
+    advance(51)
+    assert [claim.id for claim in yard.take()] == [a[1]]
+
+
 def test_a_queues_own_limit_and_rate(yard, app):
     yard.declare(Limit(most=2, rate=2, per_us=60_000_000, burst=2), scope="queue", name="default")
     a = yard.put(None, "acme", None, "acme")

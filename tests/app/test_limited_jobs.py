@@ -213,6 +213,15 @@ def test_the_order_is_that_of_what_is_committed_l13(database, app):
     assert ran == [2, 1, 3]
 
 
+@pytest.mark.parametrize("database", POSTGRES, indirect=True)
+def test_a_claim_by_an_old_snapshot_is_refused_l5(database, app):
+    app.limits.list()
+    with closing(psycopg.connect(database.url)) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with pytest.raises(psycopg.Error, match="claimed in READ COMMITTED"):
+            other.execute("SELECT milepost.milepost_lock_stripes(0, 16)")
+
+
 def test_another_tenant_comes_next_whatever_the_first_has_submitted_l20(app):
     ran = []
 

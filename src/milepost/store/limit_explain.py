@@ -85,6 +85,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
         ahead = max(0.0, self.ahead_us or 0.0)
         if self.limit.rate is None or (not ahead and not self.before):
             return 0.0  # a full bucket lets the first one go, whatever that takes
+        if not self.before:
+            units = min(units, self.limit.burst or 0.0)
         missing_us = units * self.limit.unit_us - (self.limit.burst_us - ahead)
         return max(0.0, missing_us / 1e6)
 

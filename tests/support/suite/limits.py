@@ -64,7 +64,30 @@ class LimitSuite:
         )
         assert len(take(store)) == 1
 
-    def test_jobs_without_a_limit_pass_those_that_wait(self, store: Store) -> None:
+    def test_who_was_only_asleep_frees_no_place_a_second_time_l2(self, store: Store) -> None:
+        store.worker(lease=10)
+        declare(store, r=Limit(most=1))
+        first, second, third = put(store, "a", "a", "a")
+        [asleep] = take(store)
+        assert store.lose_all() == [(first, "RETRYING")]
+        store.worker("w2", lease=9_999)
+        assert [c.id for c in take(store, worker="w2")] == [second]
+        assert not store.settle((asleep, GOOD))
+        assert take(store, worker="w2") == []
+        assert [store.state(one) for one in (second, third)] == ["RUNNING", "QUEUED"]
+
+    def test_a_claim_whose_reply_was_lost_counts_until_it_is_released_l3(
+        self, store: Store
+    ) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        first, second = put(store, "a", "a")
+        assert [c.id for c in take(store)] == [first]
+        assert take(store) == []
+        assert store.run(jobs.reconcile, worker_id="w1", known={}) == [first]
+        assert [c.id for c in take(store)] == [second]
+
+    def test_jobs_without_a_limit_pass_those_that_wait_l16(self, store: Store) -> None:
         store.worker(lease=9_999)
         declare(store, r=Limit(most=1))
         put(store, *["a"] * 3)
