@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import milepost as mp
-from milepost.store import buckets, rules
+from milepost.store import rules
 from milepost.store.rules import Limit as Stored
 from tests.support.databases import everyday_names
 
@@ -137,11 +137,25 @@ def test_whatever_an_attempt_counts_it_ends_as_it_ended(app, used):
     assert following.explain()
 
 
+def test_a_rate_that_was_lowered_under_a_huge_job_stops_nobody_else(app):
+    @app.job(limit=mp.Limit(rate=1e10, units="bytes"), retries=0)
+    def fetch() -> None: ...
+
+    @app.job
+    def plain() -> None: ...
+
+    huge = fetch.options(units=1e10).submit()
+    app.limits.set("fetch", rate="1/d")
+    other = plain.submit()
+    app.drain()
+    assert [job.refresh().state for job in (huge, other)] == ["SUCCEEDED", "SUCCEEDED"]
+
+
 def test_what_an_attempt_counted_is_owed_also_if_its_bucket_was_full_meanwhile_l18(app, advance):
     @app.job(limit=mp.Limit(rate="1/s", burst=10, units="tokens"), retries=0)
     def ask(ctx: mp.Context) -> None:
         advance(100)
-        app.client.run(buckets.prune, most=10)
+        app.client.run(rules.prune, most=10)
         ctx.count("tokens", 1_000)
 
     ask.submit()

@@ -41,7 +41,8 @@ RETURNING {columns:claim job. | job.deadline_at AS remaining_us
    WHERE rate IS NOT NULL AND scope IN ('job', 'queue')
 ), paid AS (
 INSERT INTO bucket AS b (scope, key, free_at)
-SELECT bill.scope, bill.key, clock_now.now + bill.cost_us * interval '1 microsecond'
+-- A hundred years at most: a job that is huge by a rate that was lowered must not stop this claim.
+SELECT bill.scope, bill.key, clock_now.now + least(bill.cost_us, 3.15576e15) * interval '1 microsecond'
   FROM clock_now,
        (SELECT rated.scope, taken.limit_key AS key, ceil(sum(coalesce(taken.units, 1)) * min(rated.unit_us)) AS cost_us
           FROM rated JOIN taken ON rated.scope = 'job' AND rated.name = split_part(taken.limit_key, '/', 2)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from milepost.limit import LONGEST_US
 from milepost.store.rules import Limit
 
 SLACK_US = 0.5
@@ -172,5 +173,5 @@ def _charge(choice: Choice, bucket: tuple[str, str], us: float) -> None:
 
 
 def whole_us(us: float) -> int:
-    """Round up what is taken: a rate is never exceeded."""
-    return ceil(us - 1e-6)
+    """Round up what is taken: a rate is never exceeded. No more than a store can write down."""
+    return min(ceil(us - 1e-6), LONGEST_US)
