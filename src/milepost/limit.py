@@ -166,7 +166,7 @@ def key_text(value: Any, *, what: str) -> str:
             f"{what} is of type {type(value).__name__}: a key is a text, a whole number or a UUID; "
             "make one of it by key=lambda …"
         )
-    return check_text(value, what=what, most=MOST)
+    return check_text(value, what=what.rstrip(","), most=MOST)
 
 
 def limit_key(rule: str, key: str) -> str:

@@ -158,6 +158,15 @@ def test_a_key_that_is_missing_is_refused_by_the_parameters_name_l9(idle):
     assert key_of(charge.options(limit_key="acme")) == "charge/acme"
 
 
+def test_a_key_that_no_store_keeps_is_refused_in_whole_words_l9(idle):
+    @idle.job(limit=mp.Limit(1, key="customer"))
+    def bill(customer: str) -> None: ...
+
+    for wrong in ("", " ", "a\0b"):
+        with pytest.raises(mp.Invalid, match="^bill: customer, its limit key='"):
+            bill.submit(wrong)
+
+
 def test_a_key_function_that_fails_says_so(idle):
     @idle.job(limit=mp.Limit(1, key=lambda order: order["customer"]))
     def bill(order: dict[str, str]) -> None: ...
