@@ -32,6 +32,8 @@ WORTH_A_CLAIM = 16
 FOR_LONG = 4
 """Jobs that may be long are claimed for a fourth of the slots while short ones are held ahead."""
 ROOM_SECONDS = 1.0
+STRIPE_TRIES = 3
+"""How often jobs under limits are looked for at once, while others hold the stripes asked for."""
 ClaimCall = Callable[[], Coroutine[Any, Any, list[Claim]]]
 
 
@@ -218,9 +220,19 @@ class Claimer:
             limited.floors.know(self._scanned(self._queues))
         elif limited.floors.due(began):
             limited.floors.know(self._scanned(await self._driver.run(queues.waiting)))
+        claims: list[Claim] = []
+        for _ in range(STRIPE_TRIES):
+            claims, missed = await self._look_limited(most, kinds)
+            if claims or not missed:
+                break
+        return claims
+
+    async def _look_limited(self, most: int, kinds: list[str]) -> tuple[list[Claim], bool]:
+        """Look once; answer also whether others held stripes that might have had jobs."""
+        limited, began = self._limited, self._now
         line = limited.floors.line(began)
         if not line:
-            return []
+            return [], False
         reach = limited.reach(most)
         claims, look = await self._driver.run(
             limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
@@ -230,7 +242,7 @@ class Claimer:
         self._slots.awaited = limited.blocked
         if self._metrics is not None:
             self._metrics.looked(look, taken=len(claims))
-        return claims
+        return claims, look.locked < reach.stripes
 
     @property
     def rate_seconds(self) -> float | None:
