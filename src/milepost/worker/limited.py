@@ -120,8 +120,3 @@ class LimitedLine:
             # Its own stripes had too little: others may have left theirs.
             self._stripes = min(STRIPES, self._stripes + 1)
         self._stripe = (self._stripe + look.locked) % STRIPES
-
-    @property
-    def contended(self) -> bool:
-        """Whether others hold stripes: a look that found nothing says little."""
-        return self._stripes < STRIPES
