@@ -15,7 +15,7 @@ from milepost.context import Context, carry_job
 from milepost.cron import CronLine, MissedPolicy
 from milepost.declare import Definition, Registry, stored_limit
 from milepost.encrypt import chosen_codec
-from milepost.errors import Invalid, Unavailable
+from milepost.errors import Invalid
 from milepost.faces import Flow, faces
 from milepost.handles import Errors, JobHandle, Jobs
 from milepost.hooks import HookFunction, check_point
@@ -406,7 +406,7 @@ class App(Runner):
         try:
             from milepost.observe.otel import instrument  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise Unavailable("this needs an extra: pip install 'milepost[otel]'") from error
+            raise Invalid("this needs an extra: pip install 'milepost[otel]'") from error
         own = instrument(self.client, tracer_provider, meter_provider)
         self.metrics = own or self.metrics
 
@@ -427,7 +427,7 @@ class App(Runner):
         try:
             from milepost.web.api import create_api  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise Unavailable("the API needs an extra: pip install 'milepost[web]'") from error
+            raise Invalid("the API needs an extra: pip install 'milepost[web]'") from error
         return create_api(self, access=access, hosts=hosts)
 
     # Requests

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from milepost.errors import Invalid
 from milepost.faces import Flow, Wait
@@ -219,9 +220,16 @@ class Hooks:
                 opened.append((hook, made))
         return opened
 
-    def end(self, opened: Opened, event: HookEvent, **told: Any) -> None:
-        """End plain hooks that were begun; they are told the fields of the outcome."""
-        event = msgspec.structs.replace(event, **told)
+    def end(
+        self,
+        opened: Opened,
+        event: HookEvent,
+        seconds: float,
+        outcome: str,
+        error: BaseException | None,
+    ) -> None:
+        """End plain hooks that were begun; they are told the outcome."""
+        event = replace(event, seconds=seconds, outcome=outcome, error=error)
         for hook, made in reversed(opened):
             hook.end(made, event)
 
@@ -264,7 +272,7 @@ class Hooks:
         self, opened: Opened, event: HookEvent, seconds: float, told: dict[str, Any]
     ) -> Flow[None]:
         """End hooks of both colours that were begun."""
-        event = msgspec.structs.replace(event, seconds=seconds, **told)
+        event = replace(event, seconds=seconds, **told)
         for hook, made in reversed(opened):
             if hook.is_async:
                 yield Wait(_elsewhere, _here, (hook.end_async, made, event))

@@ -96,11 +96,16 @@ def test_many_jobs_are_acted_on_by_a_filter_which_is_counted_first(prompt, app, 
     assert len(asked) == 1
 
 
-def test_jobs_that_begin_to_fit_while_you_are_asked_are_left_alone(prompt, kinds, monkeypatch):
+def test_jobs_that_begin_to_fit_while_you_are_asked_are_left_alone(prompt, app, kinds, monkeypatch):
     """You agreed to one job, and all that had come by the time of the answer were cancelled."""
     convert = kinds["convert"].options(start_in=3600)
     before, after = convert.submit("a"), []
-    monkeypatch.setattr("click.confirm", lambda _text, **_: after.append(convert.submit("b")))
+
+    def think(_text: str, **_: object) -> None:
+        app.client.run(workers.advance_clock, 1.0)
+        after.append(convert.submit("b"))
+
+    monkeypatch.setattr("click.confirm", think)
     done = prompt("jobs", "cancel", "--where", "kind:convert")
     assert "cancel: 1 of 1 jobs\n" in done.err
     assert (before.refresh().state, after[0].refresh().state) == ("CANCELLED", "WAITING")
@@ -141,6 +146,24 @@ def test_a_job_runs_before_its_time(prompt, app, kinds):
     assert retrying.refresh().state == "FAILED"
     late = prompt("jobs", "run-now", retrying.id)
     assert (late.code, "is FAILED: only one that waits for its time" in late.err) == (5, True)
+
+
+def test_a_job_that_waits_is_woken_with_data(prompt, app):
+    @app.job()
+    def approve(ctx: mp.Context) -> list[object]:
+        found = ctx.signals()
+        if not found:
+            raise mp.Later(None)
+        return found
+
+    waiting = approve.submit()
+    app.drain()
+    told = prompt("jobs", "signal", waiting.id, '{"by": "Ada"}')
+    assert (told.code, told.err) == (0, f"job {waiting.id} is QUEUED\n")
+    app.drain()
+    assert waiting.refresh().result == [{"by": "Ada"}]
+    late = prompt("jobs", "signal", waiting.id)
+    assert (late.code, "has ended; nothing waits for a signal" in late.err) == (5, True)
 
 
 def test_a_queue_is_paused_for_a_reason(prompt, app, kinds):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from milepost.outcome import LogLine
 
 COLUMNS = ("id", "kind", "state", "attempt", "queue", "age", "ran", "error")
-LOOKS = 40
+LOOKS = 20
 """How many times a search looks on by itself, each at some thousand jobs."""
 NARROW = 110
 """On a terminal that is not so wide the error has no room beside all of them."""
@@ -287,6 +287,21 @@ def _tell_done(at: Session, job: "JobHandle[BulkCount]", action: str) -> None:
 def run_now(at: Session, subject_id: str) -> None:
     """Run a job that waits for its time before that: a start, a retry, a poll."""
     handle = at.jobs.find(subject_id).run_now()
+    at.answer(subjects.job_summary(handle), f"job {handle.id} is {handle.state}")
+
+
+@jobs.command(access="write")
+@options.subject_id
+@click.argument("data", required=False)
+def signal(at: Session, subject_id: str, data: str | None) -> None:
+    """Wake a job that waits, with DATA for its next attempt, which finds it in `ctx.signals()`.
+
+    DATA is JSON, or else a text. A job that does not wait finds it at its next attempt.
+    """
+    handle = at.jobs.find(subject_id)
+    if not handle.signal(None if data is None else value(data)):
+        raise IllegalMove(f"job {handle.id} has ended; nothing waits for a signal")
+    handle.refresh()
     at.answer(subjects.job_summary(handle), f"job {handle.id} is {handle.state}")
 
 

@@ -173,6 +173,7 @@ def next_times(at: Session, name: str, count: int) -> None:
 
 
 @click.command(cls=StoreCommand)
+@click.argument("ls", required=False, expose_value=False, type=click.Choice(["ls"]))
 @click.option("--all", "everyone", is_flag=True, help="Also those that have stopped.")
 @options.limit(100)
 def workers(at: Session, limit: int, *, everyone: bool) -> None:

@@ -20,7 +20,7 @@ from milepost.cli.output import format_counts, say
 from milepost.cli.values import kinds, load_app
 from milepost.codec import hints
 from milepost.config import PORT_MOST, command_for
-from milepost.errors import Invalid, MilepostError, Unavailable
+from milepost.errors import Invalid, MilepostError
 from milepost.telemetry import Log
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def server(
         public = is_public(chosen)
         api = loaded.asgi(hosts=[] if hosts is None else hosts.split(","))
     except ImportError as error:
-        raise Unavailable("the API needs an extra: pip install 'milepost[web]'") from error
+        raise Invalid("the API needs an extra: pip install 'milepost[web]'") from error
     _check_credentials(loaded, chosen, public=public)
     bound = listen(chosen, settings.port if port is None else port)
     serving = made(api, root_path=root_path, connections=settings.api_connections)

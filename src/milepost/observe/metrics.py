@@ -30,7 +30,15 @@ from milepost.store.brokers import BrokerReport, HintStand
 from milepost.store.driver import AsyncDriver, Steps
 from milepost.store.limit_looks import LimitStand
 from milepost.store.limits import Look
-from milepost.store.tally import BOUNDS, LABELS_MOST, OTHERS, Histogram
+from milepost.store.tally import (
+    BOUNDS,
+    LABEL_OF,
+    LABELS_MOST,
+    OTHERS,
+    Histogram,
+    by_label,
+    waits,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -41,6 +49,8 @@ ALL_OTHERS = (OTHERS, OTHERS)
 ENDED = {
     state: state.lower() for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 }
+Ended = tuple[Claim, Outcome, float | None]
+"""An attempt whose outcome was written, and the seconds that it took."""
 NEEDED = "metrics need an extra: pip install 'milepost[metrics]'"
 Counts = Mapping[str, Mapping[str, int]]
 HINTED = (
@@ -88,32 +98,32 @@ class WorkerMetrics:
         self.driver: AsyncDriver | None = None
         """The way to the store whose connections are counted."""
 
-    def _kind(self, claim: Claim) -> KindMetrics:
-        found = self._kinds.get((claim.queue, claim.kind))
+    def _kind(self, label: tuple[str, str]) -> KindMetrics:
+        found = self._kinds.get(label)
         if found is not None:
             return found
         full = len(self._kinds) >= NAMES_MOST - 1
-        labels = ALL_OTHERS if full else (claim.queue, claim.kind)
-        return self._kinds.setdefault(labels, KindMetrics())
+        return self._kinds.setdefault(ALL_OTHERS if full else label, KindMetrics())
 
-    def started(self, claims: Iterable[Claim]) -> None:
+    def started(self, claims: Sequence[Claim]) -> None:
         """Count the jobs of a claim, and how long each of them waited."""
-        for claim in claims:
-            kind = self._kind(claim)
-            kind.started += 1
-            if claim.waited_us is not None:
-                kind.waited.observe(max(0, claim.waited_us))
+        for label, found in by_label(claims, map(LABEL_OF, claims)):
+            kind = self._kind(label)
+            kind.started += len(found)
+            if waited := waits(found):
+                kind.waited.observe_all(waited)
 
-    def settled(self, ended: Iterable[tuple[Claim, Outcome, float | None]]) -> None:
+    def settled(self, ended: Sequence[Ended]) -> None:
         """Count outcomes that were written: each with the seconds that its attempt took."""
-        for claim, outcome, seconds in ended:
-            kind = self._kind(claim)
-            if (word := ENDED.get(outcome.state)) is not None:
-                kind.ended[word] += 1
-            elif outcome.move == "retry":
-                kind.retried += 1
-            if seconds is not None:
-                kind.seconds.observe(micros(seconds))
+        labels = [(claim.queue, claim.kind, outcome.move) for claim, outcome, _ in ended]
+        for (queue, name, move), found in by_label(ended, labels):
+            kind = self._kind((queue, name))
+            if (word := ENDED.get(found[0][1].state)) is not None:
+                kind.ended[word] += len(found)
+            elif move == "retry":
+                kind.retried += len(found)
+            if took := [micros(seconds) for _, _, seconds in found if seconds is not None]:
+                kind.seconds.observe_all(took)
 
     def wrote(self, seconds: float) -> None:
         """Count a settlement of a batch."""

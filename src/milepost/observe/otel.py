@@ -7,7 +7,7 @@ submit. Attributes are those of the semantic conventions for messaging, as far a
 """
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,8 +19,8 @@ from milepost.client import Client, traced
 from milepost.errors import Invalid, MilepostError
 from milepost.hooks import HookEvent
 from milepost.observe.fresh import FreshMetrics
-from milepost.observe.metrics import ALL_OTHERS, LABELS, StoreMetrics, WorkerMetrics, read
-from milepost.outcome import Outcome, Problem
+from milepost.observe.metrics import ALL_OTHERS, LABELS, Ended, StoreMetrics, WorkerMetrics, read
+from milepost.outcome import Problem
 from milepost.policy import message_of
 from milepost.records import Claim
 from milepost.store.tally import BOUNDS
@@ -196,17 +196,15 @@ class OtelMetrics(WorkerMetrics):
                 call = self._observed(family.name)
                 meter.create_observable_gauge(family.name, [call], description=family.documentation)
 
-    def started(self, claims: Iterable[Claim]) -> None:
+    def started(self, claims: Sequence[Claim]) -> None:
         """Count the jobs of a claim, and how long each of them waited."""
-        claims = list(claims)
         super().started(claims)
         for claim in claims:
             if claim.waited_us is not None:
                 self._waited.record(max(0.0, claim.waited_us / 1e6), self._labels(claim))
 
-    def settled(self, ended: Iterable[tuple[Claim, Outcome, float | None]]) -> None:
+    def settled(self, ended: Sequence[Ended]) -> None:
         """Count outcomes that were written: each with the seconds that its attempt took."""
-        ended = list(ended)
         super().settled(ended)
         for claim, _, seconds in ended:
             if seconds is not None:

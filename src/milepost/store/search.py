@@ -22,9 +22,9 @@ from milepost.store.catalog import DIALECTS, Statement, filled, query
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import EPOCH, instant
 
-LOOK = 5_000
+LOOK = 10_000
 """How many rows a page looks at."""
-LOOKS = 200
+LOOKS = 100
 """How often a count looks."""
 NEAR = 1_000
 """How many of the last in line are looked at for the newest of them."""

@@ -48,7 +48,7 @@ DURATIONS = ("wait", "run")
 _MICROS = 1_000_000
 _BOUNDS_US = tuple(round(bound * _MICROS) for bound in BOUNDS)
 _COLUMNS = "name bucket count sum_us queue kind"
-_label_of = attrgetter("queue", "kind")
+LABEL_OF = attrgetter("queue", "kind")
 _waited = attrgetter("waited_us")
 
 T = TypeVar("T")
@@ -114,17 +114,14 @@ class WorkerTally:
 
     def started(self, claims: Sequence[Claim]) -> None:
         """Count jobs that were claimed, and how long each of them had waited."""
-        for label, found in _by_label(claims, map(_label_of, claims)):
+        for label, found in by_label(claims, map(LABEL_OF, claims)):
             self._moves["claim", *label] += len(found)
-            waited = list(map(_waited, found))
-            if None in waited:
-                waited = [each for each in waited if each is not None]
-            if waited:
+            if waited := waits(found):
                 self._observe(("wait", *label), waited)
 
     def ended(self, labels: Sequence[Label], begun: Sequence[float], *, now: float) -> None:
         """Count moves that ended attempts, and how long each attempt took since its claim."""
-        for label, found in _by_label(begun, labels):
+        for label, found in by_label(begun, labels):
             self._moves[label] += len(found)
             if label[0] != "release":
                 self._observe(("run", *label[1:]), [int((now - each) * _MICROS) for each in found])
@@ -149,7 +146,7 @@ class WorkerTally:
         return Report(rows)
 
 
-def _by_label(found: Sequence[T], labels: Iterable[L]) -> Iterable[tuple[L, Sequence[T]]]:
+def by_label(found: Sequence[T], labels: Iterable[L]) -> Iterable[tuple[L, Sequence[T]]]:
     """Sort things by their labels; where all have the same, there is nothing to sort."""
     each = list(labels)
     if each and each.count(each[0]) == len(each):
@@ -158,6 +155,12 @@ def _by_label(found: Sequence[T], labels: Iterable[L]) -> Iterable[tuple[L, Sequ
     for label, one in zip(each, found, strict=True):
         sorted_.setdefault(label, []).append(one)
     return sorted_.items()
+
+
+def waits(claims: Sequence[Claim]) -> list[int]:
+    """Say how long these had waited, in microseconds, as far as that is known."""
+    waited = list(map(_waited, claims))
+    return [each for each in waited if each is not None] if None in waited else waited
 
 
 class Report(msgspec.Struct, frozen=True):

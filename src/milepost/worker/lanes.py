@@ -244,10 +244,9 @@ class AsyncLanes(Lanes):
         try:
             result = await call(running, task)
         except BaseException as error:
-            seconds = time.monotonic() - began
-            hooks.end(opened, event, seconds=seconds, outcome="raised", error=error)
+            hooks.end(opened, event, time.monotonic() - began, "raised", error)
             raise
-        hooks.end(opened, event, seconds=time.monotonic() - began, **running.told(result))
+        hooks.end(opened, event, time.monotonic() - began, *running.ending(result))
         return result
 
     async def _traced(self, running: RunningJob, task: asyncio.Task[None] | None) -> Outcome:

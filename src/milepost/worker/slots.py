@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,7 +15,7 @@ import msgspec
 from milepost.context import Context
 from milepost.declare import Definition
 from milepost.lifecycle import SLOT, SlotState
-from milepost.observe.metrics import WorkerMetrics
+from milepost.observe.metrics import Ended, WorkerMetrics
 from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement, Worker
 from milepost.store.durable import AttemptProgress
@@ -89,12 +89,16 @@ class RunningJob:
         waited = (self.began or time.monotonic()) - self.claimed
         return max(0.0, remaining / 1e6 - waited)
 
-    def told(self, result: Outcome) -> dict[str, Any]:
+    def ending(self, result: Outcome) -> tuple[str, BaseException | None]:
         """Tell hooks how it ended; one that was ended from outside ended so."""
         context = self.context
-        told = {"outcome": (self.outcome or result).move, "error": context.error}
-        context.error = None  # its frames hold the context
-        return told
+        error, context.error = context.error, None  # its frames hold the context
+        return (self.outcome or result).move, error
+
+    def told(self, result: Outcome) -> dict[str, Any]:
+        """Give the fields of a hook's event that tell how it ended."""
+        outcome, error = self.ending(result)
+        return {"outcome": outcome, "error": error}
 
     def overdue(self, now: float) -> bool:
         """Tell whether its time is over."""
@@ -322,14 +326,13 @@ class SlotTable:
         self._tally.ended(labels, begun, now=now)
         self.wake()
 
-    def _ended(
-        self, batch: Sequence[Settlement], held: set[str]
-    ) -> Iterator[tuple[Claim, Outcome, float | None]]:
-        for settlement in batch:
-            claim = settlement.claim
-            if claim.id in held:
-                running = self._running.get(claim.id)
-                yield claim, settlement.outcome, None if running is None else running.seconds
+    def _ended(self, batch: Sequence[Settlement], held: set[str]) -> list[Ended]:
+        found = [(one.claim, one.outcome) for one in batch if one.claim.id in held]
+        running = [self._running.get(claim.id) for claim, _ in found]
+        return [
+            (claim, outcome, None if one is None else one.seconds)
+            for (claim, outcome), one in zip(found, running, strict=True)
+        ]
 
     def take_freed(self) -> dict[Freed, None]:
         """Give out the limit keys of jobs that have ended here since the last call."""

@@ -147,7 +147,7 @@ class ThreadLanes(Lanes):
         event = HookEvent.of("attempt", running.claim, link=running.context.link)
         opened, began = hooks.begin(event), time.monotonic()
         result = self._traced(running)
-        hooks.end(opened, event, seconds=time.monotonic() - began, **running.told(result))
+        hooks.end(opened, event, time.monotonic() - began, *running.ending(result))
         return result
 
     def _traced(self, running: RunningJob) -> Outcome:
