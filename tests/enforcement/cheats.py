@@ -176,7 +176,7 @@ _OTHER = {
 }
 _IDS = ("id", "parent_id", "rerun_of", "origin_id", "run_id", "resumes")
 _OTHER |= dict.fromkeys(_IDS, f"'{ABSENT}'")
-_TEXTS = ("tenant", "kind", "codec", "policy", "unique_key", "limit_key", "params_key")
+_TEXTS = ("tenant", "kind", "queue", "codec", "policy", "unique_key", "limit_key", "params_key")
 _OTHER |= dict.fromkeys(_TEXTS, "'other'")
 _LITERALS = {
     "postgres": {"time": "timestamptz '2001-01-01'", "bytes": "'\\x79'::bytea"},

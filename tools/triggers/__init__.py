@@ -106,6 +106,7 @@ GUARDS = {
             "tenant",
             "kind",
             "kind_version",
+            "queue",
             "created_at",
             "codec",
             *Limits.__struct_fields__,

@@ -307,6 +307,7 @@ BEGIN
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
       OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.queue IS DISTINCT FROM OLD.queue
       OR NEW.created_at IS DISTINCT FROM OLD.created_at
       OR NEW.codec IS DISTINCT FROM OLD.codec
       OR NEW.retries IS DISTINCT FROM OLD.retries
@@ -327,7 +328,7 @@ BEGIN
       OR NEW.run_id IS DISTINCT FROM OLD.run_id
       OR NEW.step IS DISTINCT FROM OLD.step
       OR NEW.ordinal IS DISTINCT FROM OLD.ordinal)
-          THEN 'these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal'
+          THEN 'these never change: id, tenant, kind, kind_version, queue, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal'
         WHEN TG_NAME = 'job_a_refuse_fixed' AND (NEW.move IS DISTINCT FROM 'erase' AND (NEW.payload IS DISTINCT FROM OLD.payload))
           THEN 'the payload is fixed'
         WHEN CASE WHEN NEW.state = 'RUNNING' THEN coalesce(NEW.worker_id, '') = '' ELSE NEW.worker_id IS NOT NULL END
@@ -450,11 +451,12 @@ CREATE TRIGGER job_a_refuse_count
   EXECUTE FUNCTION milepost_refuse_job();
 
 CREATE TRIGGER job_a_refuse_fixed
-  AFTER UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
+  AFTER UPDATE OF id, tenant, kind, kind_version, queue, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job FOR EACH ROW
   WHEN (((NEW.id IS DISTINCT FROM OLD.id
       OR NEW.tenant IS DISTINCT FROM OLD.tenant
       OR NEW.kind IS DISTINCT FROM OLD.kind
       OR NEW.kind_version IS DISTINCT FROM OLD.kind_version
+      OR NEW.queue IS DISTINCT FROM OLD.queue
       OR NEW.created_at IS DISTINCT FROM OLD.created_at
       OR NEW.codec IS DISTINCT FROM OLD.codec
       OR NEW.retries IS DISTINCT FROM OLD.retries

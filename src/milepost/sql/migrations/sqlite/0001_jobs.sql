@@ -226,7 +226,6 @@ CREATE TRIGGER job_refuse_change BEFORE UPDATE ON job
       OR ((NEW.releases IS NOT OLD.releases) AND NEW.releases IS NOT OLD.releases + CASE WHEN NEW.move = 'release' THEN 1 ELSE 0 END))
       OR (NEW.move = 'erase' AND NOT EXISTS (SELECT 1 FROM job AS was
       WHERE was.rowid = OLD.rowid
-        AND NEW.queue IS was.queue
         AND NEW.priority IS was.priority
         AND NEW.state IS was.state
         AND NEW.fence IS was.fence
@@ -292,7 +291,6 @@ BEGIN
         THEN RAISE(ABORT, 'milepost: job: errors, losses, polls, releases are counted by the moves alone')
       WHEN (NEW.move = 'erase' AND NOT EXISTS (SELECT 1 FROM job AS was
       WHERE was.rowid = OLD.rowid
-        AND NEW.queue IS was.queue
         AND NEW.priority IS was.priority
         AND NEW.state IS was.state
         AND NEW.fence IS was.fence
@@ -322,7 +320,6 @@ BEGIN
   WHERE NOT (NEW.rowid IS OLD.rowid
      AND NOT NOT EXISTS (SELECT 1 FROM job AS was
       WHERE was.rowid = OLD.rowid
-        AND NEW.queue IS was.queue
         AND NEW.priority IS was.priority
         AND NEW.state IS was.state
         AND NEW.version IS was.version
@@ -358,12 +355,13 @@ BEGIN
 END;
 
 CREATE TRIGGER job_refuse_fixed
-  BEFORE UPDATE OF id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
+  BEFORE UPDATE OF id, tenant, kind, kind_version, queue, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal, payload ON job
   WHEN (NEW.rowid IS NOT OLD.rowid
       OR (NEW.id IS NOT OLD.id
       OR NEW.tenant IS NOT OLD.tenant
       OR NEW.kind IS NOT OLD.kind
       OR NEW.kind_version IS NOT OLD.kind_version
+      OR NEW.queue IS NOT OLD.queue
       OR NEW.created_at IS NOT OLD.created_at
       OR NEW.codec IS NOT OLD.codec
       OR NEW.retries IS NOT OLD.retries
@@ -394,6 +392,7 @@ BEGIN
       OR NEW.tenant IS NOT OLD.tenant
       OR NEW.kind IS NOT OLD.kind
       OR NEW.kind_version IS NOT OLD.kind_version
+      OR NEW.queue IS NOT OLD.queue
       OR NEW.created_at IS NOT OLD.created_at
       OR NEW.codec IS NOT OLD.codec
       OR NEW.retries IS NOT OLD.retries
@@ -414,7 +413,7 @@ BEGIN
       OR NEW.run_id IS NOT OLD.run_id
       OR NEW.step IS NOT OLD.step
       OR NEW.ordinal IS NOT OLD.ordinal)
-        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal')
+        THEN RAISE(ABORT, 'milepost: job: these never change: id, tenant, kind, kind_version, queue, created_at, codec, retries, recoveries, poll_limit, poison_limit, timeout_us, deadline_at, start_by, policy, unique_key, limit_key, units, tags, parent_id, rerun_of, origin_id, run_id, step, ordinal')
       WHEN (NEW.move IS NOT 'erase' AND (NEW.payload IS NOT OLD.payload))
         THEN RAISE(ABORT, 'milepost: job: the payload is fixed')
     END;
