@@ -7,6 +7,7 @@ statistics were taken when nothing was going on.
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -14,15 +15,20 @@ from typing import Any
 
 import pytest
 
+from milepost.limit import limit_key
+from milepost.outcome import succeeded
+from milepost.store import jobs, limits, rules
 from milepost.store.catalog import query, with_same
+from milepost.store.connections import PLANNED
 from milepost.store.failures import ERROR_WORDS
 from milepost.store.postgres import array
+from milepost.store.rules import Limit
 from milepost.store.sqlite_calls import _alike, _packed
 from tests.support.databases import Backends, Database, Raw, backend_names
+from tests.support.suite import opened
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 SMALL, LARGE = 60, 30_000
-SMALL_PAGES = 10
 MODES = ("custom", "generic")
 DRIVERS = ("psycopg", "asyncpg")
 SIZES = (1, 100, 1000)
@@ -93,9 +99,12 @@ class Scene:
     raw: Raw
     name: str
 
-    @property
-    def small(self) -> bool:
-        return self.name == "never analysed, small"
+
+def planned(raw: Raw, name: str) -> Scene:
+    """Have the session plan as those of the engine do."""
+    for setting, value in PLANNED.items():
+        raw.execute(f"SET {setting} = {value}")
+    return Scene(raw, name)
 
 
 @pytest.fixture(scope="module", params=[(b, s) for b in POSTGRES for s in SCENES], ids="-".join)
@@ -103,7 +112,7 @@ def scene(request, backends: Backends) -> Iterator[Scene]:
     backend, name = request.param
     with backends.fresh(backend).raw() as raw:
         fill(raw, name)
-        yield Scene(raw, name)
+        yield planned(raw, name)
 
 
 # What the drivers would send
@@ -201,19 +210,12 @@ BY_ID = ("Index Scan", "job_pkey")
 
 
 def only(plan: Plan, scene: Scene, *allowed: tuple[str, str | None]) -> None:
-    """Assert what is read of `job`; in a store of a few pages a scan of all is as good."""
-    if scene.small:
-        assert pages(scene.raw, "job") <= SMALL_PAGES
-        return
-    assert plan.reads("job") == set(allowed), plan.of
+    """Assert what is read of `job`, even in a store of a few pages: a prepared plan outlives it."""
+    assert plan.reads("job") == set(allowed), (scene.name, plan.of)
 
 
 def by_id(plan: Plan, table: str) -> bool:
     return all(at for kind, at in plan.reads(table) if kind != "Bitmap Heap Scan")
-
-
-def pages(raw: Raw, table: str) -> int:
-    return int(raw.value(f"SELECT pg_relation_size('{table}') / 8192"))
 
 
 def test_a_claim_walks_its_index_in_order_and_updates_rows_in_their_places(scene):
@@ -221,7 +223,34 @@ def test_a_claim_walks_its_index_in_order_and_updates_rows_in_their_places(scene
         for plan in plans(scene.raw, "job_claim", claim(size)):
             only(plan, scene, ("Index Scan", "job_claim"), ("Tid Scan", None))
             assert not plan.sorts("queued_seq"), plan.of
-            assert scene.small or by_id(plan, "run"), plan.of
+            assert by_id(plan, "run"), plan.of
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_worker_that_waited_in_an_empty_store_reads_none_of_its_tables_whole(backends, colour):
+    """Its claims were prepared there, and read all jobs each time when there were many."""
+    database = backends.fresh(POSTGRES[0])
+    with database.raw() as raw:
+        raw.execute("ALTER TABLE job SET (autovacuum_enabled = false)")
+        with opened(database, colour) as store:
+            store.run(rules.declare, {("job", "r"): Limit(most=BUSY)})
+            line, worker = jobs.lines(["default"]), store.worker()
+            for size in (*[1] * 12, *[BUSY] * 3):
+                store.create(size)
+                store.create(size, limit_key=limit_key("r", "one"))
+                claims = store.run(jobs.claim, worker_id=worker, line=line, most=BUSY)
+                reach = limits.Reach(front=BUSY)
+                asked = {"worker_id": worker, "line": line, "most": BUSY, "reach": reach}
+                more, _ = store.run(limits.claim, **asked)
+                assert len(claims) == len(more) == size
+                store.settle(*[(claim, succeeded()) for claim in (*claims, *more)], actor=worker)
+        # What a session has read is counted when it ends, by itself.
+        until = time.monotonic() + 10
+        read = "SELECT idx_tup_fetch, seq_tup_read FROM pg_stat_user_tables WHERE relname = 'job'"
+        while (found := raw.execute(read)[0])[0] < 3 * BUSY and time.monotonic() < until:
+            time.sleep(0.05)
+        assert found[0] >= 3 * BUSY
+        assert found[1] < BUSY, "rows of jobs were read by scans of the whole table"
 
 
 @pytest.mark.parametrize("name", ["job_settle", "job_succeed"])
@@ -229,13 +258,13 @@ def test_a_settle_looks_each_job_up_by_its_id(scene, name):
     for size in SIZES:
         for plan in plans(scene.raw, name, settle(scene.raw, size)):
             only(plan, scene, BY_ID)
-            assert scene.small or by_id(plan, "run"), plan.of
+            assert by_id(plan, "run"), plan.of
 
 
 def test_suspects_are_found_by_an_index_that_has_few_others(scene):
     for plan in plans(scene.raw, "job_suspect", {"queues": None, "kinds": ["k 1"]}):
         found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
-        assert scene.small or found == {"job_spent"}, plan.of
+        assert found == {"job_spent"}, plan.of
 
 
 CHORES = [
@@ -259,7 +288,7 @@ def test_a_chore_finds_what_is_due_by_its_index_and_updates_by_id(scene):
         for plan in plans(scene.raw, name, given, ways=("psycopg",)):
             # Few in a large table may be read in the order of the heap; all that counts is which.
             found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
-            assert scene.small or found == {index, "job_pkey"}, plan.of
+            assert found == {index, "job_pkey"}, plan.of
 
 
 def test_the_look_for_chores_that_are_due_walks_no_table(scene):
@@ -268,7 +297,7 @@ def test_the_look_for_chores_that_are_due_walks_no_table(scene):
     indexes = {index for _, index in CHORES} - {"job_unfit"} | {"job_ready"}
     for plan in plans(scene.raw, "maintain_due", due, ways=("psycopg",)):
         found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
-        assert scene.small or found <= indexes, plan.of
+        assert found <= indexes, plan.of
 
 
 def test_opening_a_gate_walks_the_runs_jobs_and_stops_at_its_limit(scene):
@@ -290,19 +319,21 @@ OLD = {
 
 @pytest.mark.parametrize(("table", "size"), [("job", 500), ("run", 50)])
 def test_retention_walks_the_key_in_order_and_stops_at_its_limit(scene, table, size):
+    if scene.name == "never analysed, small":
+        return  # it is rare, and its plan is made anew with the statistics that a larger one gets
     for plan in plans(scene.raw, f"retention_{table}s", {**OLD, "most": size}):
         # By its index each is asked for a rerun.
         again = {("Index Scan", "job_rerun"), ("Bitmap Index Scan", "job_rerun")}
         walked = plan.reads(table) - again - {("Bitmap Heap Scan", None)}
-        assert scene.small or walked == {("Index Scan", f"{table}_pkey")}, plan.of
-        assert scene.small or not plan.sorts("id"), plan.of
+        assert walked == {("Index Scan", f"{table}_pkey")}, plan.of
+        assert not plan.sorts("id"), plan.of
 
 
 def test_what_leaves_is_looked_up_by_its_id(scene):
     for size in (1, 100):
         ids = [row[0] for row in scene.raw.execute(f"SELECT id::text FROM job LIMIT {size}")]
         for plan in plans(scene.raw, "retention_forget_job", {"id": ids}):
-            assert scene.small or by_id(plan, "job"), plan.of
+            assert by_id(plan, "job"), plan.of
 
 
 # SQLite: no statistics unless somebody asks for them

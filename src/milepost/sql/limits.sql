@@ -22,7 +22,7 @@ WITH me AS MATERIALIZED (
            :quantum::bigint, :freed::text::json, :id::uuid[], :most::bigint) AS c
 ), held AS MATERIALIZED (
   SELECT job.ctid AS place FROM job
-   WHERE job.ctid = ANY ((SELECT places FROM chosen)::tid[]) AND job.state = 'QUEUED'
+   WHERE job.ctid = ANY ((SELECT places FROM chosen)::tid[]) AND job.state || '' = 'QUEUED'
      FOR UPDATE OF job SKIP LOCKED
 ), taken AS (
 UPDATE job

@@ -3,7 +3,7 @@
 -- name: job_wake
 -- Sends on what sleeps and whose time has come; broker queues wait to be dispatched. What is to be
 -- retried and says not when (a move by hand) goes on at once; asked for apart, so that nobody walks
--- over all that sleeps.
+-- over all that sleeps: the planner would take an index by state, so that it is not to see that one.
 -- postgres
 -- A delay counts from the entry in the journal: `due_at` was set before that was stamped, and long
 -- before where the statement waited for the row.
@@ -19,7 +19,7 @@ WITH ripe AS MATERIALIZED (
      FOR UPDATE SKIP LOCKED
 ), dateless AS MATERIALIZED (
   SELECT id, fence FROM job
-   WHERE state IN {sleeping} AND due_at IS NULL AND state = 'RETRYING'
+   WHERE state IN {sleeping} AND due_at IS NULL AND state || '' = 'RETRYING'
    LIMIT :most
      FOR UPDATE SKIP LOCKED
 ), going AS MATERIALIZED (
@@ -332,7 +332,7 @@ UNION ALL
 SELECT 'reject' WHERE EXISTS (SELECT 1 FROM spent WHERE spent))
 UNION ALL
 SELECT 'wake' WHERE (SELECT min(due_at) FROM job WHERE state IN {sleeping}) <= {now}
-                 OR EXISTS (SELECT 1 FROM job WHERE state IN {sleeping} AND due_at IS NULL AND state = 'RETRYING')
+                 OR EXISTS (SELECT 1 FROM job WHERE state IN {sleeping} AND due_at IS NULL AND state || '' = 'RETRYING')
 UNION ALL
 SELECT 'expire_held' WHERE (SELECT min(created_at) FROM job WHERE state = 'CREATED' AND run_id IS NULL)
                            <= {now} - :hold_us::bigint{micros}

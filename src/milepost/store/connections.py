@@ -57,6 +57,8 @@ PARSED = {
     "array_nulls": "on",
 }
 """And these, which no pooler keeps."""
+PLANNED = {"enable_seqscan": "off", "jit": "off"}
+"""A plan that is made while a table is small, and kept, must serve a large one."""
 ENCODING = "UTF8"
 SETTINGS_REFUSED = "unsupported startup parameter"
 """PgBouncer's answer to a setting: it cannot know whose the connection will be."""
@@ -75,7 +77,7 @@ def settings_of(limits: Timeouts, *, own: bool) -> dict[str, str]:
         "tcp_keepalives_idle": str(_keepalive(limits)),
         "tcp_keepalives_interval": str(_keepalive(limits)),
         "tcp_keepalives_count": str(PROBES),
-        **(PARSED if own else {}),
+        **({**PARSED, **PLANNED} if own else {}),
     }
 
 

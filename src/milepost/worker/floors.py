@@ -8,6 +8,8 @@ from milepost.store.jobs import Line, lines
 
 RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.05
+RESCAN_TIMES, RESCAN_MOST_SECONDS = 100, 5.0
+"""A look at the bottom comes again after so many times what it took, at the latest then."""
 AGED = 7
 """One claim in so many begins with the lowest priority: each gets an eighth of all at least."""
 HINTS = 4
@@ -18,9 +20,10 @@ class Floors:
     """The queues, and for each (queue, priority) the floor below which no job was left.
 
     Behind an old snapshot the index keeps dead entries alive; from the floor they are not walked
-    again. The bottom is looked at once a second, and when a look from the floor finds nothing, as
-    long as that takes no more than a twentieth of the time. A priority that the last look at the
-    bottom did not meet has a floor too, where numbers stood a look before: later jobs are younger.
+    again. The bottom is looked at once a second, less often where that takes long, and when a look
+    from the floor finds nothing, as long as that takes no more than a twentieth of the time. A
+    priority that the last look at the bottom did not meet has a floor too, where numbers stood a
+    look before: later jobs are younger.
     Now and then the lowest priority comes first, so that none starves behind higher ones.
     To ask which queues have work takes a query of its own: after a hint the queue that it named is
     looked at, and only when that is empty it is asked.
@@ -95,7 +98,9 @@ class Floors:
         """Learn from the claims of a look, and from how long it took."""
         if self.whole:
             self._floors.clear()
-            self._allowed = ended + min(RESCAN_SECONDS, (ended - began) / RESCAN_SHARE)
+            took = ended - began
+            self._allowed = ended + min(RESCAN_SECONDS, took / RESCAN_SHARE)
+            self._due = max(self._due, ended + min(RESCAN_MOST_SECONDS, took * RESCAN_TIMES))
             # A look behind: a number may be taken by a transaction that commits a little later.
             self._top_before = self._top
         self._top = max((self._top, *(claim.queued_seq for claim in claims)))

@@ -43,6 +43,10 @@ class LimitedLine:
         self._keys = 1
         self._empty = False
         """Whether all that the last look met were blocked."""
+        self._left = False
+        """Whether blocked jobs may stand behind the floors: since the bottom was last looked at."""
+        self._short = False
+        """Whether the last look met all that stand in the line."""
         self._few = False
         """Whether there are so few keys that a look meets them all."""
         self._walks = False
@@ -82,7 +86,7 @@ class LimitedLine:
                 quantum=share,
                 freed=list(self._freed)[:most],
             )
-        if not self._walks:
+        if not self._walks or (self._short and not self._left):
             return replace(here, front=most)
         visits = min(VISITS, max(1, most // 8))
         newest = min(NEWEST, max(1, most // 16))
@@ -94,6 +98,8 @@ class LimitedLine:
             self._freed.pop(key, None)
         self.waiting = look.front > 0 or look.visited > 0 or look.blocked > 0 or taken > 0
         self.blocked = look.blocked > 0
+        self._left = self.blocked or (self._left and not self.floors.whole)
+        self._short = look.locked == STRIPES and look.front < reach.front
         self._empty = self.blocked and not taken
         if reach.visits:
             self._few = look.visited > 0 and look.after is None and not reach.after

@@ -141,7 +141,7 @@ BEGIN
       FROM line CROSS JOIN LATERAL (
            SELECT limit_key AS key FROM job
             WHERE job.queue = line.queue AND job.priority = line.priority
-              AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> ''
+              AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' AND job.queued_seq >= line.floor
             ORDER BY queued_seq DESC
             LIMIT (SELECT asked_newest)) found
      WHERE left(found.key, 1) = ANY (locked)
