@@ -103,7 +103,7 @@ def blocked(url: str) -> float:
         began = time.perf_counter()
         claims, look = run(limits.claim, worker_id="w", line=places, most=100, reach=reach)
         took.append(time.perf_counter() - began)
-        line.floors.learn(claims, began=0, ended=0)
+        line.floors.learn(claims, most=100, began=0, ended=0)
         line.learn(look, reach, taken=len(claims))
     made.close()
     return statistics.median(took[10:]) * 1000

@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from milepost.worker.floors import HINTS, Floors
+from milepost.worker.floors import AGED, HINTS, Floors
 from milepost.worker.loop import SWITCH_SECONDS, _short_switches
 
 
@@ -57,7 +57,7 @@ def test_a_priority_that_was_not_met_is_looked_at_by_every_claim_and_not_from_th
     floors.know(["default"])
     for now, seqs in ((0.0, (1, 2, 3)), (0.1, (4, 5)), (1.5, (6, 7)), (1.6, (8,))):
         floors.line(now)
-        floors.learn([claimed(seq) for seq in seqs], began=now, ended=now)
+        floors.learn([claimed(seq) for seq in seqs], most=100, began=now, ended=now)
     looked = {(line.priority, line.floor) for line in floors.line(1.7)}
     assert looked == {(0, 8), *((priority, 5) for priority in range(1, 10))}
 
@@ -66,5 +66,39 @@ def test_what_stands_behind_the_line_costs_no_look():
     floors = Floors()
     floors.know(["default"])
     floors.line(0.0)
-    floors.learn([claimed(1, priority=8)], began=0.0, ended=0.0)
+    floors.learn([claimed(1, priority=8)], most=100, began=0.0, ended=0.0)
     assert {line.priority for line in floors.line(0.1)} == {8, 9}
+
+
+def looked_at_bottom(floors: Floors, *seqs: int, at: float, took: float) -> None:
+    floors.whole_next = True
+    floors.line(at)
+    assert floors.whole
+    floors.learn([claimed(seq) for seq in seqs], most=100, began=at, ended=at + took)
+
+
+def test_where_a_look_at_the_bottom_takes_long_it_comes_less_often():
+    """Behind an old snapshot: it was one claim in fifty, and the slowest ones all of them."""
+    floors = Floors()
+    floors.know(["default"])
+    looked_at_bottom(floors, 7, at=0.0, took=0.001)
+    assert [floors.due(at) for at in (0.9, 1.1)] == [False, True]
+    looked_at_bottom(floors, 8, at=10.0, took=0.02)
+    assert [floors.due(at) for at in (13.9, 14.1)] == [False, True]
+    looked_at_bottom(floors, 9, at=20.0, took=1.0)
+    assert [floors.due(at) for at in (25.9, 26.1)] == [False, True]
+
+
+def test_an_empty_line_is_looked_at_from_where_numbers_stood_while_its_bottom_is_costly():
+    floors = Floors()
+    floors.know(["default"])
+    looked_at_bottom(floors, 7, at=0.0, took=0.001)
+    looked_at_bottom(floors, at=1.0, took=0.001)
+    assert floors.due(1.01)
+    looked_at_bottom(floors, at=2.0, took=0.02)
+    for _ in range(2 * AGED):
+        line = floors.line(2.03)
+        assert not floors.whole
+        assert {place.priority for place in line} == set(range(10))
+        assert {place.floor for place in line} == {7}
+    assert floors.due(2.5)

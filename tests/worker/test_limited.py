@@ -8,7 +8,7 @@ import milepost as mp
 from milepost.store import jobs, workers
 from milepost.store.limits import STRIPES, Look
 from milepost.worker.floors import Floors
-from milepost.worker.limited import SHARE_LEAST, VISITS, LimitedLine
+from milepost.worker.limited import SHARE_LEAST, VISITS, VISITS_MOST, LimitedLine
 
 
 def look(**told) -> Look:
@@ -36,6 +36,40 @@ def test_every_second_claim_looks_at_keys_and_at_the_newest_jobs_l22():
         walks.append(bool(reach.visits and reach.newest))
         line.learn(look(front=100, visited=reach.visits, after="z"), reach, taken=100)
     assert walks in ([True, False] * 3, [False, True] * 3)
+
+
+def test_a_line_that_was_met_whole_is_not_walked_by_keys_unless_some_were_left_behind():
+    """Behind an old snapshot a walk over keys passes all dead entries."""
+    line = LimitedLine()
+    line.learn(look(front=7), line.reach(100), taken=7)
+    for _ in range(4):
+        reach = line.reach(100)
+        assert (reach.front, reach.visits, reach.newest) == (100, 0, 0)
+        line.learn(look(front=7), reach, taken=7)
+    line.learn(look(front=40, blocked=1), line.reach(100), taken=39)
+    assert any(line.reach(100).visits for _ in range(2))
+    line.floors.whole = True
+    line.learn(look(front=7), line.reach(100), taken=7)
+    assert not any(line.reach(100).visits for _ in range(2))
+
+
+def test_keys_are_looked_at_from_where_the_first_job_stood_at_the_bottom():
+    line = LimitedLine()
+    line.floors.top_before = 30
+    firsts = (("default", 0, 17), ("default", 1, None))
+    line.learn(look(front=7, firsts=firsts), line.reach(100), taken=7)
+    assert line.reach(100).bottoms == {("default", 0): 17, ("default", 1): 30}
+
+
+def test_after_a_look_that_took_long_fewer_keys_are_looked_at():
+    line = LimitedLine()
+    visits = []
+    for took in (*[0.02] * 6, *[0.001] * 6):
+        reach = line.reach(100)
+        line.learn(look(front=6, blocked=6, visited=9, after="z"), reach, taken=9, took=took)
+        visits.append(reach.visits)
+    assert visits[5] == VISITS
+    assert visits[-1] == VISITS_MOST
 
 
 def test_where_jobs_are_blocked_it_goes_by_keys_and_comes_back():
@@ -167,7 +201,7 @@ def test_the_lowest_priority_gets_an_eighth_under_a_flood(app):
     while len(claims) < 320:
         floors.know(["default"])
         found = run(jobs.claim, worker_id="w", line=floors.line(now), most=10)
-        floors.learn(found, began=now, ended=now)
+        floors.learn(found, most=10, began=now, ended=now)
         claims += found
         now += 0.01
     assert [claim.priority for claim in claims[:10]] == [9] * 10

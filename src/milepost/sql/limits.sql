@@ -18,7 +18,7 @@ WITH me AS MATERIALIZED (
   SELECT c.places, c.look
     FROM me CROSS JOIN LATERAL milepost_choose_limited(
            :stripe::integer, :stripes::integer, :queue::text[], :priority::smallint[], :floor::bigint[],
-           :kinds::text[], :alone::boolean, :front::bigint, :visits::bigint, :after::text, :newest::bigint,
+           :bottom::bigint[], :kinds::text[], :alone::boolean, :front::bigint, :visits::bigint, :after::text, :newest::bigint,
            :quantum::bigint, :freed::text::json, :id::uuid[], :most::bigint) AS c
 ), held AS MATERIALIZED (
   SELECT job.ctid AS place FROM job

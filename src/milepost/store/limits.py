@@ -51,6 +51,8 @@ class Reach(msgspec.Struct, frozen=True):
     """How many jobs of each of those keys are looked at."""
     freed: Sequence[Freed] = ()
     """Keys that are looked at, too: one of their leases has ended."""
+    bottoms: Mapping[tuple[str, int], int] = {}
+    """From which number on the keys of a queue and a priority are looked at; none waited below."""
     stripe: int = 0
     stripes: int = STRIPES
     """How many stripes are taken, from the first one on."""
@@ -70,6 +72,8 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     key_us: float | None
     """In how many microseconds a key's rate lets its next job start."""
     queue_us: float | None
+    firsts: tuple[tuple[str, int, int | None], ...] | None = None
+    """The number of the first job of a queue and a priority, where the bottom was looked at."""
 
     @property
     def wait_us(self) -> float | None:
@@ -103,12 +107,13 @@ def claim(
         "quantum": reach.quantum,
         "freed": msgspec.json.encode(reach.freed).decode(),
     }
+    bottoms = [reach.bottoms.get((place.queue, place.priority), 0) for place in line]
     more = {"stripe": reach.stripe, "stripes": reach.stripes, "front": reach.front, "timed": True}
     named = None if ids is None else list(ids)
     placed = {**asked, "place": list(range(len(line)))}
     rows = yield Call(
         "job_claim_limited",
-        {**asked, **keys, **more, "id": named, "most": most},
+        {**asked, **keys, **more, "bottom": bottoms, "id": named, "most": most},
         alone=True,
         steps=partial(_steps, placed, keys, named, reach.front, most),
     )

@@ -111,13 +111,13 @@ FUNCTIONS = {
     "milepost_json(text, bytea)": tuple(ROLES),
     "milepost_default_most()": ("worker",),
     "milepost_default_size()": ("worker",),
-    "milepost_choose_limited(integer, integer, text[], smallint[], bigint[], text[], boolean,"
-    " bigint, bigint, text, bigint, bigint, json, uuid[], bigint)": ("worker",),
+    "milepost_choose_limited(integer, integer, text[], smallint[], bigint[], bigint[], text[],"
+    " boolean, bigint, bigint, text, bigint, bigint, json, uuid[], bigint)": ("worker",),
     "milepost_lock_stripes(integer, integer)": ("worker",),
     "milepost_lock_queue(text)": ("worker",),
     "milepost_lock_hosts(text[])": ("worker",),
-    "milepost_find_limited(text[], text[], smallint[], bigint[], text[], boolean, bigint, bigint,"
-    " text, bigint, bigint, json)": ("worker",),
+    "milepost_find_limited(text[], text[], smallint[], bigint[], bigint[], text[], boolean, bigint,"
+    " bigint, text, bigint, bigint, json)": ("worker",),
 }
 
 _MOVE = ("state", "version", "move", "actor", "detail", "phase", "finished_at")

@@ -237,8 +237,9 @@ class Claimer:
         claims, look = await self._driver.run(
             limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
         )
-        limited.floors.learn(claims, began=began, ended=self._now)
-        limited.learn(look, reach, taken=len(claims))
+        ended = self._now
+        limited.floors.learn(claims, most=most, began=began, ended=ended)
+        limited.learn(look, reach, taken=len(claims), took=ended - began)
         self._slots.awaited = limited.blocked
         if self._metrics is not None:
             self._metrics.looked(look, taken=len(claims))
@@ -274,7 +275,7 @@ class Claimer:
             kinds=kinds,
             timed=True,
         )
-        self._floors.learn(claims, began=began, ended=self._now)
+        self._floors.learn(claims, most=most, began=began, ended=self._now)
         return claims
 
     async def _claim_alone(self, kinds: list[str]) -> list[Claim]:

@@ -8,8 +8,10 @@ from milepost.store.jobs import Line, lines
 
 RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.05
-RESCAN_TIMES, RESCAN_MOST_SECONDS = 100, 5.0
+RESCAN_TIMES, RESCAN_MOST_SECONDS = 200, 5.0
 """A look at the bottom comes again after so many times what it took, at the latest then."""
+COSTLY_SECONDS = 0.005
+"""Where it took longer, dead entries are walked: nobody looks there because nothing was met."""
 AGED = 7
 """One claim in so many begins with the lowest priority: each gets an eighth of all at least."""
 HINTS = 4
@@ -33,7 +35,12 @@ class Floors:
         self._queues: list[str] = []
         self._hinted: list[str] = []
         self._floors: dict[tuple[str, int], int] = {}
-        self._top = self._top_before = 0
+        self._top = 0
+        self.top_before = 0
+        """Where numbers stood a look before: a transaction may have taken one and commit later."""
+        self._unmet_floor = 0
+        """The floor of places where the last look at the bottom met no job, and came to its end."""
+        self._rests_until = 0.0
         self._due = 0.0
         self._allowed = 0.0
         self.whole = self.whole_next = False
@@ -58,7 +65,8 @@ class Floors:
 
     def due(self, now: float) -> bool:
         """Tell whether it is time to look at the bottom."""
-        return now >= self._due or not self._floors or self.whole_next
+        empty = not self._floors and now >= self._rests_until
+        return now >= self._due or empty or self.whole_next
 
     def rescan(self, now: float) -> bool:
         """Ask for a look at the bottom; False while that would take too much time."""
@@ -77,7 +85,7 @@ class Floors:
         if self.whole:
             self._due = now + RESCAN_SECONDS
             return lines(self._queues)
-        floors = {**self._unmet(), **self._floors}
+        floors = {**self._unmet(), **self._known()}
         ordered = sorted(floors.items(), key=lambda item: -item[0][1])
         return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
 
@@ -85,24 +93,30 @@ class Floors:
         """Name every place, the lowest priorities first; it is no look at the bottom."""
         self.whole = False
         places = [(queue, level) for level in range(HIGHEST + 1) for queue in self._queues]
-        return [Line(*place, self._floors.get(place, 0)) for place in places]
+        return [Line(*place, self._floors.get(place, self._unmet_floor)) for place in places]
+
+    def _known(self) -> dict[tuple[str, int], int]:
+        """Give the floors; where nothing was met, each queue's last place has one too."""
+        return self._floors or {(queue, 0): self.top_before for queue in self._queues}
 
     def _unmet(self) -> dict[tuple[str, int], int]:
         """Name the places ahead of the last one in line that may have got a first job by now."""
-        lowest = min(priority for _, priority in self._floors)
-        queues = {queue for queue, _ in self._floors}
+        known = self._known()
+        lowest = min((priority for _, priority in known), default=0)
+        queues = {queue for queue, _ in known}
         above = range(lowest + 1, HIGHEST + 1)
-        return {(queue, priority): self._top_before for queue in queues for priority in above}
+        return {(queue, priority): self.top_before for queue in queues for priority in above}
 
-    def learn(self, claims: list[Claim], *, began: float, ended: float) -> None:
-        """Learn from the claims of a look, and from how long it took."""
+    def learn(self, claims: list[Claim], *, most: int, began: float, ended: float) -> None:
+        """Learn from the claims of a look, of which there might have been so many, and its time."""
         if self.whole:
             self._floors.clear()
             took = ended - began
+            self._rests_until = ended + took / RESCAN_SHARE if took > COSTLY_SECONDS else 0.0
             self._allowed = ended + min(RESCAN_SECONDS, took / RESCAN_SHARE)
             self._due = max(self._due, ended + min(RESCAN_MOST_SECONDS, took * RESCAN_TIMES))
-            # A look behind: a number may be taken by a transaction that commits a little later.
-            self._top_before = self._top
+            self.top_before = self._top
+            self._unmet_floor = self.top_before if len(claims) < most else 0
         self._top = max((self._top, *(claim.queued_seq for claim in claims)))
         # The oldest of each place comes first, and so has the last word here.
         self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})

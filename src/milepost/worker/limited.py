@@ -12,6 +12,8 @@ VISITS = 16
 VISITS_MOST = 128
 VISITS_EMPTY = 48
 """As many where the last look found all of them blocked: such looks come again and again."""
+LOOK_SECONDS = 0.005
+"""After a longer look fewer keys are looked at: behind an old snapshot each costs more."""
 NEWEST = 8
 """The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
 FREED_MOST = 1_000
@@ -53,6 +55,8 @@ class LimitedLine:
         self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
         self._stripes = STRIPES
         self._freed: dict[Freed, None] = {}
+        self._visits_most = VISITS_MOST
+        self._bottoms: dict[tuple[str, int], int] = {}
 
     def must_ask(self, now: float, *, idle: bool) -> bool:
         """Tell whether to ask for rules: there were none a while ago, or nothing is to do."""
@@ -72,19 +76,22 @@ class LimitedLine:
     def reach(self, most: int) -> Reach:
         """Say how far to look for so many jobs."""
         self._walks = not self._walks
-        here = Reach(after=self._after, stripe=self._stripe, stripes=self._stripes)
+        here = Reach(
+            after=self._after, bottoms=self._bottoms, stripe=self._stripe, stripes=self._stripes
+        )
         # Each key gets the same share; where none could be taken, its first job is enough to see.
         share = 1 if self._empty else max(1, most // self._keys)
         if self._few:
             return replace(here, visits=VISITS, newest=NEWEST, quantum=share)
         if self._share < 1.0:
+            visits = min(VISITS_EMPTY if self._empty else VISITS_MOST, self._visits_most)
             return replace(
                 here,
                 front=max(1, int(most * self._share)),
-                visits=min(VISITS_EMPTY if self._empty else VISITS_MOST, 2 * most),
+                visits=min(visits, 2 * most),
                 newest=NEWEST,
                 quantum=share,
-                freed=list(self._freed)[:most],
+                freed=list(self._freed)[: min(most, 4 * self._visits_most)],
             )
         if not self._walks or (self._short and not self._left):
             return replace(here, front=most)
@@ -92,8 +99,12 @@ class LimitedLine:
         newest = min(NEWEST, max(1, most // 16))
         return replace(here, front=max(1, most - visits - newest), visits=visits, newest=newest)
 
-    def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
-        """Learn from a look."""
+    def learn(self, look: Look, reach: Reach, *, taken: int, took: float = 0.0) -> None:
+        """Learn from a look, and from how many seconds it took."""
+        if took > LOOK_SECONDS:
+            self._visits_most = max(VISITS, self._visits_most // 2)
+        elif took < LOOK_SECONDS / 2:
+            self._visits_most = min(VISITS_MOST, self._visits_most * 2)
         for key in reach.freed:
             self._freed.pop(key, None)
         self.waiting = look.front > 0 or look.visited > 0 or look.blocked > 0 or taken > 0
@@ -105,6 +116,8 @@ class LimitedLine:
             self._few = look.visited > 0 and look.after is None and not reach.after
             self._after = look.after or ""
             self._keys = max(1, look.visited)
+        for queue, priority, first in look.firsts or ():
+            self._bottoms[queue, priority] = self.floors.top_before if first is None else first
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
         self._learn_share(look)
         self._learn_stripes(look, reach)

@@ -111,6 +111,29 @@ class LimitSuite:
         narrow = Reach(front=5, visits=5, newest=2)
         assert [c.id for c in take(store, 5, reach=narrow)] == [late]
 
+    def test_a_look_at_the_bottom_tells_where_the_first_stands_and_passes_over_none(
+        self, store: Store
+    ) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1))
+        a = put(store, "a", "a", "b")
+        blocked = [claim.id for claim in take(store)]
+        assert blocked == [a[0], a[2]]
+        claims, told = look(store, reach=Reach(front=10, visits=10, newest=8))
+        assert claims == []
+        if told.firsts is None:  # it has no entries that are dead and stay
+            return
+        firsts = {(queue, priority): first for queue, priority, first in told.firsts}
+        with store.raw() as raw:
+            seq = raw.value(f"SELECT queued_seq FROM job WHERE id = '{a[1]}'")
+        assert firsts["default", 0] == seq
+        assert {first for (_, priority), first in firsts.items() if priority} == {None}
+        above = {place: (first or 0) + 1 for place, first in firsts.items()}
+        late = Reach(visits=10, newest=8, bottoms=above)
+        store.run(rules.change, ("job", "r"), Limit(most=5), actor="ann", reason="")
+        assert take(store, reach=late) == []
+        assert [claim.id for claim in take(store, reach=Reach(front=10, bottoms=above))] == [a[1]]
+
     def test_a_walk_over_keys_goes_on_where_it_was(self, store: Store) -> None:
         store.worker(lease=9_999)
         declare(store, r=Limit(most=1))

@@ -79,13 +79,15 @@ BEGIN
 END $$;
 
 -- Finds jobs under limits, of stripes that are locked: the first in line; and the first of some keys, namely those
--- that were freed, those of the newest jobs, and so many that follow a place in the order of keys. A row without a
--- place comes last: the last of those keys if there may be more, and how many were visited. What is asked of a job is
+-- that were freed, those of the newest jobs, and so many that follow a place in the order of keys. Behind an old
+-- snapshot indexes keep dead entries alive: in line they are passed by floors, under keys by bottoms, below which
+-- nothing waited when that was last looked at. A row without a place comes last: the last of those keys if there may
+-- be more, how many were visited, and, of lines without a floor, where the first job stands. What is asked of a job is
 -- what job_claim asks (a test compares the words). Its plan may be made while the table is small, and must serve a
 -- large one: rows come in the order of their indexes.
 CREATE FUNCTION milepost_find_limited(
-    locked text[], asked_queues text[], asked_priorities smallint[], asked_floors bigint[], asked_kinds text[],
-    asked_alone boolean, asked_front bigint, asked_visits bigint, asked_after text, asked_newest bigint,
+    locked text[], asked_queues text[], asked_priorities smallint[], asked_floors bigint[], asked_bottoms bigint[],
+    asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint, asked_after text, asked_newest bigint,
     asked_quantum bigint, asked_freed json)
   RETURNS TABLE (place tid, line bigint, queue text, priority smallint, key text, seq bigint, units double precision)
   LANGUAGE plpgsql VOLATILE ROWS 500
@@ -95,16 +97,16 @@ CREATE FUNCTION milepost_find_limited(
 BEGIN
   RETURN QUERY
   WITH RECURSIVE line AS MATERIALIZED (
-    SELECT l.queue, l.priority, l.floor, l.place
-      FROM unnest(asked_queues, asked_priorities, asked_floors)
-           WITH ORDINALITY AS l (queue, priority, floor, place)
-  ), hop (place, queue, priority, key, n, more) AS (
-    SELECT line.place, line.queue, line.priority, asked_after COLLATE "C", 0, true
+    SELECT l.queue, l.priority, l.floor, l.bottom, l.place
+      FROM unnest(asked_queues, asked_priorities, asked_floors, asked_bottoms)
+           WITH ORDINALITY AS l (queue, priority, floor, bottom, place)
+  ), hop (place, queue, priority, bottom, key, n, more) AS (
+    SELECT line.place, line.queue, line.priority, line.bottom, asked_after COLLATE "C", 0, true
       FROM line
      WHERE asked_visits > 0
      UNION ALL
     -- A stripe that is another's is left by its first key, for the next one of ours.
-    SELECT hop.place, hop.queue, hop.priority,
+    SELECT hop.place, hop.queue, hop.priority, hop.bottom,
            CASE WHEN next.ours OR next.key IS NULL THEN next.key
                 ELSE coalesce((SELECT min(s) FROM unnest(locked) AS s
                                 WHERE s COLLATE "C" > left(next.key, 1)), 'z') || '/' END,
@@ -113,7 +115,7 @@ BEGIN
      CROSS JOIN LATERAL (
            SELECT (SELECT limit_key FROM job
                     WHERE job.queue = hop.queue AND job.priority = hop.priority AND job.state = 'QUEUED'
-                      AND job.limit_key > hop.key
+                      AND job.limit_key > hop.key AND job.queued_seq >= hop.bottom
                     ORDER BY limit_key LIMIT 1) AS key OFFSET 0) AS found
      CROSS JOIN LATERAL (
            SELECT found.key, coalesce(left(found.key, 1) = ANY (locked), false) AS ours
@@ -141,7 +143,8 @@ BEGIN
       FROM line CROSS JOIN LATERAL (
            SELECT limit_key AS key FROM job
             WHERE job.queue = line.queue AND job.priority = line.priority
-              AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' AND job.queued_seq >= line.floor
+              AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> ''
+              AND job.queued_seq >= greatest(line.floor, line.bottom)
             ORDER BY queued_seq DESC
             LIMIT (SELECT asked_newest)) found
      WHERE left(found.key, 1) = ANY (locked)
@@ -155,18 +158,19 @@ BEGIN
       JOIN line ON line.queue = freed.told ->> 1 AND line.priority = (freed.told ->> 2)::smallint
      WHERE left(freed.told ->> 0, 1) = ANY (locked)
   ), passed AS MATERIALIZED (
-    SELECT line.place AS line, line.floor,
+    SELECT line.place AS line, line.floor, line.bottom,
            (SELECT max(front.seq) FROM front WHERE front.line = line.place) AS seq
       FROM line
   ), heads AS MATERIALIZED (
     SELECT found.place, visited.line, found.queue, found.priority, found.key, found.seq, found.units
-      FROM visited CROSS JOIN LATERAL (
+      FROM visited JOIN passed ON passed.line = visited.line
+     CROSS JOIN LATERAL (
            SELECT * FROM (
              SELECT job.ctid AS place, job.queue, job.priority, limit_key AS key, queued_seq AS seq, units,
                     kind, kind_version, errors, losses, retries, recoveries, poison_limit, run_id
                FROM job
               WHERE job.queue = visited.queue AND job.priority = visited.priority
-                AND job.state = 'QUEUED' AND job.limit_key = visited.key
+                AND job.state = 'QUEUED' AND job.limit_key = visited.key AND job.queued_seq >= passed.bottom
               ORDER BY limit_key, queued_seq
               LIMIT greatest(64, asked_quantum)) AS first
             WHERE true
@@ -177,7 +181,6 @@ BEGIN
                    OR (SELECT run.state FROM run WHERE run.id = first.run_id)
                       IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
             LIMIT asked_quantum) found
-      JOIN passed ON passed.line = visited.line
      -- The front has all between its first and its last already.
      WHERE passed.seq IS NULL OR found.seq > passed.seq OR found.seq < passed.floor
   )
@@ -185,7 +188,15 @@ BEGIN
    UNION ALL
   SELECT heads.place, heads.line, heads.queue, heads.priority, heads.key, heads.seq, heads.units FROM heads
    UNION ALL
-  SELECT NULL, (SELECT count(*) FROM front), NULL, NULL,
+  SELECT NULL, (SELECT count(*) FROM front),
+         (SELECT json_agg(json_build_array(line.queue, line.priority, least(
+                   (SELECT min(front.seq) FROM front WHERE front.line = line.place),
+                   (SELECT queued_seq FROM job
+                     WHERE job.queue = line.queue AND job.priority = line.priority
+                       AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> ''
+                       AND job.queued_seq >= line.bottom
+                     ORDER BY queued_seq LIMIT 1))))::text
+            FROM line WHERE line.floor = 0), NULL,
          (SELECT CASE WHEN max(n) >= asked_visits THEN max(key) END FROM hop WHERE more AND n > 0),
          (SELECT count(*) FROM visited), NULL;
 END $$;
@@ -196,7 +207,7 @@ END $$;
 -- locks: it sees all that was committed before. One plan serves all calls: to plan it takes longer than to run it.
 CREATE FUNCTION milepost_choose_limited(
     first_stripe integer, most_stripes integer, asked_queues text[], asked_priorities smallint[],
-    asked_floors bigint[], asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint,
+    asked_floors bigint[], asked_bottoms bigint[], asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint,
     asked_after text, asked_newest bigint, asked_quantum bigint, asked_freed json, asked_ids uuid[], asked_most bigint)
   RETURNS TABLE (places tid[], look text) LANGUAGE plpgsql VOLATILE ROWS 1
   SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -217,9 +228,10 @@ BEGIN
              AND CASE WHEN rule.name IS NULL THEN true ELSE milepost_lock_queue(l.queue) END) AS q;
   IF cardinality(usable) < (SELECT count(DISTINCT q) FROM unnest(asked_queues) AS q) THEN
     SELECT coalesce(array_agg(l.queue ORDER BY l.place), '{}'), coalesce(array_agg(l.priority ORDER BY l.place), '{}'),
-           coalesce(array_agg(l.floor ORDER BY l.place), '{}')
-      INTO asked_queues, asked_priorities, asked_floors
-      FROM unnest(asked_queues, asked_priorities, asked_floors) WITH ORDINALITY AS l (queue, priority, floor, place)
+           coalesce(array_agg(l.floor ORDER BY l.place), '{}'), coalesce(array_agg(l.bottom ORDER BY l.place), '{}')
+      INTO asked_queues, asked_priorities, asked_floors, asked_bottoms
+      FROM unnest(asked_queues, asked_priorities, asked_floors, asked_bottoms)
+           WITH ORDINALITY AS l (queue, priority, floor, bottom, place)
      WHERE l.queue = ANY (usable);
   END IF;
 
@@ -230,8 +242,8 @@ BEGIN
      AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND (ordered OR rate IS NOT NULL)) THEN
     WITH found AS MATERIALIZED (
       SELECT * FROM milepost_find_limited(
-        locked, asked_queues, asked_priorities, asked_floors, asked_kinds, asked_alone, asked_front, asked_visits,
-        asked_after, asked_newest, asked_quantum, asked_freed)
+        locked, asked_queues, asked_priorities, asked_floors, asked_bottoms, asked_kinds, asked_alone, asked_front,
+        asked_visits, asked_after, asked_newest, asked_quantum, asked_freed)
     ), keys AS MATERIALIZED (
       SELECT key, count(*) AS n FROM found WHERE place IS NOT NULL GROUP BY key
     ), rule AS MATERIALIZED (
@@ -244,7 +256,7 @@ BEGIN
        GROUP BY limit_key
     )
     SELECT ARRAY(SELECT place FROM found WHERE place IS NOT NULL),
-           (SELECT json_build_array(cardinality(locked), line, 0, seq, key, NULL, NULL)::text
+           (SELECT json_build_array(cardinality(locked), line, 0, seq, key, NULL, NULL, queue::json)::text
               FROM found WHERE place IS NULL)
       INTO chosen, told
      WHERE NOT EXISTS (SELECT 1 FROM bounded LEFT JOIN counted ON counted.key = bounded.key
@@ -270,8 +282,8 @@ BEGIN
            WITH ORDINALITY AS l (queue, priority, floor, place)
   ), seen AS MATERIALIZED (
     SELECT * FROM milepost_find_limited(
-      locked, asked_queues, asked_priorities, asked_floors, asked_kinds, asked_alone, asked_front, asked_visits,
-      asked_after, asked_newest, asked_quantum, asked_freed)
+      locked, asked_queues, asked_priorities, asked_floors, asked_bottoms, asked_kinds, asked_alone, asked_front,
+      asked_visits, asked_after, asked_newest, asked_quantum, asked_freed)
   ), plain AS MATERIALIZED (
     SELECT found.place, line.place AS line, found.queue, found.priority, NULL::text AS key, found.seq, found.units
       FROM line CROSS JOIN LATERAL (
@@ -380,7 +392,8 @@ BEGIN
              (SELECT min(taken * unit_us - left_us) FROM judged WHERE free AND NOT earned),
              (SELECT min(queueing.rank * busy.unit_us - busy.left_us)
                 FROM queueing JOIN busy ON busy.queue = queueing.queue
-               WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5)
+               WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5),
+             (SELECT queue::json FROM seen WHERE place IS NULL)
            )::text AS look
   )
   SELECT ARRAY(SELECT chosen.place FROM chosen), told.look FROM told;
