@@ -51,6 +51,7 @@ bench: $(STAMP)                    ## ratios beside raw SQL on the same schema, 
 
 soak: $(STAMP)                     ## long runs: steady state with autovacuum, and an old transaction held open
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.limited_soak
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .import_linter_cache
