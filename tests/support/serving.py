@@ -13,15 +13,21 @@ __all__ = ["served"]
 
 
 @contextmanager
-def served(app: "App", *, access: str = "local", port: int = 0) -> Iterator[str]:
+def served(app: "App", *, access: str = "local", port: int = 0, under: str = "") -> Iterator[str]:
     """Serve the API in a thread, by default as `milepost dev` does, and give its address.
 
-    No worker runs but when a test says so. At the end open streams are cut off.
+    It may be mounted under a prefix of another application. No worker runs but when a test says so.
+    At the end open streams are cut off.
     """
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
     from milepost.web.api import create_api
     from milepost.web.serve import link, listen, server
 
     api = create_api(app, access=access)
+    if under:
+        api = Starlette(routes=[Mount(under, api)])
     serving = server(api, connections=app.settings.api_connections)
     bound = listen("127.0.0.1", port)
 
@@ -32,7 +38,7 @@ def served(app: "App", *, access: str = "local", port: int = 0) -> Iterator[str]
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        yield link(bound)
+        yield link(bound) + under
     finally:
         serving.should_exit = serving.force_exit = True
         thread.join(timeout=30)

@@ -69,6 +69,7 @@ class Shop:
     """A shop whose pages are served: an app to act with, and the server's own."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self.app = mp.App(url)
         evening.declare(self.app)
         self.server = mp.App(url)

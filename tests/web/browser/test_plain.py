@@ -3,7 +3,10 @@
 import asyncio
 import re
 
+import milepost as mp
+from tests.support import evening
 from tests.support.browser import follow
+from tests.support.serving import served
 
 
 async def test_pages_are_linked_and_shown_without_scripts(shop, opened):
@@ -19,6 +22,29 @@ async def test_pages_are_linked_and_shown_without_scripts(shop, opened):
     await page.locator("[data-row] a").first.click()
     await page.wait_for_url(re.compile(r"/jobs/[0-9a-f-]{36}$"))
     assert await page.locator("#job-why").is_visible()
+
+
+async def test_under_a_prefix_pages_lead_to_each_other_and_are_live(new_shop, opened):
+    """Every link, form and stream stays under the mount."""
+    server = mp.App(new_shop.url)
+    evening.declare(server)
+    with served(server, under="/ops/milepost") as address:
+        page = await opened(address.removesuffix("/ops/milepost"))
+        await page.goto(f"{address}/")
+        for name in ("Jobs", "Runs", "Queues & workers", "Limits", "Schedules"):
+            await page.locator(".rail").get_by_role("link", name=name).first.click()
+            await page.get_by_role("heading", level=1, name=name).wait_for()
+            assert page.url.startswith(f"{address}/")
+        new = new_shop.app.new_job("payments.charge", ["A-1"], {"amount": 9_900}, {})
+        [job_id] = await asyncio.to_thread(new_shop.app.client.create, [new])
+        await page.goto(f"{address}/jobs")
+        await page.locator("[data-row] a").first.click()
+        await page.wait_for_url(f"{address}/jobs/{job_id}")
+        await asyncio.to_thread(new_shop.app.jobs.get(job_id).cancel, "no more")
+        await page.get_by_text("no more").first.wait_for()
+        assert all(path.startswith("/ops/milepost/") for path in page.watch.requests)
+        await page.goto("about:blank")  # its stream ends before the server does
+    server.close()
 
 
 async def test_actions_are_confirmed_on_pages_and_done_without_scripts(empty_shop, opened):
