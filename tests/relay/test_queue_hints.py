@@ -31,8 +31,8 @@ PATIENCE = 60.0
 QUEUE = "slow"
 
 
-KILLS = ("b2_", "b15_", "b17_")
-"""Tests that kill the server: it must be theirs alone."""
+WIPES = "b2_"
+"""Empties the server: it must be that test's alone."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def server(request, own_servers):
     if request.param != "rabbitmq":
         yield own_servers(request.param)
         return
-    alone = any(word in request.function.__name__ for word in KILLS)
+    alone = WIPES in request.function.__name__
     with (
         request.getfixturevalue("rabbitmq_servers").lent(alone=alone) as lent,
         distant(lent) as found,

@@ -15,19 +15,24 @@ from milepost.relay.message import CONTENT_TYPE
 from milepost.relay.rabbitmq import RabbitMQ
 from tests.support.brokers import PASSWORD
 from tests.support.prove import PROVING
-from tests.support.rabbitmq import distant
+from tests.support.rabbitmq import distant, private
 
 WIPES = "test_a_server_that_lost_everything_is_used_anew"
-KILLS = {"test_messages_outlive_a_crash_of_the_server", WIPES}
-"""Tests that stop the server, which no other may use meanwhile."""
+"""It empties the server, which no other may use meanwhile."""
+KILLS = {"test_messages_outlive_a_crash_of_the_server", *([WIPES] if PROVING else [])}
+"""Tests that kill the server, which is their own."""
 
 
 class TestRabbitMQ(BrokerSuite):
     @pytest.fixture
-    def server(self, rabbitmq_servers, request):
+    def server(self, rabbitmq_servers, request, tmp_path):
         name = request.function.__name__
-        with rabbitmq_servers.lent(alone=name in KILLS) as server:
-            if name == WIPES and not PROVING:  # it starts in seconds
+        if name in KILLS:
+            with private(tmp_path / "rabbitmq") as server:
+                yield server
+            return
+        with rabbitmq_servers.lent(alone=name == WIPES) as server:
+            if name == WIPES:  # it starts in seconds
                 with distant(server) as found:
                     yield found
             else:

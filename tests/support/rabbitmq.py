@@ -18,7 +18,7 @@ import msgspec
 from tests.support.brokers import PASSWORD, USER, BrokerServer, free_port
 from tests.support.proxy import Network, Proxy, proxy
 
-__all__ = ["DistantRabbitMQ", "RabbitMQServer", "SharedRabbitMQ", "distant"]
+__all__ = ["DistantRabbitMQ", "RabbitMQServer", "SharedRabbitMQ", "distant", "private"]
 
 HOMES = Path("/usr/lib/rabbitmq/lib")
 LARGEST_BYTES = 1024 * 1024
@@ -139,11 +139,6 @@ class RabbitMQServer(BrokerServer):
             time.sleep(0.05)
         self.stop(signal.SIGKILL)
 
-    def clear(self) -> None:
-        """Stop, and keep nothing."""
-        self.stop(signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def _queues_are_known(self) -> bool:
         for names in self.folder.glob("messages/*/quorum/*/names.dets"):
             known = names.read_bytes()
@@ -179,6 +174,21 @@ class RabbitMQServer(BrokerServer):
         )
 
 
+@contextmanager
+def private(folder: Path) -> Iterator[RabbitMQServer]:
+    """Run a server that may be killed.
+
+    Debian's 3.10 comes back from a crash with queues that nobody can consume, if it made or removed
+    some just before, and then serves nobody else.
+    """
+    server = RabbitMQServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(signal.SIGKILL)
+
+
 class SharedRabbitMQ:
     """One server for all runners of a session: the first that needs it starts it, the last stops.
 
@@ -192,25 +202,17 @@ class SharedRabbitMQ:
 
     @contextmanager
     def lent(self, *, alone: bool = False) -> Iterator[RabbitMQServer]:
-        """Lend it; `alone` to whoever wants to kill it: an empty one, of which nothing stays.
-
-        Debian's 3.10 comes back from a crash with queues that nobody can consume, if it made or
-        removed some just before, and then serves none of the tests that follow.
-        """
+        """Lend it; `alone` to whoever empties it. Whoever kills one needs a `private` one."""
         while self._users is None:
             self._users = self._used()
         lock = self._locked("lock", fcntl.LOCK_EX)
         try:
             server = RabbitMQServer(self._folder)
-            if alone:
-                server.clear()
             server.start()
             if not alone:
                 fcntl.flock(lock, fcntl.LOCK_SH)
             yield server
         finally:
-            if alone:
-                RabbitMQServer(self._folder).clear()
             os.close(lock)
 
     def close(self) -> None:
