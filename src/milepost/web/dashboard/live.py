@@ -30,6 +30,9 @@ IDLE_SHARE = 15
 BEAT_SECONDS = 5.0
 """How often a quiet stream says that it is alive, and asks whether its caller still may look."""
 
+ADMITTED_SECONDS = 1.0
+"""So long the answer holds for all streams of one caller; a refusal is asked for again by each."""
+
 VIEWERS = 1_000
 """How many streams of pages one process has."""
 
@@ -111,6 +114,7 @@ class Live:
     def __init__(self) -> None:
         self._topics: dict[Key, Topic] = {}
         self._open: Counter[str] = Counter()
+        self._admitted: dict[str, tuple[float, asyncio.Future[bool]]] = {}
 
     @property
     def viewers(self) -> int:
@@ -155,7 +159,7 @@ class Live:
                 async with asyncio.timeout(max(0.0, asked + BEAT_SECONDS - clock())):
                     await viewer.woken.wait()
             is_due = clock() - asked >= BEAT_SECONDS
-            if viewer.is_over or (is_due and not await _is_admitted(call)):
+            if viewer.is_over or (is_due and not await self._goes_on(call)):
                 yield b"event: end\ndata: {}\n\n"
                 return
             if is_due:
@@ -163,6 +167,17 @@ class Live:
                 yield b"event: beat\ndata: {}\n\n"
             if pieces := viewer.take():
                 yield b"".join(pieces.values())
+
+    async def _goes_on(self, call: Call) -> bool:
+        """Tell whether the caller still may look; many streams of one ask together."""
+        now, mine = asyncio.get_running_loop().time(), call.principal.id
+        until, answer = self._admitted.get(mine, (0.0, None))
+        if answer is None or now >= until:
+            answer = asyncio.ensure_future(_is_admitted(call))
+            others = {one: held for one, held in self._admitted.items() if now < held[0]}
+            self._admitted = {**others, mine: (now + ADMITTED_SECONDS, answer)}
+        # Whoever asked may go away meanwhile: the others wait for the answer all the same.
+        return await asyncio.shield(answer) or await _is_admitted(call)
 
     async def _read(self, key: Key, topic: Topic, call: Call, load: Load) -> None:
         """Read a page while somebody looks at it."""
