@@ -9,6 +9,7 @@ import milepost as mp
 from milepost.lifecycle import WorkerState
 from milepost.store import dashboard, jobs, queues, workers
 from milepost.store.jobs import Line
+from milepost.store.rules import Limit, change
 
 __all__ = ["PAGES", "Evening", "Orders", "declare", "fill"]
 
@@ -30,6 +31,8 @@ PAGES = {
     "pipeline": "/pipelines/{0.pipeline}",
     "queues": "/queues",
     "queue-pause": "/queues/index/pause",
+    "limits": "/limits",
+    "limit-set": "/limits/job/exports/set",
     "schedules": "/schedules",
     "channels": "/channels",
     "tokens": "/tokens",
@@ -186,6 +189,8 @@ def fill(app: mp.App) -> Evening:
     cancelled = _submit(app, "index.rebuild", [99])
     app.jobs.get(cancelled).cancel(reason="a shard that is not there any more")
     running = _leave_open(app)
+    slower = Limit(most=3, rate=20, per_us=60_000_000, burst=5)
+    app.client.run(change, ("job", "exports"), slower, actor="ann", reason="their shop is slow")
     return Evening(*found, running=running, waiting=waiting, cancelled=cancelled, **runs)
 
 
