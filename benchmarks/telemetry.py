@@ -35,7 +35,7 @@ from milepost.observe.otel import instrument
 
 POINTS = ("submit", "attempt", "step", "settle", "sweep")
 GOALS = {"off": 0.97, "hooks": 0.95, "metrics": 0.95}
-"""Ratios of drains, by the clock; the other kinds are measured and published."""
+"""Ratios by CPU; the other kinds are measured and published."""
 TOGETHER = "all, otel 1 %"
 
 
@@ -178,9 +178,9 @@ def main() -> None:
     for dialect, found in report.items():
         for name, (rate, cpu) in found.items():
             goal = GOALS.get(name, 0.0)
-            kept &= rate >= goal
-            told = f" (goal {goal}) {'ok' if rate >= goal else 'MISSED'}" if goal else ""
-            print(f"{dialect}: {name} / off = {rate:.3f} by the clock{told}, {cpu:.3f} by CPU")
+            kept &= cpu >= goal
+            told = f" (goal {goal}) {'ok' if cpu >= goal else 'MISSED'}" if goal else ""
+            print(f"{dialect}: {name} / off = {rate:.3f} by the clock, {cpu:.3f} by CPU{told}")
     if options.json:
         options.json.write_text(json.dumps(report, indent=2))
     sys.exit(0 if kept else 1)
