@@ -414,6 +414,7 @@ def test_workers_are_listed_while_they_live(prompt, app, kinds):
     assert "start one with `milepost worker APP`" in none.err
     app.drain()  # a worker that comes and goes
     assert prompt("workers", "--json").out == "[]\n"
+    assert prompt("workers", "ls", "--json").out == "[]\n"
     [gone] = json.loads(prompt("workers", "--all", "--json").out)
     assert (gone["state"], gone["live"], gone["queues"]) == ("STOPPED", False, None)
     assert {"convert 1", "refuse 1"} <= set(gone["kinds"])
