@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.limits import program, stores
+from benchmarks.limits import program, server_and_stores
 from milepost import outcome
 from milepost.records import Claim
 from milepost.store import jobs, limits, workers
@@ -86,7 +86,7 @@ class Claims:
         ended = time.monotonic()
         self.minutes[-1].append((ended - began) * 1000)
         line.floors.learn(claims, most=MOST, began=began, ended=ended)
-        line.learn(look, reach, taken=len(claims), took=ended - began)
+        line.learn(look, reach, taken=len(claims))
         self.taken += len(claims)
         self._held.append(claims)
         if len(self._held) > HELD_TICKS:
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    with stores() as fresh:
+    with server_and_stores() as (_, fresh):
         told = soak(fresh["postgres"](), minutes=asked.minutes, rate=asked.rate, keys=asked.keys)
     growth = told[-1]["p99 ms"] / told[0]["p99 ms"]
     print(f"the last minute's p99 is {growth:.2f} of the first's (goal {GOAL})")

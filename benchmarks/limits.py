@@ -3,7 +3,8 @@
     python -m benchmarks.limits [--jobs 20000] [--rounds 5] [--keys 10000] [--processes 1 4]
 
 Each drain has a fresh database; the time is that from the first start of a job to the last end, by
-the store's clock. Then how long a claim takes that finds 100,000 blocked jobs and nothing else.
+the store's clock. Next to it stands the processor time of workers and server, which depends less on
+the host's mood. Then how long a claim takes that finds 100,000 blocked jobs and nothing else.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import milepost as mp
+from benchmarks.revisions import pid_of, processor_seconds, server_seconds
 from milepost.store import limits, workers
 from milepost.worker.limited import LimitedLine
 from tests.support.databases import _create_database
@@ -30,6 +32,10 @@ MOST = 5
 BLOCKED = 100_000
 CLAIMS = 60
 SETTINGS = {"fsync": "on", "shared_buffers": "512MB", "max_wal_size": "4GB"}
+
+
+Drain = tuple[float, float, float]
+"""Jobs per second, and microseconds of processor time a job: of workers, and of the server."""
 
 
 def program(url: str | None = None) -> tuple[mp.App, Any, Any]:
@@ -49,8 +55,10 @@ app, _, _ = program()
 """What workers run."""
 
 
-def drain(url: str, *, keyed: bool, jobs_: int, keys: int, processes: int) -> float:
-    """Drain so many jobs; answer with jobs per second."""
+def drain(
+    url: str, postmaster: int | None, *, keyed: bool, jobs_: int, keys: int, processes: int
+) -> Drain:
+    """Drain so many jobs; answer with jobs per second, and microseconds a job of both sides."""
     made, free, limited = program(url)
     chance = random.Random(1)
     job = limited if keyed else free
@@ -58,19 +66,32 @@ def drain(url: str, *, keyed: bool, jobs_: int, keys: int, processes: int) -> fl
     command = [sys.executable, "-m", "milepost.cli", "worker", "benchmarks.limits:app"]
     given = {"MILEPOST_DATABASE_URL": url, "MILEPOST_CONCURRENCY": str(2000 // processes)}
     silent = subprocess.DEVNULL
+    made.queues.pause("default")
     fleet = [
         subprocess.Popen(command, env={**os.environ, **given}, stdout=silent, stderr=silent)
         for _ in range(processes)
     ]
+    while sum(worker.state == "IDLE" for worker in made.workers.list()) < processes:
+        time.sleep(0.05)
+    before = _processor_seconds(fleet, postmaster)
+    made.queues.resume("default")
     while made.counts().get("default", {}).get("SUCCEEDED", 0) < jobs_:
-        time.sleep(0.2)
+        time.sleep(0.1)
+    after = _processor_seconds(fleet, postmaster)
     for worker in fleet:
         worker.terminate()
     for worker in fleet:
         worker.wait(30)
     begun, ended = _span(made)
     made.close()
-    return jobs_ / (ended - begun)
+    worked, served = ((end - start) * 1e6 / jobs_ for start, end in zip(before, after, strict=True))
+    return jobs_ / (ended - begun), worked, served
+
+
+def _processor_seconds(
+    fleet: list[subprocess.Popen[bytes]], postmaster: int | None
+) -> tuple[float, float]:
+    return sum(processor_seconds(worker.pid) for worker in fleet), server_seconds(postmaster)
 
 
 def _span(made: mp.App) -> tuple[float, float]:
@@ -110,20 +131,38 @@ def blocked(url: str) -> float:
 
 
 @contextmanager
-def stores() -> Iterator[dict[str, Any]]:
+def server_and_stores() -> Iterator[tuple[int, dict[str, Any]]]:
     """Start a durable server, and make fresh databases on it and in files."""
     folder = Path(tempfile.mkdtemp(prefix="milepost-limits-"))
     with running(max(binaries(), key=int), SETTINGS) as server:
         numbers = iter(range(1_000_000))
-        yield {
-            "postgres": lambda: _fresh(server, next(numbers)),
-            "sqlite": lambda: f"sqlite:///{folder}/{next(numbers)}.db",
-        }
+        yield (
+            pid_of(server),
+            {
+                "postgres": lambda: _fresh(server, next(numbers)),
+                "sqlite": lambda: f"sqlite:///{folder}/{next(numbers)}.db",
+            },
+        )
 
 
 def _fresh(server: PostgresServer, number: int) -> str:
     _create_database(server.url(), f"limits{number}", None)
     return server.url(f"limits{number}")
+
+
+def compared(plain: list[Drain], keyed: list[Drain]) -> dict[str, Any]:
+    """Compare drains without a limit and with one, round by round."""
+    ratios = [k[0] / p[0] for p, k in zip(plain, keyed, strict=True)]
+    costs = [sum(k[1:]) / sum(p[1:]) for p, k in zip(plain, keyed, strict=True)]
+    found: dict[str, Any] = {
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 2) for ratio in ratios],
+        "processor time": round(statistics.median(costs), 3),
+    }
+    for name, drains in (("unlimited", plain), ("limited", keyed)):
+        rate, worked, served = (statistics.median(column) for column in zip(*drains, strict=True))
+        found[name] = f"{rate:.0f}/s, worker {worked:.1f} us, server {served:.1f} us"
+    return found
 
 
 def main() -> None:
@@ -135,25 +174,19 @@ def main() -> None:
     parser.add_argument("--json")
     asked = parser.parse_args()
     found: dict[str, Any] = {}
-    with stores() as fresh:
+    with server_and_stores() as (postmaster, fresh):
         sides = [("postgres", number) for number in asked.processes] + [("sqlite", 1)]
-        rates: dict[Any, list[float]] = {}
+        drains: dict[Any, list[Drain]] = {}
         for _ in range(asked.rounds):
             for store, processes in sides:
+                pid = postmaster if store == "postgres" else None
                 for keyed in (False, True):
                     size = {"jobs_": asked.jobs, "keys": asked.keys, "processes": processes}
-                    rate = drain(fresh[store](), keyed=keyed, **size)
-                    rates.setdefault((store, processes, keyed), []).append(rate)
+                    one = drain(fresh[store](), pid, keyed=keyed, **size)
+                    drains.setdefault((store, processes, keyed), []).append(one)
         for store, processes in sides:
-            plain, keyed = (rates[store, processes, k] for k in (False, True))
-            ratios = [k / p for p, k in zip(plain, keyed, strict=True)]
             name = f"{store}, {processes} process{'es' if processes > 1 else ''}"
-            found[name] = {
-                "unlimited": round(statistics.median(plain)),
-                "limited": round(statistics.median(keyed)),
-                "ratio": round(statistics.median(ratios), 3),
-                "ratios": [round(ratio, 2) for ratio in ratios],
-            }
+            found[name] = compared(*(drains[store, processes, keyed] for keyed in (False, True)))
             print(name, found[name], flush=True)
         for store, make in fresh.items():
             found[f"{store}, empty claim behind 100,000, ms"] = round(blocked(make()), 2)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from milepost.limit import limit_key
-from milepost.store import rules
+from milepost.store import rules, workers
 from milepost.store.catalog import query
 from milepost.store.rules import Limit
 from tests.support.databases import Backends, backend_names
@@ -67,3 +67,38 @@ def test_a_look_at_limits_reads_a_bounded_number_of_rows(full, name, given):
     [[found]] = raw.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", asked)
     plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
     assert read(plan) <= 10 * MOST, plan
+
+
+@pytest.mark.skipif(not POSTGRES, reason="needs a server")
+@pytest.mark.parametrize("name", ["job_claim", "job_claim_limited"])
+def test_a_claim_that_finds_no_job_writes_nothing(backends: Backends, name):
+    """Workers that rest ask again and again: each of those looks would wait for the disk."""
+    database = backends.fresh(POSTGRES[0])
+    with opened(database, "sync") as store:
+        store.run(workers.register, workers.NewWorker(id="w", lease_us=10**9))
+    asked = {
+        "worker_id": "w",
+        "queue": ["default"],
+        "priority": [0],
+        "floor": [0],
+        "bottom": [0],
+        "kinds": None,
+        "alone": False,
+        "timed": True,
+        "most": 10,
+        "stripe": 0,
+        "stripes": 16,
+        "front": 10,
+        "visits": 4,
+        "after": "",
+        "newest": 4,
+        "quantum": 1,
+        "freed": "[]",
+        "id": None,
+    }
+    statement = query(name, "postgres")
+    with database.raw() as raw:
+        raw.execute("BEGIN")
+        raw.execute(statement.text, {key: asked[key] for key in statement.parameters})
+        assert raw.execute("SELECT pg_current_xact_id_if_assigned()::text") == [(None,)]
+        raw.execute("ROLLBACK")

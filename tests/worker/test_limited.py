@@ -8,7 +8,7 @@ import milepost as mp
 from milepost.store import jobs, workers
 from milepost.store.limits import STRIPES, Look
 from milepost.worker.floors import Floors
-from milepost.worker.limited import SHARE_LEAST, VISITS, VISITS_MOST, LimitedLine
+from milepost.worker.limited import LOOK_US, SHARE_LEAST, VISITS, LimitedLine
 
 
 def look(**told) -> Look:
@@ -61,15 +61,28 @@ def test_keys_are_looked_at_from_where_the_first_job_stood_at_the_bottom():
     assert line.reach(100).bottoms == {("default", 0): 17, ("default", 1): 30}
 
 
-def test_after_a_look_that_took_long_fewer_keys_are_looked_at():
+def test_where_each_key_takes_long_a_look_has_so_many_that_it_stays_short():
+    """Behind an old snapshot the live leases of a key stand among all former ones."""
     line = LimitedLine()
-    visits = []
-    for took in (*[0.02] * 6, *[0.001] * 6):
+    line.free({(f"k{n}", "default", 0): None for n in range(100)})
+    asked = []
+    for each_us in (*[1_000] * 12, *[5] * 12):
+        line.free({(f"k{n}", "default", 0): None for n in range(100)})
         reach = line.reach(100)
-        line.learn(look(front=6, blocked=6, visited=9, after="z"), reach, taken=9, took=took)
-        visits.append(reach.visits)
-    assert visits[5] == VISITS
-    assert visits[-1] == VISITS_MOST
+        seen = reach.front + reach.visits + len(reach.freed)
+        some = look(front=6, blocked=6, visited=seen - 6, after="z", took_us=seen * each_us)
+        line.learn(some, reach, taken=9)
+        asked.append(seen)
+    assert asked[11] <= 2 * LOOK_US / 1_000
+    assert asked[-1] > 100
+
+
+def test_a_look_from_the_bottom_says_nothing_of_what_a_key_takes():
+    line = LimitedLine()
+    line.floors.whole = True
+    for _ in range(6):
+        line.learn(look(front=6, took_us=90_000), line.reach(100), taken=6)
+    assert line.reach(100).front + line.reach(100).front > 100
 
 
 def test_where_jobs_are_blocked_it_goes_by_keys_and_comes_back():

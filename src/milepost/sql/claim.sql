@@ -6,20 +6,17 @@
 -- of a queue that has one, are for job_claim_limited.
 -- postgres
 -- Below the floor the index may hold only dead entries that an old snapshot keeps alive. The
--- worker's row is held so that it cannot be buried meanwhile. A run whose first job this is begins.
+-- worker's row is held so that it cannot be buried meanwhile, and only where a job was found: a look that finds none
+-- writes nothing, and waits for no disk. A run whose first job this is begins.
 -- Rows are updated where they were found, by ctid, which no index has to be asked for. A row that
 -- another transaction has changed since this one's snapshot is locked in a place that the snapshot
 -- does not see: it is passed over, and taken by the next claim.
 -- For the planner: a run's state is asked for by a scalar subquery, because EXISTS may read the
 -- whole table of runs into a hash.
-WITH me AS MATERIALIZED (
-  SELECT id FROM worker
-   WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
-     FOR KEY SHARE
-), line AS MATERIALIZED (
+WITH line AS MATERIALIZED (
   SELECT l.queue, l.priority, l.floor
     FROM unnest(:queue::text[], :priority::smallint[], :floor::bigint[])
-         WITH ORDINALITY AS l (queue, priority, floor, place), me
+         WITH ORDINALITY AS l (queue, priority, floor, place)
    WHERE (SELECT paused FROM queue WHERE queue.name = l.queue) IS NOT TRUE
      AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = l.queue)
    ORDER BY l.place
@@ -39,13 +36,18 @@ WITH me AS MATERIALIZED (
           LIMIT (SELECT :most::bigint)
             FOR UPDATE OF job SKIP LOCKED) found
    LIMIT :most
+), me AS MATERIALIZED (
+  SELECT id FROM worker
+   WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
+     AND EXISTS (SELECT 1 FROM picked)
+     FOR KEY SHARE
 ), taken AS (
 UPDATE job
    SET state = 'RUNNING', move = 'claim', version = version + 1, fence = job.fence + 1,
        worker_id = :worker_id, actor = :worker_id,
        detail = CASE WHEN :alone::boolean THEN 'alone' END, phase = NULL,
        started_at = coalesce(started_at, {now})
- WHERE job.ctid = ANY (ARRAY(SELECT place FROM picked))
+ WHERE job.ctid = ANY (ARRAY(SELECT picked.place FROM me, picked))
 RETURNING {columns:claim job. | job.deadline_at AS remaining_us
           | CASE WHEN :timed::boolean AND (job.due_at IS NOT NULL OR job.run_id IS NULL)
             THEN coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}

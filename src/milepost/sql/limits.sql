@@ -10,27 +10,26 @@
 -- commit is visible, and counts them after that (milepost_choose_limited has snapshots of its own). It waits for
 -- nobody but a bucket, whose other writers hold it last. A job that came after the statement's own snapshot
 -- is passed over, and taken by the next claim.
-WITH me AS MATERIALIZED (
-  SELECT id FROM worker
-   WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
-     FOR KEY SHARE
+WITH live AS MATERIALIZED (
+  SELECT id FROM worker WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
 ), chosen AS MATERIALIZED (
   SELECT c.places, c.look
-    FROM me CROSS JOIN LATERAL milepost_choose_limited(
+    FROM live CROSS JOIN LATERAL milepost_choose_limited(
            :stripe::integer, :stripes::integer, :queue::text[], :priority::smallint[], :floor::bigint[],
            :bottom::bigint[], :kinds::text[], :alone::boolean, :front::bigint, :visits::bigint, :after::text, :newest::bigint,
            :quantum::bigint, :freed::text::json, :id::uuid[], :most::bigint) AS c
-), held AS MATERIALIZED (
-  SELECT job.ctid AS place FROM job
-   WHERE job.ctid = ANY ((SELECT places FROM chosen)::tid[]) AND job.state || '' = 'QUEUED'
-     FOR UPDATE OF job SKIP LOCKED
+), me AS MATERIALIZED (
+  SELECT id FROM worker
+   WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
+     AND (SELECT cardinality(places) FROM chosen) > 0
+     FOR KEY SHARE
 ), taken AS (
 UPDATE job
    SET state = 'RUNNING', move = 'claim', version = version + 1, fence = job.fence + 1,
        worker_id = :worker_id, actor = :worker_id,
        detail = CASE WHEN :alone::boolean THEN 'alone' END, phase = NULL,
        started_at = coalesce(started_at, {now})
- WHERE job.ctid = ANY (ARRAY(SELECT place FROM held))
+ WHERE job.ctid = ANY ((SELECT places FROM chosen, me)::tid[])
 RETURNING {columns:claim job. | job.deadline_at AS remaining_us
           | CASE WHEN :timed::boolean AND (job.due_at IS NOT NULL OR job.run_id IS NULL)
             THEN coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}, units
@@ -72,16 +71,23 @@ UPDATE run
   FROM new
  WHERE run.id = new.id
 )
+-- The first row has the look, in place of an id.
+SELECT {columns:claim
+       | coalesce((SELECT look FROM chosen), '[0, 0, 0, 0, null, null, null]') AS id
+       | NULL::bigint AS remaining_us
+       | NULL::bigint AS waited_us}
+  FROM (VALUES (1)) AS one LEFT JOIN taken ON false
+ UNION ALL
 SELECT {columns:claim
        | (extract(epoch FROM deadline_at - {now}) * 1000000)::bigint AS remaining_us
-       | (date_part('epoch', {now} - waited_us) * 1000000)::bigint AS waited_us},
-       coalesce((SELECT look FROM chosen), '[0, 0, 0, 0, null, null, null]')
-  FROM (VALUES (1)) AS one LEFT JOIN taken ON true
+       | (date_part('epoch', {now} - waited_us) * 1000000)::bigint AS waited_us}
+  FROM taken
 -- sqlite
 -- Statements of its own: there is one writer, and Python is quicker to choose (store/choice.py).
 
 -- name: limit_front
--- The first jobs in line that are under a limit, as a claim has them: most of them are taken.
+-- The first jobs in line that are under a limit, as a claim has them: most of them are taken. Their rowids and keys
+-- come apart: whether all of them may start is told by those.
 -- postgres
 -- Nothing to do: job_claim_limited has chosen.
 -- sqlite: bytes 7
@@ -95,7 +101,7 @@ WITH line AS MATERIALIZED (
 SELECT json_group_array(json_array(number, line, units,
          {columns:claim | fence + 1 AS fence | length(payload) AS payload
          | CASE WHEN deadline_at IS NOT NULL THEN deadline_at - {now} END AS remaining_us})),
-       CAST(group_concat(payload, '') AS BLOB)
+       CAST(group_concat(payload, '') AS BLOB), json_group_array(number), json_group_array(limit_key)
   FROM (SELECT job.rowid AS number, line.place AS line, units,
                {columns:claim job. | job.deadline_at AS remaining_us
                | CASE WHEN job.due_at IS NOT NULL OR job.run_id IS NULL

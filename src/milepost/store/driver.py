@@ -33,8 +33,11 @@ class Call(msgspec.Struct, frozen=True):
     """How much longer than others it may take: it moves many rows, or waits for another program."""
     as_stored: bool = False
     """Whether bytes are wanted as the codec left them."""
-    steps: "Callable[[], Steps[Rows]] | None" = None
-    """The steps that it takes, at once, where there is one writer: they may be begun again."""
+    steps: "Callable[[], Steps[Callable[[], Rows]]] | None" = None
+    """The steps that it takes, at once, where there is one writer: they may be begun again.
+
+    Their answer is decoded when the writer is free for others.
+    """
 
 
 class StatementTimeout(Unavailable):

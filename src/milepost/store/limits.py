@@ -9,8 +9,9 @@ takes jobs of those alone: nobody else can add a lease under their keys until it
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 
 from milepost.limit import STRIPES, limit_key, stripe_of
 from milepost.records import Claim
-from milepost.store.choice import Candidate, Standing, choose, rule_of, whole_us
+from milepost.store.choice import Candidate, Choice, Standing, choose, rule_of, whole_us
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.jobs import Line, Suspect, claimed, lines
 from milepost.store.rules import Limit, rules
@@ -74,6 +75,8 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     queue_us: float | None
     firsts: tuple[tuple[str, int, int | None], ...] | None = None
     """The number of the first job of a queue and a priority, where the bottom was looked at."""
+    took_us: int = 0
+    """How many microseconds the choice took; 0: nobody measured it."""
 
     @property
     def wait_us(self) -> float | None:
@@ -117,51 +120,104 @@ def claim(
         alone=True,
         steps=partial(_steps, placed, keys, named, reach.front, most),
     )
-    look = msgspec.json.decode(rows[0][-1], type=Look)
-    found = [row[:-1] for row in rows] if rows[0][0] is not None else []
+    told, *found = rows
+    look = msgspec.json.decode(told[0], type=Look)
     return (yield from claimed(found, worker_id=worker_id)), look
+
+
+# Where there is one writer
+
+
+class _Front(msgspec.Struct, frozen=True):
+    """The first in line: their rowids as JSON, their keys, and what a claim has of them."""
+
+    rows: Callable[[], Rows] = list
+    numbers: str = "[]"
+    keys: Sequence[str] = ()
 
 
 def _steps(
     asked: Mapping[str, Any], keys: Mapping[str, Any], ids: list[str] | None, front: int, most: int
-) -> Steps[Rows]:
+) -> Steps[Callable[[], Rows]]:
     """Claim where nobody else can meanwhile: look, choose, move; answer as the statement does."""
     known = yield from rules()
     queues = {name: rule.limit for (scope, name), rule in known.items() if scope == "queue"}
     jobs = {name: rule.limit for (scope, name), rule in known.items() if scope == "job"}
-    visited, after, fronts = 0, None, 0
-    read: dict[int, Any] = {}
+    heads, visited, after = [], 0, None
     if ids is not None:
-        candidates = yield from _candidates("limit_named", {**asked, "id": ids, "most": most})
+        first = _Front()
+        heads = yield from _candidates("limit_named", {**asked, "id": ids, "most": most})
     else:
-        rows = yield Call("limit_front", {**asked, "most": front})
-        read = {row[0]: row for row in rows}
-        candidates = [Candidate(*_AS_CANDIDATE(row)) for row in rows]
-        fronts = len(candidates)
+        [(rows, numbers, met)] = yield Call("limit_front", {**asked, "most": front})
+        first = _Front(rows, numbers, msgspec.json.decode(met))
         if keys["visits"] or keys["newest"] or keys["freed"] != "[]":
             [(text, visited, after)] = yield Call("limit_heads", {**asked, **keys})
-            candidates = _merged(candidates, _decoded(text))
+            in_front = set(msgspec.json.decode(numbers))
+            heads = [one for one in _decoded(text) if one.number not in in_front]
         if queues.keys() & set(asked["queue"]):
-            plain = yield from _candidates("limit_plain", {**asked, "most": most})
-            candidates = _merged(candidates, plain)
-    standing = yield from _standing(candidates, jobs, queues)
-    chosen = choose(candidates, standing, most=most)
+            heads += yield from _candidates("limit_plain", {**asked, "most": most})
+    look = Look(STRIPES, len(first.keys), 0, visited, after, None, None)
+    # Not worth a try where the caller looks at little of the front: then many are blocked.
+    worth = ids is None and not queues and 2 * front >= most >= len(first.keys) + len(heads)
+    if worth and (yield from _all_free([*first.keys, *_keys(heads)], jobs)):
+        others = [one.number for one in heads]
+        return _answer(look, first.rows, (yield from _move(asked, first.numbers, others)))
+    read = {row[0]: row for row in first.rows()}
+    candidates = _merged([Candidate(*_AS_CANDIDATE(row)) for row in read.values()], heads)
+    chosen = choose(candidates, (yield from _standing(candidates, jobs, queues)), most=most)
+    those = [number for number in chosen.numbers if number in read]
+    others = [number for number in chosen.numbers if number not in read]
+    taken = yield from _move(asked, those, others)
+    yield from _pay(chosen)
+    blocked = (chosen.blocked, visited, after, chosen.key_us, chosen.queue_us)
+    return _answer(Look(STRIPES, len(first.keys), *blocked), lambda: map(read.get, those), taken)
+
+
+def _answer(look: Look, rows: Callable[[], Iterable[Any]], more: Rows) -> Callable[[], Rows]:
+    """Answer with the look in place of an id, then with jobs of the front, and others."""
+    return lambda: [
+        [msgspec.json.encode(look).decode()],
+        *(row[_READ:] for row in rows()),
+        *more,
+    ]
+
+
+def _keys(some: Iterable[Candidate]) -> Iterator[str]:
+    return (one.key for one in some if one.key is not None)
+
+
+def _all_free(keys: Sequence[str], rules: Mapping[str, Limit]) -> Steps[bool]:
+    """Tell whether all of these may start, if nothing but numbers of leases is asked for."""
+    odd = {name for name, rule in rules.items() if rule.ordered or rule.rate is not None}
+    if odd and any(rule_of(key) in odd for key in keys):
+        return False
+    bounds = {name: rule.most for name, rule in rules.items() if rule.most is not None}
+    if not bounds or not keys:
+        return True
+    [(leased, _)] = yield Call("limit_leased", {"queues": False})
+    live, wanted = Counter(msgspec.json.decode(leased)), Counter(keys)
+    least = min(bounds.values())
+    doubtful = {key for key, n in wanted.items() if n > least} | (live.keys() & wanted.keys())
+    return all(wanted[key] + live[key] <= bounds.get(rule_of(key), inf) for key in doubtful)
+
+
+def _move(asked: Mapping[str, Any], read: str | list[int], others: list[int]) -> Steps[Rows]:
+    """Move jobs that were read, and others; answer with what a claim has of the others."""
     moved = {"worker_id": asked["worker_id"], "alone": asked["alone"]}
-    found: Rows = [read[number][_READ:] for number in chosen.numbers if number in read]
-    if found:
-        those = [number for number in chosen.numbers if number in read]
-        yield Call("limit_move", {**moved, "chosen": those})
-    if others := [number for number in chosen.numbers if number not in read]:
-        found += yield Call("limit_take", {**moved, "most": most, "timed": True, "chosen": others})
+    if read and read != "[]":
+        yield Call("limit_move", {**moved, "chosen": read})
+    if not others:
+        return []
+    return (
+        yield Call("limit_take", {**moved, "most": len(others), "timed": True, "chosen": others})
+    )
+
+
+def _pay(chosen: Choice) -> Steps[None]:
     if chosen.bill:
         scopes, names = zip(*chosen.bill, strict=True)
         costs = [whole_us(us) for us in chosen.bill.values()]
         yield Call("limit_pay", {"scope": list(scopes), "key": list(names), "cost_us": costs})
-    look = Look(STRIPES, fronts, chosen.blocked, visited, after, chosen.key_us, chosen.queue_us)
-    told = msgspec.json.encode(look).decode()
-    for row in found:
-        row.append(told)
-    return found or [[None, told]]
 
 
 def _candidates(name: str, asked: Mapping[str, Any]) -> Steps[list[Candidate]]:

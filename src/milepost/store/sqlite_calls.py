@@ -15,7 +15,7 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.store.catalog import Query, only_column, query, with_same
-from milepost.store.driver import Call, Rows, drive
+from milepost.store.driver import Call, Rows, Steps, drive
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PORTION = 64 * 1024**2
@@ -39,7 +39,7 @@ class OptimisticMiss(Exception):  # noqa: N818 - no error: roll back, and run it
 def prepared(call: Call) -> PreparedCall:
     """Spell a named query and its values: lists become rows, or JSON where the query reads it."""
     if (steps := call.steps) is not None:
-        return _whole_answer(lambda connection: drive(steps(), partial(execute, connection)))
+        return partial(_execute_steps, steps)
     statement = query(call.name, "sqlite")
     if statement.rows:
         return _prepared_rows(statement, call)
@@ -47,6 +47,13 @@ def prepared(call: Call) -> PreparedCall:
         return _whole_answer(partial(_execute_each, statement=statement, call=call))
     bound = _bound(call.parameters)
     return _whole_answer(lambda connection: connection.execute(statement.text, bound).fetchall())
+
+
+def _execute_steps(
+    steps: Callable[[], Steps[Answer]], connection: sqlite3.Connection, *, alone: bool = False
+) -> Answer:
+    del alone
+    return drive(steps(), partial(execute, connection))
 
 
 def _whole_answer(execute: Callable[[sqlite3.Connection], Rows]) -> PreparedCall:
@@ -147,7 +154,10 @@ def _move_all_or_undo(
 def _execute_packed(
     connection: sqlite3.Connection, statement: Query, given: dict[str, Any]
 ) -> Answer:
-    """Run the look, then the move if there is one; the answer comes in one piece."""
+    """Run the look, then the move if there is one; the answer comes in one piece.
+
+    Where a look without a move tells more, its rows are the first column, still to be decoded.
+    """
     look, *moves = statement.texts
     try:
         [(text, pieces, *picked)] = connection.execute(look, given).fetchall()
@@ -156,9 +166,12 @@ def _execute_packed(
             raise
         # Together they are larger than anything SQLite can answer with.
         return _execute_packed(connection, statement, {**given, "most": given["most"] // 2})
+    rows = partial(_unpacked, text, pieces, statement.bytes_at)
+    if picked and not moves:
+        return _known([[rows, *picked]])
     if moves and picked != [NONE]:
         connection.execute(moves[0], {**given, "picked": picked[0]})
-    return partial(_unpacked, text, pieces, statement.bytes_at)
+    return rows
 
 
 def _unpacked(text: str, pieces: bytes | None, bytes_at: int | None) -> Rows:

@@ -34,6 +34,10 @@ FOR_LONG = 4
 ROOM_SECONDS = 1.0
 STRIPE_TRIES = 3
 """How often jobs under limits are looked for at once, while others hold the stripes asked for."""
+PLAIN, LIMITED = "plain", "limited"
+"""The two lines: jobs without a limit, and jobs under one."""
+EMPTY_SECONDS = 0.05
+"""For so long a line in which no job was found is looked at after the other one."""
 ClaimCall = Callable[[], Coroutine[Any, Any, list[Claim]]]
 
 
@@ -72,6 +76,7 @@ class Claimer:
         self._floors = Floors()
         self._limited = LimitedLine()
         self._limited_first = False
+        self._empty_until = {PLAIN: 0.0, LIMITED: 0.0}
         self._rescan_asked = False
         self._met: set[Lanes] = {threads, isolated}
         """The lanes of the jobs that the last claim met."""
@@ -192,16 +197,23 @@ class Claimer:
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
         """Claim jobs under limits and others; each of them come first in turns (L-16).
 
-        Those under limits do so when the bottom of the line is looked at.
+        Those under limits do so when the bottom of the line is looked at. A line that was empty a
+        moment ago comes second: it is asked for what the other one leaves room for.
         """
         if not self._limited.known:
             return await self._claim_plain(most, kinds)
-        self._limited_first = not self._limited_first or self._floors.due(self._now)
-        parts = [self._claim_plain, self._claim_limited]
+        due = self._floors.due(self._now)
+        self._limited_first = not self._limited_first or due
+        parts = [(PLAIN, self._claim_plain), (LIMITED, self._claim_limited)]
+        parts.sort(key=lambda part: (part[0] == LIMITED) != self._limited_first)
+        if not due and self._now < self._empty_until[parts[0][0]]:
+            parts.reverse()
         claims: list[Claim] = []
-        for part in reversed(parts) if self._limited_first else parts:
+        for line, part in parts:
             if len(claims) < most:
-                claims += await part(most - len(claims), kinds)
+                found = await part(most - len(claims), kinds)
+                self._empty_until[line] = 0.0 if found else self._now + EMPTY_SECONDS
+                claims += found
         return claims
 
     async def _claim_limited(self, most: int, kinds: list[str]) -> list[Claim]:
@@ -239,7 +251,7 @@ class Claimer:
         )
         ended = self._now
         limited.floors.learn(claims, most=most, began=began, ended=ended)
-        limited.learn(look, reach, taken=len(claims), took=ended - began)
+        limited.learn(look, reach, taken=len(claims))
         self._slots.awaited = limited.blocked
         if self._metrics is not None:
             self._metrics.looked(look, taken=len(claims))

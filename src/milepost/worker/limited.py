@@ -12,8 +12,10 @@ VISITS = 16
 VISITS_MOST = 128
 VISITS_EMPTY = 48
 """As many where the last look found all of them blocked: such looks come again and again."""
-LOOK_SECONDS = 0.005
-"""After a longer look fewer keys are looked at: behind an old snapshot each costs more."""
+KEYS_LEAST, KEYS_MOST = 4, 2_000
+CHEAP_US, LOOK_US = 25, 6_000
+"""A key usually takes 5 microseconds to look at, and more behind an old snapshot: then a look has
+so many that it takes no longer than this."""
 NEWEST = 8
 """The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
 FREED_MOST = 1_000
@@ -55,7 +57,8 @@ class LimitedLine:
         self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
         self._stripes = STRIPES
         self._freed: dict[Freed, None] = {}
-        self._visits_most = VISITS_MOST
+        self._affordable = float(KEYS_MOST)
+        """How many keys a look has time for."""
         self._bottoms: dict[tuple[str, int], int] = {}
 
     def must_ask(self, now: float, *, idle: bool) -> bool:
@@ -81,30 +84,30 @@ class LimitedLine:
         )
         # Each key gets the same share; where none could be taken, its first job is enough to see.
         share = 1 if self._empty else max(1, most // self._keys)
+        keys = max(KEYS_LEAST, int(self._affordable))
+        most = min(most, keys)
+        visits = min(VISITS, max(1, keys // 8))
+        newest = min(NEWEST, max(1, keys // 16))
         if self._few:
-            return replace(here, visits=VISITS, newest=NEWEST, quantum=share)
+            return replace(here, visits=VISITS, newest=newest, quantum=share)
         if self._share < 1.0:
-            visits = min(VISITS_EMPTY if self._empty else VISITS_MOST, self._visits_most)
+            many = VISITS_EMPTY if self._empty else VISITS_MOST
             return replace(
                 here,
                 front=max(1, int(most * self._share)),
-                visits=min(visits, 2 * most),
-                newest=NEWEST,
+                visits=min(many, 2 * most, max(1, keys // 4)),
+                newest=newest,
                 quantum=share,
-                freed=list(self._freed)[: min(most, 4 * self._visits_most)],
+                freed=list(self._freed)[:most],
             )
         if not self._walks or (self._short and not self._left):
             return replace(here, front=most)
-        visits = min(VISITS, max(1, most // 8))
-        newest = min(NEWEST, max(1, most // 16))
+        visits, newest = min(visits, max(1, most // 8)), min(newest, max(1, most // 16))
         return replace(here, front=max(1, most - visits - newest), visits=visits, newest=newest)
 
-    def learn(self, look: Look, reach: Reach, *, taken: int, took: float = 0.0) -> None:
-        """Learn from a look, and from how many seconds it took."""
-        if took > LOOK_SECONDS:
-            self._visits_most = max(VISITS, self._visits_most // 2)
-        elif took < LOOK_SECONDS / 2:
-            self._visits_most = min(VISITS_MOST, self._visits_most * 2)
+    def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
+        """Learn from a look."""
+        self._learn_cost(look)
         for key in reach.freed:
             self._freed.pop(key, None)
         self.waiting = look.front > 0 or look.visited > 0 or look.blocked > 0 or taken > 0
@@ -121,6 +124,14 @@ class LimitedLine:
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
         self._learn_share(look)
         self._learn_stripes(look, reach)
+
+    def _learn_cost(self, look: Look) -> None:
+        """Learn how many keys a look has time for, from what each of them took in this one."""
+        if self.floors.whole or not look.took_us:
+            return  # the line was walked from its bottom, which says nothing of keys
+        each = look.took_us / max(KEYS_LEAST, look.front + look.visited)
+        keys = KEYS_MOST if each < CHEAP_US else LOOK_US / each
+        self._affordable = (self._affordable + keys) / 2
 
     def _learn_share(self, look: Look) -> None:
         seen = max(1, look.front)

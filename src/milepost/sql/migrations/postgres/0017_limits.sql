@@ -78,6 +78,21 @@ BEGIN
                                    16 + (hashtext(name) & 1073741823));
 END $$;
 
+CREATE FUNCTION milepost_us_since(began timestamptz) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  RETURN (date_part('epoch', clock_timestamp() - began) * 1000000)::bigint;
+END $$;
+
+-- Tells where the first job under a limit stands in its line, from a number on.
+CREATE FUNCTION milepost_first_limited(asked_queue text, asked_priority smallint, bottom bigint) RETURNS bigint
+  LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT queued_seq FROM job
+           WHERE job.queue = asked_queue AND job.priority = asked_priority
+             AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' AND job.queued_seq >= bottom
+           ORDER BY queued_seq LIMIT 1);
+END $$;
+
 -- Finds jobs under limits, of stripes that are locked: the first in line; and the first of some keys, namely those
 -- that were freed, those of the newest jobs, and so many that follow a place in the order of keys. Behind an old
 -- snapshot indexes keep dead entries alive: in line they are passed by floors, under keys by bottoms, below which
@@ -191,11 +206,7 @@ BEGIN
   SELECT NULL, (SELECT count(*) FROM front),
          (SELECT json_agg(json_build_array(line.queue, line.priority, least(
                    (SELECT min(front.seq) FROM front WHERE front.line = line.place),
-                   (SELECT queued_seq FROM job
-                     WHERE job.queue = line.queue AND job.priority = line.priority
-                       AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> ''
-                       AND job.queued_seq >= line.bottom
-                     ORDER BY queued_seq LIMIT 1))))::text
+                   milepost_first_limited(line.queue, line.priority, line.bottom))))::text
             FROM line WHERE line.floor = 0), NULL,
          (SELECT CASE WHEN max(n) >= asked_visits THEN max(key) END FROM hop WHERE more AND n > 0),
          (SELECT count(*) FROM visited), NULL;
@@ -213,6 +224,7 @@ CREATE FUNCTION milepost_choose_limited(
   SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
+  began timestamptz := clock_timestamp();
   locked text[] := milepost_lock_stripes(first_stripe, most_stripes);
   usable text[];
   limited text[];
@@ -236,32 +248,75 @@ BEGIN
   END IF;
 
   -- Most claims: nothing but numbers of leases is asked for, and all that is found may start. Not worth a try where
-  -- the caller looks at little of the front, or only at the first of each key: then many are blocked.
+  -- the caller looks at little of the front, or only at the first of each key: then many are blocked. What is asked of
+  -- a job is what job_claim asks.
   IF asked_ids IS NULL AND limited = '{}'
      AND (2 * asked_front >= asked_most OR (asked_front = 0 AND asked_quantum > 1))
      AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND (ordered OR rate IS NOT NULL)) THEN
-    WITH found AS MATERIALIZED (
-      SELECT * FROM milepost_find_limited(
-        locked, asked_queues, asked_priorities, asked_floors, asked_bottoms, asked_kinds, asked_alone, asked_front,
+    WITH line AS MATERIALIZED (
+      SELECT l.queue, l.priority, l.floor, l.bottom, l.place
+        FROM unnest(asked_queues, asked_priorities, asked_floors, asked_bottoms)
+             WITH ORDINALITY AS l (queue, priority, floor, bottom, place)
+       ORDER BY l.place
+    ), front AS MATERIALIZED (
+      SELECT found.place, found.key, found.seq, line.place AS line
+        FROM line CROSS JOIN LATERAL (
+             SELECT job.ctid AS place, limit_key AS key, queued_seq AS seq
+               FROM job
+              WHERE job.queue = line.queue AND job.priority = line.priority
+                AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' AND job.queued_seq >= line.floor
+                AND left(job.limit_key, 1) = ANY (locked)
+                AND (asked_kinds IS NULL OR kind || ' ' || kind_version = ANY(asked_kinds))
+                AND (losses - coalesce(recoveries, retries - errors) > 0 OR errors - retries > 0) IS NOT TRUE
+                AND (losses - poison_limit >= -1 OR (losses > 0 AND losses - coalesce(recoveries, retries - errors) >= 0)) = asked_alone
+                AND (run_id IS NULL
+                     OR (SELECT run.state FROM run WHERE run.id = job.run_id)
+                        IN ('CREATED', 'QUEUED', 'RUNNING', 'FINALIZING'))
+              ORDER BY queued_seq
+              LIMIT (SELECT asked_front)
+                FOR UPDATE OF job SKIP LOCKED) found
+       LIMIT asked_front
+    ), seen AS MATERIALIZED (
+      SELECT place, key, seq FROM milepost_find_limited(
+        locked, asked_queues, asked_priorities, asked_floors, asked_bottoms, asked_kinds, asked_alone, 0,
         asked_visits, asked_after, asked_newest, asked_quantum, asked_freed)
-    ), keys AS MATERIALIZED (
-      SELECT key, count(*) AS n FROM found WHERE place IS NOT NULL GROUP BY key
-    ), rule AS MATERIALIZED (
-      SELECT name, most FROM limit_rule WHERE scope = 'job' AND most IS NOT NULL
-    ), bounded AS MATERIALIZED (
-      SELECT keys.key, keys.n, rule.most FROM keys JOIN rule ON rule.name = split_part(keys.key, '/', 2)
-    ), counted AS MATERIALIZED (
-      SELECT limit_key AS key, count(*) AS live FROM job
-       WHERE limit_key = ANY (ARRAY(SELECT key FROM bounded)) AND worker_id IS NOT NULL
-       GROUP BY limit_key
+       WHERE asked_visits > 0 OR asked_newest > 0 OR json_array_length(asked_freed) > 0
+    ), heads AS MATERIALIZED (
+      SELECT job.ctid AS place, job.limit_key AS key FROM job
+       WHERE job.ctid = ANY (ARRAY(SELECT place FROM seen
+                                    WHERE place IS NOT NULL AND place NOT IN (SELECT place FROM front))::tid[])
+         AND job.state || '' = 'QUEUED'
+         FOR UPDATE SKIP LOCKED
+    ), found AS MATERIALIZED (
+      SELECT place, key FROM front UNION ALL SELECT place, key FROM heads
+    ), least AS MATERIALIZED (
+      SELECT min(most) AS most FROM limit_rule WHERE scope = 'job'
+    ), over AS MATERIALIZED (
+      -- Found and live together, of keys that may have more than the least of all rules allows.
+      SELECT 1
+        FROM (SELECT key FROM found
+               UNION ALL
+              SELECT limit_key FROM job
+               WHERE limit_key = ANY (ARRAY(SELECT key FROM found)) AND worker_id IS NOT NULL
+                 AND (SELECT most FROM least) IS NOT NULL) AS counted (key)
+       GROUP BY key
+      HAVING count(*) > (SELECT most FROM least)
+         AND count(*) > coalesce((SELECT rule.most FROM limit_rule AS rule
+                                   WHERE rule.scope = 'job' AND rule.name = split_part(key, '/', 2)), count(*))
+       LIMIT 1
     )
-    SELECT ARRAY(SELECT place FROM found WHERE place IS NOT NULL),
-           (SELECT json_build_array(cardinality(locked), line, 0, seq, key, NULL, NULL, queue::json)::text
-              FROM found WHERE place IS NULL)
+    SELECT ARRAY(SELECT place FROM found),
+           json_build_array(cardinality(locked), (SELECT count(*) FROM front), 0,
+                            coalesce((SELECT seq FROM seen WHERE place IS NULL), 0),
+                            (SELECT key FROM seen WHERE place IS NULL), NULL, NULL,
+                            (SELECT json_agg(json_build_array(line.queue, line.priority, least(
+                                      met.seq, milepost_first_limited(line.queue, line.priority, line.bottom))))
+                               FROM line LEFT JOIN (SELECT front.line, min(front.seq) AS seq FROM front
+                                                     GROUP BY front.line) AS met ON met.line = line.place
+                              WHERE line.floor = 0),
+                            milepost_us_since(began))::text
       INTO chosen, told
-     WHERE NOT EXISTS (SELECT 1 FROM bounded LEFT JOIN counted ON counted.key = bounded.key
-                        WHERE bounded.n + coalesce(counted.live, 0) > bounded.most)
-       AND (SELECT coalesce(sum(n), 0) FROM keys) <= asked_most;
+     WHERE NOT EXISTS (SELECT 1 FROM over) AND (SELECT count(*) FROM found) <= asked_most;
     IF chosen IS NOT NULL THEN
       places := chosen;
       look := told;
@@ -270,7 +325,6 @@ BEGIN
     END IF;
   END IF;
 
-  RETURN QUERY
   WITH clock_now AS MATERIALIZED (
     SELECT milepost_now() AS now
   ), rule AS MATERIALIZED (
@@ -393,8 +447,15 @@ BEGIN
              (SELECT min(queueing.rank * busy.unit_us - busy.left_us)
                 FROM queueing JOIN busy ON busy.queue = queueing.queue
                WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5),
-             (SELECT queue::json FROM seen WHERE place IS NULL)
+             (SELECT queue::json FROM seen WHERE place IS NULL),
+             milepost_us_since(began)
            )::text AS look
   )
-  SELECT ARRAY(SELECT chosen.place FROM chosen), told.look FROM told;
+  SELECT ARRAY(SELECT job.ctid FROM job
+                WHERE job.ctid = ANY (ARRAY(SELECT chosen.place FROM chosen)) AND job.state || '' = 'QUEUED'
+                  FOR UPDATE SKIP LOCKED),
+         told.look
+    INTO places, look
+    FROM told;
+  RETURN NEXT;
 END $$;
