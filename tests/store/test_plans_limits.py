@@ -98,6 +98,8 @@ def test_a_claim_that_finds_no_job_writes_nothing(backends: Backends, name):
     }
     statement = query(name, "postgres")
     with database.raw() as raw:
+        raw.execute(INSERT.format(key="NULL", first=1, last=9).replace("'default'", "'other'"))
+        raw.execute("SET enable_seqscan = off")  # as the engine's sessions do
         raw.execute("BEGIN")
         raw.execute(statement.text, {key: asked[key] for key in statement.parameters})
         assert raw.execute("SELECT pg_current_xact_id_if_assigned()::text") == [(None,)]
