@@ -9,7 +9,7 @@ takes jobs of those alone: nobody else can add a lease under their keys until it
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from operator import attrgetter, itemgetter
@@ -128,12 +128,22 @@ def claim(
 # Where there is one writer
 
 
-class _Front(msgspec.Struct, frozen=True):
-    """The first in line: their rowids as JSON, their keys, and what a claim has of them."""
+class _Found(msgspec.Struct):
+    """The jobs that a look found: the first in line, and of other keys the first."""
 
     rows: Callable[[], Rows] = list
+    """What a claim has of the first in line, still to be decoded."""
     numbers: str = "[]"
+    """Their rowids, as JSON."""
     keys: Sequence[str] = ()
+    heads: Sequence[Candidate] = ()
+    visited: int = 0
+    after: str | None = None
+
+    def look(self, chosen: Choice) -> Look:
+        """Tell how the look went."""
+        seen = (STRIPES, len(self.keys), chosen.blocked, self.visited, self.after)
+        return Look(*seen, chosen.key_us, chosen.queue_us)
 
 
 def _steps(
@@ -143,37 +153,42 @@ def _steps(
     known = yield from rules()
     queues = {name: rule.limit for (scope, name), rule in known.items() if scope == "queue"}
     jobs = {name: rule.limit for (scope, name), rule in known.items() if scope == "job"}
-    heads, visited, after = [], 0, None
     if ids is not None:
-        first = _Front()
-        heads = yield from _candidates("limit_named", {**asked, "id": ids, "most": most})
+        named = yield from _candidates("limit_named", {**asked, "id": ids, "most": most})
+        found = _Found(heads=named)
     else:
-        [(rows, numbers, met)] = yield Call("limit_front", {**asked, "most": front})
-        first = _Front(rows, numbers, msgspec.json.decode(met))
-        if keys["visits"] or keys["newest"] or keys["freed"] != "[]":
-            [(text, visited, after)] = yield Call("limit_heads", {**asked, **keys})
-            in_front = set(msgspec.json.decode(numbers))
-            heads = [one for one in _decoded(text) if one.number not in in_front]
+        found = yield from _find(asked, keys, front)
         if queues.keys() & set(asked["queue"]):
-            heads += yield from _candidates("limit_plain", {**asked, "most": most})
-    look = Look(STRIPES, len(first.keys), 0, visited, after, None, None)
+            plain = yield from _candidates("limit_plain", {**asked, "most": most})
+            found.heads = [*found.heads, *plain]
     # Not worth a try where the caller looks at little of the front: then many are blocked.
-    worth = ids is None and not queues and 2 * front >= most >= len(first.keys) + len(heads)
-    if worth and (yield from _all_free([*first.keys, *_keys(heads)], jobs)):
-        others = [one.number for one in heads]
-        return _answer(look, first.rows, (yield from _move(asked, first.numbers, others)))
-    read = {row[0]: row for row in first.rows()}
-    candidates = _merged([Candidate(*_AS_CANDIDATE(row)) for row in read.values()], heads)
+    worth = ids is None and not queues and 2 * front >= most >= len(found.keys) + len(found.heads)
+    if worth and (yield from _all_free(found, jobs)):
+        others = [one.number for one in found.heads]
+        taken = yield from _move(asked, found.numbers, others)
+        return _answer(found.look(Choice([], {})), found.rows, taken)
+    read = {row[0]: row for row in found.rows()}
+    candidates = _merged([Candidate(*_AS_CANDIDATE(row)) for row in read.values()], found.heads)
     chosen = choose(candidates, (yield from _standing(candidates, jobs, queues)), most=most)
     those = [number for number in chosen.numbers if number in read]
     others = [number for number in chosen.numbers if number not in read]
     taken = yield from _move(asked, those, others)
     yield from _pay(chosen)
-    blocked = (chosen.blocked, visited, after, chosen.key_us, chosen.queue_us)
-    return _answer(Look(STRIPES, len(first.keys), *blocked), lambda: map(read.get, those), taken)
+    return _answer(found.look(chosen), lambda: [read[number] for number in those], taken)
 
 
-def _answer(look: Look, rows: Callable[[], Iterable[Any]], more: Rows) -> Callable[[], Rows]:
+def _find(asked: Mapping[str, Any], keys: Mapping[str, Any], front: int) -> Steps[_Found]:
+    """Look at the first in line, and at the first of keys, if any are asked for."""
+    [(rows, numbers, met)] = yield Call("limit_front", {**asked, "most": front})
+    found = _Found(rows, numbers, msgspec.json.decode(met))
+    if keys["visits"] or keys["newest"] or keys["freed"] != "[]":
+        [(text, found.visited, found.after)] = yield Call("limit_heads", {**asked, **keys})
+        in_front = set(msgspec.json.decode(numbers))
+        found.heads = [one for one in _decoded(text) if one.number not in in_front]
+    return found
+
+
+def _answer(look: Look, rows: Callable[[], Rows], more: Rows) -> Callable[[], Rows]:
     """Answer with the look in place of an id, then with jobs of the front, and others."""
     return lambda: [
         [msgspec.json.encode(look).decode()],
@@ -182,12 +197,9 @@ def _answer(look: Look, rows: Callable[[], Iterable[Any]], more: Rows) -> Callab
     ]
 
 
-def _keys(some: Iterable[Candidate]) -> Iterator[str]:
-    return (one.key for one in some if one.key is not None)
-
-
-def _all_free(keys: Sequence[str], rules: Mapping[str, Limit]) -> Steps[bool]:
+def _all_free(found: _Found, rules: Mapping[str, Limit]) -> Steps[bool]:
     """Tell whether all of these may start, if nothing but numbers of leases is asked for."""
+    keys = [*found.keys, *(one.key for one in found.heads if one.key is not None)]
     odd = {name for name, rule in rules.items() if rule.ordered or rule.rate is not None}
     if odd and any(rule_of(key) in odd for key in keys):
         return False
@@ -229,7 +241,7 @@ def _decoded(text: str) -> list[Candidate]:
     return msgspec.json.decode(text, type=list[Candidate])
 
 
-def _merged(some: list[Candidate], more: list[Candidate]) -> list[Candidate]:
+def _merged(some: Sequence[Candidate], more: Sequence[Candidate]) -> list[Candidate]:
     """Put candidates together, line by line, in order."""
     if not some or not more:
         return sorted(some or more, key=_IN_ORDER)
