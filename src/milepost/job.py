@@ -19,7 +19,7 @@ from milepost.errors import Invalid
 from milepost.faces import Flow, Wait, faces, in_loop, perform, perform_async, stack_level
 from milepost.handles import JobHandle
 from milepost.lifecycle import JobState
-from milepost.limit import limit_key
+from milepost.limit import limit_key, number_text
 from milepost.options import (
     UNIQUE_SECONDS,
     JobOptions,
@@ -305,8 +305,8 @@ def _check_units(name: str, units: float, room: float | None) -> None:
         raise Invalid(f"units= is for limits with a rate=, and {name} has none")
     if units > room:
         raise Invalid(
-            f"units={units:g} is more than {name} may ever take at once, {room:g}: raise its "
-            "limit's burst=, or reserve less"
+            f"units={number_text(units)} is more than {name} may ever take at once, "
+            f"{number_text(room)}: raise its limit's burst=, or reserve less"
         )
 
 

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from decimal import Decimal
 from enum import Enum
 from math import inf
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST = 2**31 - 1
 LONGEST_US = 36_525 * 86_400 * 1_000_000
 """An empty bucket is full again after a hundred years at most: an instant that stores can hold."""
+EVENLY = ("host", "source")
+"""The scopes of rules whose rate is one each, evenly apart, unless somebody says a burst."""
 _MANY = 1e15
 
 
@@ -41,10 +44,19 @@ class Rate(NamedTuple):
         """How many units it is in a second."""
         return self.amount * 1_000_000 / self.per_us
 
-    @property
-    def burst(self) -> float:
-        """How many units may go at once after a rest, unless somebody says: those of a second."""
-        return max(1.0, self.per_second)
+    def burst(self, scope: str = "job") -> float:
+        """Tell how many units may go at once after a rest where nobody says it.
+
+        Of jobs and queues those of a second. A host or a source is somebody else's, and is called
+        evenly: one at a time.
+        """
+        return 1.0 if scope in EVENLY else max(1.0, self.per_second)
+
+
+def number_text(number: float) -> str:
+    """Write a number in full, as `read_rate` reads it: 1000000, not 1e+06."""
+    text = format(Decimal(repr(float(number))), "f")
+    return text.removesuffix(".0")
 
 
 def read_rate(rate: Any) -> Rate:
@@ -71,7 +83,8 @@ def check_burst(burst: Any, pace: Rate) -> float:
     if not isinstance(burst, int | float) or isinstance(burst, bool) or not 1 <= burst < inf:
         raise Invalid(f"burst={burst!r} must be a number from 1 on: that many start at once")
     if burst * pace.per_us / pace.amount > LONGEST_US:
-        raise Invalid(f"burst={burst:g} takes the rate more than a hundred years to earn")
+        text = number_text(burst)
+        raise Invalid(f"burst={text} takes the rate more than a hundred years to earn")
     return float(burst)
 
 
@@ -127,7 +140,7 @@ class Limit:
         pace = self.pace
         if pace is None or self.burst is not None:
             return self.burst
-        return pace.burst
+        return pace.burst()
 
     def _check_key(self) -> None:
         if self.key is None:

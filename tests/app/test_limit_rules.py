@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import milepost as mp
+from milepost.ingest.calls import Calls
 from milepost.records import NewJob, Template
 from milepost.store import creation, jobs, limits, rules, workers
 from milepost.store.limits import Reach
@@ -113,6 +114,45 @@ def test_what_is_left_out_stays_and_none_takes_it_away(app):
     assert app.limits.set("r", burst=9).words == "5 at once; 9/h, burst 9"
     assert app.limits.set("r", most=None).words == "9/h, burst 9"
     assert app.limits.set("r", rate=None).words == "no limit, each key in turn"
+
+
+def test_a_rate_is_told_as_it_can_be_set_again(app):
+    declare(app, r=Limit(most=1))
+    for rate, burst in (("1000000/d", 1234567), ("0.00003/d", 1), ("2.5/s", 2.5), ("9/h", 9)):
+        told = app.limits.set("r", rate=rate, burst=burst)
+        assert (told.rate, told.burst, told.words) == (
+            rate,
+            burst,
+            f"1 at once; {rate}, burst {burst}",
+        )
+        assert app.limits.set("r", rate=told.rate, burst=told.burst).words == told.words
+
+
+def declared_by(program: mp.App) -> dict[tuple[str, str], Limit]:
+    """What a program stores that gives each scope a rate of 25/s."""
+    program.job(name="r", limit=mp.Limit(rate="25/s"))(lambda: None)
+    program.queue("slow", rate="25/s")
+    program.request_limit("partner.example", concurrency=9, rate="25/s")
+    Calls(program.client, "shop", mp.Source(), "25/s")
+    return {**program.client.declared_rules, **program.requests.rules}
+
+
+def test_a_rate_that_is_set_lets_as_many_go_at_once_as_one_that_is_declared(app):
+    declared = declared_by(app)
+    assert {scope for scope, _ in declared} == set(rules.SCOPES)
+    for (scope, name), limit in declared.items():
+        bare = Limit(most=limit.most)
+        app.client.run(rules.declare, {(scope, name): bare, (scope, "slower"): bare})
+        first = app.limits.set(name, scope=scope, rate="25/s")
+        assert (scope, first.burst) == (scope, limit.burst)
+        app.limits.set("slower", scope=scope, rate="60/m")
+        assert (scope, app.limits.set("slower", scope=scope, rate="25/s").burst) == (
+            scope,
+            limit.burst,
+        )
+        if scope != "job":
+            made = app.limits.set("new", scope=scope, rate="25/s")
+            assert (scope, made.burst) == (scope, limit.burst)
 
 
 def test_a_queue_gets_its_first_limit_by_hand_and_loses_it_by_a_reset(app):

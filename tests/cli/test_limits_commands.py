@@ -42,15 +42,17 @@ def test_a_limit_is_set_and_reset_in_the_persons_name(prompt, limited):
     assert "limit customer is set: 9 at once; it acts at the next claim" in said.err
     again = prompt("limits", "set", "customer", "--most", "none", "--rate", "2/m", "--burst", "4")
     assert "2/m, burst 4" in again.err
+    usual = prompt("limits", "set", "customer", "--burst", "none")
+    assert "2/m, burst 1;" in usual.err
     back = prompt("limits", "reset", "customer", "--reason", "over")
     assert "limit customer is as it was declared: 5 at once" in back.err
     table = prompt("limits", "changes", "customer").out.splitlines()
-    assert len(table) == 5
+    assert len(table) == 6
     newest = table[1].split("\t")
-    assert newest[3:5] == ["2/m, burst 4", "5 at once"]
+    assert newest[3:5] == ["2/m, burst 1", "5 at once"]
     assert newest[5].startswith("cli:")
     assert newest[6] == "over"
-    [_, first, _, _] = json.loads(prompt("limits", "changes", "customer", "--json").out)
+    [_, _, first, _, _] = json.loads(prompt("limits", "changes", "customer", "--json").out)
     assert (first["after"]["rate"], first["reason"]) == ("2/m", None)
 
 
@@ -61,7 +63,15 @@ def test_a_queue_gets_a_limit_and_loses_it(prompt, limited):
 
 
 @pytest.mark.parametrize(
-    "words", [["--most", "many"], ["--most", "-1"], ["--rate", "fast"], [], ["--burst", "0"]]
+    "words",
+    [
+        [],
+        ["--most", "many"],
+        ["--most", "-1"],
+        ["--rate", "fast"],
+        ["--burst", "0"],
+        ["--burst", "x"],
+    ],
 )
 def test_a_mistake_is_told_and_nothing_is_set(prompt, limited, words):
     answer = prompt("limits", "set", "customer", *words)

@@ -59,11 +59,24 @@ async def test_it_is_changed_and_reset_under_the_callers_name(api, limited, capl
     # What is empty is taken away.
     form |= {"most": "", "rate": "9/m", "burst": ""}
     await api.post("/limits/job/customers/set", data=form)
-    assert limited.limits.get("customers").words == "9/m, burst 50"
+    assert limited.limits.get("customers").words == "9/m, burst 1"
     back = await api.post("/limits/job/customers/reset", data=form)
     assert back.status_code == 303
     assert limited.limits.get("customers").words == "5 at once"
     assert len(limited.limits.changes("customers")) == 4
+
+
+async def test_who_changes_only_the_rate_gets_the_burst_of_the_new_one(api, limited):
+    limited.limits.set("customers", rate="25/s")
+    asked = (await api.get("/limits/job/customers/set", headers=HTML)).text
+    assert re.search(r'<input id="burst" [^>]*value=""', asked)
+    form = {"form_token": form_token(asked), "most": "5", "rate": "50/s", "burst": ""}
+    await api.post("/limits/job/customers/set", data=form)
+    assert limited.limits.get("customers").words == "5 at once; 50/s, burst 50"
+    limited.limits.set("customers", rate="1000000/d", burst=1234567)
+    asked = (await api.get("/limits/job/customers/set", headers=HTML)).text
+    assert re.search(r'<input id="rate" [^>]*value="1000000/d"', asked)
+    assert re.search(r'<input id="burst" [^>]*value="1234567"', asked)
 
 
 async def test_a_limit_that_nobody_declares_is_removed_by_a_reset(api, limited):

@@ -73,7 +73,9 @@ def show(at: Session, name: str, scope: str | None) -> None:
 @options.name
 @click.option("--most", metavar="N", help="So many at once, of each key; `none`: any number.")
 @click.option("--rate", metavar="N/s", help="So many per s, m, h or d; `none`: any number.")
-@click.option("--burst", type=float, metavar="N", help="So many at once after a rest.")
+@click.option(
+    "--burst", metavar="N", help="So many at once after a rest; `none`: as many as its rate has."
+)
 @click.option("--reason", metavar="TEXT", help="Why; kept with the change.")
 @scope
 def set_limit(
@@ -82,7 +84,7 @@ def set_limit(
     *,
     most: str | None,
     rate: str | None,
-    burst: float | None,
+    burst: str | None,
     reason: str | None,
     scope: str | None,
 ) -> None:
@@ -96,7 +98,7 @@ def set_limit(
     if rate is not None:
         wanted["rate"] = None if rate.lower() == "none" else rate
     if burst is not None:
-        wanted["burst"] = burst
+        wanted["burst"] = _burst(burst)
     found = _of(at).set(name, **wanted, reason=reason, scope=scope)
     at.report(_limit(found), f"limit {name} is set: {found.words}; it acts at the next claim")
 
@@ -107,6 +109,13 @@ def _most(text: str) -> int | None:
     if not text.isascii() or not text.isdecimal():
         raise Invalid(f"--most {text}: expected a number from 0 on, or none")
     return int(text)
+
+
+def _burst(text: str) -> float | None:
+    try:
+        return None if text.lower() == "none" else float(text)
+    except ValueError:
+        raise Invalid(f"--burst {text}: expected a number from 1 on, or none") from None
 
 
 @limits.command(access="write")

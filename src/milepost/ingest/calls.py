@@ -15,7 +15,7 @@ from milepost.policy import Later
 from milepost.store import buckets, budgets
 from milepost.store.buckets import MICROS
 from milepost.store.budgets import Login
-from milepost.store.rules import evenly
+from milepost.store.rules import ruled
 
 SCOPE = "source"
 """The scope of the rules that limit how often sources are called."""
@@ -39,7 +39,7 @@ class Calls:
         self._client = client
         self._name = name
         self._source = source
-        client.declared_rules[SCOPE, name] = None if rate is None else evenly(rate=rate)
+        client.declared_rules[SCOPE, name] = None if rate is None else ruled(SCOPE, rate=rate)
         self._login = 0
         """Which login of the source's this program uses."""
         self._is_taken_over = False

@@ -44,7 +44,7 @@ from milepost.request.reply import (
 from milepost.request.secrets import Secrets
 from milepost.store import jobs, journal
 from milepost.store.hosts import ANY_HOST, SCOPE
-from milepost.store.rules import Declared, Limit, evenly
+from milepost.store.rules import Declared, Limit, ruled
 
 KIND = "request"
 REPLAY = "request.replay"
@@ -97,7 +97,9 @@ class Requests:
         self._senders: WeakKeyDictionary[asyncio.AbstractEventLoop, Sender] = WeakKeyDictionary()
         settings = host.settings
         if settings.request_rate:
-            self.declared[ANY_HOST] = evenly(settings.request_per_host, rate=settings.request_rate)
+            self.declared[ANY_HOST] = ruled(
+                SCOPE, settings.request_per_host, rate=settings.request_rate
+            )
         self.guard = AddressGuard(settings.request_allow, ports=settings.ports)
         self.recorder = Recorder(names=settings.redacted, most=settings.request_record)
         self.definition = define(KIND, self.run, channel=host.client.channel)
@@ -128,7 +130,7 @@ class Requests:
         most = self.host.settings.request_per_host if concurrency is None else concurrency
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise Invalid(f"concurrency={most!r} must be a whole number from 1")
-        self.declared[host.lower()] = evenly(most, rate=rate)
+        self.declared[host.lower()] = ruled(SCOPE, most, rate=rate)
 
     @property
     def rules(self) -> Declared:

@@ -9,7 +9,7 @@ import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
-from milepost.limit import Rate, check_burst, read_rate
+from milepost.limit import Rate, check_burst, number_text, read_rate
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -44,7 +44,7 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.rate is None or self.per_us is None:
             return None
         period = next((name for name, us in PERIODS.items() if us == self.per_us), None)
-        return f"{self.rate:g}/{period or f'{self.per_us / 1e6:g}s'}"
+        return f"{number_text(self.rate)}/{period or f'{self.per_us / 1e6:g}s'}"
 
     @property
     def words(self) -> str:
@@ -53,7 +53,8 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.most is not None and not self.ordered:
             told.append(f"{self.most:,} at once")
         if self.rate is not None:
-            told.append(f"{self.rate_text} {self.units or ''}".strip() + f", burst {self.burst:g}")
+            burst = number_text(self.burst or 0)
+            told.append(f"{self.rate_text} {self.units or ''}".strip() + f", burst {burst}")
         return "; ".join(told) or "no limit, each key in turn"
 
     @property
@@ -102,12 +103,9 @@ class RuleChange(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def evenly(most: int | None = None, *, rate: str | float | None) -> Limit:
-    """Make a rule of so many at once, at a rate such as "25/s": one each, evenly apart."""
-    if rate is None:
-        return Limit(most)
-    pace = read_rate(rate)
-    return Limit(most, rate=pace.amount, per_us=pace.per_us, burst=1.0)
+def ruled(scope: str, most: int | None = None, *, rate: str | float | None) -> Limit:
+    """Make a rule of so many at once, at a rate such as "25/s", with the burst of its scope."""
+    return _rated(Limit(most), Wish(rate=rate), scope)
 
 
 Named = tuple[str, str]
@@ -200,11 +198,11 @@ def wish(
         named = the_one(known, name, scope=scope)
         yield Call("limit_rule_hold", {"scope": named[0], "name": name})
         limit = (yield from rules())[named].limit
-    return (yield from change(named, wished(limit, wanted), actor=actor, reason=reason))
+    return (yield from change(named, wished(limit, wanted, named[0]), actor=actor, reason=reason))
 
 
-def wished(limit: Limit, wanted: Wish) -> Limit:
-    """Change a limit as somebody wishes, or raise `Invalid` saying why not."""
+def wished(limit: Limit, wanted: Wish, scope: str) -> Limit:
+    """Change a limit of a scope as somebody wishes, or raise `Invalid` saying why not."""
     if wanted == Wish():
         raise Invalid("nothing was set: give most, rate or burst")
     if limit.ordered and wanted.most not in (msgspec.UNSET, None, 1):
@@ -215,35 +213,32 @@ def wished(limit: Limit, wanted: Wish) -> Limit:
         limit = msgspec.structs.replace(limit, most=wanted.most)
     elif wanted.most is None:
         limit = msgspec.structs.replace(limit, most=None)
-    return _rated(limit, wanted)
+    return _rated(limit, wanted, scope)
 
 
-def _rated(limit: Limit, wanted: Wish) -> Limit:
+def _rated(limit: Limit, wanted: Wish, scope: str) -> Limit:
     if wanted.rate is None:
         if isinstance(wanted.burst, int | float):
             raise Invalid("a burst belongs to a rate: give both")
         return msgspec.structs.replace(limit, rate=None, per_us=None, burst=None)
-    pace, burst = _pace(limit), wanted.burst
-    if burst is msgspec.UNSET:
-        burst = limit.burst if limit.burst != _usual_burst(limit) else None
-    if wanted.rate is not msgspec.UNSET:
-        pace = read_rate(wanted.rate)
+    pace = _pace(limit) if wanted.rate is msgspec.UNSET else read_rate(wanted.rate)
+    burst = own_burst(limit, scope) if wanted.burst is msgspec.UNSET else wanted.burst
     if pace is None:
         if wanted.burst is not msgspec.UNSET:
             raise Invalid("a burst belongs to a rate: give both")
         return limit
-    burst = check_burst(pace.burst if burst is None else burst, pace)
+    burst = check_burst(pace.burst(scope) if burst is None else burst, pace)
     return msgspec.structs.replace(limit, rate=pace.amount, per_us=pace.per_us, burst=burst)
+
+
+def own_burst(limit: Limit, scope: str) -> float | None:
+    """Tell the burst of a limit, if it is not the one that its rate has where nobody says it."""
+    pace = _pace(limit)
+    return None if pace is None or limit.burst == pace.burst(scope) else limit.burst
 
 
 def _pace(limit: Limit) -> Rate | None:
     return None if limit.rate is None else Rate(limit.rate, limit.per_us or 1)
-
-
-def _usual_burst(limit: Limit) -> float:
-    """Tell how many may go at once after a rest where nobody says it."""
-    pace = _pace(limit)
-    return 0.0 if pace is None else pace.burst
 
 
 MOST = 2**31

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from milepost.codec import check_text
 from milepost.errors import Invalid
+from milepost.limit import EVENLY, number_text
 from milepost.rules import reset_limit, set_limit
 from milepost.store import limit_looks, rules
 from milepost.store.driver import Steps
@@ -141,9 +142,17 @@ async def ask_reset(*, scope: str, name: str, call: OperateCall) -> Response:
     return await _asked(call, scope, name, "reset")
 
 
+def _choice(name: str, scope: str) -> Steps[tuple[LimitStand, str]]:
+    """Read a limit, and the burst that somebody gave it; empty if it has the one of its rate."""
+    found = yield from limit_looks.one(name, scope=scope)
+    rule = (yield from rules.rules())[scope, name]
+    burst = rules.own_burst(rule.limit, scope)
+    return found, "" if burst is None else number_text(burst)
+
+
 async def _asked(call: Call, scope: str, name: str, action: str) -> Response:
     _checked(call, name)
-    found = await call.run(limit_looks.one, name, scope=scope)
+    found, burst = await call.run(_choice, name, scope)
     wanted = ["--most", "N" if found.most is None else str(found.most)]
     words = ["limits", action, name, "--scope", scope]
     return await confirmation(
@@ -151,7 +160,14 @@ async def _asked(call: Call, scope: str, name: str, action: str) -> Response:
         "limits/confirm.html",
         title=f"{'Change' if action == 'set' else 'Reset'} limit {name}",
         section="limits",
-        values={"limit": found, "row": Row(found), "action": action, "counts_of": COUNTS},
+        values={
+            "limit": found,
+            "row": Row(found),
+            "burst": burst,
+            "usual": "one" if scope in EVENLY else "those of a second",
+            "action": action,
+            "counts_of": COUNTS,
+        },
         cli=command(*words, *(wanted if action == "set" else [])),
     )
 
@@ -171,7 +187,7 @@ def _wish(fields: Fields) -> Wish:
     most, rate, burst = (one(fields, field) for field in ("most", "rate", "burst"))
     if most and not (most.isascii() and most.isdecimal()):
         raise Invalid(f"most={most!r}: expected a number from 0 on, or nothing for any number")
-    wish = Wish(most=int(most) if most else None, rate=rate or None)
+    wish = Wish(most=int(most) if most else None, rate=rate or None, burst=None)
     if not rate or not burst:
         return wish
     try:
