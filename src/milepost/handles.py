@@ -15,7 +15,7 @@ from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
 from milepost.store import creation, failures, jobs, logs, outputs, reruns, search, timers, unfit
 from milepost.store.driver import Steps
 from milepost.store.job_view import lifecycle
-from milepost.subjects import Finder, Subject, has_worker, page
+from milepost.subjects import LIKE_NAMED, Finder, Subject, has_worker, only, page
 
 R = TypeVar("R")
 PAGE = 16
@@ -285,6 +285,17 @@ class Errors:
         return self._client.flow(failures.group, fingerprint)
 
     get, get_async = faces(_get)
+
+    def _find(self, beginning: str) -> Flow[ErrorDetail]:
+        """Return the only error whose fingerprint begins so, or raise `NotFound` or `Invalid`."""
+        return self._client.flow(self._only, beginning)
+
+    find, find_async = faces(_find)
+
+    def _only(self, beginning: str) -> Steps[ErrorDetail]:
+        found = yield from failures.beginning_with(beginning, most=LIKE_NAMED)
+        name = only(beginning, found, names="fingerprints") if found else beginning
+        return (yield from failures.group(name))
 
 
 class Jobs(Finder[JobHandle[Any]]):

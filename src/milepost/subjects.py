@@ -218,14 +218,14 @@ def between(beginning: str, *, what: str = "job") -> tuple[str, str]:
     return checked_id(digits.ljust(DIGITS, "0")), checked_id(digits.ljust(DIGITS, "f"))
 
 
-def only(beginning: str, found: Sequence[str], *, what: str = "job") -> str:
+def only(beginning: str, found: Sequence[str], *, what: str = "job", names: str = "ids") -> str:
     """Return the one id that begins so, or raise `NotFound` or `Invalid`."""
     if not found:
         raise NotFound(f"there is no {what} {beginning!r}")
     if len(found) > 1:
         more = ", …" if len(found) == LIKE_NAMED else ""
         raise Invalid(
-            f"{beginning!r} begins several ids: {', '.join(found)}{more}; give more of it"
+            f"{beginning!r} begins several {names}: {', '.join(found)}{more}; give more of it"
         )
     return found[0]
 

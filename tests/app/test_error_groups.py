@@ -67,6 +67,21 @@ def test_errors_are_grouped_and_counted(app, shop):
         app.errors.get("x")
 
 
+def test_an_error_is_found_by_a_beginning_of_its_fingerprint(app):
+    for name in ("send", "send-all", "sell"):
+        app.job(name=name)(lambda: None).options(start_in=9, deadline=5).submit()
+    app.client.run(workers.advance_clock, 6)
+    app.maintain_once()
+    assert app.errors.find("deadline@sel").group.fingerprint == "deadline@sell"
+    # A whole one is meant, whatever else begins so.
+    assert app.errors.find("deadline@send").group.fingerprint == "deadline@send"
+    with pytest.raises(mp.Invalid, match="'deadline' begins several fingerprints: deadline@sell, "):
+        app.errors.find("deadline")
+    for nothing in ("", "%", "dead_", "eadline", "deadline@sell2"):
+        with pytest.raises(mp.NotFound, match="`milepost errors ls` lists them"):
+            app.errors.find(nothing)
+
+
 def test_what_ended_without_an_attempt_is_counted_too(app, shop):
     sell, _, ask = shop
     late = sell.options(start_in=9, deadline=5).submit(1)

@@ -243,6 +243,7 @@ def test_errors_that_are_the_same_one_are_listed_and_shown(prompt, app, kinds):
     assert 'by kind\t{"refuse": 2}\n' in shown
     assert all(f"job {job.id}" in shown for job in (bad, worse))
     assert shown.count("Traceback (most recent call last)") == 1
+    assert prompt("errors", "show", one["fingerprint"][:5]).out == shown
     assert prompt("errors", "show", "nothing").code == 4
     assert one["job"] in (bad.id, worse.id), "as the API calls it"
 

@@ -63,8 +63,11 @@ def ls(at: Session, limit: int) -> None:
 @errors.command()
 @click.argument("fingerprint")
 def show(at: Session, fingerprint: str) -> None:
-    """Show one error: what its jobs share, its last examples and its traceback."""
-    found = _of(at).get(fingerprint)
+    """Show one error: what its jobs share, its last examples and its traceback.
+
+    An unambiguous prefix of its fingerprint is enough.
+    """
+    found = _of(at).find(fingerprint)
     told = _document(found.group)
     examples = [
         {"job": job_id, **document(attempt, *FAILURE)} for job_id, attempt in found.examples

@@ -28,6 +28,21 @@ SELECT picked.fingerprint,
                                      ORDER BY newest.at DESC LIMIT 1)
  ORDER BY picked.last_at DESC, picked.fingerprint, failure.job_id DESC
 
+-- name: error_begins
+-- Fingerprints that begin so, first the one that is just that. The walk is that of error_groups: a range would depend on
+-- the order of letters.
+WITH RECURSIVE named (fingerprint, n) AS (
+  SELECT min(fingerprint), 1 FROM failure
+  UNION ALL
+  SELECT (SELECT min(fingerprint) FROM failure WHERE fingerprint > named.fingerprint), n + 1
+    FROM named
+   WHERE named.fingerprint IS NOT NULL AND n < :groups
+)
+SELECT fingerprint FROM named
+ WHERE substr(fingerprint, 1, length(CAST(:beginning AS text))) = CAST(:beginning AS text)
+ ORDER BY fingerprint <> CAST(:beginning AS text), fingerprint
+ LIMIT :most
+
 -- name: error_counts
 -- How often errors came in each of the last 24 hours, 0 is the current one, and before that (NULL). Behind that, how
 -- jobs stand now whose last error it is, of the newest :look: failed, going on, and how many were looked at.

@@ -174,6 +174,13 @@ def group(fingerprint: str) -> Steps[ErrorDetail]:
     return ErrorDetail(found[0], examples, shared)
 
 
+def beginning_with(beginning: str, *, most: int) -> Steps[list[str]]:
+    """Name the fingerprints that begin so; a whole one is meant, whatever else begins so."""
+    asked = {"beginning": beginning, "groups": GROUPS, "most": most}
+    found = [row[0] for row in (yield Call("error_begins", asked))] if beginning else []
+    return found[:1] if beginning in found else found
+
+
 def _read(error: str) -> dict[str, Any]:
     try:
         stored = msgspec.json.decode(error)
