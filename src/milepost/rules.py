@@ -6,7 +6,7 @@ import msgspec
 
 from milepost.client import Client, caller
 from milepost.faces import Flow, faces
-from milepost.store import limit_looks, rules
+from milepost.store import buckets, limit_looks, rules
 from milepost.store.driver import Steps
 from milepost.store.limit_looks import LimitStand
 from milepost.store.rules import RuleChange, Wish
@@ -68,10 +68,28 @@ class Limits:
 
     reset, reset_async = faces(_reset)
 
+    def _clear(
+        self,
+        name: str,
+        key: str | None = None,
+        *,
+        reason: str | None = None,
+        scope: str | None = None,
+    ) -> Flow[LimitStand]:
+        """Let a rate begin anew, that of a key if it has keys: what was taken is forgotten.
+
+        For a key that was closed by mistake, as by a huge `ctx.count`. Of the limit "*" of hosts a
+        host is the key. A rate with nothing taken is `NotFound`.
+        """
+        actor = caller().actor
+        return self._client.flow(clear_limit, name, key, scope=scope, actor=actor, reason=reason)
+
+    clear, clear_async = faces(_clear)
+
     def _changes(
         self, name: str | None = None, *, scope: str | None = None, limit: int = CHANGES
     ) -> Flow[Sequence[RuleChange]]:
-        """Return who changed limits, to what and why, the newest first."""
+        """Return who changed or cleared limits, to what and why, the newest first."""
         return self._client.flow(rules.changes, name, scope=scope, most=limit)
 
     changes, changes_async = faces(_changes)
@@ -94,3 +112,11 @@ def reset_limit(
     if rule is None:
         return LimitStand(scope=found.scope, name=name, words="no limit")
     return (yield from limit_looks.one(name, scope=found.scope))
+
+
+def clear_limit(
+    name: str, key: str | None, *, scope: str | None, actor: str | None, reason: str | None
+) -> Steps[LimitStand]:
+    """Clear the rate of a limit, and say how it stands."""
+    rule = yield from buckets.clear(name, key, scope=scope, actor=actor, reason=reason)
+    return (yield from limit_looks.one(name, scope=rule.scope))

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from milepost.store import rules
+from milepost.limit import limit_key
+from milepost.store import buckets, rules
 from milepost.store.rules import Limit
 
 
@@ -54,6 +55,26 @@ def test_a_limit_is_set_and_reset_in_the_persons_name(prompt, limited):
     assert newest[6] == "over"
     [_, _, first, _, _] = json.loads(prompt("limits", "changes", "customer", "--json").out)
     assert (first["after"]["rate"], first["reason"]) == ("2/m", None)
+
+
+@pytest.mark.both_stores
+def test_a_key_is_cleared_in_the_persons_name(prompt, limited):
+    took = {"limit": Limit(rate=25, per_us=1_000_000, burst=50), "units": 900}
+    limited.client.run(buckets.take, "job", limit_key("tokens", "acme"), **took)
+    nobody = prompt("limits", "clear", "tokens", "nobody")
+    assert nobody.code == 4
+    assert "least is left of: acme" in nobody.err
+    said = prompt("limits", "clear", "tokens", "acme", "--reason", "counted twice", "--json")
+    assert (said.code, json.loads(said.out)["name"]) == (0, "tokens")
+    assert "the rate of tokens begins anew for acme" in said.err
+    assert prompt("limits", "clear", "tokens", "acme").code == 4
+    assert prompt("limits", "clear", "nothing").code == 4
+    newest = prompt("limits", "changes", "tokens").out.splitlines()[1].split("\t")
+    assert newest[4] == "acme cleared"
+    assert newest[5].startswith("cli:")
+    [first, _] = json.loads(prompt("limits", "changes", "tokens", "--json").out)
+    assert (first["key"], first["reason"]) == ("acme", "counted twice")
+    assert first["free_at"] > first["at"]
 
 
 def test_a_queue_gets_a_limit_and_loses_it(prompt, limited):

@@ -96,7 +96,7 @@ def test_a_rule_for_all_hosts_comes_from_the_setting(database, remote):
 
 def test_a_change_acts_on_the_next_request(app, remote):
     """Without a rule, too: the first may be made while requests are sent."""
-    remote.answers = [counted := Counted()]
+    remote.answers = [counted := Counted(seconds=0.05)]
     for most in (1, 3):
         app.limits.set(HOST, scope="host", most=most, reason="try")
         counted.most = 0
@@ -105,6 +105,27 @@ def test_a_change_acts_on_the_next_request(app, remote):
         app.drain()
         assert counted.most == most
     assert len(counted.arrived) == 24
+
+
+async def test_one_that_waits_for_a_slow_rate_hears_soon_that_it_was_cleared(app, remote):
+    remote.answers = [Counted()]
+    app.request_limit(HOST, rate="1/h")
+    first, second = [await app.request_async("GET", remote.url) for _ in range(2)]
+    worker = asyncio.create_task(app.run_worker_async(signals=False))
+    try:
+        ended = await asyncio.wait(
+            [asyncio.ensure_future(one.wait_async(10)) for one in (first, second)],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        await asyncio.sleep(0.5)  # the other one waits, in its slot
+        assert len(ended[0]) == 1
+        await app.limits.clear_async(HOST, scope="host", reason="it is a test of theirs")
+        for one in (first, second):
+            await one.wait_async(10)
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    await app.close_async()
 
 
 async def test_those_that_wait_leave_room_for_other_hosts(database, remote):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from milepost.store import rules
+from milepost.limit import limit_key
+from milepost.store import buckets, rules
 from milepost.store.rules import Limit
 
 
@@ -36,6 +37,28 @@ async def test_a_change_with_a_key_is_made_once(limited, api):
         said = await api.post("/v1/limits/customer:set", json={"most": 2}, headers=headers)
         assert said.json()["most"] == 2
     assert len(limited.limits.changes("customer")) == 2
+
+
+async def test_a_key_is_cleared_once_and_on_record(limited, api, token):
+    slow = Limit(rate=1, per_us=86_400_000_000, burst=1)
+    limited.client.run(rules.declare, {("job", "tokens"): slow})
+    limited.client.run(buckets.take, "job", limit_key("tokens", "acme"), 500, limit=slow)
+    reader, ours = token("reader", "read"), token("ours", "read", "operate")
+    clear = "/v1/limits/tokens:clear"
+    body = {"key": "acme", "reason": "counted twice"}
+    assert (await api.post(clear, json=body, headers=reader)).status_code == 403
+    bound = token("bound", "operate", tenant="acme")
+    assert (await api.post(clear, json=body, headers=bound)).status_code == 403
+    for _ in range(2):  # a repeated call is answered as the first was
+        said = await api.post(clear, json=body, headers={**ours, "Idempotency-Key": "one"})
+        assert (said.status_code, said.json()["name"]) == (200, "tokens")
+    assert (await api.post(clear, json=body, headers=ours)).status_code == 404
+    assert (await api.post("/v1/limits/nothing:clear", headers=ours)).status_code == 404
+    assert (await api.post(clear, json={"kye": "acme"}, headers=ours)).status_code == 422
+    assert (await api.post("/v1/limits/customer:clear", headers=ours)).status_code == 404
+    newest = (await api.get("/v1/limits/tokens/changes", headers=ours)).json()["items"][0]
+    assert (newest["key"], newest["reason"]) == ("acme", "counted twice")
+    assert newest["free_at"] > newest["at"]
 
 
 async def test_mistakes_are_told(limited, api):

@@ -5,7 +5,8 @@ import re
 import pytest
 
 import milepost as mp
-from milepost.store import rules
+from milepost.limit import limit_key
+from milepost.store import buckets, rules
 from milepost.store.rules import Limit
 
 HTML = {"Accept": "text/html"}
@@ -86,6 +87,30 @@ async def test_a_limit_that_nobody_declares_is_removed_by_a_reset(api, limited):
     done = await api.post("/limits/queue/slow/reset", data={"form_token": form_token(asked.text)})
     assert done.headers["location"] == "/limits"
     assert [one.name for one in limited.limits.list()] == ["customers"]
+
+
+async def test_a_key_that_owes_is_shown_and_cleared_under_the_callers_name(api, app):
+    slow = Limit(rate=1, per_us=60_000_000, burst=1)
+    app.client.run(rules.declare, {("job", "tokens"): slow, ("queue", "slow"): slow})
+    app.client.run(buckets.take, "job", limit_key("tokens", "a & b"), 500, limit=slow)
+    page = (await api.get("/limits", params={"name": "tokens"}, headers=HTML)).text
+    assert "a &amp; b" in page
+    assert "all again in 8 h" in page
+    place = "/limits/job/tokens/clear"
+    assert f'href="{place}?key=a+%26+b"' in page
+    asked = await api.get(place, params={"key": "a & b"}, headers=DIALOG)
+    assert 'value="a &amp; b"' in asked.text
+    alone = await api.get(place, params={"key": "a & b"}, headers=HTML)
+    assert "milepost limits clear tokens &#39;a &amp; b&#39; --scope job" in alone.text
+    form = {"form_token": form_token(asked.text), "key": "a & b", "reason": "counted twice"}
+    done = await api.post(place, data=form)
+    assert done.headers["location"] == "/limits?name=tokens&scope=job"
+    page = (await api.get(done.headers["location"], headers=HTML)).text
+    assert "a &amp; b cleared" in page
+    assert "local: counted twice" in page
+    assert (await api.post(place, data=form, headers=HTML)).status_code == 404
+    queue = await api.get("/limits/queue/slow/clear", headers=HTML)
+    assert 'name="key"' not in queue.text
 
 
 async def test_mistakes_are_pages_and_forms_of_others_are_refused(api, limited):

@@ -26,7 +26,7 @@ scope = click.option(
 
 @click.group(cls=StoreGroup)
 def limits() -> None:
-    """List limits, set and reset them; who changed them and why. No app is needed."""
+    """List limits, set, reset and clear them; who did so and why. No app is needed."""
 
 
 def _of(at: Session) -> "Limits":
@@ -130,12 +130,27 @@ def reset(at: Session, name: str, reason: str | None, scope: str | None) -> None
     at.report(_limit(found), gone if found.declared is None else back)
 
 
+@limits.command(access="write")
+@options.name
+@click.argument("key", required=False)
+@click.option("--reason", metavar="TEXT", help="Why; kept with the change.")
+@scope
+def clear(at: Session, name: str, key: str | None, reason: str | None, scope: str | None) -> None:
+    """Let a rate begin anew, that of a KEY if the limit has keys: what was taken is forgotten.
+
+    For a key that was closed by mistake. Of the limit `*` of hosts, KEY is the host.
+    """
+    found = _of(at).clear(name, key, reason=reason, scope=scope)
+    whose = "" if key is None else f" for {key}"
+    at.report(_limit(found), f"the rate of {name} begins anew{whose}: {found.words}")
+
+
 @limits.command()
 @click.argument("name", required=False)
 @scope
 @options.limit()
 def changes(at: Session, name: str | None, scope: str | None, limit: int) -> None:
-    """List who changed limits, to what and why, newest first."""
+    """List who changed or cleared limits, to what and why, newest first."""
     found = _of(at).changes(name, scope=scope, limit=limit)
     if at.as_json or not found:
         at.table([_change(one) for one in found], empty="no limit was ever declared or changed")
@@ -144,7 +159,7 @@ def changes(at: Session, name: str | None, scope: str | None, limit: int) -> Non
         {
             **_change(one),
             "before": "" if one.before is None else one.before.words,
-            "after": "removed" if one.after is None else one.after.words,
+            "after": one.words,
         }
         for one in found
     ]
@@ -158,4 +173,4 @@ def _change(change: "RuleChange") -> dict[str, Any]:
         side: None if limit is None else msgspec.structs.asdict(Terms.of(limit))
         for side, limit in (("before", change.before), ("after", change.after))
     }
-    return document(change, *CHANGE_COLUMNS, **ends)
+    return document(change, *CHANGE_COLUMNS, "key", "free_at", **ends)

@@ -9,7 +9,8 @@ import random
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
-from milepost.store.hosts import ANY_HOST, Place
+from milepost.store.hosts import Place
+from milepost.store.rules import ANY_HOST
 
 
 class Busy(Exception):  # noqa: N818 - the word that the history shows

@@ -43,8 +43,8 @@ from milepost.request.reply import (
 )
 from milepost.request.secrets import Secrets
 from milepost.store import jobs, journal
-from milepost.store.hosts import ANY_HOST, SCOPE
-from milepost.store.rules import Declared, Limit, ruled
+from milepost.store.hosts import SCOPE
+from milepost.store.rules import ANY_HOST, Declared, Limit, ruled
 
 KIND = "request"
 REPLAY = "request.replay"

@@ -343,11 +343,15 @@ UPDATE limit_rule SET declared_at = {now}
 DELETE FROM limit_rule WHERE scope = :scope AND name = :name
 
 -- name: limit_changed
-INSERT INTO limit_change (at, scope, name, before, after, actor, reason)
-VALUES ({now}, :scope, :name, :before, :after, :actor, :reason)
+-- postgres
+INSERT INTO limit_change (at, scope, name, before, after, key, free_at, actor, reason)
+VALUES ({now}, :scope, :name, :before, :after, :key, {now} + :ahead_us::bigint{micros}, :actor, :reason)
+-- sqlite
+INSERT INTO limit_change (at, scope, name, before, after, key, free_at, actor, reason)
+VALUES ({now}, :scope, :name, :before, :after, :key, {now} + :ahead_us, :actor, :reason)
 
 -- name: limit_changes
-SELECT n, at, scope, name, before, after, actor, reason FROM limit_change
+SELECT n, at, scope, name, before, after, actor, reason, key, free_at FROM limit_change
  WHERE (CAST(:scope AS text) IS NULL OR scope = :scope) AND (CAST(:name AS text) IS NULL OR name = :name)
  ORDER BY n DESC LIMIT :most
 

@@ -6,10 +6,25 @@ microseconds from now.
 
 import msgspec
 
+from milepost.codec import check_text
+from milepost.errors import Invalid, NotFound
+from milepost.limit import MOST, limit_key, split_key
 from milepost.store.driver import Call, Steps
-from milepost.store.rules import Limit
+from milepost.store.rules import (
+    ANY_HOST,
+    Cleared,
+    Limit,
+    Named,
+    Rule,
+    check_reason,
+    record,
+    rules,
+    the_one,
+)
 
 MICROS = 1_000_000
+LOOK, NAMED = 1_000, 5
+"""Of how many buckets those of a rule are looked for, and how many are named."""
 
 
 class Bucket(msgspec.Struct):
@@ -68,3 +83,60 @@ def take(
         bucket.take(units, after_us=after_us)
     yield from close_bucket(scope, key, bucket)
     return wait / MICROS
+
+
+def clear(
+    name: str, key: str | None, *, scope: str | None, actor: str | None, reason: str | None
+) -> Steps[Rule]:
+    """Let the rate of a rule, or of a key of it, begin anew; it is written down who did, and why.
+
+    What was taken is forgotten. A bucket that has nothing to forget is not found.
+    """
+    check_reason(reason)
+    known = yield from rules()
+    named = the_one(known, name, scope=scope)
+    of, rule = _bucket_of(named, key), known[named]
+    rows = yield Call("bucket_clear", {"scope": named[0], "key": of})
+    if not rows:
+        raise NotFound((yield from _nothing(rule, key)))
+    counted = split_key(of)[1] if rule.scope == "job" else of
+    cleared = Cleared(counted, rows[0][0])
+    yield from record(rule, named, rule.limit, actor=actor, reason=reason, cleared=cleared)
+    yield Call("worker_hint")  # a job that waited for this may be claimed at once
+    return rule
+
+
+def _bucket_of(named: Named, key: str | None) -> str:
+    """Name the bucket of a key as it is stored, or raise `Invalid`."""
+    scope, name = named
+    if key:
+        check_text(key, what="key", most=MOST)
+    if scope == "job":
+        return limit_key(name, key or "")
+    if named == ("host", ANY_HOST):
+        if not key:
+            raise Invalid("limit * is of each host by itself: say which host")
+        return key.lower()
+    if key is not None:
+        raise Invalid(f"a {scope} has no keys: leave {key!r} out")
+    return name
+
+
+def _nothing(rule: Rule, key: str | None) -> Steps[str]:
+    """Say that there is nothing to clear, and of which keys there is."""
+    what = f"limit {rule.name}" if rule.scope == "job" else f"{rule.scope} {rule.name}"
+    if rule.limit.rate is None:
+        return f"{what} has no rate: there is nothing to clear"
+    told = f"{what} has nothing to clear" + (f" for {key!r}" if key else "")
+    keys = yield from furthest(rule)
+    return f"{told}; least is left of: {', '.join(keys)}" if keys else told
+
+
+def furthest(rule: Rule, *, most: int = NAMED) -> Steps[dict[str, float]]:
+    """Tell which keys of a rule of jobs are furthest ahead of now, and by how many seconds."""
+    if rule.scope != "job":
+        return {}
+    prefix = limit_key(rule.name, "")[1:]
+    asked = {"scope": rule.scope, "prefix": prefix, "look": LOOK, "most": most}
+    rows = yield Call("bucket_ahead", asked)
+    return {split_key(key)[1]: us / MICROS for key, us in rows}

@@ -14,15 +14,15 @@ import msgspec
 from milepost.records import Claim
 from milepost.store.buckets import MICROS, Bucket, close_bucket, open_bucket
 from milepost.store.driver import Call, Steps
-from milepost.store.rules import Limit
+from milepost.store.rules import ANY_HOST, Limit
 
 SCOPE = "host"
-ANY_HOST = "*"
-"""The name of the rule of all hosts that have none."""
 LOOK = 1000
 """How many of those that wait are looked at."""
 SOON_US = 250_000
 """One that waits in a process asks again so soon."""
+AGAIN_US = 2_000_000
+"""It does so after this long at the latest: the rule may have changed, or its rate been cleared."""
 FAIR_US = 1_000_000
 """One that has waited so much longer goes first, if it comes soon."""
 GRACE_US = 2_000_000
@@ -158,7 +158,7 @@ def _places(found: _Standing, asked: Sequence[Asking]) -> dict[str, Place]:
 
 
 def _refusal(start: float, turn: float) -> Place:
-    again = max(SOON_US, start - PATIENCE_US)
+    again = min(max(SOON_US, start - PATIENCE_US), AGAIN_US)
     back = min(max(start, turn, LEAST_US), LONGEST_US)
     return Place(is_free=False, is_limited=True, seconds=again / MICROS, back=back / MICROS)
 

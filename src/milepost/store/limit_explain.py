@@ -3,6 +3,7 @@
 A bounded number of rows is read, whatever waits: nothing is stored about a job that a limit keeps.
 """
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from math import inf
@@ -22,6 +23,8 @@ from milepost.store.rules import Limit, Rule, rules
 HOLDERS, NAMED = 100, 5
 """How many leases are read, and how many of those are named."""
 DAY_SECONDS = 86_400
+OWED_LEAST = 60.0
+"""From how many seconds on the way out of a rate that was overdrawn is named."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -89,6 +92,15 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
             units = min(units, self.limit.burst or 0.0)
         missing_us = units * self.limit.unit_us - (self.limit.burst_us - ahead)
         return max(0.0, missing_us / 1e6)
+
+    @property
+    def owes(self) -> float:
+        """How many seconds it takes the rate to earn what was taken beyond its burst.
+
+        More than one burst of that is nothing that claims do: it was counted, or the rate changed.
+        """
+        beyond = (self.ahead_us or 0.0) - self.limit.burst_us
+        return beyond / 1e6 if self.limit.rate and beyond > self.limit.burst_us else 0.0
 
     @property
     def slowed(self) -> float:
@@ -273,7 +285,16 @@ def _slowed(found: Limited, level: Level) -> str:
     first = span(level.earned_in(1.0 if level.before else level.units))
     told = f"{level.name} ({level.limit.rate_text}) has none left{_whose(level)}{_by(level.rule)}"
     told = f"{told}: the next one may start in {first}; {_before(level)}"
-    return f"{told}; {_start(found)}" if level.before else told
+    told = f"{told}; {_start(found)}" if level.before else told
+    return f"{told}; {_owed(level)}" if level.owes > OWED_LEAST else told
+
+
+def _owed(level: Level) -> str:
+    """Name the way out, where more was counted than the rate holds."""
+    words = [level.rule.name, *([level.key] if level.key else [])]
+    words += ["--scope", "queue"] if level.rule.scope == "queue" else []
+    command = shlex.join(["milepost", "limits", "clear", *words])
+    return f"it owes {span(level.owes)} more than it holds: `{command}` forgives that"
 
 
 def _in_order(found: Limited, level: Level, knows: Knows) -> Why:

@@ -8,7 +8,7 @@ import msgspec
 from milepost.limit import limit_key
 from milepost.store import hosts, jobs
 from milepost.store.driver import Call, Steps
-from milepost.store.rules import Limit, Named, Rule, rules, the_one
+from milepost.store.rules import ANY_HOST, Limit, Named, Rule, rules, the_one
 
 COUNTED = 1_000
 """So many leases, or jobs in line, of a rule are counted; more are told as this many."""
@@ -100,7 +100,7 @@ def _standing(
 
 def _at_hosts(known: Mapping[Named, Rule]) -> Steps[dict[Named, tuple[int, int]]]:
     """Count requests by host; those of hosts without a rule of their own are not told apart."""
-    named = [name for scope, name in known if scope == hosts.SCOPE and name != hosts.ANY_HOST]
+    named = [name for scope, name in known if scope == hosts.SCOPE and name != ANY_HOST]
     found = (yield from hosts.counts(named)) if named else {}
     return {(hosts.SCOPE, name): found.get(name, (0, 0)) for name in named}
 

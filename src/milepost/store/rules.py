@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,8 @@ from milepost.store.instants import instant
 
 SCOPES = ("job", "queue", "host", "source")
 """What a rule counts: jobs by key, those of a queue, requests to a host, calls of a source."""
+ANY_HOST = "*"
+"""The name of the rule of all hosts that have none."""
 PERIODS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
@@ -101,6 +103,17 @@ class RuleChange(msgspec.Struct, frozen=True):
     """None: it was removed."""
     actor: str | None
     reason: str | None
+    key: str | None = None
+    """Whose bucket was cleared: the rule stayed as it was."""
+    free_at: datetime | None = None
+    """When that bucket would have been full again."""
+
+    @property
+    def words(self) -> str:
+        """What came of it, for people."""
+        if self.key is not None:
+            return "cleared" if self.key in ("", self.name) else f"{self.key} cleared"
+        return "removed" if self.after is None else self.after.words
 
 
 def ruled(scope: str, most: int | None = None, *, rate: str | float | None) -> Limit:
@@ -150,7 +163,7 @@ def declare(limits: Mapping[Named, Limit | None], *, actor: str | None = None) -
             before = None if was is None or was.declared is None else was.declared.text
             told = {"declared": limit.text, "declared_before": before, "by": None, "reason": None}
             yield Call("limit_rule_put", {**_columns(scope, name, limit), **told})
-            yield from _changed(was, (scope, name), limit, actor=actor, reason="declared")
+            yield from record(was, (scope, name), limit, actor=actor, reason="declared")
 
 
 def see(names: Iterable[Named]) -> Steps[None]:
@@ -170,7 +183,7 @@ def _withdraw(was: Rule | None, *, actor: str | None) -> Steps[None]:
     if was is not None and was.declared is not None:
         yield Call("limit_rule_drop", {"scope": was.scope, "name": was.name})
         named = was.scope, was.name
-        yield from _changed(was, named, None, actor=actor, reason="no longer declared")
+        yield from record(was, named, None, actor=actor, reason="no longer declared")
 
 
 def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None) -> Steps[Rule]:
@@ -181,7 +194,7 @@ def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None)
     before = None if was is None or was.declared_before is None else was.declared_before.text
     told = {"declared": declared, "declared_before": before, "by": actor, "reason": reason}
     yield Call("limit_rule_put", {**_columns(*named, limit), **told})
-    yield from _changed(was, named, limit, actor=actor, reason=reason)
+    yield from record(was, named, limit, actor=actor, reason=reason)
     yield Call("worker_hint")  # a job that waited for this may be claimed at once
     return (yield from rules())[named]
 
@@ -190,7 +203,7 @@ def wish(
     name: str, wanted: Wish, *, scope: str | None, actor: str | None, reason: str | None
 ) -> Steps[Rule]:
     """Set some of what a rule allows; a queue, a host or a source may get its first one."""
-    _check_reason(reason)
+    check_reason(reason)
     known = yield from rules()
     if scope in SCOPES[1:] and (scope, name) not in known:
         named, limit = (scope, check_text(name, what=scope)), Limit()
@@ -249,7 +262,7 @@ def reset(
     name: str, *, scope: str | None, actor: str | None, reason: str | None = None
 ) -> Steps[Rule | None]:
     """Let what programs declared be in force again; a rule that none declared is removed."""
-    _check_reason(reason)
+    check_reason(reason)
     named = the_one((yield from rules()), name, scope=scope)
     yield Call("limit_rule_hold", {"scope": named[0], "name": name})
     was = (yield from rules()).get(named)
@@ -262,7 +275,7 @@ def reset(
         told = {"declared": was.declared.text, "declared_before": before}
         columns = _columns(*named, was.declared)
         yield Call("limit_rule_put", {**columns, **told, "by": None, "reason": None})
-    yield from _changed(was, named, was.declared, actor=actor, reason=reason or "reset")
+    yield from record(was, named, was.declared, actor=actor, reason=reason or "reset")
     yield Call("worker_hint")
     return (yield from rules()).get(named)
 
@@ -273,10 +286,24 @@ def changes(
     """Read who changed rules, the newest first."""
     asked = {"scope": scope, "name": name, "most": most}
     rows = yield Call("limit_changes", asked, alone=True)
-    return [
-        RuleChange(instant(at), scope, name, _limit(before), _limit(after), actor, reason)
-        for _, at, scope, name, before, after, actor, reason in rows
-    ]
+    return [_change(*row[1:]) for row in rows]
+
+
+def _change(
+    at: Any, scope: str, name: str, before: str | None, after: str | None, *told: Any
+) -> RuleChange:
+    actor, reason, key, free_at = told
+    return RuleChange(
+        instant(at),
+        scope,
+        name,
+        _limit(before),
+        _limit(after),
+        actor,
+        reason,
+        key,
+        None if free_at is None else instant(free_at),
+    )
 
 
 def the_one(known: Mapping[Named, Rule], name: str, *, scope: str | None = None) -> Named:
@@ -293,7 +320,8 @@ def the_one(known: Mapping[Named, Rule], name: str, *, scope: str | None = None)
     return found[0]
 
 
-def _check_reason(reason: str | None) -> None:
+def check_reason(reason: str | None) -> None:
+    """Refuse a reason that cannot be written down."""
     if reason is not None:
         check_text(reason, what="reason", most=PROSE_BYTES, blank=True)
 
@@ -306,14 +334,30 @@ def _columns(scope: str, name: str, limit: Limit) -> dict[str, Any]:
     return {"scope": scope, "name": name, **msgspec.structs.asdict(limit)}
 
 
-def _changed(
-    was: Rule | None, named: Named, limit: Limit | None, *, actor: str | None, reason: str | None
+class Cleared(NamedTuple):
+    """A bucket that was cleared: whose, and by how much it was ahead of now."""
+
+    key: str
+    ahead_us: int
+
+
+def record(
+    was: Rule | None,
+    named: Named,
+    limit: Limit | None,
+    *,
+    actor: str | None,
+    reason: str | None,
+    cleared: Cleared | None = None,
 ) -> Steps[None]:
+    """Write down who changed a rule, or cleared one of its buckets, and why."""
     scope, name = named
     entry = {
         "scope": scope,
         "name": name,
         "before": None if was is None else was.limit.text,
         "after": None if limit is None else limit.text,
+        "key": None if cleared is None else cleared.key,
+        "ahead_us": None if cleared is None else cleared.ahead_us,
     }
     yield Call("limit_changed", {**entry, "actor": actor, "reason": reason})

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from milepost.rules import reset_limit, set_limit
+from milepost.rules import clear_limit, reset_limit, set_limit
 from milepost.store import limit_looks, rules
 from milepost.store.driver import Steps
 from milepost.store.limit_looks import LimitStand, Terms
@@ -69,6 +69,12 @@ class ChangeDocument(BaseModel):
     name: str
     before: TermsDocument | None = None
     after: TermsDocument | None = None
+    key: str | None = Field(
+        default=None, description="Whose rate was cleared; the limit stayed as it was."
+    )
+    free_at: datetime | None = Field(
+        default=None, description="When that rate would have had all of its burst again."
+    )
     actor: str | None = None
     reason: str | None = None
 
@@ -96,6 +102,18 @@ class LimitChoice(RequestBody):
 class ResetReason(RequestBody):
     """Why a limit goes back to what was declared."""
 
+    reason: str | None = Field(default=None, min_length=1, max_length=2000)
+    scope: str | None = Field(default=None, pattern="^(job|queue|host|source)$")
+
+
+class ClearChoice(RequestBody):
+    """Which rate begins anew, and why."""
+
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The key, of a limit that has keys; of the limit `*` of hosts, the host.",
+    )
     reason: str | None = Field(default=None, min_length=1, max_length=2000)
     scope: str | None = Field(default=None, pattern="^(job|queue|host|source)$")
 
@@ -164,5 +182,21 @@ async def reset(
 
     def operation() -> Steps[LimitStand]:
         return (yield from reset_limit(name, scope=why.scope, **said))
+
+    return await call.once(operation)
+
+
+@router.post("/v1/limits/{name}:clear", responses=STANDS)
+async def clear(
+    *,
+    name: str,
+    call: OperateCall,
+    choice: Annotated[ClearChoice, Body()] = ClearChoice(),  # noqa: B008 - it never changes
+) -> Response:
+    """Let a rate begin anew, that of a key if the limit has keys: what was taken is forgotten."""
+    said = {"actor": _checked(call).principal.actor, "reason": choice.reason}
+
+    def operation() -> Steps[LimitStand]:
+        return (yield from clear_limit(name, choice.key, scope=choice.scope, **said))
 
     return await call.once(operation)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import msgspec
 from fastapi import APIRouter
@@ -12,11 +13,11 @@ from starlette.responses import Response
 from milepost.codec import check_text
 from milepost.errors import Invalid
 from milepost.limit import EVENLY, number_text
-from milepost.rules import reset_limit, set_limit
-from milepost.store import limit_looks, rules
+from milepost.rules import clear_limit, reset_limit, set_limit
+from milepost.store import buckets, limit_looks, rules
 from milepost.store.driver import Steps
 from milepost.store.limit_looks import LimitStand
-from milepost.store.rules import RuleChange, Wish
+from milepost.store.rules import ANY_HOST, RuleChange, Wish
 from milepost.web.call import Call, OperateCall, ReadCall
 from milepost.web.dashboard.facts import Counts
 from milepost.web.dashboard.page import (
@@ -60,6 +61,16 @@ class Row(msgspec.Struct, frozen=True):
         ended = self.limit.counted_to is not None and number >= self.limit.counted_to
         return f"{number:,}{'+' if ended else ''}"
 
+    def clear_path(self, key: str = "") -> str:
+        """Where to ask for its rate, or that of a key, to begin anew."""
+        place = f"/limits/{self.limit.scope}/{quote(self.limit.name, safe='')}/clear"
+        return place + (f"?{urlencode({'key': key})}" if key else "")
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a rate of it is that of a key, and which has to be said."""
+        return self.limit.scope == "job" or self.limit.name == ANY_HOST
+
     @property
     def glyph(self) -> str:
         """The shape of its state: whether jobs wait while none may start."""
@@ -72,6 +83,8 @@ class Found(msgspec.Struct, frozen=True):
     rows: Sequence[Row]
     chosen: Row | None = None
     changes: Sequence[RuleChange] = ()
+    least: Mapping[str, float] = {}
+    """Keys of the chosen one with the least left, and in how many seconds all is there again."""
 
 
 def _read(counted: Counts, name: str | None, scope: str | None) -> Steps[Found]:
@@ -81,7 +94,8 @@ def _read(counted: Counts, name: str | None, scope: str | None) -> Steps[Found]:
         return Found(rows)
     chosen = Row((yield from limit_looks.one(name, scope=scope)))
     changes = yield from rules.changes(name, scope=chosen.limit.scope, most=CHANGES)
-    return Found(rows, chosen, changes)
+    least = yield from buckets.furthest((yield from rules.rules())[chosen.limit.scope, name])
+    return Found(rows, chosen, changes, least)
 
 
 def _checked(call: Call, name: str | None = None) -> None:
@@ -117,6 +131,7 @@ def _view(found: Found, now: datetime) -> View:
         "rows": found.rows,
         "chosen": chosen,
         "changes": found.changes,
+        "least": found.least,
         "now": now,
         "counts_of": COUNTS,
     }
@@ -150,15 +165,25 @@ def _choice(name: str, scope: str) -> Steps[tuple[LimitStand, str]]:
     return found, "" if burst is None else number_text(burst)
 
 
-async def _asked(call: Call, scope: str, name: str, action: str) -> Response:
+@router.get("/limits/{scope}/{name:path}/clear")
+async def ask_clear(*, scope: str, name: str, call: OperateCall, key: str = "") -> Response:
+    """Ask whether a rate is to begin anew, and whose."""
+    return await _asked(call, scope, name, "clear", key)
+
+
+TITLES = {"set": "Change", "reset": "Reset", "clear": "Clear the rate of"}
+
+
+async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") -> Response:
     _checked(call, name)
     found, burst = await call.run(_choice, name, scope)
-    wanted = ["--most", "N" if found.most is None else str(found.most)]
-    words = ["limits", action, name, "--scope", scope]
+    words = ["limits", action, name, *([key] if key else []), "--scope", scope]
+    if action == "set":
+        words += ["--most", "N" if found.most is None else str(found.most)]
     return await confirmation(
         call,
         "limits/confirm.html",
-        title=f"{'Change' if action == 'set' else 'Reset'} limit {name}",
+        title=f"{TITLES[action]} limit {name}",
         section="limits",
         values={
             "limit": found,
@@ -166,9 +191,10 @@ async def _asked(call: Call, scope: str, name: str, action: str) -> Response:
             "burst": burst,
             "usual": "one" if scope in EVENLY else "those of a second",
             "action": action,
+            "key": key,
             "counts_of": COUNTS,
         },
-        cli=command(*words, *(wanted if action == "set" else [])),
+        cli=command(*words),
     )
 
 
@@ -205,3 +231,13 @@ async def reset(*, scope: str, name: str, call: OperateCall) -> Response:
     after = await call.run(reset_limit, name, scope=scope, **said)
     place = {} if after.declared is None else {"name": name, "scope": scope}
     return acted(call, "reset limit", f"{scope} {name}", "/limits", **place)
+
+
+@router.post("/limits/{scope}/{name:path}/clear")
+async def clear(*, scope: str, name: str, call: OperateCall) -> Response:
+    """Let a rate begin anew: what was taken is forgotten."""
+    _checked(call, name)
+    fields = await form_of(call)
+    said = {"actor": call.principal.actor, "reason": one(fields, "reason") or None}
+    await call.run(clear_limit, name, one(fields, "key") or None, scope=scope, **said)
+    return acted(call, "clear limit", f"{scope} {name}", "/limits", name=name, scope=scope)

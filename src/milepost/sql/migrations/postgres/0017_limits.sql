@@ -39,6 +39,8 @@ CREATE TABLE limit_change (
   name text NOT NULL,
   before text,                               -- JSON: what was in force
   after text,
+  key text,                                -- whose bucket was cleared, which is no change of the rule
+  free_at timestamptz,                       -- when that would have been full again
   actor text,
   reason text,
   db_user text NOT NULL DEFAULT session_user

@@ -39,6 +39,8 @@ CREATE TABLE limit_change (
   name TEXT NOT NULL,
   before TEXT,                               -- JSON: what was in force
   after TEXT,
+  key TEXT,                                -- whose bucket was cleared, which is no change of the rule
+  free_at INTEGER,                           -- when that would have been full again
   actor TEXT,
   reason TEXT
 ) STRICT;
