@@ -7,7 +7,8 @@ from typing import Any
 
 import milepost as mp
 from milepost.lifecycle import WorkerState
-from milepost.store import dashboard, jobs, queues, workers
+from milepost.limit import limit_key
+from milepost.store import buckets, dashboard, jobs, queues, workers
 from milepost.store.jobs import Line
 from milepost.store.rules import Limit, change
 
@@ -32,7 +33,9 @@ PAGES = {
     "queues": "/queues",
     "queue-pause": "/queues/index/pause",
     "limits": "/limits",
+    "limit": "/limits?name=exports",
     "limit-set": "/limits/job/exports/set",
+    "limit-clear": "/limits/job/exports/clear?key=acme",
     "schedules": "/schedules",
     "channels": "/channels",
     "tokens": "/tokens",
@@ -191,6 +194,8 @@ def fill(app: mp.App) -> Evening:
     running = _leave_open(app)
     slower = Limit(most=3, rate=20, per_us=60_000_000, burst=5)
     app.client.run(change, ("job", "exports"), slower, actor="ann", reason="their shop is slow")
+    for customer, units in (("acme", 9_000), ("tiny", 4)):
+        app.client.run(buckets.take, "job", limit_key("exports", customer), units, limit=slower)
     return Evening(*found, running=running, waiting=waiting, cancelled=cancelled, **runs)
 
 

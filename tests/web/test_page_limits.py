@@ -99,8 +99,9 @@ async def test_a_key_that_owes_is_shown_and_cleared_under_the_callers_name(api, 
     place = "/limits/job/tokens/clear"
     assert f'href="{place}?key=a+%26+b"' in page
     asked = await api.get(place, params={"key": "a & b"}, headers=DIALOG)
-    assert 'value="a &amp; b"' in asked.text
     alone = await api.get(place, params={"key": "a & b"}, headers=HTML)
+    for shown in (asked.text, alone.text):
+        assert 'value="a &amp; b"' in shown
     assert "milepost limits clear tokens &#39;a &amp; b&#39; --scope job" in alone.text
     form = {"form_token": form_token(asked.text), "key": "a & b", "reason": "counted twice"}
     done = await api.post(place, data=form)

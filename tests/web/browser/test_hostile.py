@@ -9,7 +9,9 @@ import pytest
 
 import milepost as mp
 from milepost import filters
-from milepost.store import dashboard, queues, tokens
+from milepost.limit import limit_key
+from milepost.store import buckets, dashboard, queues, rules, tokens
+from milepost.store.rules import Limit
 from tests.support.browser import SCREENS
 from tests.support.serving import served
 
@@ -79,6 +81,11 @@ def fill(app: mp.App) -> list[str]:
     act = app.client.run
     act(queues.pause, NAME, paused=True, actor=NAME, reason=NAME)
     app.limits.set(NAME, scope="queue", most=1, reason=NAME)
+    slow = Limit(rate=1, per_us=60_000_000, burst=1)
+    act(rules.declare, {("job", f"limit {NAME}"): slow})
+    for key in (NAME, f"{NAME}2"):
+        act(buckets.take, "job", limit_key(f"limit {NAME}", key), 500, limit=slow)
+    app.limits.clear(f"limit {NAME}", f"{NAME}2", reason=NAME)
     act(dashboard.save_view, NAME, f'error:"{WORD}"', actor=NAME)
     act(dashboard.note_check, "verify", clean=False, summary=NAME)
     token_id, _, hashed = tokens.new_secret()
@@ -104,6 +111,9 @@ def _asked_by_name(job_id: str, run_id: str) -> Iterator[str]:
     yield from (f"/queues?{by_name}", f"/schedules?{by_name}", f"/channels?{by_name}")
     yield from (f"/queues/{name}/resume", f"/schedules/{name}/run", f"/schedules/{name}/pause")
     yield from (f"/limits?{by_name}", f"/limits/queue/{name}/set", f"/limits/queue/{name}/reset")
+    limit = quote(f"limit {NAME}", safe="")
+    yield f"/limits/job/{limit}/clear?{urlencode({'key': NAME})}"
+    yield f"/limits?{urlencode({'name': f'limit {NAME}'})}"
     yield from (f"/channels/{name}/stop", f"/runs/{run_id}/resume", "/login?next=%2F%3Cimg")
     yield f"/runs/new?{urlencode({'batch': f'batch {NAME}'})}"
     yield f"/runs?{urlencode({'kind': NAME})}"

@@ -191,7 +191,7 @@ async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") 
             "burst": burst,
             "usual": "one" if scope in EVENLY else "those of a second",
             "action": action,
-            "key": key,
+            "whose": key,
             "counts_of": COUNTS,
         },
         cli=command(*words),
