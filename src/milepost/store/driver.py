@@ -47,9 +47,17 @@ class StatementTimeout(Unavailable):
     """
 
 
+class StatementFailed(Unavailable):
+    """The store ended a statement with an error that waiting alone does not change.
+
+    The store is there: other values may pass.
+    """
+
+
 def is_away(error: Exception) -> bool:
     """Tell whether the store is away: then it does not help to try a batch in parts."""
-    return isinstance(error, Unavailable) and not isinstance(error, StatementTimeout)
+    there = (StatementTimeout, StatementFailed)
+    return isinstance(error, Unavailable) and not isinstance(error, there)
 
 
 Steps = Generator[Call, Rows, T]

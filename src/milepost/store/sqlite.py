@@ -20,7 +20,7 @@ from milepost.address import CAPABILITIES
 from milepost.errors import IllegalMove, Invalid, MilepostError, SchemaMismatch, Unavailable
 from milepost.store import failpoint
 from milepost.store.catalog import query
-from milepost.store.driver import Call, Rows, Steps, drive
+from milepost.store.driver import Call, Rows, StatementFailed, Steps, drive
 from milepost.store.group import GroupCommit, GroupSize, Refusal
 from milepost.store.sqlite_calls import OptimisticMiss, PreparedCall, execute, prepared
 
@@ -358,6 +358,8 @@ def translated() -> Iterator[None]:
     except sqlite3.OperationalError as error:
         if _CLASH.search(str(error)):
             raise SchemaMismatch(f"{error}: {OWN_FILE}") from error
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            raise StatementFailed(f"the SQLite store cannot be used: {error}") from error
         raise Unavailable(f"the SQLite store cannot be used: {error}") from error
     except (UnicodeEncodeError, sqlite3.DataError) as error:
         raise Invalid(f"SQLite cannot store it: {error}") from error

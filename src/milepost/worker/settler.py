@@ -1,8 +1,10 @@
 """Writes outcomes, many at a time, and tries again while the lease lasts (H-39).
 
-Only the store's own judgement of one very row (`Invalid`, `IllegalMove`) refuses an outcome. Any
-other error, a lock that was held too long or a driver's mistake, says nothing of the outcome: it is
-written later, and when the lease is lost before that, the lease decides.
+Only the store's own judgement of one very row (`Invalid`, `IllegalMove`, a trigger of the user's)
+refuses an outcome: its job ends FAILED, with that cause. A lock that was held too long, a right or
+a table that is missing say nothing of the outcome: it is written later, and when the lease is lost
+before that, the lease decides. An error that nobody knows is tried again for some seconds. Then the
+store is asked to take a plain failure of that job: if it does, the outcome is what it refuses.
 
 A transaction that ends jobs of runs goes on to hold the runs and to create other jobs. Meanwhile a
 second one ends the next jobs, where the store lets two write; it waits for the runs as any other
@@ -17,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from milepost import outcome
-from milepost.errors import IllegalMove, Invalid, Unavailable
+from milepost.errors import AccessRefused, IllegalMove, Invalid, Unavailable
 from milepost.faces import perform_async
 from milepost.hooks import HookEvent, one_call
 from milepost.lifecycle import JobState
@@ -25,7 +27,7 @@ from milepost.outcome import Outcome, Problem
 from milepost.policy import storable
 from milepost.records import Claim, Settlement
 from milepost.store import jobs, outputs, runs
-from milepost.store.driver import is_away
+from milepost.store.driver import StatementFailed, is_away
 from milepost.store.watch import Watch
 from milepost.telemetry import TRACEBACK, Log, Recently
 from milepost.worker import Setup
@@ -43,6 +45,15 @@ PAUSE = 0.05
 LONGEST = 1.0
 MANY = 64
 """So many outcomes of runs' jobs are worth a second transaction next to the one under way."""
+TRIES = 8
+"""So often an outcome is tried, in some five seconds, whose error nobody knows."""
+REFUSALS = ("54", "P0")
+"""Classes of SQL errors that are about a value: too large for an index, or against a trigger of the
+user's own. Those of the standard are `Invalid`."""
+LACKING = "42"
+"""The class of SQL errors that say that something is missing, whatever the values are."""
+_NOT_THERE = "no such "
+"""The same, as SQLite says it."""
 FLUSH_SECONDS = 2.0
 """How long a store that is away may hold up a worker that stops."""
 NONE_HELD = jobs.Settled(set(), set())
@@ -72,7 +83,8 @@ class Settler:
         self._publisher = Publisher(setup, row, watch)
         self._waiting: deque[Settlement] = deque()
         self._postponed: deque[Settlement] = deque()
-        self._logged: set[str] = set()
+        self._tries: dict[str, int] = {}
+        """How often the postponed outcomes of jobs were tried in vain."""
         self._told = Recently()
         self._tells = log.wants_info
         """Whether the attempts that ended well are logged: a line of each is not for nothing."""
@@ -131,7 +143,8 @@ class Settler:
             await self._clock.sleep(pause)
             for _ in range(len(self._postponed)):
                 await self._settle_some([self._postponed.popleft()])
-            self._logged &= {settlement.claim.id for settlement in self._postponed}
+            kept = {settlement.claim.id for settlement in self._postponed}
+            self._tries = {job_id: tries for job_id, tries in self._tries.items() if job_id in kept}
             pause = min(pause * 2, LONGEST) if self._postponed else PAUSE
 
     async def _settle_some(self, batch: list[Settlement]) -> None:
@@ -193,7 +206,7 @@ class Settler:
                 half = len(batch) // 2
                 await self._settle(batch[:half])
                 await self._settle(batch[half:])
-            elif isinstance(error, Invalid | IllegalMove):
+            elif _is_refusal(error) or self._is_spent(batch[0], error):
                 await self._refuse(batch[0], error)
             else:
                 self._postpone(batch[0], error)
@@ -234,8 +247,8 @@ class Settler:
                 settled = await self._driver.run(jobs.settle_some, batch, actor=self._row.id)
                 break
             except Unavailable as error:
-                if not is_away(error):
-                    raise  # one of them may wait for a lock; the others need not
+                if not is_away(error) or isinstance(error, AccessRefused):
+                    raise  # one of them may wait for a lock, or need a right; the others need not
                 # A batch that had committed answers as not held when it is tried again: no harm,
                 # since the fence lets nothing be written twice.
                 if self._row.lost:
@@ -280,17 +293,40 @@ class Settler:
             return
         self._settled([settlement], held)
 
+    def _is_spent(self, settlement: Settlement, error: Exception) -> bool:
+        """Tell whether an outcome was tried often enough with an error that may be about it."""
+        if _says_nothing(error):
+            return False
+        return self._tries.get(settlement.claim.id, 0) >= TRIES
+
     def _postpone(self, settlement: Settlement, error: Exception) -> None:
         """Try again later, as long as the lease lasts."""
         if self._row.lost:
             self._settled([settlement], NONE_HELD)
             return
         job_id = settlement.claim.id
-        if job_id not in self._logged:
-            self._logged.add(job_id)
+        self._tries[job_id] = self._tries.get(job_id, 0) + 1
+        if self._told.add(f"outcome of {job_id}"):
             log.warning("outcome not written, trying again", job_id=job_id, error=repr(error))
         self._postponed.append(settlement)
         self._wanted_again.set()
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Tell whether the store judged the values of an outcome."""
+    return isinstance(error, Invalid | IllegalMove) or _class_of(error) in REFUSALS
+
+
+def _says_nothing(error: Exception) -> bool:
+    """Tell whether an error is known to have nothing to do with an outcome's values."""
+    if isinstance(error, StatementFailed):
+        return _NOT_THERE in str(error)
+    return isinstance(error, Unavailable) or _class_of(error) == LACKING
+
+
+def _class_of(error: Exception) -> str:
+    """Give the class of an SQL error; empty if it has none."""
+    return (getattr(error, "sqlstate", None) or "")[:2]
 
 
 def _named(running: RunningJob) -> dict[str, Any]:
