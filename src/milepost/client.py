@@ -345,7 +345,7 @@ class Client:
         Importing.refuse("a job is submitted")
         if self.declared_rules != self._rules_told:
             perform(self.tell_rules())
-        if self._may_be_full:
+        if self.may_be_full:
             perform(self._refuse_full(new))
         return self._submits.run(new)
 
@@ -354,19 +354,19 @@ class Client:
         Importing.refuse("a job is submitted")
         if self.declared_rules != self._rules_told:
             await perform_async(self.tell_rules())
-        if self._may_be_full:
+        if self.may_be_full:
             await perform_async(self._refuse_full(new))
         return await self._async_submits.run(new)
 
     @property
-    def _may_be_full(self) -> bool:
+    def may_be_full(self) -> bool:
+        """Whether a queue may have a bound."""
         known = bool(self._bounds or self.declared_bounds)
         return known or time.monotonic() >= self._bounds_due
 
     def _refuse_full(self, new: Sequence[NewJob]) -> Flow[None]:
         # Before they share a statement: jobs that do not fit stop no others.
-        if self._bounds_are_due():
-            self._bounds = yield from self.flow(queues.bounds)
+        yield from self.flow(self._read_bounds)
         bounds = self._known_bounds()
         if bounds and any(job.template.queue in bounds for job in new):
             yield from self.flow(creation.refuse_full, new, bounds)
@@ -376,10 +376,28 @@ class Client:
         if self.url.can.file and self.declared_rules != self._rules_told:
             # Its only writer may be this transaction. Undone with it, they are told by the next.
             yield from rules.declare(self.declared_rules)
+        yield from self.refuse_full(new)
+        return (yield from creation.create(new))
+
+    def refuse_full(self, new: Sequence[NewJob]) -> Steps[None]:
+        """Raise `QueueFull` if jobs do not fit into their queues, in a transaction that is open."""
+        yield from self._read_bounds()
+        yield from creation.refuse_full(new, self._known_bounds())
+
+    def refuse_more(self, counts: Mapping[str, int]) -> Steps[None]:
+        """Raise `QueueFull` if so many more jobs do not fit into their queues."""
+        yield from self._read_bounds()
+        yield from creation.refuse_more(counts, self._known_bounds())
+
+    def room(self, queue: str) -> Steps[int | None]:
+        """Tell how many more jobs may wait in a queue; None: any number."""
+        yield from self._read_bounds()
+        most = self._known_bounds().get(queue)
+        return None if most is None else (yield from creation.room(queue, most))
+
+    def _read_bounds(self) -> Steps[None]:
         if self._bounds_are_due():
             self._bounds = yield from queues.bounds()
-        yield from creation.refuse_full(new, self._known_bounds())
-        return (yield from creation.create(new))
 
     def _bounds_are_due(self) -> bool:
         """Tell whether to read how many jobs may wait in each queue; one of many callers does."""

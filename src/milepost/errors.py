@@ -53,6 +53,10 @@ class QueueFull(MilepostError):  # noqa: N818 - public name
 
     retry_after = 5.0
 
+    def __init__(self, message: str, *, queue: str = "") -> None:
+        super().__init__(message)
+        self.queue = queue
+
 
 class IllegalMove(MilepostError):  # noqa: N818 - public name
     """The lifecycle does not allow this move."""

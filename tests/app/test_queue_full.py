@@ -154,3 +154,73 @@ def test_a_bound_is_a_whole_number(app, wrong):
         app.queue("slow", max_waiting=wrong)
     with pytest.raises(mp.Invalid, match="queue"):
         app.queue("", max_waiting=1)
+
+
+def slow_batch(app: mp.App) -> mp.Batch:
+    """Declare a batch whose jobs stand in the queue with a bound."""
+    batch = app.batch("many", params=dict[str, int])
+
+    @batch.step(queue="slow")
+    def find(params: dict[str, int]):
+        yield from range(params["count"])
+
+    @batch.step(queue="slow")
+    def load(number: int) -> int:
+        return number
+
+    return batch
+
+
+def test_a_run_is_not_started_into_a_full_queue_and_nothing_is_stored(app):
+    batch, note = slow_batch(app), declared(app, 1)
+    note.submit("a")
+    with pytest.raises(mp.QueueFull, match="'slow' has 1 jobs waiting and room for 1"):
+        batch.start({"count": 1})
+    assert app.runs.list() == []
+    app.drain()
+    assert batch.start({"count": 1}).state == mp.RunState.QUEUED
+
+
+def test_what_a_step_gives_is_never_refused(app):
+    batch = slow_batch(app)
+    declared(app, 1)
+    run = batch.start({"count": 9})
+    app.drain()
+    assert run.refresh().state == mp.RunState.SUCCEEDED
+    assert len(app.jobs.list(kind="many.load")) == 9
+
+
+def test_a_live_run_is_reused_though_the_queue_is_full(app):
+    batch = slow_batch(app)
+    declared(app, 1)
+    first = batch.start({"count": 9}, reuse=True)
+    assert batch.start({"count": 9}, reuse=True).id == first.id
+    with pytest.raises(mp.QueueFull):
+        batch.start({"count": 8}, reuse=True)
+
+
+@pytest.mark.parametrize("count", [3, 600])
+def test_a_batch_of_requests_fits_as_a_whole_or_is_refused(app, count):
+    app.queue("slow", max_waiting=count)
+    items = [("GET", "https://partner.example/")] * count
+    app.request_batch(items, queue="slow").cancel("it is a test")
+    app.maintain_once()
+    for much in ([*items, items[0]], [{"batch": items}, items[0]]):
+        with pytest.raises(mp.QueueFull, match=f"{count + 1} more do not fit"):
+            app.request_batch(much, queue="slow")
+    assert waiting(app) == 0
+    assert {run.state for run in app.runs.list()} == {mp.RunState.CANCELLED}
+
+
+async def test_a_run_over_http_is_refused_with_429_and_when_to_come_again(app):
+    batch, note = slow_batch(app), declared(app, 1)
+    await note.submit_async("a")
+    assert batch.name == "many"
+    transport = httpx2.ASGITransport(app=create_api(app, access="local"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as api:
+        said = await api.post("/v1/batches/many/runs", json={"params": {"count": 1}})
+        assert (said.status_code, said.headers["retry-after"]) == (429, "5")
+        items = [{"method": "GET", "url": "https://partner.example/"}] * 2
+        said = await api.post("/v1/requests:batch", json={"requests": items, "queue": "slow"})
+        assert said.status_code == 429
+    await app.close_async()

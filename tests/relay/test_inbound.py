@@ -46,14 +46,15 @@ class Orders:
 
         asyncio.run(publish())
 
-    def receive(self, expected):
-        """Receive as a worker does, until so many came and nothing is left in hand."""
+    def receive(self, expected, *, rounds=0):
+        """Receive as a worker does, until so many came, in so many rounds at least."""
 
         async def receive():
             [receiver] = self.app.receivers(await self.app.client.async_driver())
-            count = 0
+            count = looks = 0
             async with asyncio.timeout(PATIENCE):
-                while count < expected:
+                while count < expected or looks < rounds:
+                    looks += 1
                     with suppress(Unavailable):
                         count += await receiver.once(0.5)
             await self.broker.close()
@@ -135,6 +136,68 @@ def test_what_nobody_declares_yet_comes_again_and_is_refused_at_last(app, orders
         "no job is called 'later' here",
     ]
     assert app.jobs.list() == app.runs.list() == []
+
+
+def test_messages_stay_with_the_broker_while_the_queue_is_full_and_none_is_refused(
+    app, orders, monkeypatch
+):
+    monkeypatch.setattr(inbound, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(inbound, "DELIVERIES_MOST", 3)
+    monkeypatch.setattr(inbound, "FULL_SECONDS", 0.05)
+    app.queue("default", max_waiting=2)
+    job, run = {"kind": "convert", "args": ["a"]}, {"batch": "nightly", "params": {"count": 1}}
+    said = [job, job, job, run, job]
+    orders.send(*((f"{place}", one) for place, one in enumerate(said)))
+    for _ in range(5):
+        orders.receive(0, rounds=2)
+        assert app.counts()["default"]["QUEUED"] == 2
+    for _ in range(20):
+        app.drain(queues=["default"])
+        if len(app.jobs.list(kind="convert")) + len(app.runs.list()) == len(said):
+            break
+        orders.receive(1, rounds=4)
+    app.drain()
+    assert {job.state for job in app.jobs.list()} == {"SUCCEEDED"}
+    assert (len(app.jobs.list(kind="convert")), len(app.runs.list())) == (4, 1)
+    assert app.channels.refused() == []
+
+
+@pytest.mark.parametrize("broker_server", ["redis"], indirect=True)
+def test_a_message_that_came_before_is_acknowledged_though_the_queue_is_full(app, orders):
+    app.queue("default", max_waiting=1)
+    said = {"kind": "convert", "args": ["a"]}
+    for _ in range(2):
+        orders.send(("order", said))
+        orders.receive(1)
+    assert len(app.jobs.list()) == 1
+    assert orders.lag().in_flight in (0, None)
+
+
+@pytest.mark.parametrize("broker_server", ["redis"], indirect=True)
+async def test_nothing_is_taken_from_the_broker_while_the_queue_stays_full(
+    app, orders, monkeypatch
+):
+    """A broker counts how often a message was given back, and gives up at last."""
+    monkeypatch.setattr(inbound, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(inbound, "FULL_SECONDS", 0.01)
+    app.queue("default", max_waiting=1)
+    for number in range(4):
+        said = Outgoing(f"{orders.subject}:{number}", b'{"kind": "convert", "args": ["a"]}', {})
+        await orders.broker.publish(orders.subject, said, seconds=20)
+    [receiver] = app.receivers(await app.client.async_driver())
+    assert await receiver.once(5) == 4  # of which one fits
+    for _ in range(10):
+        assert await receiver.once(0.1) == 0
+    for _ in range(3):
+        await app.drain_async()
+        async with asyncio.timeout(PATIENCE):
+            while not (came := await receiver.once(0.1)):
+                pass
+        assert came == 1, "no more than there is room for"
+    await app.drain_async()
+    assert len(await app.jobs.list_async(state="SUCCEEDED")) == 4
+    await orders.broker.close()
+    await app.close_async()
 
 
 def test_a_message_that_cannot_be_kept_now_comes_again(app, orders, monkeypatch):

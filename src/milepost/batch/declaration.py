@@ -273,7 +273,13 @@ class Batch:
         """Check everything, and give the store operation that starts the run, for the API."""
         chosen = StartOptions(**options)
         new, jobs = self._new(params, chosen)
-        return partial(chains.start, new, self.plan(), jobs, hold=chosen.hold, reuse=chosen.reuse)
+        return partial(
+            chains.start,
+            *(new, self.plan(), jobs),
+            hold=chosen.hold,
+            reuse=chosen.reuse,
+            admit=self.client.refuse_full,
+        )
 
     @property
     def parameters(self) -> list[str]:

@@ -5,20 +5,24 @@ A message holds the document of `POST /v1/jobs`: `kind`, `args`, `kwargs`, `opti
 as the data of a CloudEvent. It is acknowledged after the commit that stores its job or run, and its
 id is remembered by that same commit: one that comes again makes no second one (H-53). One that can
 never be either is kept for operators to see, and does not come again.
+
+One whose queue is full is given back. Until there is room again no more are taken than fit: brokers
+count how often a message comes, and give up at last.
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
-from milepost.client import acting
+from milepost.client import Client, acting
 from milepost.codec import DEEPEST, check_text, nested_deeper
 from milepost.declare import Registry
-from milepost.errors import Invalid, MilepostError, NotFound, Unavailable
+from milepost.errors import Invalid, MilepostError, NotFound, QueueFull, Unavailable
 from milepost.options import SubmitOptions, check_names, read
 from milepost.records import NewJob
 from milepost.relay.adapter import DeliveryCounter
@@ -33,6 +37,8 @@ log = Log("milepost.relay")
 AT_ONCE = 64
 WAIT_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
+FULL_SECONDS = 1.0
+"""How often a queue that was full is looked at again."""
 DELIVERIES_MOST = 20
 """How often a message may come that is not wrong in itself: of a kind that is not declared yet."""
 KEPT_BYTES = 64 * 1024
@@ -44,6 +50,7 @@ class Submitter(Protocol):
     """The part of an app that makes jobs of names and values."""
 
     registry: Registry
+    client: Client
 
     def new_job(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
@@ -133,6 +140,9 @@ class Receiver:
         self._host = host
         self._most = most_bytes
         self._counter = DeliveryCounter()
+        self._full: str | None = None
+        """A queue that had no room for a message."""
+        self._turn = asyncio.Lock()
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -158,12 +168,26 @@ class Receiver:
 
     async def once(self, seconds: float) -> int:
         """Receive the messages that are there, or come in time; answer with how many."""
-        inbound = self._inbound
+        inbound, most = self._inbound, await self._room()
+        if not most:
+            await asyncio.sleep(min(FULL_SECONDS, seconds))
+            return 0
         found = await inbound.broker.receive(
-            inbound.subject, name=inbound.name, most=AT_ONCE, seconds=seconds
+            inbound.subject, name=inbound.name, most=most, seconds=seconds
         )
         await asyncio.gather(*(self._take(delivery) for delivery in found))
         return len(found)
+
+    async def _room(self) -> int:
+        """Tell how many messages to take: while a queue is full, as many as fit into it."""
+        if self._full is None:
+            return AT_ONCE
+        room = await self._driver.run(self._host.client.room, self._full)
+        if room is None or room >= AT_ONCE:
+            log.info("queue has room again, receiving goes on", queue=self._full)
+            self._full = None
+            return AT_ONCE
+        return room
 
     async def _take(self, delivery: Delivery) -> None:
         """Bring a message to an end; whatever goes wrong, it does not stay in hand."""
@@ -175,10 +199,15 @@ class Receiver:
 
     async def _accept(self, delivery: Delivery) -> None:
         try:
-            message_id, new = self._read(delivery.message)
-            await self._driver.run(inbox.accept, self._inbound.name, message_id, new)
+            await self._store(*self._read(delivery.message))
         except Unavailable:
             raise
+        except QueueFull as error:
+            # It is right, and stays the broker's: it is not counted as one that nobody can handle.
+            if self._full is None:
+                log.warning("queue is full", inbound=self._inbound.name, queue=error.queue)
+            self._full = error.queue
+            await delivery.again(AGAIN_SECONDS)
         except _UnknownKind as error:
             await self._put_off(delivery, str(error))
         except MilepostError as error:
@@ -189,6 +218,13 @@ class Receiver:
         else:
             # Only now: before the commit a crash would lose it, after it a crash brings it again.
             await delivery.acknowledge()
+
+    async def _store(self, message_id: str, new: NewJob | Callable[[], Steps[str]]) -> None:
+        client, source = self._host.client, self._inbound.name
+        accept = partial(inbox.accept, create=client.create_in_bounds)
+        # One after the other where there is a bound: together they would exceed it.
+        async with self._turn if client.may_be_full else nullcontext():
+            await self._driver.run(accept, source, message_id, new)
 
     async def _put_off(self, delivery: Delivery, error: str) -> None:
         """Give a message back that may be right later, so often; then refuse it."""

@@ -6,6 +6,7 @@ A batch within a batch is a run too, and an item of its parent: the transaction 
 it in there (H-68).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -196,14 +197,19 @@ class Batches:
         first = list(islice(made, CHUNK + 1))
         batch = RequestBatch(client, new.id)
         if len(first) <= CHUNK or _any_batch(first, items):
-            yield from run(chains.start, *_tree(new, plan, chain(first, made)))
+            tree = _tree(new, plan, chain(first, made))
+            yield from run(chains.start, *tree, admit=client.refuse_full)
             return batch
         held = msgspec.structs.replace(new, hold_us=micros(client.settings.hold_limit))
         yield from run(chains.start, held, plan, [], hold=True)
+        counts: Counter[str] = Counter()
         try:
             while first:
-                yield from run(runs.add, new.id, [_hold(job) for job in first])
+                jobs = [_hold(job) for job in first]
+                yield from run(runs.add, new.id, jobs)
+                counts.update(job.template.queue for job in jobs)
                 first = list(islice(made, CHUNK))
+            yield from run(client.refuse_more, counts)
         except BaseException:
             yield Wait(batch.cancel, batch.cancel_async, ("it could not be filled",))
             raise

@@ -5,7 +5,7 @@ read through the chain. Outputs that were staged but not yet published when the 
 over to the new one: their producers succeeded, and will not run again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -30,10 +30,12 @@ def start(
     *,
     hold: bool = False,
     reuse: bool = False,
+    admit: Callable[[Sequence[NewJob]], Steps[None]] | None = None,
 ) -> Steps[str]:
     """Create a run; to `reuse`, answer with a live one that has its parameters, if there is one.
 
-    Of several concurrent starts one creates it, under the parameters' key as a unique one.
+    Of several concurrent starts one creates it, under the parameters' key as a unique one. `admit`
+    is asked about the jobs that it begins with, those of batches within it included.
     """
     if reuse:
         for params_key in (new.params_key, *new.params_keys_before):
@@ -41,6 +43,8 @@ def start(
             if live := (yield Call("run_reusable", asked)):
                 return str(live[0][0])
         new = msgspec.structs.replace(new, unique_key=new.params_key)
+    if admit is not None:
+        yield from admit([*jobs, *_jobs_within(batches)])
     for _ in range(LONGEST):
         run_id = yield from runs.create(new, plan, jobs, batches, hold=hold)
         if run_id == new.id:
@@ -51,6 +55,12 @@ def start(
         # One that is being cancelled is never used again (H-106): take the key after its.
         new = msgspec.structs.replace(new, unique_key=f"{found.unique_key}+{found.id}"[-500:])
     raise Invalid("too many runs with these parameters are being cancelled; start again later")
+
+
+def _jobs_within(batches: Sequence[runs.NewBatch]) -> Iterator[NewJob]:
+    for one in batches:
+        yield from one.jobs
+        yield from _jobs_within(one.batches)
 
 
 def resume(old_id: str, new: NewRun) -> Steps[str]:

@@ -41,16 +41,32 @@ def refuse_full(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[None
         if job.template.state == JobState.QUEUED:
             wanted.setdefault(job.template.queue, []).append(job)
     for name in sorted(bounds.keys() & wanted.keys()):
-        most = bounds[name]
-        [(waiting,)] = yield Call("queue_depth", {"name": name, "most": most})
-        if waiting + len(wanted[name]) <= most:
-            continue
-        count = yield from _count_new(wanted[name])
-        if count and waiting + count > most:
-            raise QueueFull(
-                f"queue {name!r} has {waiting:,} jobs waiting and room for {most:,}: {count:,} more"
-                " do not fit; submit later, add workers, or raise max_waiting"
-            )
+        left = yield from room(name, bounds[name])
+        if len(wanted[name]) > left:
+            count = yield from _count_new(wanted[name])
+            _check_room(name, count, left, bounds[name])
+
+
+def refuse_more(counts: Mapping[str, int], bounds: Mapping[str, int]) -> Steps[None]:
+    """Raise `QueueFull` if so many more jobs do not fit into their queues."""
+    for name in sorted(bounds.keys() & counts.keys()):
+        left = yield from room(name, bounds[name])
+        _check_room(name, counts[name], left, bounds[name])
+
+
+def room(name: str, most: int) -> Steps[int]:
+    """Tell how many more jobs may wait in a queue that has a bound."""
+    [(waiting,)] = yield Call("queue_depth", {"name": name, "most": most})
+    return most - int(waiting)
+
+
+def _check_room(name: str, count: int, left: int, most: int) -> None:
+    if count > left:
+        raise QueueFull(
+            f"queue {name!r} has {most - left:,} jobs waiting and room for {most:,}: {count:,} more"
+            " do not fit; submit later, add workers, or raise max_waiting",
+            queue=name,
+        )
 
 
 def _count_new(jobs: Sequence[NewJob]) -> Steps[int]:

@@ -27,8 +27,15 @@ class RefusedMessage(msgspec.Struct, frozen=True):
     content: bytes | None
 
 
+Create = Callable[[Sequence[NewJob]], Steps[list[str]]]
+
+
 def accept(
-    source: str, message_id: str, new: NewJob | Callable[[], Steps[str]]
+    source: str,
+    message_id: str,
+    new: NewJob | Callable[[], Steps[str]],
+    *,
+    create: Create = creation.create,
 ) -> Steps[str | None]:
     """Create the job of a message, or start its run by the operation that is given.
 
@@ -40,7 +47,7 @@ def accept(
         return None if made is None else str(made)
     job_id = run_id = None
     if isinstance(new, NewJob):
-        [job_id] = yield from creation.create([new])
+        [job_id] = yield from create([new])
     else:
         run_id = yield from new()
     yield Call("inbox_became", {**message, "job_id": job_id, "run_id": run_id})

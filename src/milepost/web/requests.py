@@ -207,7 +207,8 @@ async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
     told = {part.run.channel for part in tree.parts} | {job.template.channel for job in made}
     for channel in told:
         await call.principal.check_channel(call.app.client, channel)
-    return await web_runs.create(call, BATCH, lambda: partial(chains.start, *tree), REQUESTS)
+    starting = partial(chains.start, *tree, admit=call.app.client.refuse_full)
+    return await web_runs.create(call, BATCH, lambda: starting, REQUESTS)
 
 
 @router.get(
