@@ -5,7 +5,7 @@ MilepostError
 ├── NotFound           no such job, run, worker or queue
 ├── Unavailable        the store cannot be reached or used now
 │   ├── AccessRefused    the server refuses the login, or has no such database
-│   └── SchemaMismatch   its schema is older, newer or altered
+│   └── SchemaMismatch   its schema is older, newer or altered; or it was moved away
 ├── QueueFull          as many jobs wait in the queue as may
 ├── IllegalMove        the lifecycle does not allow this move
 ├── LeaseLost          the job now belongs to another attempt
@@ -45,7 +45,7 @@ class AccessRefused(Unavailable):
 
 
 class SchemaMismatch(Unavailable):
-    """The store's schema is older, newer or altered."""
+    """The store's schema is older, newer or altered; or it was moved to another database."""
 
 
 class QueueFull(MilepostError):  # noqa: N818 - public name

@@ -59,6 +59,7 @@ COMMANDS = {
     "limits": ("milepost.cli.limits", "List limits, set and reset them; who changed them."),
     "machine": ("milepost.cli.about", "Show a lifecycle as a diagram and a table."),
     "migrate": ("milepost.cli.store", "Bring a store's schema to this version."),
+    "move": ("milepost.cli.move", "Move a whole store from a SQLite file to PostgreSQL."),
     "pipelines": (
         "milepost.cli.pipelines",
         "Start, plan, show and repair pipelines; their watermarks and quarantines.",

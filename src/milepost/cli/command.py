@@ -140,13 +140,17 @@ def _parse(_context: click.Context, _parameter: click.Parameter, value: str | No
     return store_url(value, os.environ)
 
 
-STORE = click.Option(
-    ["--store"],
-    metavar="URL",
-    callback=_parse,
-    help="sqlite:///file.db or postgresql://…  [default: MILEPOST_DATABASE_URL, "
-    "DATABASE_URL, milepost.toml, then ./milepost.db]",
-)
+def store_option(*names: str) -> click.Option:
+    """Make the option that says which store a command is about."""
+    return click.Option(
+        ["--store", *names],
+        metavar="URL",
+        callback=_parse,
+        help="sqlite:///file.db or postgresql://…  [default: MILEPOST_DATABASE_URL, "
+        "DATABASE_URL, milepost.toml, then ./milepost.db]",
+    )
+
+
 WAIT = click.Option(
     ["--wait"], is_flag=True, help="Wait for its end; exit code 3 unless it succeeded."
 )
@@ -167,10 +171,11 @@ class StoreCommand(click.Command):
         params: Sequence[click.Parameter] = (),
         access: Access = "read",
         has_json: bool = True,
+        also_called: Sequence[str] = (),
         **attributes: Any,
     ) -> None:
         ends = [JSON] if has_json else []
-        super().__init__(params=[STORE, *params, *ends], **attributes)
+        super().__init__(params=[store_option(*also_called), *params, *ends], **attributes)
         self._access = access
 
     def invoke(self, ctx: click.Context) -> Any:

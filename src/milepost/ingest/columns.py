@@ -142,6 +142,8 @@ TYPES: tuple[tuple[type, str, str, Converter], ...] = (
     (bytes, "bytea", "BLOB", _data),
 )
 """SQLite stores by the word in a type's name that it knows; the rest says which type it is."""
+JSON = {"postgres": "jsonb", "sqlite": "JSON_TEXT"}
+"""The type of everything else."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -160,7 +162,7 @@ class Column(msgspec.Struct, frozen=True):
     @property
     def is_json(self) -> bool:
         """Whether a text of JSON is stored."""
-        return self.postgres == "jsonb"
+        return self.postgres == JSON["postgres"]
 
     @property
     def is_bytes(self) -> bool:
@@ -194,7 +196,7 @@ def column_of(name: str, hint: Any) -> Column:
         if isinstance(hint, type) and issubclass(hint, type_):
             chosen = _member_of(hint) if issubclass(hint, enum.Enum) else convert
             return Column(name, postgres, sqlite, chosen)
-    return Column(name, "jsonb", "JSON_TEXT", to_json)
+    return Column(name, **JSON, convert=to_json)
 
 
 def key_of(name: str, *, is_whole: bool) -> Column:

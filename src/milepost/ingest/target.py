@@ -8,7 +8,17 @@ import msgspec
 from milepost.codec import from_builtin
 from milepost.errors import IllegalMove, Invalid, NotFound
 from milepost.ingest.changes import TableColumns, TypeChange
-from milepost.ingest.columns import NAME, Column, Part, column_of, key_of, plain, to_json
+from milepost.ingest.columns import (
+    JSON,
+    NAME,
+    TYPES,
+    Column,
+    Part,
+    column_of,
+    key_of,
+    plain,
+    to_json,
+)
 from milepost.ingest.mapping import fields_of
 from milepost.ingest.options import Field
 from milepost.ingest.source import INTEGERS
@@ -31,6 +41,14 @@ VERBS = (
     *("create", "lock", "insert", "upsert", "check", "remove", "restore", "vacate"),
     *("read", "count", "behind", "unlanded"),
 )
+
+
+def type_on_server(name: str, kind: str) -> str | None:
+    """Tell the type on PostgreSQL of a target's column, by its name and its type on SQLite."""
+    if name in OWN:
+        return OWN[name]["postgres"]
+    known = {sqlite: postgres for _, postgres, sqlite, _ in TYPES}
+    return known.get(kind, JSON["postgres"] if kind == JSON["sqlite"] else None)
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:

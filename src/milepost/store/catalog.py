@@ -8,7 +8,7 @@ sequences and functions are qualified with the store's schema, so that no statem
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -397,17 +397,24 @@ def _unpacked(names: list[str], same: frozenset[str] = frozenset()) -> str:
 @cache
 def _own() -> frozenset[str]:
     """Name the tables, views, sequences and functions of a PostgreSQL store: what is created."""
-    folder = _root() / "migrations" / "postgres"
+    return frozenset(name for kind, name in _created("postgres") if kind in _MADE)
+
+
+@cache
+def own_tables(dialect: str) -> frozenset[str]:
+    """Name the tables that migrations create; what else is in a database is not the store's."""
+    return frozenset(name for kind, name in _created(dialect) if kind == "TABLE")
+
+
+def _created(dialect: str) -> Iterator[tuple[str, str]]:
+    folder = _root() / "migrations" / dialect
     texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file()]
-    texts.append(_source("migration_table", "postgres").text)
-    lines = (line.strip() for text in texts for line in text.splitlines())
-    return frozenset(filter(None, (_created(line) for line in lines if line[:7] == "CREATE ")))
-
-
-def _created(line: str) -> str | None:
-    plain = line.replace(" OR REPLACE", "").replace(" IF NOT EXISTS", "")
-    _, kind, name, *_ = (part for part in _TOKEN.findall(plain) if not part.isspace())
-    return name if kind in _MADE else None
+    texts.append(_source("migration_table", dialect).text)
+    for line in (line.strip() for text in texts for line in text.splitlines()):
+        if line.startswith("CREATE "):
+            plain = line.replace(" OR REPLACE", "").replace(" IF NOT EXISTS", "")
+            _, kind, name, *_ = (part for part in _TOKEN.findall(plain) if not part.isspace())
+            yield kind, name
 
 
 def _qualified(text: str, schema: str) -> str:

@@ -13,6 +13,7 @@ from milepost.config import command_for
 from milepost.errors import SchemaMismatch
 from milepost.store.catalog import query
 from milepost.store.driver import Call, Driver, Steps
+from milepost.store.moved import moved
 
 TABLES_NAMED = 5
 EARLIER = {"job", "journal", "migration"}
@@ -147,6 +148,13 @@ def pending(driver: Driver) -> list[Migration]:
 
 
 def check(driver: Driver, url: StoreUrl) -> None:
+    """Raise `SchemaMismatch` unless the store is at this program's version, and still in use."""
+    check_version(driver, url)
+    if (found := driver.run(moved)) is not None:
+        raise SchemaMismatch(f"{url} {found.told}")
+
+
+def check_version(driver: Driver, url: StoreUrl) -> None:
     """Raise `SchemaMismatch` unless the store is exactly at this program's version."""
     missing = pending(driver)
     if not missing:

@@ -22,6 +22,7 @@ from milepost.store.connections import (
     psycopg_library,
 )
 from milepost.store.driver import Call, Rows, StatementTimeout, Steps, drive, drive_async
+from milepost.store.held import LONG_SECONDS, HeldTransaction, PsycopgReader
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,8 +37,6 @@ EXISTS = "23505"
 TIMED_OUT = ("55P03", "57014")
 TRIES = 8
 CONNECTIONS = 16
-LONG_SECONDS = 3600.0
-"""How long a migration, or a look at the whole store, may take."""
 SNAPSHOT = f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; {idle_text(LONG_SECONDS)}"
 
 LONGER = {
@@ -130,13 +129,25 @@ class PsycopgDriver:
             raise _NotSent(_first_line(error)) from error
 
     @contextmanager
-    def snapshot(self) -> Iterator["PsycopgReader"]:
+    def snapshot(self) -> Iterator[PsycopgReader]:
         """Read several answers that belong together."""
         with self._connections.taken() as connection, _translated(connection):
             connection.until = time.monotonic() + LONG_SECONDS
             with connection.transaction():
                 connection.execute(SNAPSHOT, prepare=False)
                 yield PsycopgReader(connection, self._url.schema)
+
+    @contextmanager
+    def held(self) -> Iterator[HeldTransaction]:
+        """Hold one transaction open over many operations; it is undone unless it is committed."""
+        with self._connections.taken(fresh=True) as connection:
+            try:
+                with _translated(connection):
+                    self._begin(connection)
+                    connection.execute(idle_text(LONG_SECONDS))
+                    yield HeldTransaction(connection, self._url.schema)
+            except (_Collision, _NotSent) as error:
+                raise Unavailable(f"{self._url} cannot be used now: {error}") from error
 
     def script(self, text: str) -> None:
         """Run many statements as they stand, inside the transaction of the running operation."""
@@ -157,27 +168,6 @@ def _check_encoding(url: StoreUrl, encoding: str | None) -> None:
             f"{url} cannot hold a store: its encoding is {encoding}, and a job may hold any text; "
             f"make it one: CREATE DATABASE … ENCODING '{ENCODING}' TEMPLATE template0"
         )
-
-
-class PsycopgReader:
-    """Reads of one snapshot."""
-
-    def __init__(self, connection: "psycopg.Connection[Any]", schema: str) -> None:
-        self._connection = connection
-        self._schema = schema
-
-    def rows(self, call: Call) -> Rows:
-        """Read a small answer whole."""
-        text = query(call.name, "postgres", self._schema).format.encode()
-        return self._connection.execute(text, call.parameters).fetchall()
-
-    def stream(self, call: Call, *, size: int) -> Iterator[Any]:
-        """Read a large answer row by row, fetched `size` at a time."""
-        with self._connection.cursor(name=str(call.name)) as cursor:
-            cursor.itersize = size
-            text = query(call.name, "postgres", self._schema).format.encode()
-            cursor.execute(text, call.parameters)
-            yield from cursor
 
 
 def _write_lists(connection: "psycopg.Connection[Any]") -> None:

@@ -51,6 +51,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     # Who decides, and who is at work.
     "clock": _open(),
     "migration": _open(),
+    "store_move": _open(),
     "retention": _open(admin="U"),
     "journal_upkeep": {"worker": "SI"},
     "election": _open(worker="IU"),

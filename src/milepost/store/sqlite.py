@@ -39,6 +39,8 @@ TAKEN = (
     sqlite3.SQLITE_CONSTRAINT_ROWID,
     sqlite3.SQLITE_CONSTRAINT_UNIQUE,
 )
+MOVED = "this store was moved away"
+"""With these words the triggers of a store that was moved refuse every change."""
 GROUP = GroupSize(256)
 
 
@@ -369,6 +371,8 @@ def translated() -> Iterator[None]:
 
 def _meaning(error: sqlite3.IntegrityError) -> MilepostError:
     text = str(error)
+    if MOVED in text:
+        return SchemaMismatch(text.removeprefix("milepost: "))
     if "milepost:" in text:
         return IllegalMove(text.removeprefix("milepost: "))
     if error.sqlite_errorcode in TAKEN:

@@ -189,16 +189,34 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;
 END $$;
 
+-- Makes the week that begins on a Monday; false where it is there. A week of which the default
+-- partition already has entries stays there.
+CREATE FUNCTION milepost_make_week(monday timestamp) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  name text := 'journal_' || to_char(monday, 'yyyymmdd');
+  low uuid := (rpad(lpad(to_hex((extract(epoch FROM monday) * 1000)::bigint), 12, '0'), 32, '0'))::uuid;
+  high uuid := (rpad(lpad(to_hex((extract(epoch FROM monday + interval '7 days') * 1000)::bigint), 12, '0'),
+                     32, '0'))::uuid;
+BEGIN
+  IF to_regclass(name) IS NOT NULL
+     OR EXISTS (SELECT 1 FROM journal_default WHERE subject_id >= low AND subject_id < high) THEN
+    RETURN false;
+  END IF;
+  EXECUTE format('CREATE TABLE %I (LIKE journal INCLUDING ALL)', name);
+  -- Triggers for each row come with the parent; this one does not.
+  EXECUTE format('CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON %I FOR EACH STATEMENT'
+                 ' EXECUTE FUNCTION milepost_refuse_hand()', name);
+  EXECUTE format('ALTER TABLE journal ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, low, high);
+  RETURN true;
+END $$;
+
 -- Makes this week's and so many of the next. Nobody waits for it long: it asks for its locks briefly,
--- and another pass tries again. A week of which the default partition already has entries stays
--- there; and where that has grown so large that to look through it would take long, all do.
+-- and another pass tries again. Where the default partition has grown so large that to look through it
+-- would take long, none is made.
 CREATE FUNCTION milepost_make_weeks(ahead integer) RETURNS integer LANGUAGE plpgsql
   SET lock_timeout = '200ms' AS $$
 DECLARE
   monday timestamp;
-  low uuid;
-  high uuid;
-  name text;
   made integer := 0;
 BEGIN
   IF (milepost_default_size() <= milepost_default_most()) IS NOT TRUE
@@ -207,23 +225,11 @@ BEGIN
   END IF;
   FOR week IN 0..ahead LOOP
     monday := date_trunc('week', milepost_now() AT TIME ZONE 'utc') + week * interval '7 days';
-    name := 'journal_' || to_char(monday, 'yyyymmdd');
-    low := (rpad(lpad(to_hex((extract(epoch FROM monday) * 1000)::bigint), 12, '0'), 32, '0'))::uuid;
-    high := (rpad(lpad(to_hex((extract(epoch FROM monday + interval '7 days') * 1000)::bigint), 12, '0'),
-                  32, '0'))::uuid;
-    CONTINUE WHEN to_regclass(name) IS NOT NULL;
     BEGIN
-      CONTINUE WHEN EXISTS (SELECT 1 FROM journal_default WHERE subject_id >= low AND subject_id < high);
-      EXECUTE format('CREATE TABLE %I (LIKE journal INCLUDING ALL)', name);
-      -- Triggers for each row come with the parent; this one does not.
-      EXECUTE format('CREATE TRIGGER journal_refuse_truncate BEFORE TRUNCATE ON %I FOR EACH STATEMENT'
-                     ' EXECUTE FUNCTION milepost_refuse_hand()', name);
-      EXECUTE format('ALTER TABLE journal ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
-                     name, low, high);
+      made := made + milepost_make_week(monday)::integer;
     EXCEPTION WHEN lock_not_available OR query_canceled OR check_violation THEN
       RETURN made;
     END;
-    made := made + 1;
   END LOOP;
   RETURN made;
 END $$;
